@@ -20,7 +20,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.save_util import data_to_json, json_to_data
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
+from stable_baselines3.common.type_aliases import GymEnv
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 
@@ -126,35 +126,6 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         self.logger.record("per/max_priority", self.replay_buffer.max_priority)
         self.logger.record("per/mean_weight", float(weights.mean()))
         self.logger.record("per/effective_sample_size", float(effective_sample_size.mean()))
-
-    def learn(
-        self: SelfMixin,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str | None = None,
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfMixin:
-        """
-        See SB3. Runs are logged to TensorBoard under the name of the class, beside those of the stock algorithm.
-
-        :param total_timesteps: number of environment steps
-        :param callback: callbacks, called at every step
-        :param log_interval: number of episodes between two dumps of the logger
-        :param tb_log_name: name of the run; ``None``: that of the class
-        :param reset_num_timesteps: whether to count the steps from 0 again
-        :param progress_bar: show a progress bar
-        :return: the trained model
-        """
-        return super().learn(
-            total_timesteps,
-            callback=callback,
-            log_interval=log_interval,
-            tb_log_name=tb_log_name or type(self).__name__,
-            reset_num_timesteps=reset_num_timesteps,
-            progress_bar=progress_bar,
-        )
 
     # ---- the buffer
 

@@ -216,6 +216,8 @@ class SumTree:
     @staticmethod
     def _integers(indices: Any) -> np.ndarray:
         array = np.asarray(indices)
-        if array.dtype.kind not in "iu" and array.size:
+        if array.dtype.kind in "iu":
+            return array
+        if array.size:
             raise IndexError(f"Leaves are integers, not {array.dtype}: {array.flat[0]}")
-        return array
+        return array.astype(np.int64)  # an empty list

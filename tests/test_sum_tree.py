@@ -1,0 +1,196 @@
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sb3_per import SumTree
+
+CAPACITIES = [*range(1, 131), 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 4095, 4096, 4097]
+
+
+def reference_find(masses: np.ndarray, value: float) -> int:
+    """First leaf whose cumulative sum exceeds the value, the last non-empty one if there is none."""
+    above = np.flatnonzero(np.cumsum(masses) > value)
+    return int(above[0]) if len(above) else int(np.flatnonzero(masses)[-1])
+
+
+def integer_masses(rng: np.random.Generator, capacity: int) -> np.ndarray:
+    """Small integers, many of them 0 and at least one above: their sums are exact, so every boundary can be checked."""
+    masses = rng.integers(0, 4, capacity) * (rng.random(capacity) < 0.6)
+    masses[rng.integers(capacity)] += 1
+    return masses.astype(np.float64)
+
+
+def filled(masses: np.ndarray) -> SumTree:
+    tree = SumTree(len(masses))
+    tree.update(np.arange(len(masses)), masses)
+    return tree
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+def test_find_equals_cumsum(capacity):
+    masses = integer_masses(np.random.default_rng(capacity), capacity)
+    tree = filled(masses)
+    total = masses.sum()
+    assert len(tree) == capacity
+    assert tree.total == total
+    # Every boundary, one ulp to either side of it, the middle of every unit, and what lies behind the end.
+    edges = np.arange(total + 1)
+    values = np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges[1:], 0), edges + 0.5, [1e300, np.inf]])
+    found = tree.find(values)
+    np.testing.assert_array_equal(found, [reference_find(masses, v) for v in values])
+    assert (masses[found] > 0).all()
+    assert set(found) == set(np.flatnonzero(masses))  # all of them can be drawn, the first and the last too
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 7, 8, 9, 100, 128])
+def test_scalars_and_arrays(capacity):
+    masses = integer_masses(np.random.default_rng(0), capacity)
+    tree = SumTree(capacity)
+    for leaf, mass in enumerate(masses):
+        tree.update(leaf, mass)
+    assert isinstance(tree[0], float)
+    assert isinstance(tree.find(0.0), int)
+    assert isinstance(tree.total, float)
+    np.testing.assert_array_equal(tree[:], masses)
+    np.testing.assert_array_equal(tree[np.arange(capacity).reshape(1, -1)], masses.reshape(1, -1))
+    np.testing.assert_array_equal(tree.find([[0.0], [0.5]]), [[reference_find(masses, 0.0)], [reference_find(masses, 0.5)]])
+    tree.update(np.arange(capacity), 2.0)
+    assert tree.total == 2.0 * capacity
+    assert tree[[]].shape == tree.find([]).shape == (0,)
+    tree.update([], [])
+    assert tree.total == 2.0 * capacity
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    capacity=st.integers(1, 40),
+    batches=st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 10**6), st.sampled_from([0.0, 1e-300, 1e-6, 0.1, 1 / 3, 1.0, 7.0, 1e12])), max_size=12
+        ),
+        max_size=15,
+    ),
+    fractions=st.lists(st.floats(0, 1.5), min_size=1, max_size=10),
+)
+def test_any_sequence_of_updates(capacity, batches, fractions):
+    """After any updates: the leaves are what was written last, nodes sum their children, no draw of an empty leaf."""
+    tree, masses = SumTree(capacity), np.zeros(capacity)
+    for batch in batches:
+        leaves = np.array([leaf % capacity for leaf, _ in batch], dtype=np.int64)
+        values = np.array([mass for _, mass in batch])
+        tree.update(leaves, values)
+        for leaf, value in zip(leaves, values, strict=True):
+            masses[leaf] = value
+        np.testing.assert_array_equal(tree[:], masses)
+        # No drift: the tree is what a tree of the same leaves is when it is built at once.
+        assert tree.total == filled(masses).total
+        assert tree.total == pytest.approx(masses.sum(), rel=1e-12)
+        if tree.total > 0:
+            found = tree.find(np.array(fractions) * tree.total)
+            assert (masses[found] > 0).all()
+            assert (np.diff(found[np.argsort(fractions)]) >= 0).all()  # order of prefix sums is order of leaves
+
+
+def test_no_drift_after_many_updates():
+    rng = np.random.default_rng(0)
+    tree = SumTree(1000)
+    for _ in range(2000):
+        tree.update(rng.integers(0, 1000, 64), rng.random(64) * 10.0 ** rng.integers(-12, 12))
+    tree.update(np.arange(1000), 0.0)
+    assert tree.total == 0.0
+    tree.update(5, 1e-12)
+    assert (tree.find(rng.random(1000) * 1e-12) == 5).all()
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("capacity", [1, 5, 64, 1000])
+def test_draw(stratified, capacity):
+    """A draw is `find` of the prefix sums, and reads the masses."""
+    rng = np.random.default_rng(0)
+    masses = integer_masses(rng, capacity)
+    tree = filled(masses)
+    uniforms = rng.random(33)
+    leaves, drawn = tree.draw(uniforms.copy(), stratified)
+    prefix_sums = (np.arange(33) + uniforms) * (tree.total / 33) if stratified else uniforms * tree.total
+    np.testing.assert_array_equal(leaves, [reference_find(masses, v) for v in prefix_sums])
+    np.testing.assert_array_equal(drawn, masses[leaves])
+
+
+def test_draw_at_the_upper_end():
+    """The largest uniform number below 1 may round to the total: still a leaf with mass."""
+    for capacity in range(1, 70):
+        tree = filled(np.r_[np.full(capacity, 0.1), np.zeros(3)])
+        for size in (1, 2, 3, 7, 64):
+            leaves, masses = tree.draw(np.full(size, np.nextafter(1.0, 0.0)))
+            assert leaves[-1] == capacity - 1
+            assert (masses == 0.1).all()
+
+
+def test_repeated_indices_last_one_counts():
+    tree = SumTree(6)
+    tree.update([2, 4, 2, 2], [5.0, 1.0, 9.0, 3.0])
+    np.testing.assert_array_equal(tree[:], [0, 0, 3, 0, 1, 0])
+    assert tree.total == 4.0
+
+
+@pytest.mark.parametrize(
+    "call, error, value",
+    [
+        (lambda tree: tree.update([0, 5], [1.0, 1.0]), IndexError, "5"),
+        (lambda tree: tree.update([0, -1], [1.0, 1.0]), IndexError, "-1"),
+        (lambda tree: tree.update([0, 1], [1.0, -0.5]), ValueError, "-0.5"),
+        (lambda tree: tree.update([0, 1], [1.0, np.nan]), ValueError, "nan"),
+        (lambda tree: tree.update([0, 1], [1.0, np.inf]), ValueError, "inf"),
+        (lambda tree: tree.update([0, 1], [1.0, 2.0, 3.0]), ValueError, r"\(3,\)"),
+        (lambda tree: tree.update([0.0, 1.5], [1.0, 2.0]), IndexError, "float64"),
+        (lambda tree: tree[5], IndexError, "5"),
+        (lambda tree: tree[np.array([0, -2])], IndexError, "-2"),
+        (lambda tree: tree[1.5], IndexError, "1.5"),
+        (lambda tree: tree.find(-0.1), ValueError, "-0.1"),
+        (lambda tree: tree.find([0.5, np.nan]), ValueError, "nan"),
+    ],
+)
+def test_errors_change_nothing(call, error, value):
+    tree = filled(np.array([0.5, 0.0, 2.0, 0.25, 1.0]))
+    before = pickle.dumps(tree)
+    with pytest.raises(error, match=value):
+        call(tree)
+    assert pickle.dumps(tree) == before
+
+
+@pytest.mark.parametrize("capacity", [0, -3])
+def test_capacity_below_one(capacity):
+    with pytest.raises(ValueError, match=str(capacity)):
+        SumTree(capacity)
+
+
+def test_empty_tree_cannot_be_drawn_from():
+    tree = SumTree(3)
+    for draw in (lambda: tree.find(0.0), lambda: tree.draw(np.zeros(2))):
+        with pytest.raises(ValueError, match="empty"):
+            draw()
+    tree.update(1, 1.0)
+    assert tree.find(0.0) == 1
+    tree.clear()
+    assert tree.total == 0.0
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int64])
+def test_any_memory_layout(dtype):
+    """Read-only, strided, float32 and integer inputs are all the same to the tree, and are not written to."""
+    leaves, masses = np.arange(16, dtype=dtype)[::2], np.arange(16, dtype=np.float32)[::2]
+    masses.setflags(write=False)
+    tree = SumTree(16)
+    tree.update(leaves, masses)
+    np.testing.assert_array_equal(tree[leaves], masses)
+    prefix_sums = np.array([0.0, 1.0, 5.0])
+    prefix_sums.setflags(write=False)
+    np.testing.assert_array_equal(tree.find(prefix_sums), [2, 2, 4])
+    np.testing.assert_array_equal(prefix_sums, [0.0, 1.0, 5.0])
+
+
+def test_memory_per_slot():
+    assert SumTree(1_000_000)._nodes.nbytes / 1_000_000 <= 17
