@@ -93,6 +93,7 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         :param batch_size: transitions per update; ``None``: that of the constructor
         """
         buffer = self.replay_buffer
+        self._require_prioritized(type(buffer))
         # Dropout and batch norm behave differently while training.
         self.policy.set_training_mode(True)
         self._update_learning_rate(self._optimizers())
@@ -133,11 +134,7 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         saved_beta = self._restore_settings()
         if self.replay_buffer_class is None:
             self.replay_buffer_class = self._default_buffer_class()
-        if not issubclass(self.replay_buffer_class, PrioritizedReplayBuffer):
-            raise ValueError(
-                f"{type(self).__name__} needs a prioritized replay buffer, and {self.replay_buffer_class.__name__} is not: "
-                f"use replay_buffer_class=None or a subclass of PrioritizedReplayBuffer"
-            )
+        self._require_prioritized(self.replay_buffer_class)
         buffer_kwargs = self._buffer_kwargs()
         if self.replay_buffer is None:
             self.replay_buffer = self.replay_buffer_class(
@@ -154,6 +151,13 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
             # SB3 ignores `n_steps` for a buffer class that it does not know, and says so. Ours has received it.
             warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
             super()._setup_model()
+
+    def _require_prioritized(self, buffer_class: type[ReplayBuffer]) -> None:
+        if not issubclass(buffer_class, PrioritizedReplayBuffer):
+            raise ValueError(
+                f"{type(self).__name__} needs a prioritized replay buffer, and {buffer_class.__name__} is not: "
+                f"use replay_buffer_class=None or a subclass of PrioritizedReplayBuffer"
+            )
 
     def _beta(self) -> float:
         """Exponent reached so far; 0 if the buffer was deleted to save memory, as SB3 allows."""
@@ -234,8 +238,10 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         :param kwargs: further arguments of SB3's ``load``, or attributes to change
         :return: the model
         """
-        kwargs["_is_checkpoint"] = True
-        if "replay_buffer_kwargs" in kwargs or "replay_buffer_kwargs" in (custom_objects or {}):
+        replaced = {*kwargs, *(custom_objects or {})}
+        # Attributes for `_setup_model`, which SB3 calls once the zip is read.
+        kwargs["_buffer_class_is_saved"] = "replay_buffer_class" not in replaced
+        if "replay_buffer_kwargs" in replaced:
             kwargs["prioritized_replay"] = None
         return super().load(path, env=env, device=device, custom_objects=custom_objects, **kwargs)
 
@@ -245,7 +251,7 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
 
         :return: the beta that the saved run had reached
         """
-        if vars(self).pop("_is_checkpoint", False) and self.replay_buffer_class in _PRIORITIZED_CLASSES:
+        if vars(self).pop("_buffer_class_is_saved", False) and self.replay_buffer_class in _PRIORITIZED_CLASSES:
             if self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
                 # Written by SB3 from the algorithm's own `n_steps` and `gamma`, which may have been changed by `load`.
                 stock = self.replay_buffer_kwargs

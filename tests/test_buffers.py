@@ -1,4 +1,4 @@
-"""Storage stays SB3's: the same rows give the same samples; and what the prioritized buffer adds, against obvious references."""
+"""Storage stays SB3's: the same rows give the same samples. What prioritization adds is held against obvious references."""
 
 import copy
 import pickle

@@ -39,7 +39,9 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
             discounts = self.gamma if batch.discounts is None else batch.discounts
             target_q = batch.rewards + (1 - batch.dones) * discounts * next_value
 
-        td_errors = target_q - th.cat(self.critic(batch.observations, batch.actions), dim=1)
+        q_values = self.critic(batch.observations, batch.actions)
+        # Differences first: concatenated estimates would hand their gradient back strided, which is summed in another order.
+        td_errors = th.cat([target_q - q for q in q_values], dim=1)
         critic_loss = self.replay_buffer.scheme.loss(0.5 * td_errors.square(), td_errors, batch.weights)
         self.critic.optimizer.zero_grad()
         critic_loss.backward()

@@ -1,0 +1,418 @@
+"""Each algorithm against its stock parent, and what prioritization changes in an update."""
+
+import copy
+import inspect
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import DQN, SAC
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv, IdentityEnvBox, SimpleMultiObsEnv
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_per import PERDQN, PERSAC, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+
+STOCK = {PERSAC: SAC, PERDQN: DQN}
+SMALL = dict(net_arch=[16, 16])
+
+
+def image_env(discrete: bool) -> gym.Env:
+    return FakeImageEnv(screen_height=36, screen_width=36, n_channels=1, discrete=discrete)
+
+
+def normalized(env_id: str) -> VecNormalize:
+    return VecNormalize(make_vec_env(env_id, n_envs=2))
+
+
+# algorithm, policy, environment, keyword arguments
+CONFIGURATIONS = {
+    "sac": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", {}),
+    "sac-fixed-entropy": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(ent_coef=0.2)),
+    "sac-initial-entropy": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(ent_coef="auto_0.1", target_entropy=-0.5)),
+    "sac-sde": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, sde_sample_freq=4, use_sde_at_warmup=True)),
+    "sac-target-interval": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(target_update_interval=3, tau=0.1)),
+    "sac-critics": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(policy_kwargs=dict(net_arch=[8], n_critics=3))),
+    "sac-n-steps": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(n_steps=3, gamma=0.9)),
+    "sac-normalized": (PERSAC, "MlpPolicy", lambda: normalized("Pendulum-v1"), {}),
+    "sac-schedule": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(learning_rate=lambda remaining: 1e-2 * remaining)),
+    "sac-images": (PERSAC, "CnnPolicy", lambda: image_env(False), dict(policy_kwargs=dict(net_arch=[8]))),
+    "sac-shared-images": (
+        PERSAC,
+        "CnnPolicy",
+        lambda: image_env(False),
+        dict(policy_kwargs=dict(net_arch=[8], share_features_extractor=True)),
+    ),
+    "sac-dict": (PERSAC, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=False), {}),
+    "dqn": (PERDQN, "MlpPolicy", lambda: "CartPole-v1", {}),
+    "dqn-n-steps": (PERDQN, "MlpPolicy", lambda: "CartPole-v1", dict(n_steps=5, gamma=0.9)),
+    "dqn-normalized": (PERDQN, "MlpPolicy", lambda: normalized("CartPole-v1"), {}),
+    "dqn-clipped": (PERDQN, "MlpPolicy", lambda: "CartPole-v1", dict(max_grad_norm=0.01, tau=0.5, target_update_interval=10)),
+    "dqn-images": (PERDQN, "CnnPolicy", lambda: image_env(True), {}),
+    "dqn-dict": (PERDQN, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=True), {}),
+}
+
+
+def filled_model(cls: Any, policy: str, env: Any, n_steps: int = 60, **kwargs: Any) -> Any:
+    """A model with random transitions in its buffer, before its first update; the same seed gives the same."""
+    kwargs = {"buffer_size": 1000, "policy_kwargs": SMALL, "seed": 0, "learning_starts": 10_000, **kwargs}
+    model = cls(policy, env, **copy.deepcopy(kwargs))  # SAC writes `use_sde` into the policy_kwargs of its caller
+    model.learn(n_steps)
+    return model
+
+
+def recorded(buffer: PrioritizedReplayBuffer) -> list[Any]:
+    """The batches that the buffer will give from now on."""
+    batches: list[Any] = []
+    sample = buffer.sample
+
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        batches.append(sample(*args, **kwargs))
+        return batches[-1]
+
+    buffer.sample = recording  # type: ignore[method-assign]
+    return batches
+
+
+def parameters(model: Any) -> dict[str, th.Tensor]:
+    """All that an update changes: networks, targets, optimizers' moments, entropy coefficient."""
+    found = dict(model.policy.state_dict())
+    if isinstance(model, SAC) and model.log_ent_coef is not None:
+        found["log_ent_coef"] = model.log_ent_coef.detach()
+    return found
+
+
+@pytest.mark.parametrize("batch_size", [32, 50])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_unit_weights_make_the_update_of_the_stock_parent(name, batch_size):
+    """Same batches, same seed: the same parameters after several calls of train, the same log."""
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+    per = filled_model(cls, policy, make_env(), replay_buffer_kwargs=dict(alpha=0.0), **kwargs)
+    stock = filled_model(STOCK[cls], policy, make_env(), **kwargs)
+    before = {key: value.clone() for key, value in parameters(per).items()}
+    for key, value in parameters(stock).items():
+        assert th.equal(before[key], value), key
+
+    batches = recorded(per.replay_buffer)
+    n_calls, gradient_steps = 3, 4
+    th.manual_seed(1)
+    for call in range(n_calls):
+        per._update_current_progress_remaining(call, n_calls)
+        per.train(gradient_steps, batch_size)
+    assert all((batch.weights == 1).all() for batch in batches)
+
+    replay = iter([ReplayBufferSamples(*batch[:6]) for batch in batches])
+    stock.replay_buffer.sample = lambda batch_size, env: next(replay)
+    th.manual_seed(1)
+    for call in range(n_calls):
+        stock._update_current_progress_remaining(call, n_calls)
+        stock.train(gradient_steps, batch_size)
+
+    changed = 0
+    for key, value in parameters(stock).items():
+        actual = parameters(per)[key]
+        if batch_size == 32:  # a power of two: the order of the same operations does not even change the rounding
+            assert th.equal(actual, value), key
+        th.testing.assert_close(actual, value, rtol=1e-4, atol=1e-6, msg=key)
+        changed += not th.equal(before[key], value)
+    assert changed > 0
+    assert per._n_updates == stock._n_updates == n_calls * gradient_steps
+
+    logged, expected = per.logger.name_to_value, stock.logger.name_to_value
+    assert {key for key in logged if not key.startswith("per/")} == set(expected)
+    assert {key for key in logged if key.startswith("per/")} == {
+        "per/beta",
+        "per/max_priority",
+        "per/mean_weight",
+        "per/effective_sample_size",
+    }
+    for key, value in expected.items():
+        if key.startswith("train/"):
+            assert logged[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+
+
+def one_update(model: Any, batch: Any) -> Any:
+    """A copy of the model after one update on this batch."""
+    env, model.env = model.env, None  # not every environment can be copied, and an update needs none
+    twin = copy.deepcopy(model)
+    model.env = env
+    twin.replay_buffer.sample = lambda batch_size, env: batch
+    th.manual_seed(5)
+    twin.train(gradient_steps=1, batch_size=len(batch.weights))
+    return twin
+
+
+@pytest.mark.parametrize("name", ["sac", "sac-fixed-entropy", "sac-dict", "sac-images", "dqn", "dqn-dict", "dqn-images"])
+def test_a_sample_of_weight_zero_has_no_influence(name):
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+    model = filled_model(cls, policy, make_env(), **kwargs)
+    batch = model.replay_buffer.sample(16)
+    weights = batch.weights.clone()
+    weights[3] = 0.0
+    rewards = batch.rewards.clone()
+    rewards[3] += 100.0
+    same = one_update(model, batch._replace(weights=weights))
+    other = one_update(model, batch._replace(weights=weights, rewards=rewards))
+    weighted = one_update(model, batch._replace(rewards=rewards))
+    network = "critic" if cls is PERSAC else "q_net"
+    for key, value in getattr(same, network).state_dict().items():
+        assert th.equal(value, getattr(other, network).state_dict()[key]), key
+    # ... and with its weight it does have influence, so the test can fail.
+    assert any(
+        not th.equal(value, getattr(weighted, network).state_dict()[key])
+        for key, value in getattr(same, network).state_dict().items()
+    )
+
+
+@pytest.mark.parametrize("name", ["sac", "dqn"])
+def test_loss_is_weighted(name):
+    """Doubling a weight is the same as having the transition twice (up to the size of the batch)."""
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+    model = filled_model(cls, policy, make_env(), **kwargs)
+    # Terminal transitions: targets are the rewards, without random actions that differ with the size of the batch.
+    batch = model.replay_buffer.sample(6)
+    batch = batch._replace(dones=th.ones(6, 1), weights=th.tensor([[2.0], [1.0], [1.0], [0.0], [0.0], [0.0]]))
+    picked = [0, 0, 1, 2, 3, 4]  # transitions 3 and 4 with weight 0
+    twice = [None if part is None else part[picked] for part in batch]
+    repeated = type(batch)(*twice)._replace(weights=th.tensor([[1.0], [1.0], [1.0], [1.0], [0.0], [0.0]]))
+    network = "critic" if cls is PERSAC else "q_net"
+    expected = getattr(one_update(model, repeated), network).state_dict()
+    for key, value in getattr(one_update(model, batch), network).state_dict().items():
+        th.testing.assert_close(value, expected[key], rtol=1e-4, atol=1e-6)
+
+
+def td_errors_of(model: Any, batch: Any) -> np.ndarray:
+    """Absolute TD errors of terminal transitions, mean over the critics, straight from the networks."""
+    with th.no_grad():
+        if isinstance(model, SAC):
+            q = th.cat(model.critic(batch.observations, batch.actions), dim=1)
+        else:
+            q = model.q_net(batch.observations).gather(1, batch.actions.long())
+        return (batch.rewards - q).abs().mean(dim=1).numpy()
+
+
+@pytest.mark.parametrize("name", ["sac", "sac-critics", "dqn"])
+def test_priorities_are_unweighted_absolute_td_errors(name):
+    """Signed errors of every critic, from before the update, not weighted, not squared, not a loss."""
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+    model = filled_model(cls, policy, make_env(), **kwargs)
+    buffer = model.replay_buffer
+    buffer.update_priorities(np.arange(60), np.random.default_rng(0).exponential(size=60))
+    batch = buffer.sample(20)
+    batch = batch._replace(dones=th.ones(20, 1))
+    assert len(set(batch.weights.flatten().tolist())) > 5
+    expected = td_errors_of(model, batch)
+    updated = one_update(model, batch)
+    actual = updated.replay_buffer.priorities.ravel()[batch.indices]
+    np.testing.assert_allclose(actual, (expected + 1e-6) ** 0.6, rtol=1e-4)
+
+
+def test_double_q():
+    """The online network chooses, the target network values; without double_q the target network does both."""
+    targets = {}
+    for double_q in (False, True):
+        model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", double_q=double_q, replay_buffer_kwargs=dict(alpha=1.0))
+        with th.no_grad():
+            for parameter in model.q_net_target.parameters():
+                parameter.add_(th.randn_like(parameter))
+        batch = model.replay_buffer.sample(32)
+        with th.no_grad():
+            q_next, q_next_online = model.q_net_target(batch.next_observations), model.q_net(batch.next_observations)
+            chosen = q_next_online.argmax(1) if double_q else q_next.argmax(1)
+            target = batch.rewards[:, 0] + 0.99 * (1 - batch.dones[:, 0]) * q_next[th.arange(32), chosen]
+            q = model.q_net(batch.observations)[th.arange(32), batch.actions[:, 0]]
+        updated = one_update(model, batch)
+        actual = updated.replay_buffer.priorities.ravel()[batch.indices]
+        np.testing.assert_allclose(actual, (target - q).abs().numpy() + 1e-6, rtol=1e-4)
+        targets[double_q] = target
+    assert not th.equal(targets[False], targets[True])
+
+
+@pytest.mark.parametrize("gradient_steps", [1, 5])
+def test_metrics(gradient_steps):
+    model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1")
+    model.replay_buffer.update_priorities(np.arange(60), np.random.default_rng(0).exponential(size=60) * 30)
+    batches = recorded(model.replay_buffer)
+    model._current_progress_remaining = 0.25
+    model.train(gradient_steps, 24)
+    logged = model.logger.name_to_value
+    weights = [batch.weights.numpy().astype(np.float64) for batch in batches]
+    sizes = [w.sum() ** 2 / np.sum(w**2) / 24 for w in weights]
+    assert logged["per/beta"] == model.replay_buffer.beta == pytest.approx(0.4 + 0.75 * 0.6)
+    assert logged["per/max_priority"] == model.replay_buffer.max_priority
+    assert logged["per/mean_weight"] == pytest.approx(np.mean(weights), rel=1e-5)
+    assert logged["per/effective_sample_size"] == pytest.approx(np.mean(sizes), rel=1e-5)
+    assert 0 < logged["per/effective_sample_size"] < 1
+
+
+def test_beta_follows_training_progress():
+    """Linear in the steps of `learn`, whatever the number of gradient steps; the end is reached at the end."""
+    for train_freq, gradient_steps in [(1, 1), (4, 8), ((1, "episode"), -1)]:
+        model = PERDQN(
+            "MlpPolicy", "CartPole-v1", learning_starts=10, train_freq=train_freq, gradient_steps=gradient_steps, seed=0
+        )
+        seen: list[tuple[float, float]] = []
+        train = model.train
+
+        def spying(gradient_steps: int, batch_size: int, model=model, seen=seen, train=train) -> None:
+            train(gradient_steps, batch_size)
+            seen.append((model.num_timesteps, model.replay_buffer.beta))
+
+        model.train = spying  # type: ignore[method-assign]
+        model.learn(200)
+        for num_timesteps, beta in seen:
+            assert beta == pytest.approx(0.4 + 0.6 * min(num_timesteps / 200, 1.0))
+        assert model.replay_buffer.beta == 1.0
+
+
+def test_resuming_never_lowers_beta():
+    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=500, seed=0)
+    model.learn(100)
+    assert model.replay_buffer.beta == 1.0
+    model.learn(100, reset_num_timesteps=False)
+    assert model.replay_buffer.beta == 1.0
+
+
+@pytest.mark.parametrize("cls", STOCK)
+def test_constructor_is_that_of_the_stock_class(cls):
+    stock, ours = inspect.signature(STOCK[cls].__init__).parameters, inspect.signature(cls.__init__).parameters
+    added = {"double_q": False} if cls is PERDQN else {}
+    assert list(ours) == [*stock, *added]
+    assert all(ours[name] == stock[name] for name in stock)
+    assert all(ours[name].default == default for name, default in added.items())
+    assert issubclass(cls, STOCK[cls])
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize("dict_obs", [False, True])
+def test_choice_of_the_buffer(dict_obs, n_steps, recwarn):
+    """The class that fits the observations; `n_steps` and `gamma` reach it, without a warning; the dict stays as it was."""
+    env = SimpleMultiObsEnv() if dict_obs else "CartPole-v1"
+    policy = "MultiInputPolicy" if dict_obs else "MlpPolicy"
+    buffer_class = PrioritizedDictReplayBuffer if dict_obs else PrioritizedReplayBuffer
+    for replay_buffer_class in (None, buffer_class):
+        kwargs = dict(alpha=0.9, beta_start=0.2)
+        model = PERDQN(
+            policy,
+            env,
+            n_steps=n_steps,
+            gamma=0.95,
+            buffer_size=100,
+            replay_buffer_class=replay_buffer_class,
+            replay_buffer_kwargs=kwargs,
+        )
+        assert type(model.replay_buffer) is buffer_class
+        assert (model.replay_buffer.n_steps, model.replay_buffer.gamma) == (n_steps, 0.95)
+        assert (model.replay_buffer.scheme.alpha, model.replay_buffer.beta) == (0.9, 0.2)
+        assert kwargs == dict(alpha=0.9, beta_start=0.2)
+    assert not [w for w in recwarn if "n_steps" in str(w.message)]
+
+
+def test_n_steps_in_replay_buffer_kwargs():
+    model = PERDQN("MlpPolicy", "CartPole-v1", gamma=0.9, buffer_size=100, replay_buffer_kwargs=dict(n_steps=4))
+    assert (model.replay_buffer.n_steps, model.replay_buffer.gamma) == (4, 0.9)
+    with pytest.raises(ValueError, match="n_steps=3 contradicts"):
+        PERDQN("MlpPolicy", "CartPole-v1", n_steps=3, buffer_size=100, replay_buffer_kwargs=dict(n_steps=4))
+
+
+@pytest.mark.parametrize("cls", STOCK)
+@pytest.mark.parametrize("buffer_class", [ReplayBuffer, DictReplayBuffer, NStepReplayBuffer])
+def test_a_buffer_that_is_not_prioritized_is_refused(cls, buffer_class):
+    env = "Pendulum-v1" if cls is PERSAC else "CartPole-v1"
+    with pytest.raises(ValueError, match=rf"\b{buffer_class.__name__} is not"):
+        cls("MlpPolicy", env, replay_buffer_class=buffer_class)
+
+
+@pytest.mark.parametrize("cls", STOCK)
+def test_errors_of_the_buffer_reach_the_user(cls):
+    env = "Pendulum-v1" if cls is PERSAC else "CartPole-v1"
+    with pytest.raises(ValueError, match=r"-0\.5"):
+        cls("MlpPolicy", env, replay_buffer_kwargs=dict(alpha=-0.5))
+    with pytest.raises(TypeError, match="unknown_keyword"):
+        cls("MlpPolicy", env, replay_buffer_kwargs=dict(unknown_keyword=1))
+
+
+# ---- options of the stock classes, a few steps each
+
+
+@pytest.mark.parametrize(
+    "cls, policy, make_env, kwargs",
+    [
+        (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(train_freq=(1, "episode"), gradient_steps=-1)),
+        (PERSAC, "MlpPolicy", lambda: make_vec_env("Pendulum-v1", n_envs=3), dict(train_freq=2, gradient_steps=-1)),
+        (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, ent_coef=0.1, n_steps=2)),
+        (PERSAC, "MlpPolicy", lambda: normalized("Pendulum-v1"), dict(n_steps=3)),
+        (PERSAC, "MlpPolicy", lambda: IdentityEnvBox(eps=0.5), dict(gradient_steps=0)),
+        (
+            PERSAC,
+            "MlpPolicy",
+            lambda: "Pendulum-v1",
+            dict(optimize_memory_usage=True, buffer_size=40, replay_buffer_kwargs=dict(handle_timeout_termination=False)),
+        ),
+        (
+            PERSAC,
+            "MultiInputPolicy",
+            lambda: make_vec_env(lambda: SimpleMultiObsEnv(discrete_actions=False), n_envs=2),
+            dict(n_steps=3),
+        ),
+        (PERDQN, "MlpPolicy", lambda: make_vec_env("CartPole-v1", n_envs=3), dict(gradient_steps=2)),
+        (PERDQN, "MlpPolicy", lambda: "CartPole-v1", dict(train_freq=(2, "episode"), gradient_steps=3, double_q=True)),
+        (PERDQN, "MlpPolicy", lambda: IdentityEnv(dim=3), dict(n_steps=3)),
+        (PERDQN, "MultiInputPolicy", lambda: SimpleMultiObsEnv(), dict(n_steps=3, double_q=True)),
+        (PERDQN, "CnnPolicy", lambda: image_env(True), dict(optimize_memory_usage=False, n_steps=2)),
+    ],
+)
+def test_learn(cls, policy, make_env, kwargs):
+    kwargs = {"buffer_size": 300, "learning_starts": 20, "batch_size": 16, "policy_kwargs": SMALL, "seed": 0, **kwargs}
+    model = cls(policy, make_env(), **copy.deepcopy(kwargs))
+    updated: list[int] = []
+    update = model.replay_buffer.update_priorities
+    model.replay_buffer.update_priorities = lambda *args: updated.append(update(*args))
+    model.learn(100)
+    gradient_steps = kwargs.get("gradient_steps", 1)
+    assert (len(updated) > 0) == (gradient_steps != 0)
+    assert len(updated) == model._n_updates
+    assert all(n == 16 for n in updated)
+    masses = model.replay_buffer.priorities
+    drawable = masses[masses > 0]
+    assert len(drawable) == (model.replay_buffer.size() - (model.optimize_memory_usage and model.replay_buffer.full)) * (
+        model.n_envs
+    )
+    assert (len(np.unique(drawable)) > 1) == (gradient_steps != 0)
+
+
+@pytest.mark.parametrize("cls", STOCK)
+def test_seed_reproduces_a_run(cls):
+    env = "Pendulum-v1" if cls is PERSAC else "CartPole-v1"
+    runs = []
+    for _ in range(2):
+        model = cls("MlpPolicy", env, seed=7, learning_starts=20, batch_size=16, policy_kwargs=dict(SMALL), buffer_size=60)
+        model.learn(90)
+        runs.append((parameters(model), model.replay_buffer.priorities))
+    for key, value in runs[0][0].items():
+        assert th.equal(value, runs[1][0][key]), key
+    np.testing.assert_array_equal(runs[0][1], runs[1][1])
+
+
+def test_callbacks_see_the_buffer_and_can_stop():
+    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=100)
+    sizes: list[int] = []
+
+    def callback(local_variables: dict[str, Any], global_variables: dict[str, Any]) -> bool:
+        sizes.append(local_variables["self"].replay_buffer.size())
+        return len(sizes) < 30
+
+    model.learn(1000, callback=callback)
+    assert sizes == list(range(30))
+
+
+def test_a_diverged_network_is_reported():
+    model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1")
+    with th.no_grad():
+        next(model.q_net.parameters()).fill_(np.nan)
+    with pytest.raises(ValueError, match="td_errors must be finite, not nan"):
+        model.train(1, 8)

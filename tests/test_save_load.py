@@ -1,0 +1,223 @@
+"""Checkpoints stay SB3's, in both directions; buffers keep what they know."""
+
+import subprocess
+import sys
+import zipfile
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import DQN, SAC
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.envs import SimpleMultiObsEnv
+
+from sb3_per import PERDQN, PERSAC, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, Proportional
+from tests.utils import assert_same_state
+
+STOCK = {PERSAC: SAC, PERDQN: DQN}
+ENV = {PERSAC: "Pendulum-v1", PERDQN: "CartPole-v1", SAC: "Pendulum-v1", DQN: "CartPole-v1"}
+
+
+class MyBuffer(PrioritizedReplayBuffer):
+    """A user's own buffer class."""
+
+
+def trained(cls: Any, timesteps: int = 60, **kwargs: Any) -> Any:
+    kwargs = dict(buffer_size=40, learning_starts=20, batch_size=8, policy_kwargs=dict(net_arch=[8]), seed=0) | kwargs
+    return cls("MlpPolicy", ENV[cls], **kwargs).learn(timesteps)
+
+
+def assert_same_parameters(actual: Any, expected: Any) -> None:
+    for key, value in expected.policy.state_dict().items():
+        assert th.equal(actual.policy.state_dict()[key], value), key
+    if isinstance(expected, SAC) and expected.log_ent_coef is not None:
+        assert th.equal(actual.log_ent_coef, expected.log_ent_coef)
+
+
+@pytest.mark.parametrize("cls", STOCK)
+def test_round_trip(cls, tmp_path):
+    """Networks, settings and beta come back; the run goes on."""
+    kwargs: dict[str, Any] = dict(alpha=0.8, beta_start=0.3, epsilon=1e-3, handle_timeout_termination=False)
+    model = trained(cls, replay_buffer_kwargs=kwargs, n_steps=3)
+    model.save(tmp_path / "model")
+    assert model.replay_buffer_kwargs is kwargs  # saving leaves the model as it was
+    loaded = cls.load(tmp_path / "model", env=gym.make(ENV[cls]))
+    assert_same_parameters(loaded, model)
+    assert loaded.replay_buffer_kwargs == kwargs
+    buffer = loaded.replay_buffer
+    assert (buffer.scheme.alpha, buffer.scheme.epsilon, buffer.n_steps) == (0.8, 1e-3, 3)
+    assert not buffer.handle_timeout_termination
+    assert buffer.beta == model.replay_buffer.beta == 1.0
+    loaded.learn(40, reset_num_timesteps=False)
+    assert loaded.replay_buffer.beta == 1.0
+    assert loaded._n_updates > model._n_updates
+
+
+@pytest.mark.parametrize("progress_remaining, beta", [(1.0, 0.4), (0.5, 0.7)])
+def test_beta_survives_without_the_buffer(progress_remaining, beta, tmp_path):
+    model = trained(PERDQN, 0)
+    model.replay_buffer.update_beta(progress_remaining)
+    model.save(tmp_path / "model")
+    loaded = PERDQN.load(tmp_path / "model")
+    assert loaded.replay_buffer.beta == pytest.approx(beta)
+    loaded.replay_buffer.update_beta(0.9)
+    assert loaded.replay_buffer.beta == pytest.approx(max(beta, 0.46))
+
+
+@pytest.mark.parametrize("cls", STOCK)
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_zip_loads_as_stock(cls, n_steps, tmp_path):
+    model = trained(cls, n_steps=n_steps, replay_buffer_kwargs=dict(alpha=0.9, td_error_reduction="max"))
+    model.save(tmp_path / "model")
+    stock = STOCK[cls].load(tmp_path / "model", env=gym.make(ENV[cls]))
+    assert type(stock.replay_buffer) is (ReplayBuffer if n_steps == 1 else NStepReplayBuffer)
+    assert_same_parameters(stock, model)
+    stock.learn(40)
+    # ... and back again, with the settings still there.
+    stock.save(tmp_path / "back")
+    back = cls.load(tmp_path / "back", env=gym.make(ENV[cls]))
+    assert type(back.replay_buffer) is PrioritizedReplayBuffer
+    assert (back.replay_buffer.scheme.alpha, back.replay_buffer.n_steps) == (0.9, n_steps)
+    assert_same_parameters(back, stock)
+
+
+@pytest.mark.parametrize("replay_buffer_kwargs", [dict(alpha=0.9), dict(scheme=Proportional(alpha=0.9))])
+def test_zip_loads_where_this_package_is_missing(replay_buffer_kwargs, tmp_path):
+    trained(PERDQN, replay_buffer_kwargs=replay_buffer_kwargs).save(tmp_path / "model")
+    program = (
+        "import sys; sys.modules['sb3_per'] = None\n"
+        "from stable_baselines3 import DQN; import gymnasium as gym\n"
+        f"model = DQN.load({str(tmp_path / 'model')!r}, env=gym.make('CartPole-v1'))\n"
+        "model.learn(40)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        assert '"replay_buffer_class"' not in archive.read("data").decode()
+    loaded = PERDQN.load(tmp_path / "model")
+    assert loaded.replay_buffer.scheme.alpha == 0.9
+
+
+@pytest.mark.parametrize("cls", STOCK)
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_stock_zip_loads(cls, n_steps, tmp_path):
+    stock = trained(STOCK[cls], n_steps=n_steps, gamma=0.9)
+    stock.save(tmp_path / "stock")
+    loaded = cls.load(tmp_path / "stock", env=gym.make(ENV[cls]))
+    assert type(loaded.replay_buffer) is PrioritizedReplayBuffer
+    assert (loaded.replay_buffer.n_steps, loaded.replay_buffer.gamma) == (n_steps, 0.9)
+    assert_same_parameters(loaded, stock)
+    loaded.learn(40)
+    changed = cls.load(tmp_path / "stock", n_steps=5, gamma=0.8, replay_buffer_kwargs=dict(alpha=0.3))
+    assert (changed.replay_buffer.n_steps, changed.replay_buffer.gamma) == (5, 0.8)
+    assert changed.replay_buffer.scheme.alpha == 0.3
+    if n_steps > 1:
+        changed = cls.load(tmp_path / "stock", n_steps=5, gamma=0.8)
+        assert (changed.replay_buffer.n_steps, changed.replay_buffer.gamma) == (5, 0.8)
+
+
+def test_stock_dict_zip_loads(tmp_path):
+    stock = DQN("MultiInputPolicy", SimpleMultiObsEnv(), buffer_size=40, learning_starts=10).learn(30)
+    stock.save(tmp_path / "stock")
+    loaded = PERDQN.load(tmp_path / "stock", env=SimpleMultiObsEnv())
+    assert type(loaded.replay_buffer) is PrioritizedDictReplayBuffer
+    loaded.learn(30)
+    loaded.save(tmp_path / "ours")
+    assert type(DQN.load(tmp_path / "ours", env=SimpleMultiObsEnv()).replay_buffer) is DictReplayBuffer
+
+
+def test_settings_given_to_load_replace_those_of_the_zip(tmp_path):
+    trained(PERDQN, replay_buffer_kwargs=dict(alpha=0.9, beta_start=0.1)).save(tmp_path / "model")
+    for loaded in (
+        PERDQN.load(tmp_path / "model", replay_buffer_kwargs=dict(beta_start=0.2)),
+        PERDQN.load(tmp_path / "model", custom_objects=dict(replay_buffer_kwargs=dict(beta_start=0.2))),
+    ):
+        assert (loaded.replay_buffer.scheme.alpha, loaded.replay_buffer.beta_start) == (0.6, 0.2)
+        assert loaded.replay_buffer.beta == 0.2
+    assert PERDQN.load(tmp_path / "model", buffer_size=1).replay_buffer.buffer_size == 1
+    with pytest.raises(ValueError, match=r"\bReplayBuffer is not"):
+        PERDQN.load(tmp_path / "model", replay_buffer_class=ReplayBuffer)
+
+
+def test_own_buffer_class_is_kept(tmp_path):
+    trained(PERDQN, replay_buffer_class=MyBuffer, replay_buffer_kwargs=dict(alpha=0.9)).save(tmp_path / "model")
+    loaded = PERDQN.load(tmp_path / "model")
+    assert type(loaded.replay_buffer) is MyBuffer
+    assert loaded.replay_buffer.scheme.alpha == 0.9
+
+
+def test_double_q_is_kept(tmp_path):
+    trained(PERDQN, double_q=True).save(tmp_path / "model")
+    assert PERDQN.load(tmp_path / "model").double_q
+    DQN.load(tmp_path / "model", env=gym.make("CartPole-v1")).learn(30)
+
+
+@pytest.mark.parametrize("cls", STOCK)
+def test_replay_buffer_round_trip(cls, tmp_path):
+    """Priorities, ids, beta and maximum survive, and so does what was handed out before."""
+    model = trained(cls, n_steps=2)
+    batch = model.replay_buffer.sample(8)
+    model.save_replay_buffer(tmp_path / "buffer")
+    loaded = trained(cls, 0)
+    loaded.load_replay_buffer(tmp_path / "buffer")
+    assert_same_state(loaded.replay_buffer, model.replay_buffer)
+    for each in (model, loaded):
+        each.replay_buffer.update_priorities(batch.indices, np.arange(8.0))
+    np.testing.assert_array_equal(loaded.replay_buffer.priorities, model.replay_buffer.priorities)
+    loaded.learn(40, reset_num_timesteps=False)
+
+
+@pytest.mark.parametrize("cls", STOCK)
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize(
+    "memory", [{}, dict(optimize_memory_usage=True, replay_buffer_kwargs={"handle_timeout_termination": False})]
+)
+def test_stock_replay_buffer_becomes_prioritized(cls, n_steps, memory, tmp_path, monkeypatch):
+    """Its data kept and not copied, all of it at the maximum, with the settings of the model."""
+    stock = trained(STOCK[cls], **memory)
+    stock.save_replay_buffer(tmp_path / "buffer")
+    kwargs = {**memory, "n_steps": n_steps}
+    kwargs["replay_buffer_kwargs"] = {**memory.get("replay_buffer_kwargs", {}), "alpha": 0.8}
+    model = trained(cls, 0, **kwargs)
+    model.replay_buffer.beta = 0.6
+    read: list[ReplayBuffer] = []
+    unpickle = sys.modules["stable_baselines3.common.off_policy_algorithm"].load_from_pkl
+    monkeypatch.setattr(
+        "stable_baselines3.common.off_policy_algorithm.load_from_pkl", lambda *args: read.append(unpickle(*args)) or read[0]
+    )
+    model.load_replay_buffer(tmp_path / "buffer")
+    buffer = model.replay_buffer
+    assert type(buffer) is PrioritizedReplayBuffer
+    assert buffer.observations is read[0].observations
+    np.testing.assert_array_equal(buffer.observations, stock.replay_buffer.observations)
+    np.testing.assert_array_equal(buffer.rewards, stock.replay_buffer.rewards)
+    expected = np.ones((40, 1))
+    if memory:
+        expected[buffer.pos] = 0.0
+    np.testing.assert_array_equal(buffer.priorities, expected)
+    assert (buffer.scheme.alpha, buffer.n_steps, buffer.beta) == (0.8, n_steps, 0.6)
+    assert buffer.device == model.device
+    model.learn(40, reset_num_timesteps=False)
+    assert len(np.unique(buffer.priorities)) > 2
+
+
+def test_deleted_buffer_can_be_loaded_again(tmp_path):
+    """SB3 users drop the buffer to save memory."""
+    model = trained(PERDQN)
+    model.save_replay_buffer(tmp_path / "buffer")
+    model.replay_buffer = None
+    model.save(tmp_path / "model")
+    del model.replay_buffer
+    model.load_replay_buffer(tmp_path / "buffer")
+    assert model.replay_buffer.beta == 1.0
+    assert PERDQN.load(tmp_path / "model").replay_buffer.beta == 0.4
+
+
+def test_a_plain_buffer_cannot_be_put_in_by_hand():
+    model = trained(PERDQN, 0)
+    buffer = model.replay_buffer
+    model.replay_buffer = ReplayBuffer(40, buffer.observation_space, buffer.action_space, device="cpu")
+    with pytest.raises(ValueError, match="ReplayBuffer is not"):
+        model.learn(40)
