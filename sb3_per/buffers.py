@@ -56,7 +56,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     :param beta_end: importance-sampling exponent at the end, in [``beta_start``, 1]
     :param beta_anneal_steps: ``None``: linear in training progress, ``beta_end`` at the end of ``learn()``;
         an int: linear over that many calls of :meth:`sample`
-    :param epsilon: added to |td|, in units of the value function, above 0
+    :param epsilon: added to ``|td|``, in units of the value function, above 0
     :param td_error_reduction: how the errors of several critics become one: ``"mean"``, ``"max"`` or ``"min"``.
         ``None``: the scheme's default (``"mean"``)
     :param stratified: one draw from each of ``batch_size`` equal slices of the total
@@ -118,20 +118,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Turn a plain SB3 buffer into a prioritized one that shares its arrays; every transition has the largest priority.
 
         :param buffer: the plain buffer, of the kind of storage of this class; not to be used any more
-        :param kwargs: the prioritized settings
+        :param kwargs: the prioritized settings; where they speak of storage, that of the plain buffer counts
         :return: the prioritized buffer
         """
+        storage_settings = "observation_space action_space device n_envs optimize_memory_usage handle_timeout_termination"
+        kwargs.update({name: getattr(buffer, name) for name in storage_settings.split()})
         # Built with a single row: the arrays come from the plain buffer.
-        prioritized = cls(
-            buffer_size=buffer.n_envs,
-            observation_space=buffer.observation_space,
-            action_space=buffer.action_space,
-            device=buffer.device,
-            n_envs=buffer.n_envs,
-            optimize_memory_usage=buffer.optimize_memory_usage,
-            handle_timeout_termination=buffer.handle_timeout_termination,
-            **kwargs,
-        )
+        prioritized = cls(buffer_size=buffer.n_envs, **kwargs)
         # SB3's NStepReplayBuffer has these two as well; the settings asked for here count.
         storage = {name: value for name, value in vars(buffer).items() if name not in ("n_steps", "gamma")}
         vars(prioritized).update(storage)
@@ -142,7 +135,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def priorities(self) -> np.ndarray:
         """
-        Unnormalised sampling mass of every slot, e.g. (|td| + epsilon)^alpha; 0 for a slot that cannot be drawn.
+        Unnormalised sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
         A copy, float64 of shape (buffer_size, n_envs).
         """
         masses: np.ndarray = self._tree[:].reshape(self.buffer_size, self.n_envs)

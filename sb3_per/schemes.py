@@ -1,7 +1,7 @@
 """
 Prioritization schemes: what a priority is, and the loss that belongs to it.
 
-The two are one decision: drawing by |td|^alpha changes the expected gradient exactly as a change of the loss would
+The two are one decision: drawing by ``|td|^alpha`` changes the expected gradient exactly as a change of the loss would
 (Fujimoto et al. 2020, theorem 1), so a scheme owns both. A scheme knows formulas and their settings. It holds no state of a
 run, and knows nothing of storage, networks or algorithms.
 """
@@ -59,7 +59,7 @@ class PriorityScheme:
 
     def reduce(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """
-        :param abs_td_errors: |td|, float64 of shape (batch_size, n_critics), in units of the value function
+        :param abs_td_errors: ``|td|``, float64 of shape (batch_size, n_critics), in units of the value function
         :return: one error per transition, shape (batch_size,)
         """
         if abs_td_errors.shape[1] == 1:
@@ -68,7 +68,7 @@ class PriorityScheme:
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """
-        :param abs_td_errors: reduced |td|, float64 of shape (batch_size,)
+        :param abs_td_errors: reduced ``|td|``, float64 of shape (batch_size,)
         :return: p, before the exponent, in the same units; ``max_priority`` of a buffer is the largest of these
         """
         raise NotImplementedError
@@ -108,10 +108,10 @@ class PriorityScheme:
 
 class Proportional(PriorityScheme):
     """
-    Proportional prioritization: p = |td| + epsilon, P(i) = p_i^alpha / sum_k p_k^alpha (Schaul et al. 2016, equation 1).
+    Proportional prioritization: ``p = |td| + epsilon``, P(i) = p_i^alpha / sum_k p_k^alpha (Schaul et al. 2016, equation 1).
 
     :param alpha: prioritization exponent, at least 0
-    :param epsilon: added to |td|, so that a transition without error can be drawn again; above 0
+    :param epsilon: added to ``|td|``, so that a transition without error can be drawn again; above 0
     :param td_error_reduction: how the errors of several critics become one: ``"mean"``, ``"max"`` or ``"min"``
     :raises ValueError: for a negative alpha, epsilon <= 0, or an unknown reduction
     """
@@ -123,7 +123,7 @@ class Proportional(PriorityScheme):
         self.epsilon = epsilon
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
-        """p = |td| + epsilon, see :meth:`PriorityScheme.priority`."""
+        """``p = |td| + epsilon``, see :meth:`PriorityScheme.priority`."""
         return abs_td_errors + self.epsilon
 
 
@@ -139,7 +139,7 @@ def make_scheme(
     """
     :param scheme: name of a scheme, or a scheme object, which brings its own settings
     :param alpha: prioritization exponent, ``None`` for the scheme's default
-    :param epsilon: added to |td| (proportional)
+    :param epsilon: added to ``|td|`` (proportional)
     :param td_error_reduction: how several critics become one number, ``None`` for the scheme's default
     :return: the scheme object
     :raises ValueError: for an unknown name, for settings out of their range, or for settings beside a scheme object

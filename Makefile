@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh machine: `make train` and `make test`.
+ALGO ?= per_sac
+ENV ?= Pendulum-v1
+STEPS ?= 5000
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: train test pytest lint type format doc clean
+
+# Makes .venv and installs, once; again when what is to be installed has changed.
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+train: .venv/installed
+	$(BIN)/python examples/train.py --algo $(ALGO) --env $(ENV) --steps $(STEPS)
+
+test: lint type pytest
+
+# One thread per process: the networks of the tests are small, and the processes share the cores.
+pytest: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: .venv/installed
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+doc: .venv/installed
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+	@echo "Documentation: docs/_build/html/index.html"
+
+clean:
+	rm -rf .venv build dist *.egg-info docs/_build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
