@@ -7,33 +7,33 @@ BIN = .venv/bin
 
 .PHONY: train test pytest lint type format doc clean
 
-# Makes .venv and installs, once; again when what is to be installed has changed.
-.venv/installed: pyproject.toml constraints.txt
+# Makes .venv and installs, once; again when what is to be installed has changed. Training needs less than developing.
+.venv/%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[$*]'
 	touch $@
 
-train: .venv/installed
+train: .venv/extra
 	$(BIN)/python examples/train.py --algo $(ALGO) --env $(ENV) --steps $(STEPS)
 
 test: lint type pytest
 
 # One thread per process: the networks of the tests are small, and the processes share the cores.
-pytest: .venv/installed
+pytest: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-lint: .venv/installed
+lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-type: .venv/installed
+type: .venv/dev
 	$(BIN)/mypy
 
-format: .venv/installed
+format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-doc: .venv/installed
+doc: .venv/dev
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
 
