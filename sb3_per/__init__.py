@@ -1,20 +1,41 @@
 """Prioritized experience replay for Stable-Baselines3."""
 
+from sb3_per.algorithms.crossq import PERCrossQ
 from sb3_per.algorithms.dqn import PERDQN
+from sb3_per.algorithms.qrdqn import PERQRDQN
 from sb3_per.algorithms.sac import PERSAC
-from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
-from sb3_per.schemes import PriorityScheme, Proportional
+from sb3_per.algorithms.td3 import PERDDPG, PERTD3
+from sb3_per.algorithms.tqc import PERTQC
+from sb3_per.buffers import (
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedReplayBufferSamples,
+)
+from sb3_per.off_policy import PrioritizedOffPolicyMixin
+from sb3_per.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
 from sb3_per.sum_tree import SumTree
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "LAP",
+    "PAL",
+    "PERDDPG",
     "PERDQN",
+    "PERQRDQN",
     "PERSAC",
+    "PERTD3",
+    "PERTQC",
+    "PERCrossQ",
     "PrioritizedDictReplayBuffer",
+    "PrioritizedHerReplayBuffer",
+    "PrioritizedOffPolicyMixin",
     "PrioritizedReplayBuffer",
     "PrioritizedReplayBufferSamples",
     "PriorityScheme",
     "Proportional",
+    "RankBased",
     "SumTree",
+    "Uniform",
 ]

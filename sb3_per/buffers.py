@@ -10,15 +10,16 @@ One tree covers all parallel environments. Three numbers name a transition, each
 The buffers know neither formulas of priorities (``schemes``) nor algorithms.
 """
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
-from stable_baselines3.common.type_aliases import TensorDict
 from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.schemes import DEFAULT_EPSILON, PriorityScheme, make_scheme
+from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
 
 
 class PrioritizedReplayBufferSamples(NamedTuple):
@@ -29,9 +30,9 @@ class PrioritizedReplayBufferSamples(NamedTuple):
     ``None`` unless ``n_steps > 1``, as in SB3.
     """
 
-    observations: th.Tensor | TensorDict
+    observations: Any
     actions: th.Tensor
-    next_observations: th.Tensor | TensorDict
+    next_observations: Any
     dones: th.Tensor
     rewards: th.Tensor
     discounts: th.Tensor | None
@@ -50,15 +51,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     as in SB3. All of SB3's arguments stay as they are, followed by these:
 
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.ReplayBuffer``
-    :param scheme: ``"proportional"``, or a :class:`~sb3_per.schemes.PriorityScheme` object
-    :param alpha: prioritization exponent, at least 0; 0 draws uniformly. ``None``: the scheme's default (0.6)
+    :param scheme: ``"proportional"``, ``"rank"``, ``"lap"``, ``"pal"``, ``"uniform"``, or a
+        :class:`~sb3_per.schemes.PriorityScheme` object
+    :param alpha: prioritization exponent, at least 0; 0 draws uniformly. ``None``: the scheme's default (0.6, rank 0.7,
+        LAP and PAL 0.4)
     :param beta_start: importance-sampling exponent at the start, in [0, 1]
     :param beta_end: importance-sampling exponent at the end, in [``beta_start``, 1]
     :param beta_anneal_steps: ``None``: linear in training progress, ``beta_end`` at the end of ``learn()``;
         an int: linear over that many calls of :meth:`sample`
-    :param epsilon: added to ``|td|``, in units of the value function, above 0
+    :param epsilon: added to ``|td|``, in units of the value function, above 0 (proportional)
+    :param kappa: Huber threshold and least priority of LAP and PAL, in units of the value function, above 0
     :param td_error_reduction: how the errors of several critics become one: ``"mean"``, ``"max"`` or ``"min"``.
-        ``None``: the scheme's default (``"mean"``)
+        ``None``: the scheme's default (``"mean"``, LAP and PAL ``"max"``)
     :param stratified: one draw from each of ``batch_size`` equal slices of the total
     :param n_steps: number of steps of the n-step return, computed when sampling; 1 is the ordinary TD target
     :param gamma: discount factor of the n-step return
@@ -75,6 +79,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta_end: float = 1.0,
         beta_anneal_steps: int | None = None,
         epsilon: float = DEFAULT_EPSILON,
+        kappa: float = DEFAULT_KAPPA,
         td_error_reduction: str | None = None,
         stratified: bool = True,
         n_steps: int = 1,
@@ -92,7 +97,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(f"n_steps must be an integer of at least 1, not {n_steps!r}")
         if not 0.0 <= gamma <= 1.0:
             raise ValueError(f"gamma must be in [0, 1], not {gamma}")
-        self.scheme = make_scheme(scheme, alpha, epsilon, td_error_reduction)
+        self.scheme = make_scheme(scheme, alpha, epsilon, kappa, td_error_reduction)
 
         super().__init__(*args, **kwargs)
 
@@ -165,7 +170,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if self.pos == 0:
             self._n_laps += 1
         # Only now: the row belongs to the new transition, and a failed `add` has changed no priority.
-        self._tree.update(self._leaves_of_row(row), self.scheme.mass(self.max_priority))
+        self._admit(row)
+
+    def _admit(self, row: int) -> None:
+        """A row was stored: let it be drawn."""
+        self._tree.update(self._leaves_of_row(row), self.scheme.mass_of_new(self.max_priority))
         if self.optimize_memory_usage and self.full:
             # The newest next observation lies over the oldest observation.
             self._tree.update(self._leaves_of_row(self.pos), 0.0)
@@ -224,7 +233,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise IndexError(f"Transition id {ids[unknown][0]} was never issued: ids are in [0, {self._next_id})")
         abs_td_errors = _as_abs_td_errors(td_errors, len(ids))
 
-        held = ids >= self._oldest_id
+        held = self._are_drawable(ids)
         if not held.all():
             ids, abs_td_errors = ids[held], abs_td_errors[held]
         if len(ids) > 0:
@@ -272,6 +281,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _leaves_of_row(self, row: int) -> np.ndarray:
         return np.arange(row * self.n_envs, (row + 1) * self.n_envs)
 
+    def _are_drawable(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these transitions are still there and can be drawn."""
+        drawable: np.ndarray = ids >= self._oldest_id
+        return drawable
+
+    def _drawable_leaves(self) -> np.ndarray:
+        return np.arange(self._oldest_id, self._next_id) % self._capacity
+
     def _adopt_storage(self) -> None:
         """
         Give every stored transition the largest priority.
@@ -279,9 +296,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         For transitions that came into the arrays without :meth:`add`: a plain SB3 buffer, or arrays filled by hand.
         """
         self._n_laps = max(self._n_laps, int(self.full))
-        leaves = np.arange(self._oldest_id, self._next_id) % self._capacity
         self._tree.clear()
-        self._tree.update(leaves, self.scheme.mass(self.max_priority))
+        self._tree.update(self._drawable_leaves(), self.scheme.mass_of_new(self.max_priority))
         if self._tree.total == 0.0:
             raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
 
@@ -301,59 +317,77 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         ids = self._ids(leaves)
         if self.n_steps == 1:
-            rewards = self._normalize_reward(_rows(self.rewards, leaves).reshape(-1, 1), env)
-            last, discounts = leaves, None
+            windows, lengths, last = leaves[:, None], None, leaves
         else:
-            rewards, last, n_step_discounts = self._n_step_returns(leaves, ids, env)
-            discounts = self.to_torch(n_step_discounts, copy=False)
+            windows, lengths = self._windows(leaves, ids)
+            last = (leaves + (lengths - 1) * self.n_envs) % self._capacity
 
+        obs = self._rows_of_obs(self.observations, leaves)
         if self.optimize_memory_usage:
-            next_obs = self._gather_obs(self.observations, (last + self.n_envs) % self._capacity, env)
+            next_obs = self._rows_of_obs(self.observations, (last + self.n_envs) % self._capacity)
         else:
-            next_obs = self._gather_obs(self.next_observations, last, env)
+            next_obs = self._rows_of_obs(self.next_observations, last)
+        rewards = _rows(self.rewards, windows)
+        self._relabel(obs, next_obs, rewards, windows, lengths)
+        rewards = self._normalize_reward(rewards, env)
+        discounts = None
+        if lengths is not None:
+            rewards, discounts = self._n_step_returns(rewards, lengths)
         # A timeout is no termination: the value of the next observation counts.
         dones = _rows(self.dones, last) * (1 - _rows(self.timeouts, last))
 
         return PrioritizedReplayBufferSamples(
-            observations=self._gather_obs(self.observations, leaves, env),
+            observations=self._obs_to_torch(self._normalize_obs(obs, env)),
             actions=self.to_torch(_rows(self.actions, leaves), copy=False),
-            next_observations=next_obs,
+            next_observations=self._obs_to_torch(self._normalize_obs(next_obs, env)),
             dones=self.to_torch(dones.reshape(-1, 1), copy=False),
             rewards=self.to_torch(rewards, copy=False),
-            discounts=discounts,
+            discounts=None if discounts is None else self.to_torch(discounts, copy=False),
             weights=self.to_torch(weights.astype(np.float32).reshape(-1, 1), copy=False),
             indices=ids,
         )
 
-    def _gather_obs(self, stored: Any, leaves: np.ndarray, env: VecNormalize | None) -> Any:
-        obs = self._normalize_obs(_rows(stored, leaves), env)
-        assert isinstance(obs, np.ndarray)  # for mypy
+    def _rows_of_obs(self, stored: Any, leaves: np.ndarray) -> Any:
+        return _rows(stored, leaves)
+
+    def _obs_to_torch(self, obs: Any) -> Any:
         return self.to_torch(obs, copy=False)
 
-    def _n_step_returns(
-        self, leaves: np.ndarray, ids: np.ndarray, env: VecNormalize | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _relabel(self, obs: Any, next_obs: Any, rewards: np.ndarray, windows: np.ndarray, lengths: np.ndarray | None) -> None:
         """
-        n-step returns; a window ends early at a termination, a truncation and the newest transition.
+        Change a batch before it is normalized; here, as it was stored.
+
+        :param obs: gathered observations
+        :param next_obs: gathered observations at the ends of the windows
+        :param rewards: float32 of shape (batch_size, n_steps)
+        :param windows: leaves of the transitions behind the rewards, shape (batch_size, n_steps)
+        :param lengths: how many steps of each window count, shape (batch_size,); ``None``: all
+        """
+
+    def _windows(self, leaves: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Windows of the n-step returns; each ends early at a termination, a truncation and the newest transition.
 
         :param leaves: first transitions of the windows, shape (batch_size,)
         :param ids: their ids
-        :param env: associated VecNormalize; every reward is normalized before they are summed up
-        :return: returns, float32 of shape (batch_size, 1); leaves of the last transitions, shape (batch_size,);
-            discount of the value after them, gamma^length, float32 of shape (batch_size, 1)
+        :return: leaves of all steps, shape (batch_size, n_steps), and how many of them count, from 1, shape (batch_size,)
         """
-        steps = np.arange(self.n_steps)
-        windows = (leaves[:, None] + steps * self.n_envs) % self._capacity
+        windows = (leaves[:, None] + np.arange(self.n_steps) * self.n_envs) % self._capacity
         ended = (_rows(self.dones, windows) != 0) | (_rows(self.timeouts, windows) != 0)
         ended[:, -1] = True
         n_steps_stored = self._next_id // self.n_envs - ids // self.n_envs
-        lengths = np.minimum(ended.argmax(axis=1) + 1, n_steps_stored)
+        return windows, np.minimum(ended.argmax(axis=1) + 1, n_steps_stored)
 
-        rewards = self._normalize_reward(_rows(self.rewards, windows), env)
+    def _n_step_returns(self, rewards: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param rewards: normalized one by one, float32 of shape (batch_size, n_steps)
+        :param lengths: how many of them count, shape (batch_size,)
+        :return: discounted sums, and the discount of the value behind them, gamma^length; float32 of shape (batch_size, 1)
+        """
+        steps = np.arange(self.n_steps)
         discounted = rewards * self.gamma ** steps.astype(np.float32) * (steps < lengths[:, None])
-        last = (leaves + (lengths - 1) * self.n_envs) % self._capacity
         discounts = self.gamma ** lengths.astype(np.float32)
-        return discounted.sum(axis=1, keepdims=True), last, discounts.reshape(-1, 1)
+        return discounted.sum(axis=1, keepdims=True), discounts.reshape(-1, 1)
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
@@ -370,10 +404,135 @@ class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  #
             raise NotImplementedError("optimize_memory_usage=True is not supported for Dict observation spaces")
         super().__init__(*args, **kwargs)
 
-    def _gather_obs(self, stored: Any, leaves: np.ndarray, env: VecNormalize | None) -> Any:
-        obs = self._normalize_obs({key: _rows(array, leaves) for key, array in stored.items()}, env)
-        assert isinstance(obs, dict)  # for mypy
+    def _rows_of_obs(self, stored: Any, leaves: np.ndarray) -> Any:
+        return {key: _rows(array, leaves) for key, array in stored.items()}
+
+    def _obs_to_torch(self, obs: Any) -> Any:
         return {key: self.to_torch(array, copy=False) for key, array in obs.items()}
+
+
+class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer):  # type: ignore[misc]
+    """
+    Hindsight experience replay (HER, arXiv 1707.01495) with prioritized draws.
+
+    As in SB3, only transitions of finished episodes that are still complete can be drawn: all others have mass 0. Part of each
+    batch is virtual, with a goal that was reached later; as in SB3 the real transitions come first, and the ids are
+    in the order of the rows. Which transitions become virtual is independent of their priority.
+
+    :param args: SB3's arguments, see ``stable_baselines3.HerReplayBuffer``
+    :param update_from_virtual: whether the TD error of a virtual transition becomes the priority of the real one behind
+        it. ``False``: only real ones count; ``update_priorities`` must be given whole batches as they were drawn then
+    :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedReplayBuffer`
+    :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations
+    """
+
+    def __init__(self, *args: Any, update_from_virtual: bool = True, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.update_from_virtual = update_from_virtual
+
+    @classmethod
+    def from_replay_buffer(cls, buffer: ReplayBuffer, **kwargs: Any) -> PrioritizedReplayBuffer:
+        """See :meth:`PrioritizedReplayBuffer.from_replay_buffer`; the goals and the environment are those of the buffer."""
+        assert isinstance(buffer, HerReplayBuffer), f"{type(buffer).__name__} is not a HerReplayBuffer"
+        return super().from_replay_buffer(buffer, **{**kwargs, "env": buffer.env})
+
+    def sample(  # type: ignore[override]
+        self, batch_size: int, env: VecNormalize | None = None
+    ) -> PrioritizedReplayBufferSamples:
+        """
+        Draw transitions of finished episodes, see :meth:`PrioritizedReplayBuffer.sample`.
+
+        :param batch_size: number of transitions, real and virtual
+        :param env: associated VecNormalize, to normalize the observations and rewards
+        :return: exactly ``batch_size`` transitions, the real ones first
+        :raises RuntimeError: before the end of the first episode
+        """
+        if self._tree.total == 0.0 and batch_size > 0 and not self.ep_length.any():
+            HerReplayBuffer.sample(self, batch_size, env)  # raises SB3's own error
+        return super().sample(batch_size, env)
+
+    def update_priorities(self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor) -> int:
+        """
+        See :meth:`PrioritizedReplayBuffer.update_priorities`.
+
+        :param indices: transition ids from :meth:`sample`
+        :param td_errors: signed or absolute TD errors
+        :return: how many were written
+        """
+        if self.update_from_virtual:
+            return super().update_priorities(indices, td_errors)
+        n_real = len(indices) - self._n_virtual(len(indices))
+        _as_abs_td_errors(td_errors, len(indices))
+        return super().update_priorities(indices[:n_real], td_errors[:n_real])
+
+    def reset(self) -> None:
+        """Forget all transitions and episodes."""
+        super().reset()
+        self.ep_length[:] = 0
+        self._current_ep_start[:] = 0
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        """Store one step of every environment, see SB3. It can be drawn when its episode is finished."""
+        for env_idx in np.flatnonzero(self.ep_length[self.pos]):
+            # SB3 is about to give up the rest of the episode that is overwritten.
+            episode_end = self.ep_start[self.pos, env_idx] + self.ep_length[self.pos, env_idx]
+            self._tree.update(self._leaves_of_episode(self.pos, episode_end, int(env_idx)), 0.0)
+        super().add(*args, **kwargs)
+
+    def _admit(self, row: int) -> None:
+        """Not before the end of the episode."""
+
+    def _compute_episode_length(self, env_idx: int) -> None:
+        start, end = self._current_ep_start[env_idx], self.pos
+        super()._compute_episode_length(env_idx)
+        if end < start:
+            end += self.buffer_size
+        leaves = self._leaves_of_episode(start, end, env_idx)
+        self._tree.update(leaves, self.scheme.mass_of_new(self.max_priority))
+
+    def _leaves_of_episode(self, start: int, end: int, env_idx: int) -> np.ndarray:
+        leaves: np.ndarray = (np.arange(start, end) % self.buffer_size) * self.n_envs + env_idx
+        return leaves
+
+    def _are_drawable(self, ids: np.ndarray) -> np.ndarray:
+        drawable: np.ndarray = super()._are_drawable(ids) & (_rows(self.ep_length, ids % self._capacity) > 0)
+        return drawable
+
+    def _drawable_leaves(self) -> np.ndarray:
+        return np.flatnonzero(self.ep_length)
+
+    def _n_virtual(self, batch_size: int) -> int:
+        return int(self.her_ratio * batch_size)
+
+    def _gather(self, leaves: np.ndarray, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
+        # Stratified draws are sorted by age: without shuffling, it would be the old transitions that are never relabelled.
+        order = np.random.permutation(len(leaves))
+        return super()._gather(leaves[order], weights[order], env)
+
+    def _relabel(self, obs: Any, next_obs: Any, rewards: np.ndarray, windows: np.ndarray, lengths: np.ndarray | None) -> None:
+        """Give the last transitions of the batch, the virtual ones, a goal of their episode and the rewards for it."""
+        first = len(windows) - self._n_virtual(len(windows))
+        if first == len(windows):
+            return
+        windows = windows[first:]
+        rows, env_indices = np.divmod(windows[:, 0], self.n_envs)
+        goals = self._sample_goals(rows, env_indices)
+        obs["desired_goal"][first:] = next_obs["desired_goal"][first:] = goals
+
+        assert self.env is not None, "HER needs its environment to compute rewards: call set_env() first"
+        # Only the steps that count: what lies behind the end of a window may not be of the same episode.
+        n_steps = np.ones(len(windows), dtype=np.int64) if lengths is None else lengths[first:]
+        counts = np.arange(windows.shape[1]) < n_steps[:, None]
+        leaves = windows[counts]
+        infos: Any = copy.deepcopy(_rows(self.infos, leaves)) if self.copy_info_dict else [{} for _ in leaves]
+        relabelled = self.env.env_method(
+            "compute_reward",
+            _rows(self.next_observations["achieved_goal"], leaves),
+            np.repeat(goals, n_steps, axis=0),
+            infos,
+            indices=[0],
+        )
+        rewards[first:][counts] = relabelled[0]
 
 
 def _rows(stored: np.ndarray, leaves: np.ndarray) -> np.ndarray:

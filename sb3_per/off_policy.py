@@ -12,7 +12,7 @@ import pathlib
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
@@ -21,8 +21,14 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.save_util import data_to_json, json_to_data
 from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.buffers import (
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedReplayBufferSamples,
+)
 
 
 def _keywords(function: Callable[..., None]) -> dict[str, inspect.Parameter]:
@@ -39,10 +45,11 @@ _PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = 
     ReplayBuffer: PrioritizedReplayBuffer,
     NStepReplayBuffer: PrioritizedReplayBuffer,
     DictReplayBuffer: PrioritizedDictReplayBuffer,
+    HerReplayBuffer: PrioritizedHerReplayBuffer,
 }
 
 # The keyword arguments that SB3's buffers do not have.
-_PRIORITIZED_SETTINGS = frozenset(_keywords(PrioritizedReplayBuffer.__init__))
+_PRIORITIZED_SETTINGS = frozenset(_keywords(PrioritizedReplayBuffer.__init__) | _keywords(PrioritizedHerReplayBuffer.__init__))
 
 
 class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
@@ -60,6 +67,9 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
     """
 
     replay_buffer: PrioritizedReplayBuffer
+
+    #: Whether the loss is one of scalar TD errors, which LAP and PAL replace by their own.
+    has_scalar_td_loss: ClassVar[bool] = True
 
     # ---- what an algorithm brings
 
@@ -82,6 +92,15 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
             e.g. ``{"critic_loss": loss}``, averaged over the gradient steps that bring them
         """
         raise NotImplementedError
+
+    def _td_target(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
+        """
+        :param batch: the drawn transitions
+        :param next_values: value of the observations behind them, shape (batch_size, n)
+        :return: rewards + discount * value, no value behind a terminal state, shape (batch_size, n)
+        """
+        discounts = self.gamma if batch.discounts is None else batch.discounts
+        return batch.rewards + (1 - batch.dones) * discounts * next_values
 
     # ---- the loop
 
@@ -146,6 +165,7 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
                 optimize_memory_usage=self.optimize_memory_usage,
                 **buffer_kwargs,
             )
+        self._require_supported(self.replay_buffer)
         self.replay_buffer.beta = max(self.replay_buffer.beta, saved_beta)
         with warnings.catch_warnings():
             # SB3 ignores `n_steps` for a buffer class that it does not know, and says so. Ours has received it.
@@ -157,6 +177,13 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
             raise ValueError(
                 f"{type(self).__name__} needs a prioritized replay buffer, and {buffer_class.__name__} is not: "
                 f"use replay_buffer_class=None or a subclass of PrioritizedReplayBuffer"
+            )
+
+    def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
+        if buffer.scheme.replaces_loss and not self.has_scalar_td_loss:
+            raise NotImplementedError(
+                f"{type(self).__name__} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD "
+                f"error, and this algorithm regresses quantiles. Use the proportional, rank or uniform scheme"
             )
 
     def _beta(self) -> float:
@@ -172,6 +199,10 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         :return: keyword arguments of the buffer, in a dictionary of their own: the caller's is never written to
         """
         buffer_kwargs = {"n_steps": self.n_steps, "gamma": self.gamma, **self.replay_buffer_kwargs}
+        if issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer):
+            # In here and not in the attribute: environments are not saved.
+            assert self.env is not None, "HER needs an environment: pass one to the constructor or to load()"
+            buffer_kwargs["env"] = self.env
         if self.n_steps > 1 and buffer_kwargs["n_steps"] != self.n_steps:
             raise ValueError(f"n_steps={self.n_steps} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}")
         return buffer_kwargs
@@ -190,6 +221,7 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
             assert self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, PrioritizedReplayBuffer)
             self.replay_buffer = self.replay_buffer_class.from_replay_buffer(self.replay_buffer, **self._buffer_kwargs())
             self.replay_buffer.beta = max(self.replay_buffer.beta, beta)
+        self._require_supported(self.replay_buffer)
 
     # ---- checkpoints
 
@@ -208,6 +240,8 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         """
         checkpoint = copy.copy(self)
         settings = {k: v for k, v in self.replay_buffer_kwargs.items() if k in _PRIORITIZED_SETTINGS}
+        if self.replay_buffer_class is PrioritizedHerReplayBuffer:
+            checkpoint.replay_buffer_class = HerReplayBuffer
         checkpoint.replay_buffer_kwargs = {k: v for k, v in self.replay_buffer_kwargs.items() if k not in settings}
         # One string: SB3 unpickles what is not JSON, and a scheme object could only be unpickled where this package is.
         vars(checkpoint)["prioritized_replay"] = data_to_json({"settings": settings, "beta": self._beta()})
@@ -263,6 +297,21 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         saved = json_to_data(saved)
         self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, **saved["settings"]}
         return float(saved["beta"])
+
+
+def minimise(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: float | None = None) -> None:
+    """
+    One step of an optimizer.
+
+    :param loss: scalar
+    :param optimizer: of the parameters to change
+    :param max_grad_norm: clip the norm of the gradient; ``None``: do not
+    """
+    optimizer.zero_grad()
+    loss.backward()
+    if max_grad_norm is not None:
+        th.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_grad_norm)
+    optimizer.step()
 
 
 def extends_signature(stock_init: Callable[..., None]) -> Callable[[_Init], _Init]:

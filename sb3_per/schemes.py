@@ -6,12 +6,15 @@ The two are one decision: drawing by ``|td|^alpha`` changes the expected gradien
 run, and knows nothing of storage, networks or algorithms.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 import torch as th
+from torch.nn import functional as F
 
+from sb3_per.rank_tree import RankTree
 from sb3_per.sum_tree import SumTree
 
 # Masses are kept inside these bounds, so that a drawable transition never has mass 0 (epsilon ** alpha can underflow) and no
@@ -20,15 +23,24 @@ _LEAST_MASS = float(np.finfo(np.float64).tiny)
 _LARGEST_MASS = 1e290
 
 DEFAULT_EPSILON = 1e-6
+DEFAULT_KAPPA = 1.0
 
 _REDUCTIONS: dict[str, Callable[..., np.ndarray]] = {"mean": np.mean, "max": np.max, "min": np.min}
+
+_TENSOR_REDUCTIONS: dict[str, Callable[[th.Tensor], th.Tensor]] = {
+    "mean": lambda errors: errors.mean(dim=1),
+    "max": lambda errors: errors.amax(dim=1),
+    "min": lambda errors: errors.amin(dim=1),
+}
 
 
 class PriorityScheme:
     """
-    Base of all schemes, and the protocol of your own: override :meth:`priority`, :meth:`mass`, :meth:`loss` as needed.
+    Base of all schemes, and the protocol of your own: override :meth:`priority`, and what else differs.
 
     From a TD error to a draw: ``|td|`` of every critic -> :meth:`reduce` -> :meth:`priority` -> :meth:`mass` -> tree.
+    From a draw to an update: mass -> :meth:`weights` -> :meth:`loss`. A scheme object goes into the buffer as
+    ``replay_buffer_kwargs=dict(scheme=MyScheme(alpha=0.5))``; it is saved with the model, so it must be picklable.
 
     :param alpha: prioritization exponent, at least 0; 0 draws uniformly
     :param td_error_reduction: how the errors of several critics become one: ``"mean"``, ``"max"`` or ``"min"``
@@ -37,6 +49,9 @@ class PriorityScheme:
 
     #: Whether batches carry importance-sampling weights; if not, all weights are 1.
     importance_sampling: ClassVar[bool] = True
+
+    #: Whether :meth:`loss` is another than the algorithm's own; it needs scalar TD errors then.
+    replaces_loss: ClassVar[bool] = False
 
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
         if not 0.0 <= alpha < np.inf:
@@ -76,10 +91,18 @@ class PriorityScheme:
     def mass(self, priority: np.ndarray | float) -> np.ndarray:
         """
         :param priority: p, of any shape
-        :return: p^alpha, the unnormalised probability of being drawn, float64; always above 0 and finite
+        :return: p^alpha, the unnormalised probability of being drawn, float64; always above 0 and finite.
+            What :meth:`make_tree` takes
         """
         with np.errstate(over="ignore", under="ignore"):
             return np.clip(np.power(priority, self.alpha, dtype=np.float64), _LEAST_MASS, _LARGEST_MASS)
+
+    def mass_of_new(self, max_priority: float) -> np.ndarray | float:
+        """
+        :param max_priority: the largest priority seen so far
+        :return: mass of a transition that has no TD error yet, not below any other
+        """
+        return self.mass(max_priority)
 
     def weights(self, masses: np.ndarray, beta: float) -> np.ndarray:
         """
@@ -118,40 +141,165 @@ class Proportional(PriorityScheme):
 
     def __init__(self, alpha: float = 0.6, epsilon: float = DEFAULT_EPSILON, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
-        if not 0.0 < epsilon < np.inf:
-            raise ValueError(f"epsilon must be finite and above 0, not {epsilon}")
-        self.epsilon = epsilon
+        self.epsilon = _positive("epsilon", epsilon)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """``p = |td| + epsilon``, see :meth:`PriorityScheme.priority`."""
         return abs_td_errors + self.epsilon
 
 
-_SCHEMES: dict[str, Callable[..., PriorityScheme]] = {"proportional": Proportional}
+class RankBased(PriorityScheme):
+    """
+    Rank-based prioritization: P(i) is proportional to rank(i)^-alpha, with rank 1 for the largest ``|td|`` (Schaul et al.
+    2016, section 3.3). Insensitive to the scale of the errors and to outliers. Ranks are exact. New transitions rank first.
+
+    :param alpha: prioritization exponent, at least 0
+    :param epsilon: added to ``|td|``; without influence on the ranks
+    :param td_error_reduction: how the errors of several critics become one: ``"mean"``, ``"max"`` or ``"min"``
+    :raises ValueError: for a negative alpha, epsilon <= 0, or an unknown reduction
+    """
+
+    def __init__(self, alpha: float = 0.7, epsilon: float = DEFAULT_EPSILON, td_error_reduction: str = "mean"):
+        super().__init__(alpha, td_error_reduction)
+        self.epsilon = _positive("epsilon", epsilon)
+
+    def make_tree(self, capacity: int) -> SumTree:
+        """A tree that turns priorities into ranks, see :meth:`PriorityScheme.make_tree`."""
+        return RankTree(capacity, self.alpha)
+
+    def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        """``p = |td| + epsilon``, which has the order of ``|td|`` and is never 0."""
+        return abs_td_errors + self.epsilon
+
+    def mass(self, priority: np.ndarray | float) -> np.ndarray:
+        """The priority itself: the tree knows the exponent, and needs the order only."""
+        return np.asarray(priority, dtype=np.float64)
+
+    def mass_of_new(self, max_priority: float) -> float:
+        """Infinity: before all, whatever the scale of the errors."""
+        return np.inf
+
+
+class LAP(PriorityScheme):
+    """
+    Loss-adjusted prioritization (Fujimoto et al. 2020, equation 11): mass max(|td|^alpha, kappa^alpha), a Huber loss with
+    threshold kappa, and no importance-sampling weights. No transition is drawn for an error below kappa, where
+    the Huber loss is quadratic and needs no correction.
+
+    :param alpha: prioritization exponent, at least 0
+    :param kappa: threshold of the Huber loss and least priority, in units of the value function, above 0
+    :param td_error_reduction: how the errors of several critics become one: ``"mean"``, ``"max"`` or ``"min"``
+    :raises ValueError: for a negative alpha, kappa <= 0, or an unknown reduction
+    """
+
+    importance_sampling = False
+    replaces_loss = True
+
+    def __init__(self, alpha: float = 0.4, kappa: float = DEFAULT_KAPPA, td_error_reduction: str = "max"):
+        super().__init__(alpha, td_error_reduction)
+        self.kappa = _positive("kappa", kappa)
+
+    def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        """p = max(``|td|``, kappa), see :meth:`PriorityScheme.priority`."""
+        priority: np.ndarray = np.maximum(abs_td_errors, self.kappa)
+        return priority
+
+    def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
+        """Huber loss, summed over the critics, see :meth:`PriorityScheme.loss`."""
+        huber = F.huber_loss(td_errors, th.zeros_like(td_errors), reduction="none", delta=self.kappa)
+        return huber.sum(dim=1).mean()
+
+
+class Uniform(PriorityScheme):
+    """
+    Uniform draws and the algorithm's own loss: what the stock classes do, with the metrics and the buffers of this package.
+
+    :param td_error_reduction: how the errors of several critics become one, for ``max_priority``
+    :raises ValueError: for an unknown reduction
+    """
+
+    importance_sampling = False
+
+    def __init__(self, td_error_reduction: str = "mean"):
+        super().__init__(alpha=0.0, td_error_reduction=td_error_reduction)
+
+    def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        """p = ``|td|``, without influence on the draw."""
+        return abs_td_errors
+
+
+class PAL(LAP):
+    """
+    Prioritized approximation loss (Fujimoto et al. 2020, equation 14): the uniform twin of :class:`LAP`. Uniform draws with a
+    loss whose expected gradient is that of LAP.
+
+    :param alpha: exponent of the loss, at least 0
+    :param kappa: threshold of the loss, in units of the value function, above 0
+    :param td_error_reduction: which ``|td|`` of several critics the normalisation takes: ``"mean"``, ``"max"`` or ``"min"``
+    :raises ValueError: for a negative alpha, kappa <= 0, or an unknown reduction
+    """
+
+    def mass(self, priority: np.ndarray | float) -> np.ndarray:
+        """1 for every transition: the draw is uniform."""
+        return np.ones(np.shape(priority))
+
+    def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
+        """
+        1 / lambda times 0.5 kappa^alpha td^2 if ``|td|`` <= kappa, and kappa ``|td|``^(1 + alpha) / (1 + alpha) otherwise;
+        summed over the critics. lambda is the mean of max(``|td|``^alpha, kappa^alpha) over the batch, without gradient.
+        """
+        abs_td_errors = td_errors.abs()
+        near = 0.5 * self.kappa**self.alpha * td_errors.square()
+        # Where |td| is small the power is not chosen, and must not bring a NaN into the gradient either.
+        far = self.kappa * abs_td_errors.clamp(min=self.kappa).pow(1.0 + self.alpha) / (1.0 + self.alpha)
+        reduced = _TENSOR_REDUCTIONS[self.td_error_reduction](abs_td_errors.detach())
+        scale = reduced.clamp(min=self.kappa).pow(self.alpha).mean()
+        return th.where(abs_td_errors <= self.kappa, near, far).sum(dim=1).mean() / scale
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0.0 < value < np.inf:
+        raise ValueError(f"{name} must be finite and above 0, not {value}")
+    return value
+
+
+_SCHEMES: dict[str, Callable[..., PriorityScheme]] = {
+    "proportional": Proportional,
+    "rank": RankBased,
+    "lap": LAP,
+    "pal": PAL,
+    "uniform": Uniform,
+}
 
 
 def make_scheme(
     scheme: str | PriorityScheme,
     alpha: float | None = None,
     epsilon: float = DEFAULT_EPSILON,
+    kappa: float = DEFAULT_KAPPA,
     td_error_reduction: str | None = None,
 ) -> PriorityScheme:
     """
     :param scheme: name of a scheme, or a scheme object, which brings its own settings
     :param alpha: prioritization exponent, ``None`` for the scheme's default
     :param epsilon: added to ``|td|`` (proportional)
+    :param kappa: Huber threshold and least priority (LAP, PAL)
     :param td_error_reduction: how several critics become one number, ``None`` for the scheme's default
-    :return: the scheme object
+    :return: the scheme object; of the settings, each scheme takes those that it has
     :raises ValueError: for an unknown name, for settings out of their range, or for settings beside a scheme object
     """
-    given = {"alpha": alpha, "td_error_reduction": td_error_reduction}
-    settings = {name: value for name, value in given.items() if value is not None}
+    settings = {"alpha": alpha, "epsilon": epsilon, "kappa": kappa, "td_error_reduction": td_error_reduction}
     if isinstance(scheme, PriorityScheme):
-        if epsilon != DEFAULT_EPSILON:
-            settings["epsilon"] = epsilon
-        if settings:
-            raise ValueError(f"Settings belong into the scheme object {scheme}, not beside it: {settings}")
+        defaults = inspect.signature(make_scheme).parameters
+        given = {name: value for name, value in settings.items() if value != defaults[name].default}
+        if given:
+            raise ValueError(f"Settings belong into the scheme object {scheme}, not beside it: {given}")
         return scheme
     if scheme not in _SCHEMES:
         raise ValueError(f"Unknown scheme {scheme!r}: choose one of {sorted(_SCHEMES)}, or pass a PriorityScheme object")
-    return _SCHEMES[scheme](epsilon=epsilon, **settings)
+    # Also those that the scheme does not take: a bad value is a mistake even where it would have no effect.
+    PriorityScheme(0.0 if alpha is None else alpha, td_error_reduction or "mean")
+    _positive("epsilon", epsilon)
+    _positive("kappa", kappa)
+    taken = inspect.signature(_SCHEMES[scheme]).parameters
+    return _SCHEMES[scheme](**{name: value for name, value in settings.items() if name in taken and value is not None})

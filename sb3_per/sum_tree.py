@@ -17,16 +17,16 @@ from numba import njit
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
-def _kernel(function: _Kernel) -> _Kernel:
+def kernel(function: _Kernel) -> _Kernel:
     """Compile at the first call, keep the machine code on disk, release the GIL."""
     return cast(_Kernel, njit(cache=True, nogil=True)(function))
 
 
 # What `_write` answers when the batch was fine; anything else is the position of the first bad entry.
-_ALL_WRITTEN = -1
+ALL_WRITTEN = -1
 
 
-@_kernel
+@kernel
 def _write(nodes: np.ndarray, capacity: int, leaves: np.ndarray, masses: np.ndarray) -> int:
     """Set the leaves and recompute their ancestors, or change nothing and return the position of the first bad entry."""
     for i in range(leaves.size):
@@ -55,10 +55,10 @@ def _write(nodes: np.ndarray, capacity: int, leaves: np.ndarray, masses: np.ndar
                 n_distinct += 1
                 previous = parent
         n_parents = n_distinct
-    return _ALL_WRITTEN
+    return ALL_WRITTEN
 
 
-@_kernel
+@kernel
 def _descend(nodes: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
     """Leaf of every prefix sum. ``prefix_sums`` is used up as the scratch space of what is left to walk past."""
     total = nodes[1]
@@ -84,21 +84,27 @@ def _descend(nodes: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
     return found
 
 
-@_kernel
-def _draw(nodes: np.ndarray, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Turn uniform numbers into prefix sums, find their leaves and read the masses."""
+@kernel
+def spread(uniforms: np.ndarray, total: float, stratified: bool) -> np.ndarray:
+    """Turn uniform numbers into prefix sums: over ``[0, total)``, or each over its own slice of it."""
     prefix_sums = np.empty(uniforms.size)
-    stratum = nodes[1] / uniforms.size
+    stratum = total / uniforms.size
     for i in range(uniforms.size):
-        prefix_sums[i] = (i + uniforms[i]) * stratum if stratified else uniforms[i] * nodes[1]
-    leaves = _descend(nodes, prefix_sums)
+        prefix_sums[i] = (i + uniforms[i]) * stratum if stratified else uniforms[i] * total
+    return prefix_sums
+
+
+@kernel
+def _draw(nodes: np.ndarray, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Find the leaves of uniform numbers and read the masses."""
+    leaves = _descend(nodes, spread(uniforms, nodes[1], stratified))
     masses = np.empty(uniforms.size)
     for i in range(uniforms.size):
         masses[i] = nodes[nodes.size // 2 + leaves[i]]
     return leaves, masses
 
 
-def _as_batch(values: Any, dtype: type) -> np.ndarray:
+def as_batch(values: Any, dtype: type) -> np.ndarray:
     """
     Contiguous, writable 1-D array, copied only where it is something else.
 
@@ -143,15 +149,15 @@ class SumTree:
         :return: the mass of each, float64 in the shape of ``indices``; a copy, never a view
         :raises IndexError: for a leaf outside ``[0, capacity)``; negative indices do not wrap
         """
-        leaves = self._nodes[len(self._nodes) // 2 :][: self.capacity]
+        masses = self._masses()
         if isinstance(indices, slice):
-            return leaves[indices].copy()
+            return masses[indices].copy()
         indices = self._integers(indices)
         outside = (indices < 0) | (indices >= self.capacity)
         if outside.any():
-            raise IndexError(f"Leaf {indices[outside].flat[0]} is outside a SumTree of {self.capacity} leaves")
-        masses = leaves[indices]
-        return masses if indices.ndim else float(masses)
+            raise IndexError(f"Leaf {indices[outside].flat[0]} is outside a {type(self).__name__} of {self.capacity} leaves")
+        found = masses[indices]
+        return found if indices.ndim else float(found)
 
     def update(self, indices: Any, priorities: Any) -> None:
         """
@@ -168,11 +174,11 @@ class SumTree:
             if masses.ndim:
                 raise ValueError(f"{masses.shape} priorities do not fit {indices.shape} indices")
             masses = np.full(indices.shape, masses)
-        leaves, masses = _as_batch(indices, np.int64), _as_batch(masses, np.float64)
-        bad = _write(self._nodes, self.capacity, leaves, masses)
-        if bad != _ALL_WRITTEN:
+        leaves, masses = as_batch(indices, np.int64), as_batch(masses, np.float64)
+        bad = self._write(leaves, masses)
+        if bad != ALL_WRITTEN:
             if not 0 <= leaves[bad] < self.capacity:
-                raise IndexError(f"Leaf {leaves[bad]} is outside a SumTree of {self.capacity} leaves")
+                raise IndexError(f"Leaf {leaves[bad]} is outside a {type(self).__name__} of {self.capacity} leaves")
             raise ValueError(f"A priority must be finite and at least 0, not {masses[bad]} (leaf {leaves[bad]})")
 
     def find(self, prefix_sums: Any) -> Any:
@@ -188,7 +194,7 @@ class SumTree:
         if not (values >= 0.0).all():
             raise ValueError(f"A prefix sum must be at least 0, not {values[~(values >= 0.0)].flat[0]}")
         self._require_mass()
-        leaves = _descend(self._nodes, values.reshape(-1)).reshape(values.shape)
+        leaves = self._find(values.reshape(-1)).reshape(values.shape)
         return leaves if values.ndim else int(leaves)
 
     def draw(self, uniforms: np.ndarray, stratified: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -202,16 +208,33 @@ class SumTree:
         :raises ValueError: if all leaves are empty
         """
         self._require_mass()
-        leaves, masses = _draw(self._nodes, uniforms, stratified)
-        return leaves, masses
+        return self._draw(uniforms, stratified)
 
     def clear(self) -> None:
         """Empty every leaf."""
         self._nodes.fill(0.0)
 
     def _require_mass(self) -> None:
-        if not self._nodes[1] > 0.0:
-            raise ValueError(f"Cannot draw from a SumTree whose {self.capacity} leaves are all empty (total 0.0)")
+        if not self.total > 0.0:
+            raise ValueError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty")
+
+    # ---- what a tree of another kind replaces; the arguments are known to be good
+
+    def _masses(self) -> np.ndarray:
+        """Mass of every leaf, shape (capacity,)."""
+        return self._nodes[len(self._nodes) // 2 :][: self.capacity]
+
+    def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
+        """Set masses; ``ALL_WRITTEN``, or the position of the first bad entry, and then nothing is changed."""
+        return _write(self._nodes, self.capacity, leaves, masses)
+
+    def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
+        """Leaves of prefix sums, shape (batch_size,), which may be overwritten."""
+        return _descend(self._nodes, prefix_sums)
+
+    def _draw(self, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Leaves and masses of uniform numbers, shape (batch_size,)."""
+        return _draw(self._nodes, uniforms, stratified)
 
     @staticmethod
     def _integers(indices: Any) -> np.ndarray:

@@ -8,16 +8,28 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3 import DQN, SAC
+from sb3_contrib import QRDQN, TQC, CrossQ
+from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv, IdentityEnvBox, SimpleMultiObsEnv
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per import PERDQN, PERSAC, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+from sb3_per import (
+    PERDDPG,
+    PERDQN,
+    PERQRDQN,
+    PERSAC,
+    PERTD3,
+    PERTQC,
+    PERCrossQ,
+    PrioritizedDictReplayBuffer,
+    PrioritizedReplayBuffer,
+)
 
-STOCK = {PERSAC: SAC, PERDQN: DQN}
+STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}
+DISCRETE = (PERDQN, PERQRDQN)
 SMALL = dict(net_arch=[16, 16])
 
 
@@ -53,15 +65,50 @@ CONFIGURATIONS = {
     "dqn-normalized": (PERDQN, "MlpPolicy", lambda: normalized("CartPole-v1"), {}),
     "dqn-clipped": (PERDQN, "MlpPolicy", lambda: "CartPole-v1", dict(max_grad_norm=0.01, tau=0.5, target_update_interval=10)),
     "dqn-images": (PERDQN, "CnnPolicy", lambda: image_env(True), {}),
+    "td3": (PERTD3, "MlpPolicy", lambda: "Pendulum-v1", {}),
+    "td3-delay": (PERTD3, "MlpPolicy", lambda: "Pendulum-v1", dict(policy_delay=3, target_noise_clip=0.1, n_steps=3)),
+    "td3-images": (PERTD3, "CnnPolicy", lambda: image_env(False), dict(policy_kwargs=dict(net_arch=[8]))),
+    "td3-dict": (PERTD3, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=False), {}),
+    "td3-normalized": (PERTD3, "MlpPolicy", lambda: normalized("Pendulum-v1"), {}),
+    "ddpg": (PERDDPG, "MlpPolicy", lambda: "Pendulum-v1", {}),
+    "ddpg-n-steps": (PERDDPG, "MlpPolicy", lambda: "Pendulum-v1", dict(n_steps=3, tau=0.1)),
+    "tqc": (PERTQC, "MlpPolicy", lambda: "Pendulum-v1", {}),
+    "tqc-truncation": (PERTQC, "MlpPolicy", lambda: "Pendulum-v1", dict(top_quantiles_to_drop_per_net=5, n_steps=2)),
+    "tqc-sde": (PERTQC, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, ent_coef=0.1, target_update_interval=2)),
+    "tqc-dict": (PERTQC, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=False), {}),
+    "tqc-quantiles": (
+        PERTQC,
+        "MlpPolicy",
+        lambda: "Pendulum-v1",
+        dict(policy_kwargs=dict(net_arch=[8], n_quantiles=11, n_critics=3)),
+    ),
+    "crossq": (PERCrossQ, "MlpPolicy", lambda: "Pendulum-v1", {}),
+    "crossq-delay": (PERCrossQ, "MlpPolicy", lambda: "Pendulum-v1", dict(policy_delay=1, ent_coef=0.1, n_steps=3)),
+    "crossq-sde": (PERCrossQ, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, policy_delay=2)),
+    "crossq-plain": (
+        PERCrossQ,
+        "MlpPolicy",
+        lambda: "Pendulum-v1",
+        dict(policy_kwargs=dict(net_arch=[16, 16], batch_norm=False)),
+    ),
+    "qrdqn": (PERQRDQN, "MlpPolicy", lambda: "CartPole-v1", {}),
+    "qrdqn-quantiles": (
+        PERQRDQN,
+        "MlpPolicy",
+        lambda: "CartPole-v1",
+        dict(n_steps=3, max_grad_norm=0.1, policy_kwargs=dict(net_arch=[8], n_quantiles=7)),
+    ),
+    "qrdqn-images": (PERQRDQN, "CnnPolicy", lambda: image_env(True), {}),
+    "qrdqn-dict": (PERQRDQN, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=True), {}),
     "dqn-dict": (PERDQN, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=True), {}),
 }
 
 
-def filled_model(cls: Any, policy: str, env: Any, n_steps: int = 60, **kwargs: Any) -> Any:
+def filled_model(cls: Any, policy: str, env: Any, timesteps: int = 60, **kwargs: Any) -> Any:
     """A model with random transitions in its buffer, before its first update; the same seed gives the same."""
     kwargs = {"buffer_size": 1000, "policy_kwargs": SMALL, "seed": 0, "learning_starts": 10_000, **kwargs}
     model = cls(policy, env, **copy.deepcopy(kwargs))  # SAC writes `use_sde` into the policy_kwargs of its caller
-    model.learn(n_steps)
+    model.learn(timesteps)
     return model
 
 
@@ -81,7 +128,7 @@ def recorded(buffer: PrioritizedReplayBuffer) -> list[Any]:
 def parameters(model: Any) -> dict[str, th.Tensor]:
     """All that an update changes: networks, targets, optimizers' moments, entropy coefficient."""
     found = dict(model.policy.state_dict())
-    if isinstance(model, SAC) and model.log_ent_coef is not None:
+    if getattr(model, "log_ent_coef", None) is not None:
         found["log_ent_coef"] = model.log_ent_coef.detach()
     return found
 
@@ -115,7 +162,12 @@ def test_unit_weights_make_the_update_of_the_stock_parent(name, batch_size):
     changed = 0
     for key, value in parameters(stock).items():
         actual = parameters(per)[key]
-        if batch_size == 32:  # a power of two: the order of the same operations does not even change the rounding
+        if batch_size == 32 and cls in (
+            PERSAC,
+            PERTD3,
+            PERDDPG,
+            PERDQN,
+        ):  # a power of two: the order of the same operations does not even change the rounding
             assert th.equal(actual, value), key
         th.testing.assert_close(actual, value, rtol=1e-4, atol=1e-6, msg=key)
         changed += not th.equal(before[key], value)
@@ -146,7 +198,14 @@ def one_update(model: Any, batch: Any) -> Any:
     return twin
 
 
-@pytest.mark.parametrize("name", ["sac", "sac-fixed-entropy", "sac-dict", "sac-images", "dqn", "dqn-dict", "dqn-images"])
+VALUE_NETWORK = {PERDQN: "q_net", PERQRDQN: "quantile_net"}
+
+
+# Without gSDE, whose noise cannot be copied, and without a learning rate that has ended.
+COPYABLE = [name for name in CONFIGURATIONS if not name.endswith(("sde", "schedule"))]
+
+
+@pytest.mark.parametrize("name", COPYABLE)
 def test_a_sample_of_weight_zero_has_no_influence(name):
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     model = filled_model(cls, policy, make_env(), **kwargs)
@@ -158,7 +217,7 @@ def test_a_sample_of_weight_zero_has_no_influence(name):
     same = one_update(model, batch._replace(weights=weights))
     other = one_update(model, batch._replace(weights=weights, rewards=rewards))
     weighted = one_update(model, batch._replace(rewards=rewards))
-    network = "critic" if cls is PERSAC else "q_net"
+    network = VALUE_NETWORK.get(cls, "critic")
     for key, value in getattr(same, network).state_dict().items():
         assert th.equal(value, getattr(other, network).state_dict()[key]), key
     # ... and with its weight it does have influence, so the test can fail.
@@ -168,7 +227,10 @@ def test_a_sample_of_weight_zero_has_no_influence(name):
     )
 
 
-@pytest.mark.parametrize("name", ["sac", "dqn"])
+UNBATCHED = ["sac", "td3", "ddpg", "dqn", "qrdqn", "tqc", "crossq-plain"]  # without batch normalization
+
+
+@pytest.mark.parametrize("name", UNBATCHED)
 def test_loss_is_weighted(name):
     """Doubling a weight is the same as having the transition twice (up to the size of the batch)."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
@@ -179,7 +241,7 @@ def test_loss_is_weighted(name):
     picked = [0, 0, 1, 2, 3, 4]  # transitions 3 and 4 with weight 0
     twice = [None if part is None else part[picked] for part in batch]
     repeated = type(batch)(*twice)._replace(weights=th.tensor([[1.0], [1.0], [1.0], [1.0], [0.0], [0.0]]))
-    network = "critic" if cls is PERSAC else "q_net"
+    network = VALUE_NETWORK.get(cls, "critic")
     expected = getattr(one_update(model, repeated), network).state_dict()
     for key, value in getattr(one_update(model, batch), network).state_dict().items():
         th.testing.assert_close(value, expected[key], rtol=1e-4, atol=1e-6)
@@ -188,14 +250,18 @@ def test_loss_is_weighted(name):
 def td_errors_of(model: Any, batch: Any) -> np.ndarray:
     """Absolute TD errors of terminal transitions, mean over the critics, straight from the networks."""
     with th.no_grad():
-        if isinstance(model, SAC):
+        if isinstance(model, PERTQC):
+            q = model.critic(batch.observations, batch.actions).mean(dim=2)
+        elif isinstance(model, PERQRDQN):
+            q = model.quantile_net(batch.observations).mean(dim=1).gather(1, batch.actions.long())
+        elif not isinstance(model, PERDQN):
             q = th.cat(model.critic(batch.observations, batch.actions), dim=1)
         else:
             q = model.q_net(batch.observations).gather(1, batch.actions.long())
         return (batch.rewards - q).abs().mean(dim=1).numpy()
 
 
-@pytest.mark.parametrize("name", ["sac", "sac-critics", "dqn"])
+@pytest.mark.parametrize("name", [*UNBATCHED, "sac-critics", "tqc-quantiles", "qrdqn-quantiles"])
 def test_priorities_are_unweighted_absolute_td_errors(name):
     """Signed errors of every critic, from before the update, not weighted, not squared, not a loss."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
@@ -322,14 +388,14 @@ def test_n_steps_in_replay_buffer_kwargs():
 @pytest.mark.parametrize("cls", STOCK)
 @pytest.mark.parametrize("buffer_class", [ReplayBuffer, DictReplayBuffer, NStepReplayBuffer])
 def test_a_buffer_that_is_not_prioritized_is_refused(cls, buffer_class):
-    env = "Pendulum-v1" if cls is PERSAC else "CartPole-v1"
+    env = "CartPole-v1" if cls in DISCRETE else "Pendulum-v1"
     with pytest.raises(ValueError, match=rf"\b{buffer_class.__name__} is not"):
         cls("MlpPolicy", env, replay_buffer_class=buffer_class)
 
 
 @pytest.mark.parametrize("cls", STOCK)
 def test_errors_of_the_buffer_reach_the_user(cls):
-    env = "Pendulum-v1" if cls is PERSAC else "CartPole-v1"
+    env = "CartPole-v1" if cls in DISCRETE else "Pendulum-v1"
     with pytest.raises(ValueError, match=r"-0\.5"):
         cls("MlpPolicy", env, replay_buffer_kwargs=dict(alpha=-0.5))
     with pytest.raises(TypeError, match="unknown_keyword"):
@@ -387,7 +453,7 @@ def test_learn(cls, policy, make_env, kwargs):
 
 @pytest.mark.parametrize("cls", STOCK)
 def test_seed_reproduces_a_run(cls):
-    env = "Pendulum-v1" if cls is PERSAC else "CartPole-v1"
+    env = "CartPole-v1" if cls in DISCRETE else "Pendulum-v1"
     runs = []
     for _ in range(2):
         model = cls("MlpPolicy", env, seed=7, learning_starts=20, batch_size=16, policy_kwargs=dict(SMALL), buffer_size=60)

@@ -7,7 +7,7 @@ from stable_baselines3 import DQN
 from torch.nn import functional as F
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, extends_signature
+from sb3_per.off_policy import PrioritizedOffPolicyMixin, extends_signature, minimise
 
 
 class PERDQN(PrioritizedOffPolicyMixin, DQN):
@@ -35,20 +35,12 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
     ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         with th.no_grad():
             next_q = self.q_net_target(batch.next_observations)
-            if self.double_q:
-                next_actions = self.q_net(batch.next_observations).argmax(dim=1, keepdim=True)
-                next_value = next_q.gather(dim=1, index=next_actions)
-            else:
-                next_value = next_q.max(dim=1, keepdim=True).values
-            discounts = self.gamma if batch.discounts is None else batch.discounts
-            target_q = batch.rewards + (1 - batch.dones) * discounts * next_value
-
+            chooser = self.q_net(batch.next_observations) if self.double_q else next_q
+            next_actions = chooser.argmax(dim=1, keepdim=True)
+            target_q = self._td_target(batch, next_q.gather(dim=1, index=next_actions))
         q = self.q_net(batch.observations).gather(dim=1, index=batch.actions.long())
         td_errors = target_q - q
         losses = F.smooth_l1_loss(q, target_q, reduction="none")
         loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        self.policy.optimizer.zero_grad()
-        loss.backward()
-        th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-        self.policy.optimizer.step()
+        minimise(loss, self.policy.optimizer, self.max_grad_norm)
         return td_errors, {"loss": loss}

@@ -1,25 +1,56 @@
-"""Soft Actor-Critic with prioritized experience replay."""
+"""Soft Actor-Critic with prioritized experience replay, and the gradient step that TQC shares with it."""
+
+from typing import Any
 
 import torch as th
 from stable_baselines3 import SAC
 from stable_baselines3.common.utils import polyak_update
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin
+from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise
 
 
-class PERSAC(PrioritizedOffPolicyMixin, SAC):
+class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     """
-    Soft Actor-Critic (SAC, arXiv 1801.01290) with prioritized experience replay (arXiv 1511.05952).
+    What algorithms with a stochastic actor and an entropy coefficient have in common (SAC, TQC, CrossQ).
 
-    Constructor, policies and options are those of ``stable_baselines3.SAC``; ``replay_buffer_kwargs`` configures the
-    prioritized buffer. The critics' loss is weighted, the actor's and the entropy coefficient's are not. The priority of a
-    transition comes from the absolute TD error, mean over the twin critics.
+    :meth:`_gradient_step` is SAC's and TQC's; their critics differ, in :meth:`_critic_loss` and :meth:`_policy_value`.
     """
+
+    # Attributes of the algorithms that this mixin stands left of.
+    actor: Any
+    critic: Any
+    critic_target: Any
+    batch_norm_stats: Any
+    batch_norm_stats_target: Any
+    target_update_interval: Any
+    log_ent_coef: Any
+    ent_coef_tensor: Any
+    ent_coef_optimizer: Any
+    target_entropy: Any
 
     def _optimizers(self) -> list[th.optim.Optimizer]:
         optimizers = [self.actor.optimizer, self.critic.optimizer, self.ent_coef_optimizer]
         return [optimizer for optimizer in optimizers if optimizer is not None]
+
+    def _critic_loss(
+        self, batch: PrioritizedReplayBufferSamples, next_actions: th.Tensor, entropy_cost: th.Tensor
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param batch: the drawn transitions
+        :param next_actions: actions of the current policy at the next observations
+        :param entropy_cost: entropy coefficient times their log-probability, shape (batch_size, 1)
+        :return: the weighted loss, and signed TD errors of shape (batch_size, n_critics)
+        """
+        raise NotImplementedError
+
+    def _policy_value(self, batch: PrioritizedReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
+        """
+        :param batch: the drawn transitions
+        :param actions: actions of the current policy at their observations, with gradient
+        :return: what the actor is to maximise, shape (batch_size, 1)
+        """
+        raise NotImplementedError
 
     def _gradient_step(
         self, batch: PrioritizedReplayBufferSamples, gradient_step: int
@@ -29,48 +60,59 @@ class PERSAC(PrioritizedOffPolicyMixin, SAC):
             self.actor.reset_noise()
         actions_pi, log_prob = self.actor.action_log_prob(batch.observations)
         log_prob = log_prob.reshape(-1, 1)
-
-        ent_coef, metrics = self._update_ent_coef(log_prob)
+        ent_coef = self._current_ent_coef()
+        metrics = {"ent_coef": ent_coef, **self._update_ent_coef(log_prob)}
 
         with th.no_grad():
             next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
-            next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
-            next_value = next_q.min(dim=1, keepdim=True).values - ent_coef * next_log_prob.reshape(-1, 1)
-            discounts = self.gamma if batch.discounts is None else batch.discounts
-            target_q = batch.rewards + (1 - batch.dones) * discounts * next_value
+        critic_loss, td_errors = self._critic_loss(batch, next_actions, ent_coef * next_log_prob.reshape(-1, 1))
+        minimise(critic_loss, self.critic.optimizer)
 
-        q_values = self.critic(batch.observations, batch.actions)
-        # Differences first: concatenated estimates would hand their gradient back strided, which is summed in another order.
-        td_errors = th.cat([target_q - q for q in q_values], dim=1)
-        critic_loss = self.replay_buffer.scheme.loss(0.5 * td_errors.square(), td_errors, batch.weights)
-        self.critic.optimizer.zero_grad()
-        critic_loss.backward()
-        self.critic.optimizer.step()
-
-        q_pi = th.cat(self.critic(batch.observations, actions_pi), dim=1)
-        actor_loss = (ent_coef * log_prob - q_pi.min(dim=1, keepdim=True).values).mean()
-        self.actor.optimizer.zero_grad()
-        actor_loss.backward()
-        self.actor.optimizer.step()
+        actor_loss = (ent_coef * log_prob - self._policy_value(batch, actions_pi)).mean()
+        minimise(actor_loss, self.actor.optimizer)
 
         if gradient_step % self.target_update_interval == 0:
             polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
             polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
         return td_errors, {**metrics, "critic_loss": critic_loss, "actor_loss": actor_loss}
 
-    def _update_ent_coef(self, log_prob: th.Tensor) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _current_ent_coef(self) -> th.Tensor:
+        """Entropy coefficient before this gradient step, without gradient."""
+        ent_coef: th.Tensor = self.ent_coef_tensor if self.log_ent_coef is None else self.log_ent_coef.detach().exp()
+        return ent_coef
+
+    def _update_ent_coef(self, log_prob: th.Tensor) -> dict[str, th.Tensor]:
         """
-        Entropy coefficient of this gradient step, and its own update if it is learned (arXiv 1812.05905, equation 18).
+        Learn the entropy coefficient, if it is learned (arXiv 1812.05905, equation 18).
 
         :param log_prob: log-probability of the current policy's actions, shape (batch_size, 1)
-        :return: the coefficient before the update, and what to log
+        :return: what to log
         """
-        if self.ent_coef_optimizer is None or self.log_ent_coef is None:
-            return self.ent_coef_tensor, {"ent_coef": self.ent_coef_tensor}
-        assert isinstance(self.target_entropy, float)  # a string only before the model is set up
-        ent_coef = self.log_ent_coef.detach().exp()
+        if self.ent_coef_optimizer is None:
+            return {}
         ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
-        self.ent_coef_optimizer.zero_grad()
-        ent_coef_loss.backward()
-        self.ent_coef_optimizer.step()
-        return ent_coef, {"ent_coef": ent_coef, "ent_coef_loss": ent_coef_loss}
+        minimise(ent_coef_loss, self.ent_coef_optimizer)
+        return {"ent_coef_loss": ent_coef_loss}
+
+
+class PERSAC(EntropyRegularizedMixin, SAC):
+    """
+    Soft Actor-Critic (SAC, arXiv 1801.01290) with prioritized experience replay (arXiv 1511.05952).
+
+    Constructor, policies and options are those of ``stable_baselines3.SAC``; ``replay_buffer_kwargs`` configures the
+    prioritized buffer. The critics' loss is weighted, the actor's and the entropy coefficient's are not. The priority of a
+    transition comes from the absolute TD error, mean over the twin critics.
+    """
+
+    def _critic_loss(
+        self, batch: PrioritizedReplayBufferSamples, next_actions: th.Tensor, entropy_cost: th.Tensor
+    ) -> tuple[th.Tensor, th.Tensor]:
+        with th.no_grad():
+            next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
+            target_q = self._td_target(batch, next_q.min(dim=1, keepdim=True).values - entropy_cost)
+        # Differences first: concatenated estimates would hand their gradient back strided, which is summed in another order.
+        td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
+        return self.replay_buffer.scheme.loss(0.5 * td_errors.square(), td_errors, batch.weights), td_errors
+
+    def _policy_value(self, batch: PrioritizedReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
+        return th.cat(self.critic(batch.observations, actions), dim=1).min(dim=1, keepdim=True).values

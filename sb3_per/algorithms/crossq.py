@@ -1,0 +1,57 @@
+"""CrossQ with prioritized experience replay."""
+
+import torch as th
+from sb3_contrib import CrossQ
+
+from sb3_per.algorithms.sac import EntropyRegularizedMixin
+from sb3_per.buffers import PrioritizedReplayBufferSamples
+from sb3_per.off_policy import minimise
+
+
+class PERCrossQ(EntropyRegularizedMixin, CrossQ):
+    """
+    CrossQ (arXiv 1902.05605) with prioritized experience replay (arXiv 1511.05952).
+
+    Constructor, policies and options are those of ``sb3_contrib.CrossQ``; ``replay_buffer_kwargs`` configures the
+    prioritized buffer. The critics' loss is weighted, the actor's and the entropy coefficient's are not. The priority of a
+    transition comes from the absolute TD error, mean over the twin critics. The statistics of batch normalization are
+    those of the drawn batch, unweighted.
+    """
+
+    def _gradient_step(
+        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
+    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        if self.use_sde:
+            self.actor.reset_noise()
+        ent_coef = self._current_ent_coef()
+        with th.no_grad():
+            self.actor.set_bn_training_mode(False)
+            next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
+
+        # There is no target network: both halves go through the critic together, so that batch normalization sees the
+        # mixture of current and next observations.
+        all_obs = th.cat([batch.observations, batch.next_observations])
+        all_actions = th.cat([batch.actions, next_actions])
+        self.critic.set_bn_training_mode(True)
+        all_q = th.cat(self.critic(all_obs, all_actions), dim=1)
+        self.critic.set_bn_training_mode(False)
+        q, next_q = all_q.chunk(2)
+        with th.no_grad():
+            next_value = next_q.min(dim=1, keepdim=True).values - ent_coef * next_log_prob.reshape(-1, 1)
+            target_q = self._td_target(batch, next_value)
+        td_errors = target_q - q
+        critic_loss = self.replay_buffer.scheme.loss(0.5 * td_errors.square(), td_errors, batch.weights)
+        minimise(critic_loss, self.critic.optimizer)
+        metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
+        if self._n_updates % self.policy_delay != 0:
+            return td_errors, metrics
+
+        self.actor.set_bn_training_mode(True)
+        actions_pi, log_prob = self.actor.action_log_prob(batch.observations)
+        log_prob = log_prob.reshape(-1, 1)
+        self.actor.set_bn_training_mode(False)
+        metrics.update(self._update_ent_coef(log_prob))
+        q_pi = th.cat(self.critic(batch.observations, actions_pi), dim=1).min(dim=1, keepdim=True).values
+        actor_loss = (ent_coef * log_prob - q_pi).mean()
+        minimise(actor_loss, self.actor.optimizer)
+        return td_errors, {**metrics, "actor_loss": actor_loss}

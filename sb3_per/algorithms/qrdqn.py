@@ -1,0 +1,48 @@
+"""Quantile Regression DQN with prioritized experience replay."""
+
+import torch as th
+from sb3_contrib import QRDQN
+
+from sb3_per.algorithms.quantiles import pairwise_quantile_huber_loss
+from sb3_per.buffers import PrioritizedReplayBufferSamples
+from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise
+
+
+class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
+    """
+    Quantile Regression DQN (QR-DQN, arXiv 1710.10044) with prioritized experience replay (arXiv 1511.05952).
+
+    Constructor, policies and options are those of ``sb3_contrib.QRDQN``; ``replay_buffer_kwargs`` configures the
+    prioritized buffer. The priority of a transition comes from the absolute difference of expected values,
+    ``|mean of the target quantiles - mean of the current quantiles|``: a quantile loss does not vanish where nothing is left
+    to learn. The schemes LAP and PAL are refused, because they replace the loss of a scalar TD error.
+    """
+
+    has_scalar_td_loss = False
+
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        return [self.policy.optimizer]
+
+    def _gradient_step(
+        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
+    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        with th.no_grad():
+            next_quantiles = self.quantile_net_target(batch.next_observations)  # (batch_size, n_quantiles, n_actions)
+            next_actions = next_quantiles.mean(dim=1).argmax(dim=1)
+            targets = self._td_target(batch, _of_actions(next_quantiles, next_actions))
+        quantiles = _of_actions(self.quantile_net(batch.observations), batch.actions.long().squeeze(dim=1))
+        losses = pairwise_quantile_huber_loss(quantiles, targets).sum(dim=1).mean(dim=1, keepdim=True)
+        td_errors = (targets.mean(dim=1) - quantiles.mean(dim=1)).unsqueeze(dim=1)
+        loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
+        minimise(loss, self.policy.optimizer, self.max_grad_norm)
+        return td_errors, {"loss": loss}
+
+
+def _of_actions(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:
+    """
+    :param quantiles: shape (batch_size, n_quantiles, n_actions)
+    :param actions: shape (batch_size,)
+    :return: quantiles of these actions, shape (batch_size, n_quantiles)
+    """
+    index = actions.view(-1, 1, 1).expand(-1, quantiles.shape[1], 1)
+    return quantiles.gather(dim=2, index=index).squeeze(dim=2)

@@ -1,0 +1,39 @@
+"""Truncated Quantile Critics with prioritized experience replay."""
+
+import torch as th
+from sb3_contrib import TQC
+
+from sb3_per.algorithms.quantiles import pairwise_quantile_huber_loss
+from sb3_per.algorithms.sac import EntropyRegularizedMixin
+from sb3_per.buffers import PrioritizedReplayBufferSamples
+
+
+class PERTQC(EntropyRegularizedMixin, TQC):
+    """
+    Truncated Quantile Critics (TQC, arXiv 2005.04269) with prioritized experience replay (arXiv 1511.05952).
+
+    Constructor, policies and options are those of ``sb3_contrib.TQC``; ``replay_buffer_kwargs`` configures the
+    prioritized buffer. The priority of a transition comes from the absolute difference of expected values,
+    ``|mean of the target quantiles - mean of the current quantiles|``, mean over the critics. The schemes LAP and PAL are
+    refused, because they replace the loss of a scalar TD error.
+    """
+
+    has_scalar_td_loss = False
+
+    def _critic_loss(
+        self, batch: PrioritizedReplayBufferSamples, next_actions: th.Tensor, entropy_cost: th.Tensor
+    ) -> tuple[th.Tensor, th.Tensor]:
+        with th.no_grad():
+            next_quantiles = self.critic_target(batch.next_observations, next_actions).flatten(start_dim=1)
+            # Pool the critics and drop the largest quantiles, against overestimation.
+            n_kept = next_quantiles.shape[1] - self.top_quantiles_to_drop_per_net * self.critic.n_critics
+            kept = next_quantiles.sort(dim=1).values[:, :n_kept]
+            targets = self._td_target(batch, kept - entropy_cost).unsqueeze(dim=1)
+        quantiles = self.critic(batch.observations, batch.actions)  # (batch_size, n_critics, n_quantiles)
+        losses = pairwise_quantile_huber_loss(quantiles, targets).mean(dim=(1, 2, 3)).unsqueeze(dim=1)
+        td_errors = targets.mean(dim=2) - quantiles.mean(dim=2)
+        return self.replay_buffer.scheme.loss(losses, td_errors, batch.weights), td_errors
+
+    def _policy_value(self, batch: PrioritizedReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
+        quantiles: th.Tensor = self.critic(batch.observations, actions)
+        return quantiles.mean(dim=2).mean(dim=1, keepdim=True)
