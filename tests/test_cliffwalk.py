@@ -19,7 +19,7 @@ def all_transitions(n_states: int) -> list[tuple[int, int, float, int, bool]]:
     return transitions
 
 
-def updates_until_learned(n_states: int, seed: int, max_updates: int = 200_000, **kwargs: float) -> int:
+def updates_until_learned(n_states: int, seed: int, max_updates: int = 200_000, **kwargs: str) -> int:
     """Tabular Q-learning, one transition an update, until the mean squared error to the true values is below 1e-3."""
     np.random.seed(seed)
     gamma, step_size = 1 - 1 / n_states, 0.25
@@ -63,8 +63,9 @@ def test_transitions(n_states):
     assert sum(reward for _, _, reward, _, _ in transitions) == 1
 
 
-def test_prioritization_learns_with_fewer_updates():
+@pytest.mark.parametrize("scheme", ["proportional", "rank"])
+def test_prioritization_learns_with_fewer_updates(scheme):
     seeds = range(5)
-    uniform = np.median([updates_until_learned(9, seed, alpha=0.0) for seed in seeds])
-    proportional = np.median([updates_until_learned(9, seed, alpha=0.6) for seed in seeds])
-    assert uniform >= 4 * proportional
+    uniform = np.median([updates_until_learned(9, seed, scheme="uniform") for seed in seeds])
+    prioritized = np.median([updates_until_learned(9, seed, scheme=scheme) for seed in seeds])
+    assert uniform >= 4 * prioritized

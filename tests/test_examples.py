@@ -24,3 +24,15 @@ def test_train(algo, env, stock, tmp_path):
     for label in ("before:", "after:"):
         assert label in done.stdout
     stock.load(folder / "model.zip")
+
+
+@pytest.mark.parametrize("script, key", [("own_scheme.py", "critic_loss"), ("own_algorithm.py", "loss")])
+def test_own(script, key):
+    """A user's own scheme and a user's own algorithm train, and log like all others."""
+    done = subprocess.run([sys.executable, EXAMPLES / script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for name in (key, "max_priority", "effective_sample_size"):
+        assert f" {name} " in done.stdout
+    source = (EXAMPLES / script).read_text()
+    class_lines = source[source.index("\nclass ") :].split("\n\n\nmodel")[0].strip().splitlines()
+    assert len(class_lines) < 30

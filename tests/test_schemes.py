@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_per import PriorityScheme, Proportional
+from sb3_per import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
 from tests.utils import fill, make_buffer
 
 
@@ -27,6 +27,207 @@ def test_weighted_loss():
     assert loss.item() == pytest.approx((1.0 * 0.5 * (0.25 + 1.0) + 0.25 * 0.5 * (4.0 + 0.01)) / 3)
     loss.backward()
     th.testing.assert_close(td_errors.grad, weights * td_errors.detach() / 3)
+
+
+SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
+
+
+@pytest.mark.parametrize(
+    "scheme, alpha, reduction",
+    [
+        ("proportional", 0.6, "mean"),
+        ("rank", 0.7, "mean"),
+        ("lap", 0.4, "max"),
+        ("pal", 0.4, "max"),
+    ],
+)
+def test_defaults(scheme, alpha, reduction):
+    made = make_buffer(scheme=scheme).scheme
+    assert (made.alpha, made.td_error_reduction) == (alpha, reduction)
+    changed = make_buffer(scheme=scheme, alpha=0.2, kappa=0.3, epsilon=0.4, td_error_reduction="min").scheme
+    assert (changed.alpha, changed.td_error_reduction) == (0.2, "min")
+    assert getattr(changed, "kappa", 0.3) == 0.3
+    assert getattr(changed, "epsilon", 0.4) == 0.4
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "kwargs, value",
+    [
+        (dict(alpha=-0.1), "-0.1"),
+        (dict(epsilon=0.0), "0.0"),
+        (dict(kappa=0.0), "0.0"),
+        (dict(kappa=-1.0), "-1.0"),
+        (dict(td_error_reduction="sum"), "sum"),
+    ],
+)
+def test_bad_values_are_refused_by_every_scheme(scheme, kwargs, value):
+    with pytest.raises(ValueError, match=value):
+        make_buffer(scheme=scheme, **kwargs)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_new_transitions_are_never_below_updated_ones(scheme):
+    buffer = make_buffer(30, n_envs=2, scheme=scheme)
+    for size in (1e-3, 50.0, 2.0):
+        fill([buffer], 3)
+        masses = buffer.priorities
+        assert (masses[buffer.pos - 1] >= masses[: buffer.pos - 3].max(initial=0.0)).all()
+        batch = buffer.sample(12)
+        buffer.update_priorities(batch.indices, np.full((12, 2), size) * [0.5, 1.5])
+    assert np.count_nonzero(buffer.priorities) == 18
+
+
+# ---- rank-based
+
+
+def test_rank_based_masses():
+    """P(i) is proportional to rank(i)^-alpha, whatever the errors are; new transitions rank first."""
+    rng = np.random.default_rng(0)
+    buffer = make_buffer(40, scheme="rank", alpha=0.9)
+    fill([buffer], 30)
+    td_errors = rng.exponential(size=30) ** 3
+    buffer.update_priorities(np.arange(30), td_errors)
+    ranks = (-td_errors).argsort().argsort() + 1
+    np.testing.assert_allclose(buffer.priorities[:30, 0], ranks**-0.9)
+    assert (buffer.priorities[30:] == 0).all()
+    fill([buffer], 1)
+    assert buffer.priorities[30, 0] == 1.0
+    np.testing.assert_allclose(buffer.priorities[:30, 0], (ranks + 1.0) ** -0.9)
+
+
+def test_rank_based_is_insensitive_to_the_scale():
+    """From the first transition on, the draws of a run do not change when all errors are a million times as large."""
+    drawn = []
+    for scale in (1e-6, 1.0, 1e6):
+        np.random.seed(0)
+        buffer = make_buffer(20, n_envs=2, scheme="rank")
+        for step in range(25):
+            fill([buffer], 1, seed=step)
+            batch = buffer.sample(8)
+            buffer.update_priorities(batch.indices, scale * np.random.default_rng(step).normal(size=8))
+            drawn.append((scale, tuple(batch.indices), tuple(batch.weights[:, 0].tolist())))
+    first, *others = ([d[1:] for d in drawn if d[0] == scale] for scale in (1e-6, 1.0, 1e6))
+    assert all(other == first for other in others)
+
+
+def test_rank_based_is_stratified_by_equal_probability():
+    """One draw from each of batch_size segments of equal probability of the ranks."""
+    buffer = make_buffer(1000, scheme="rank")
+    fill([buffer], 1000)
+    buffer.update_priorities(np.arange(1000), np.random.default_rng(0).exponential(size=1000))
+    for _ in range(20):
+        ids = buffer.sample(16).indices
+        masses = buffer.priorities[:, 0]
+        order = np.argsort(-masses)
+        cumulative = np.cumsum(masses[order]) / masses.sum()
+        rank_of = np.empty(1000, dtype=int)
+        rank_of[order] = np.arange(1000)
+        upper = cumulative[rank_of[ids]]
+        lower = upper - masses[ids] / masses.sum()
+        segments = np.arange(16) / 16
+        assert ((lower < segments + 1 / 16) & (upper > segments)).all()
+
+
+# ---- LAP and PAL
+
+
+@pytest.mark.parametrize("kappa", [1.0, 0.01])
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 0.6])
+def test_lap(alpha, kappa):
+    """max(|td|^alpha, kappa^alpha), the Huber loss, no weights; of several critics the maximum."""
+    td_errors = np.array([[0.3 * kappa, -0.1], [-2.0, 0.5], [0.0, 0.0], [5.0, -7.0]])
+    buffer = make_buffer(4, scheme="lap", alpha=alpha, kappa=kappa)
+    fill([buffer], 4)
+    buffer.update_priorities(np.arange(4), td_errors)
+    largest = np.abs(td_errors).max(axis=1)
+    np.testing.assert_allclose(buffer.priorities[:, 0], np.maximum(largest**alpha, kappa**alpha))
+    assert (buffer.sample(20).weights == 1).all()
+
+    td = th.tensor(td_errors, requires_grad=True)
+    loss = buffer.scheme.loss(0.5 * td.square(), td, th.ones(4, 1))
+    size = np.abs(td_errors)
+    huber = np.where(size <= kappa, 0.5 * td_errors**2, kappa * (size - 0.5 * kappa))
+    assert loss.item() == pytest.approx(huber.sum(axis=1).mean())
+    loss.backward()
+    np.testing.assert_allclose(td.grad, np.clip(td_errors, -kappa, kappa) / 4)
+
+
+@pytest.mark.parametrize("kappa", [1.0, 0.01])
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 0.6])
+def test_pal(alpha, kappa):
+    """The formula, the normalisation by the reduced errors without gradient, and uniform draws."""
+    td_errors = np.array([[0.3 * kappa, -0.1], [-2.0, 0.5], [0.0, 0.0], [5.0, -7.0]])
+    buffer = make_buffer(4, scheme="pal", alpha=alpha, kappa=kappa)
+    fill([buffer], 4)
+    buffer.update_priorities(np.arange(4), td_errors)
+    assert (buffer.priorities == 1).all()
+    assert (buffer.sample(20).weights == 1).all()
+
+    td = th.tensor(td_errors, requires_grad=True)
+    loss = buffer.scheme.loss(0.5 * td.square(), td, th.ones(4, 1))
+    size = np.abs(td_errors)
+    scale = np.maximum(size.max(axis=1) ** alpha, kappa**alpha).mean()
+    each = np.where(size <= kappa, 0.5 * kappa**alpha * size**2, kappa * size ** (1 + alpha) / (1 + alpha)) / scale
+    assert loss.item() == pytest.approx(each.sum(axis=1).mean())
+    loss.backward()
+    gradient = np.sign(td_errors) * np.where(size <= kappa, kappa**alpha * size, kappa * size**alpha) / scale / 4
+    np.testing.assert_allclose(td.grad, gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("kappa", [1.0, 0.01])
+@pytest.mark.parametrize("alpha", [0.4, 0.6, 1.0])
+def test_gradient_of_pal_is_continuous_at_kappa(alpha, kappa):
+    scheme = PAL(alpha, kappa)
+    gradients = []
+    for td_error in (np.nextafter(kappa, 0), kappa, np.nextafter(kappa, np.inf), kappa * (1 + 1e-9)):
+        td = th.tensor([[td_error]], dtype=th.float64, requires_grad=True)
+        scheme.loss(td, td, th.ones(1, 1)).backward()
+        gradients.append(td.grad.item())
+    np.testing.assert_allclose(gradients, gradients[0], rtol=1e-7)
+
+
+@pytest.mark.parametrize("kappa", [1.0, 0.01])
+@pytest.mark.parametrize("alpha", [0.4, 0.6])
+def test_expected_gradients_of_lap_and_pal_are_equal(alpha, kappa):
+    """Monte Carlo (Fujimoto et al. 2020, theorem 3): PAL under uniform draws, LAP under LAP draws, of one critic."""
+    np.random.seed(0)
+    n, batch_size, n_batches = 200, 50, 400
+    true_errors = np.random.default_rng(1).standard_t(3, size=n) * 2 * kappa
+    theta = th.zeros((), dtype=th.float64, requires_grad=True)
+    estimates = {}
+    for name in ("lap", "pal"):
+        buffer = make_buffer(n, scheme=name, alpha=alpha, kappa=kappa)
+        fill([buffer], n)
+        buffer.update_priorities(np.arange(n), true_errors)
+        gradients = []
+        for _ in range(n_batches):
+            drawn = buffer.sample(batch_size).indices
+            td_errors = th.tensor(true_errors[drawn, None]) + theta
+            # The constant: lambda over all transitions instead of the batch, which PAL estimates by the batch.
+            gradients.append(
+                th.autograd.grad(buffer.scheme.loss(td_errors, td_errors, th.ones(batch_size, 1)), theta)[0].item()
+            )
+        estimates[name] = (np.mean(gradients), np.std(gradients) / np.sqrt(n_batches))
+    size = np.abs(true_errors)
+    masses = np.maximum(size**alpha, kappa**alpha)
+    exact = np.sum(masses / masses.sum() * np.clip(true_errors, -kappa, kappa))
+    assert abs(exact) > 0.02 * kappa  # there is a gradient to compare
+    for mean, error in estimates.values():
+        # PAL divides by lambda of the batch, which biases the mean of a quotient by the order of 1 / batch_size.
+        assert abs(mean - exact) < 4 * error + 0.02 * abs(exact)
+
+
+def test_uniform():
+    """The draw of alpha 0, and no weights."""
+    buffer = make_buffer(50, n_envs=2, scheme="uniform", alpha=3.0)
+    fill([buffer], 50)
+    buffer.update_priorities(np.arange(100), np.random.default_rng(0).exponential(size=100))
+    assert (buffer.priorities == 1).all()
+    assert (buffer.sample(20).weights == 1).all()
+
+
+# ---- your own
 
 
 class Shifted(PriorityScheme):
@@ -58,8 +259,17 @@ def test_repr_names_the_settings():
 
 
 @pytest.mark.parametrize(
-    "kwargs, value", [(dict(alpha=-1.0), "-1.0"), (dict(epsilon=0.0), "0.0"), (dict(alpha=np.inf), "inf")]
+    "cls, kwargs, value",
+    [
+        (Proportional, dict(alpha=-1.0), "-1.0"),
+        (Proportional, dict(epsilon=0.0), "0.0"),
+        (Proportional, dict(alpha=np.inf), "inf"),
+        (RankBased, dict(epsilon=-2.0), "-2.0"),
+        (LAP, dict(kappa=0.0), "0.0"),
+        (PAL, dict(kappa=np.nan), "nan"),
+        (Uniform, dict(td_error_reduction="sum"), "sum"),
+    ],
 )
-def test_bad_settings(kwargs, value):
+def test_bad_settings(cls, kwargs, value):
     with pytest.raises(ValueError, match=value):
-        Proportional(**kwargs)
+        cls(**kwargs)

@@ -1,0 +1,99 @@
+"""
+Every algorithm with every scheme, n-step returns, kind of observation and number of environments: a short `learn()` each, or
+the error that names the combination.
+"""
+
+import itertools
+import re
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ
+
+ALGORITHMS = (PERSAC, PERTD3, PERDDPG, PERDQN, PERQRDQN, PERTQC, PERCrossQ)
+SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
+POLICIES = {"box": "MlpPolicy", "dict": "MultiInputPolicy", "image": "CnnPolicy"}
+
+
+class RandomEnv(gym.Env):
+    """Random observations; episodes of four steps, every second one is cut off."""
+
+    def __init__(self, kind: str, discrete: bool):
+        image = spaces.Box(0, 255, (8, 8, 1), np.uint8)
+        vector = spaces.Box(-1, 1, (2,), np.float32)
+        self.observation_space = {"box": vector, "image": image, "dict": spaces.Dict({"image": image, "vector": vector})}[kind]
+        self.action_space = spaces.Discrete(2) if discrete else spaces.Box(-1, 1, (1,), np.float32)
+        self.n_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        self.n_steps += 1
+        over = self.n_steps % 4 == 0
+        cut_off = over and self.n_steps % 8 == 0
+        return self.observation_space.sample(), 1.0, over and not cut_off, cut_off, {}
+
+
+class TinyExtractor(BaseFeaturesExtractor):
+    """Any observation, flattened: a CNN would make the test slow and show nothing more."""
+
+    def __init__(self, observation_space: spaces.Space):
+        super().__init__(observation_space, spaces.utils.flatdim(observation_space))
+
+    def forward(self, observations: Any) -> th.Tensor:
+        parts = observations.values() if isinstance(observations, dict) else [observations]
+        return th.cat([part.flatten(start_dim=1).float() for part in parts], dim=1)
+
+
+@pytest.mark.parametrize("cls, scheme", itertools.product(ALGORITHMS, SCHEMES))
+def test_every_combination(cls, scheme):
+    th.set_num_threads(1)
+    discrete = cls in (PERDQN, PERQRDQN)
+    for n_steps, kind, n_envs in itertools.product((1, 3), POLICIES, (1, 3)):
+        if POLICIES[kind] not in cls.policy_aliases:
+            continue  # as upstream: CrossQ has an MlpPolicy only
+        env = make_vec_env(lambda kind=kind: RandomEnv(kind, discrete), n_envs=n_envs)
+
+        def build(env=env, n_steps=n_steps, kind=kind) -> Any:
+            return cls(
+                POLICIES[kind],
+                env,
+                n_steps=n_steps,
+                buffer_size=24,
+                learning_starts=6,
+                batch_size=4,
+                train_freq=3,
+                policy_kwargs=dict(net_arch=[4], features_extractor_class=TinyExtractor),
+                replay_buffer_kwargs=dict(scheme=scheme),
+                seed=0,
+            )
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*n_steps.*")
+            if scheme in ("lap", "pal") and cls in (PERQRDQN, PERTQC):
+                with pytest.raises(NotImplementedError, match=re.escape(cls.__name__) + f" with {scheme.upper()}"):
+                    build()
+                continue
+            model = build()
+        model.learn(36)
+        assert model._n_updates > 0
+        buffer = model.replay_buffer
+        assert (buffer.n_steps, buffer.n_envs) == (n_steps, n_envs)
+        assert buffer.full
+        assert (buffer.priorities > 0).all()
+        batch = buffer.sample(6)
+        assert (batch.discounts is None) == (n_steps == 1)
+        if scheme in ("lap", "pal", "uniform"):
+            assert (batch.weights == 1).all()
+        if scheme in ("pal", "uniform"):
+            assert (buffer.priorities == 1).all()
