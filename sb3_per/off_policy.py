@@ -215,13 +215,19 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         :param path: path to the pickled buffer
         :param truncate_last_traj: for HER, whether the last trajectory was finished
         """
-        beta = self._beta()
+        previous, beta = getattr(self, "replay_buffer", None), self._beta()
         super().load_replay_buffer(path, truncate_last_traj)
-        if not isinstance(self.replay_buffer, PrioritizedReplayBuffer):
-            assert self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, PrioritizedReplayBuffer)
-            self.replay_buffer = self.replay_buffer_class.from_replay_buffer(self.replay_buffer, **self._buffer_kwargs())
-            self.replay_buffer.beta = max(self.replay_buffer.beta, beta)
-        self._require_supported(self.replay_buffer)
+        loaded = self.replay_buffer
+        try:
+            if not isinstance(loaded, PrioritizedReplayBuffer):
+                assert self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, PrioritizedReplayBuffer)
+                loaded = self.replay_buffer_class.from_replay_buffer(loaded, **self._buffer_kwargs())
+                loaded.beta = max(loaded.beta, beta)
+            self._require_supported(loaded)
+        except Exception:
+            vars(self)["replay_buffer"] = previous
+            raise
+        self.replay_buffer = loaded
 
     # ---- checkpoints
 

@@ -9,15 +9,27 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3 import DQN, SAC
+from sb3_contrib import QRDQN, TQC, CrossQ
+from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.envs import SimpleMultiObsEnv
 
-from sb3_per import PERDQN, PERSAC, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, Proportional
+from sb3_per import (
+    PERDDPG,
+    PERDQN,
+    PERQRDQN,
+    PERSAC,
+    PERTD3,
+    PERTQC,
+    PERCrossQ,
+    PrioritizedDictReplayBuffer,
+    PrioritizedReplayBuffer,
+    Proportional,
+)
 from tests.utils import assert_same_state
 
-STOCK = {PERSAC: SAC, PERDQN: DQN}
-ENV = {PERSAC: "Pendulum-v1", PERDQN: "CartPole-v1", SAC: "Pendulum-v1", DQN: "CartPole-v1"}
+STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}
+ENV = {cls: "CartPole-v1" if issubclass(cls, (DQN, QRDQN)) else "Pendulum-v1" for pair in STOCK.items() for cls in pair}
 
 
 class MyBuffer(PrioritizedReplayBuffer):
@@ -32,7 +44,7 @@ def trained(cls: Any, timesteps: int = 60, **kwargs: Any) -> Any:
 def assert_same_parameters(actual: Any, expected: Any) -> None:
     for key, value in expected.policy.state_dict().items():
         assert th.equal(actual.policy.state_dict()[key], value), key
-    if isinstance(expected, SAC) and expected.log_ent_coef is not None:
+    if getattr(expected, "log_ent_coef", None) is not None:
         assert th.equal(actual.log_ent_coef, expected.log_ent_coef)
 
 
@@ -154,7 +166,7 @@ def test_double_q_is_kept(tmp_path):
     DQN.load(tmp_path / "model", env=gym.make("CartPole-v1")).learn(30)
 
 
-@pytest.mark.parametrize("cls", STOCK)
+@pytest.mark.parametrize("cls", [PERSAC, PERDQN])
 def test_replay_buffer_round_trip(cls, tmp_path):
     """Priorities, ids, beta and maximum survive, and so does what was handed out before."""
     model = trained(cls, n_steps=2)
@@ -169,7 +181,7 @@ def test_replay_buffer_round_trip(cls, tmp_path):
     loaded.learn(40, reset_num_timesteps=False)
 
 
-@pytest.mark.parametrize("cls", STOCK)
+@pytest.mark.parametrize("cls", [PERSAC, PERDQN])
 @pytest.mark.parametrize("n_steps", [1, 3])
 @pytest.mark.parametrize(
     "memory", [{}, dict(optimize_memory_usage=True, replay_buffer_kwargs={"handle_timeout_termination": False})]
@@ -221,3 +233,12 @@ def test_a_plain_buffer_cannot_be_put_in_by_hand():
     model.replay_buffer = ReplayBuffer(40, buffer.observation_space, buffer.action_space, device="cpu")
     with pytest.raises(ValueError, match="ReplayBuffer is not"):
         model.learn(40)
+
+
+def test_a_buffer_with_an_unsupported_scheme_is_refused(tmp_path):
+    trained(PERDQN, replay_buffer_kwargs=dict(scheme="lap")).save_replay_buffer(tmp_path / "buffer")
+    model = trained(PERQRDQN)
+    buffer = model.replay_buffer
+    with pytest.raises(NotImplementedError, match="PERQRDQN with LAP"):
+        model.load_replay_buffer(tmp_path / "buffer")
+    assert model.replay_buffer is buffer
