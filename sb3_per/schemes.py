@@ -200,7 +200,7 @@ class LAP(PriorityScheme):
         self.kappa = _positive("kappa", kappa)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
-        """p = max(``|td|``, kappa), see :meth:`PriorityScheme.priority`."""
+        """p = ``max(|td|, kappa)``, see :meth:`PriorityScheme.priority`."""
         priority: np.ndarray = np.maximum(abs_td_errors, self.kappa)
         return priority
 
@@ -245,8 +245,8 @@ class PAL(LAP):
 
     def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
         """
-        1 / lambda times 0.5 kappa^alpha td^2 if ``|td|`` <= kappa, and kappa ``|td|``^(1 + alpha) / (1 + alpha) otherwise;
-        summed over the critics. lambda is the mean of max(``|td|``^alpha, kappa^alpha) over the batch, without gradient.
+        1 / lambda times 0.5 kappa^alpha td^2 for errors up to kappa, and ``kappa |td|^(1 + alpha) / (1 + alpha)`` above,
+        summed over the critics. lambda is the mean of ``max(|td|^alpha, kappa^alpha)`` over the batch, without gradient.
         """
         abs_td_errors = td_errors.abs()
         near = 0.5 * self.kappa**self.alpha * td_errors.square()
