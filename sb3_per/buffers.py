@@ -20,6 +20,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
+from sb3_per.sum_tree import as_batch, kernel
 
 
 class PrioritizedReplayBufferSamples(NamedTuple):
@@ -113,6 +114,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.max_priority = 1.0
         # Calls of `sample`, for `beta_anneal_steps`.
         self._n_sampled = 0
+        # `max_priority` and the mass that a new transition gets for it.
+        self._mass_of_max = (1.0, float(self.scheme.mass_of_new(1.0)))
         # How often the ring was completed. With SB3's `pos` and `full` this gives the id of every slot.
         self._n_laps = 0
         self._tree = self.scheme.make_tree(self._capacity)
@@ -174,10 +177,19 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _admit(self, row: int) -> None:
         """A row was stored: let it be drawn."""
-        self._tree.update(self._leaves_of_row(row), self.scheme.mass_of_new(self.max_priority))
+        self._fill_row(row, self._mass_of_new())
         if self.optimize_memory_usage and self.full:
             # The newest next observation lies over the oldest observation.
-            self._tree.update(self._leaves_of_row(self.pos), 0.0)
+            self._fill_row(self.pos, 0.0)
+
+    def _fill_row(self, row: int, mass: float) -> None:
+        first = row * self.n_envs
+        self._tree.fill(first, first + self.n_envs - 1, mass)
+
+    def _mass_of_new(self) -> float:
+        if self._mass_of_max[0] != self.max_priority:
+            self._mass_of_max = (self.max_priority, float(self.scheme.mass_of_new(self.max_priority)))
+        return self._mass_of_max[1]
 
     def reset(self) -> None:
         """Forget all transitions; ids go on, so that ids from before are stale. ``beta`` and ``max_priority`` stay."""
@@ -226,21 +238,43 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ids = np.asarray(indices)
         if ids.ndim != 1:
             raise ValueError(f"Transition ids have shape (batch_size,), not {ids.shape}")
-        if ids.size and ids.dtype.kind not in "iu":
+        if ids.dtype.kind not in "iu" and ids.size:
             raise IndexError(f"Transition ids are integers, not {ids.dtype}: {ids[0]}")
-        unknown = (ids < 0) | (ids >= self._next_id)
-        if unknown.any():
-            raise IndexError(f"Transition id {ids[unknown][0]} was never issued: ids are in [0, {self._next_id})")
-        abs_td_errors = _as_abs_td_errors(td_errors, len(ids))
+        errors = _as_matrix(td_errors, len(ids))
+        ids = as_batch(ids, np.int64)
 
-        held = self._are_drawable(ids)
-        if not held.all():
-            ids, abs_td_errors = ids[held], abs_td_errors[held]
-        if len(ids) > 0:
+        # Critic by critic in memory: to reduce over the critics is an operation on whole rows then.
+        abs_td_errors = np.empty(errors.shape[::-1]).T
+        leaves = np.empty_like(ids)
+        n_held, bad = _read_update(
+            ids, self._oldest_id, self._next_id, self._n_laps * self._capacity, self._capacity, errors, leaves, abs_td_errors
+        )
+        if bad >= 0:
+            if not 0 <= ids[bad] < self._next_id:
+                raise IndexError(f"Transition id {ids[bad]} was never issued: ids are in [0, {self._next_id})")
+            value = errors[bad][~np.isfinite(errors[bad])][0]
+            raise ValueError(f"td_errors must be finite, not {value} (transition id {ids[bad]})")
+
+        drawable = self._are_drawable(ids, leaves, n_held)
+        if drawable is not None:
+            leaves, abs_td_errors = leaves[drawable], abs_td_errors[drawable]
+        if len(leaves) > 0:
             priority = self.scheme.priority(self.scheme.reduce(abs_td_errors))
-            self._tree.update(ids % self._capacity, self.scheme.mass(priority))
+            self._tree.update(leaves, self.scheme.mass(priority))
             self.max_priority = max(self.max_priority, float(priority.max()))
-        return len(ids)
+        return len(leaves)
+
+    def to_torch(self, array: np.ndarray, copy: bool = True) -> th.Tensor:
+        """
+        See SB3; without a copy and on the CPU, by the shortest way.
+
+        :param array: of any shape
+        :param copy: whether to copy the data on the CPU
+        :return: the tensor on the buffer's device
+        """
+        if not copy and self.device.type == "cpu":
+            return th.from_numpy(array)
+        return super().to_torch(array, copy)
 
     def update_beta(self, progress_remaining: float) -> None:
         """
@@ -273,18 +307,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             n_steps_held -= 1
         return self._next_id - n_steps_held * self.n_envs
 
-    def _ids(self, leaves: np.ndarray) -> np.ndarray:
-        """Ids of the transitions in these leaves: from the cursor on, they are of the previous lap."""
-        ids: np.ndarray = leaves + self._capacity * (self._n_laps - (leaves >= self.pos * self.n_envs))
-        return ids
-
-    def _leaves_of_row(self, row: int) -> np.ndarray:
-        return np.arange(row * self.n_envs, (row + 1) * self.n_envs)
-
-    def _are_drawable(self, ids: np.ndarray) -> np.ndarray:
-        """Which of these transitions are still there and can be drawn."""
-        drawable: np.ndarray = ids >= self._oldest_id
-        return drawable
+    def _are_drawable(self, ids: np.ndarray, leaves: np.ndarray, n_held: int) -> np.ndarray | None:
+        """
+        :param ids: transition ids
+        :param leaves: their leaves, where they are not stale
+        :param n_held: how many are not stale
+        :return: which can be drawn; ``None``: all
+        """
+        return None if n_held == len(ids) else ids >= self._oldest_id
 
     def _drawable_leaves(self) -> np.ndarray:
         return np.arange(self._oldest_id, self._next_id) % self._capacity
@@ -297,7 +327,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         self._n_laps = max(self._n_laps, int(self.full))
         self._tree.clear()
-        self._tree.update(self._drawable_leaves(), self.scheme.mass_of_new(self.max_priority))
+        self._tree.update(self._drawable_leaves(), self._mass_of_new())
         if self._tree.total == 0.0:
             raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
 
@@ -315,32 +345,31 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param env: associated VecNormalize
         :return: the transitions in these leaves
         """
-        ids = self._ids(leaves)
         if self.n_steps == 1:
             windows, lengths, last = leaves[:, None], None, leaves
         else:
-            windows, lengths = self._windows(leaves, ids)
+            windows, lengths = self._windows(leaves)
             last = (leaves + (lengths - 1) * self.n_envs) % self._capacity
+        ids, rewards, dones = _read_batch(
+            windows, last, self.rewards, self.dones, self.timeouts, self.pos * self.n_envs, self._n_laps * self._capacity
+        )
 
         obs = self._rows_of_obs(self.observations, leaves)
         if self.optimize_memory_usage:
             next_obs = self._rows_of_obs(self.observations, (last + self.n_envs) % self._capacity)
         else:
             next_obs = self._rows_of_obs(self.next_observations, last)
-        rewards = _rows(self.rewards, windows)
         self._relabel(obs, next_obs, rewards, windows, lengths)
         rewards = self._normalize_reward(rewards, env)
         discounts = None
         if lengths is not None:
             rewards, discounts = self._n_step_returns(rewards, lengths)
-        # A timeout is no termination: the value of the next observation counts.
-        dones = _rows(self.dones, last) * (1 - _rows(self.timeouts, last))
 
         return PrioritizedReplayBufferSamples(
             observations=self._obs_to_torch(self._normalize_obs(obs, env)),
             actions=self.to_torch(_rows(self.actions, leaves), copy=False),
             next_observations=self._obs_to_torch(self._normalize_obs(next_obs, env)),
-            dones=self.to_torch(dones.reshape(-1, 1), copy=False),
+            dones=self.to_torch(dones, copy=False),
             rewards=self.to_torch(rewards, copy=False),
             discounts=None if discounts is None else self.to_torch(discounts, copy=False),
             weights=self.to_torch(weights.astype(np.float32).reshape(-1, 1), copy=False),
@@ -364,19 +393,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param lengths: how many steps of each window count, shape (batch_size,); ``None``: all
         """
 
-    def _windows(self, leaves: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _windows(self, leaves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
         Windows of the n-step returns; each ends early at a termination, a truncation and the newest transition.
 
         :param leaves: first transitions of the windows, shape (batch_size,)
-        :param ids: their ids
         :return: leaves of all steps, shape (batch_size, n_steps), and how many of them count, from 1, shape (batch_size,)
         """
         windows = (leaves[:, None] + np.arange(self.n_steps) * self.n_envs) % self._capacity
         ended = (_rows(self.dones, windows) != 0) | (_rows(self.timeouts, windows) != 0)
         ended[:, -1] = True
-        n_steps_stored = self._next_id // self.n_envs - ids // self.n_envs
-        return windows, np.minimum(ended.argmax(axis=1) + 1, n_steps_stored)
+        n_steps_behind = (self.pos - 1 - leaves // self.n_envs) % self.buffer_size
+        return windows, np.minimum(ended.argmax(axis=1), n_steps_behind) + 1
 
     def _n_step_returns(self, rewards: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
@@ -462,8 +490,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         if self.update_from_virtual:
             return super().update_priorities(indices, td_errors)
         n_real = len(indices) - self._n_virtual(len(indices))
-        _as_abs_td_errors(td_errors, len(indices))
-        return super().update_priorities(indices[:n_real], td_errors[:n_real])
+        errors = _as_matrix(td_errors, len(indices))
+        return super().update_priorities(indices[:n_real], errors[:n_real])
 
     def reset(self) -> None:
         """Forget all transitions and episodes."""
@@ -488,14 +516,14 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         if end < start:
             end += self.buffer_size
         leaves = self._leaves_of_episode(start, end, env_idx)
-        self._tree.update(leaves, self.scheme.mass_of_new(self.max_priority))
+        self._tree.update(leaves, self._mass_of_new())
 
     def _leaves_of_episode(self, start: int, end: int, env_idx: int) -> np.ndarray:
         leaves: np.ndarray = (np.arange(start, end) % self.buffer_size) * self.n_envs + env_idx
         return leaves
 
-    def _are_drawable(self, ids: np.ndarray) -> np.ndarray:
-        drawable: np.ndarray = super()._are_drawable(ids) & (_rows(self.ep_length, ids % self._capacity) > 0)
+    def _are_drawable(self, ids: np.ndarray, leaves: np.ndarray, n_held: int) -> np.ndarray | None:
+        drawable: np.ndarray = (ids >= self._oldest_id) & (_rows(self.ep_length, leaves) > 0)
         return drawable
 
     def _drawable_leaves(self) -> np.ndarray:
@@ -548,21 +576,91 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 1)
 
 
-def _as_abs_td_errors(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
+def _as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
     """
     :param td_errors: shape (batch_size,), (batch_size, 1) or (batch_size, n_critics)
     :param batch_size: number of ids that they belong to
-    :return: absolute values, float64 of shape (batch_size, n_critics)
-    :raises ValueError: for another shape, or a value that is NaN or infinite
+    :return: the same, contiguous, float32 or float64 of shape (batch_size, n_critics)
+    :raises ValueError: for another shape
     """
     if isinstance(td_errors, th.Tensor):
-        td_errors = td_errors.detach().to("cpu", th.float64).numpy()
-    abs_td_errors = np.abs(np.asarray(td_errors, dtype=np.float64))
-    if abs_td_errors.ndim == 1:
-        abs_td_errors = abs_td_errors[:, None]
-    if abs_td_errors.ndim != 2 or len(abs_td_errors) != batch_size or abs_td_errors.shape[1] == 0:
-        raise ValueError(f"td_errors of shape {np.shape(td_errors)} do not fit {batch_size} transition ids")
-    finite = np.isfinite(abs_td_errors)
-    if not finite.all():
-        raise ValueError(f"td_errors must be finite, not {np.asarray(td_errors).reshape(abs_td_errors.shape)[~finite][0]}")
-    return abs_td_errors
+        td_errors = td_errors.detach()
+        if td_errors.dtype is not th.float32:
+            td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
+        td_errors = td_errors.numpy() if td_errors.is_cpu else td_errors.cpu().numpy()
+    array = np.asarray(td_errors)
+    if array.dtype.char not in "fd" or not array.flags.carray:
+        array = np.array(array, dtype=np.float64, order="C")
+    matrix = array[:, None] if array.ndim == 1 else array
+    if matrix.ndim != 2 or len(matrix) != batch_size or matrix.shape[1] == 0:
+        raise ValueError(f"td_errors of shape {array.shape} do not fit {batch_size} transition ids")
+    return matrix
+
+
+@kernel
+def _read_update(
+    ids: np.ndarray,
+    oldest_id: int,
+    next_id: int,
+    lap_start: int,
+    capacity: int,
+    td_errors: np.ndarray,
+    leaves: np.ndarray,
+    abs_td_errors: np.ndarray,
+) -> tuple[int, int]:
+    """
+    Fill ``leaves`` and ``abs_td_errors``.
+
+    :return: how many of the ids are not stale; and the position of the first bad id or TD error, -1 if there is none
+    """
+    n_held = 0
+    for i in range(ids.size):
+        if not 0 <= ids[i] < next_id:
+            return n_held, i
+        if ids[i] >= oldest_id:
+            n_held += 1
+            leaves[i] = ids[i] - lap_start
+            if leaves[i] < 0:
+                leaves[i] += capacity
+        else:
+            leaves[i] = 0
+        for j in range(td_errors.shape[1]):
+            abs_td_errors[i, j] = abs(td_errors[i, j])
+            if not abs_td_errors[i, j] < np.inf:
+                return n_held, i
+    return n_held, -1
+
+
+@kernel
+def _read_batch(
+    windows: np.ndarray,
+    last: np.ndarray,
+    rewards: np.ndarray,
+    dones: np.ndarray,
+    timeouts: np.ndarray,
+    cursor: int,
+    lap_start: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    :param windows: leaves of the steps of each transition, shape (batch_size, n_steps)
+    :param last: leaf of the last step that counts, shape (batch_size,)
+    :param rewards: SB3's array, as the following two, shape (buffer_size, n_envs)
+    :param dones: ends of episodes
+    :param timeouts: those of them that are no terminations: the value of the next observation counts
+    :param cursor: leaf that is written next
+    :param lap_start: id of leaf 0 in this lap
+    :return: ids, shape (batch_size,); rewards, shape (batch_size, n_steps); terminations, shape (batch_size, 1)
+    """
+    batch_size, n_steps = windows.shape
+    rewards, dones, timeouts = rewards.reshape(-1), dones.reshape(-1), timeouts.reshape(-1)
+    ids = np.empty(batch_size, np.int64)
+    batch_rewards = np.empty((batch_size, n_steps), rewards.dtype)
+    batch_dones = np.empty((batch_size, 1), dones.dtype)
+    for i in range(batch_size):
+        # From the cursor on, the transitions are of the previous lap.
+        ids[i] = windows[i, 0] + lap_start - (rewards.size if windows[i, 0] >= cursor else 0)
+        done = dones[last[i]]
+        batch_dones[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: a cache miss saved
+        for j in range(n_steps):
+            batch_rewards[i, j] = rewards[windows[i, j]]
+    return ids, batch_rewards, batch_dones

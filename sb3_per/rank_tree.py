@@ -293,6 +293,10 @@ class RankTree(SumTree):
         """Sum of rank^-alpha over the leaves that can be drawn."""
         return float(self._cumulative[self._n_leaves])
 
+    def fill(self, first: int, last: int, mass: float) -> None:
+        """See :meth:`SumTree.fill`; infinity is allowed."""
+        self._write(np.arange(first, last + 1), np.full(last + 1 - first, mass))
+
     def clear(self) -> None:
         """Empty every leaf."""
         priorities, leaves, directory, bounds, sizes, _, slot_of, counters = self._arrays

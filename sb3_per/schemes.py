@@ -6,6 +6,7 @@ The two are one decision: drawing by ``|td|^alpha`` changes the expected gradien
 run, and knows nothing of storage, networks or algorithms.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import ClassVar
@@ -25,7 +26,12 @@ _LARGEST_MASS = 1e290
 DEFAULT_EPSILON = 1e-6
 DEFAULT_KAPPA = 1.0
 
-_REDUCTIONS: dict[str, Callable[..., np.ndarray]] = {"mean": np.mean, "max": np.max, "min": np.min}
+# Critic by critic: for the few columns of a batch, np.mean and its kin take several times as long.
+_REDUCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "mean": lambda errors: functools.reduce(np.add, errors.T) / errors.shape[1],
+    "max": lambda errors: functools.reduce(np.maximum, errors.T),
+    "min": lambda errors: functools.reduce(np.minimum, errors.T),
+}
 
 _TENSOR_REDUCTIONS: dict[str, Callable[[th.Tensor], th.Tensor]] = {
     "mean": lambda errors: errors.mean(dim=1),
@@ -60,9 +66,13 @@ class PriorityScheme:
             raise ValueError(f"td_error_reduction must be one of {sorted(_REDUCTIONS)}, not {td_error_reduction!r}")
         self.alpha = alpha
         self.td_error_reduction = td_error_reduction
+        # Priorities outside of these bounds have masses outside of theirs.
+        with np.errstate(all="ignore"):
+            bounds = np.power([_LEAST_MASS, _LARGEST_MASS], 1.0 / max(alpha, 1e-3))
+        self._least, self._largest = np.maximum(bounds, _LEAST_MASS)
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_")
         return f"{type(self).__name__}({settings})"
 
     def make_tree(self, capacity: int) -> SumTree:
@@ -79,7 +89,7 @@ class PriorityScheme:
         """
         if abs_td_errors.shape[1] == 1:
             return abs_td_errors[:, 0]
-        return _REDUCTIONS[self.td_error_reduction](abs_td_errors, axis=1)
+        return _REDUCTIONS[self.td_error_reduction](abs_td_errors)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """
@@ -94,8 +104,8 @@ class PriorityScheme:
         :return: p^alpha, the unnormalised probability of being drawn, float64; always above 0 and finite.
             What :meth:`make_tree` takes
         """
-        with np.errstate(over="ignore", under="ignore"):
-            return np.clip(np.power(priority, self.alpha, dtype=np.float64), _LEAST_MASS, _LARGEST_MASS)
+        mass: np.ndarray = np.power(np.minimum(np.maximum(priority, self._least), self._largest), self.alpha)
+        return mass
 
     def mass_of_new(self, max_priority: float) -> np.ndarray | float:
         """

@@ -1,8 +1,9 @@
 """
 Sum tree: who gets drawn.
 
-A complete binary tree whose leaves hold the masses and whose inner nodes hold the sum of their two children
-(Schaul et al. 2016, appendix B.2.1). It knows numbers and their positions, nothing of transitions, rewards or priorities.
+A complete binary tree over blocks of leaves: the leaves hold the masses, the nodes of the lowest level the sum of their block,
+and all others the sum of their two children (Schaul et al. 2016, appendix B.2.1). It knows numbers and their positions,
+nothing of transitions, rewards or priorities.
 
 The compiled kernels move the whole batch down (or up) one level at a time: the loads of one level do not depend on each
 other, so the memory latency of a level is paid once for the batch and not once for every sample.
@@ -26,62 +27,129 @@ def kernel(function: _Kernel) -> _Kernel:
 ALL_WRITTEN = -1
 
 
+# Leaves under one node of the lowest level: two cache lines. The levels that they replace would take most of the memory and
+# most of the cache misses.
+_BLOCK_SIZE = np.uint64(8)
+
+# Indices are unsigned in the inner loops: with signed ones, every access first asks whether it counts from the end.
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+
+
 @kernel
-def _write(nodes: np.ndarray, capacity: int, leaves: np.ndarray, masses: np.ndarray) -> int:
-    """Set the leaves and recompute their ancestors, or change nothing and return the position of the first bad entry."""
-    for i in range(leaves.size):
-        if not (0 <= leaves[i] < capacity and 0.0 <= masses[i] < np.inf):  # a NaN fails the comparison as well
-            return i
+def _sum_up(nodes: np.ndarray, masses: np.ndarray, parents: np.ndarray) -> None:
+    """Recompute these blocks, given as nodes of the lowest level, and all of their ancestors. ``parents`` is used up."""
+    first_block = np.uint64(nodes.size // 2)
+    n_parents = 0
+    previous = _ZERO
+    for i in range(parents.size):
+        # Neighbours share ancestors: dropping runs of the same parent leaves one node at the root instead of a batch.
+        if parents[i] != previous:
+            previous = parents[i]
+            begin = (previous - first_block) * _BLOCK_SIZE
+            total = 0.0
+            for leaf in range(begin, begin + _BLOCK_SIZE):
+                total += masses[leaf]
+            nodes[previous] = total
+            parents[n_parents] = previous
+            n_parents += 1
 
-    first_leaf = nodes.size // 2
-    parents = np.empty(leaves.size, np.int64)
-    for i in range(leaves.size):
-        nodes[first_leaf + leaves[i]] = masses[i]
-        parents[i] = first_leaf + leaves[i]
-
-    n_parents = leaves.size
-    level = first_leaf
-    while level > 1:
-        level //= 2
+    level = first_block
+    while level > _ONE:
+        level >>= _ONE
         n_distinct = 0
-        previous = 0
+        previous = _ZERO
         for i in range(n_parents):
-            parent = parents[i] // 2
-            # Neighbours share ancestors: dropping runs of the same parent leaves one node at the root instead of a batch.
+            parent = parents[i] >> _ONE
             if parent != previous:
                 # Recomputed from the children, never `+= delta`: rounding cannot accumulate until an empty leaf has mass.
-                nodes[parent] = nodes[2 * parent] + nodes[2 * parent + 1]
+                left = parent << _ONE
+                nodes[parent] = nodes[left] + nodes[left | _ONE]
                 parents[n_distinct] = parent
                 n_distinct += 1
                 previous = parent
         n_parents = n_distinct
+
+
+@kernel
+def _write(nodes: np.ndarray, masses: np.ndarray, capacity: int, leaves: np.ndarray, new: np.ndarray) -> int:
+    """Set the leaves, or change nothing and return the position of the first bad entry."""
+    for i in range(leaves.size):
+        if not (0 <= leaves[i] < capacity and 0.0 <= new[i] < np.inf):  # a NaN fails the comparison as well
+            return i
+    first_block = np.uint64(nodes.size // 2)
+    parents = np.empty(leaves.size, np.uint64)
+    for i in range(leaves.size):
+        leaf = np.uint64(leaves[i])
+        masses[leaf] = new[i]
+        parents[i] = first_block + leaf // _BLOCK_SIZE
+    _sum_up(nodes, masses, parents)
     return ALL_WRITTEN
 
 
 @kernel
-def _descend(nodes: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
-    """Leaf of every prefix sum. ``prefix_sums`` is used up as the scratch space of what is left to walk past."""
-    total = nodes[1]
-    first_leaf = nodes.size // 2
-    found = np.ones(prefix_sums.size, np.int64)
-    for i in range(prefix_sums.size):
-        if prefix_sums[i] >= total:
-            # Rounding on the way down could still turn left of the last leaf; infinity cannot.
-            prefix_sums[i] = np.inf
+def _fill(nodes: np.ndarray, masses: np.ndarray, first: int, last: int, mass: float) -> None:
+    """Give all leaves from the first to the last one the same mass."""
+    masses[first : last + 1] = mass
+    first_block = np.uint64(nodes.size // 2)
+    low, high = np.uint64(first) // _BLOCK_SIZE, np.uint64(last) // _BLOCK_SIZE
+    parents = np.empty(high - low + _ONE, np.uint64)
+    for i in range(parents.size):
+        parents[i] = first_block + low + np.uint64(i)
+    _sum_up(nodes, masses, parents)
 
-    level = 1
-    while level < first_leaf:
-        level *= 2
-        for i in range(found.size):
-            left = 2 * found[i]
-            # An empty right subtree is never entered, however rounding has left the remainder.
-            turn_right = (prefix_sums[i] >= nodes[left]) & (nodes[left + 1] > 0.0)
-            found[i] = left + turn_right
-            prefix_sums[i] -= nodes[left] * turn_right
 
-    for i in range(found.size):
-        found[i] -= first_leaf
+@kernel
+def _find_in_block(masses: np.ndarray, begin: np.uint64, remainder: float) -> np.uint64:
+    """Leaf of a block that the remainder falls on; the last one with mass if it lies behind. Without a branch to guess."""
+    found = begin
+    total = 0.0
+    for leaf in range(begin, begin + _BLOCK_SIZE):
+        total += masses[leaf]
+        found += np.uint64(total <= remainder)
+    if found == begin + _BLOCK_SIZE:
+        found -= _ONE
+        while masses[found] == 0.0:
+            found -= _ONE
     return found
+
+
+@kernel
+def _find_carefully(nodes: np.ndarray, masses: np.ndarray, prefix_sum: float) -> np.uint64:
+    """Leaf of a prefix sum; an empty subtree is never entered, however rounding has left the remainder."""
+    first_block = np.uint64(nodes.size // 2)
+    node = _ONE
+    while node < first_block:
+        node <<= _ONE
+        if prefix_sum >= nodes[node] and nodes[node | _ONE] > 0.0:
+            prefix_sum -= nodes[node]
+            node |= _ONE
+    return _find_in_block(masses, (node - first_block) * _BLOCK_SIZE, prefix_sum)
+
+
+@kernel
+def _find(nodes: np.ndarray, masses: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
+    """Leaf of every prefix sum."""
+    total = nodes[1]
+    first_block = np.uint64(nodes.size // 2)
+    found = np.ones(prefix_sums.size, np.uint64)
+    remainders = prefix_sums.copy()
+    level = _ONE
+    while level < first_block:
+        level <<= _ONE
+        for i in range(found.size):
+            left = found[i] << _ONE
+            turn_right = remainders[i] >= nodes[left]
+            found[i] = left | np.uint64(turn_right)
+            remainders[i] -= nodes[left] * turn_right
+
+    leaves = np.empty(found.size, np.int64)
+    for i in range(found.size):
+        if nodes[found[i]] > 0.0 and prefix_sums[i] < total:
+            leaves[i] = _find_in_block(masses, (found[i] - first_block) * _BLOCK_SIZE, remainders[i])
+        else:
+            # The fast way has no eye for empty subtrees: rounding, or a value at the end, can lead it into one.
+            leaves[i] = _find_carefully(nodes, masses, prefix_sums[i] if prefix_sums[i] < total else np.inf)
+    return leaves
 
 
 @kernel
@@ -95,13 +163,13 @@ def spread(uniforms: np.ndarray, total: float, stratified: bool) -> np.ndarray:
 
 
 @kernel
-def _draw(nodes: np.ndarray, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
+def _draw(nodes: np.ndarray, masses: np.ndarray, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
     """Find the leaves of uniform numbers and read the masses."""
-    leaves = _descend(nodes, spread(uniforms, nodes[1], stratified))
-    masses = np.empty(uniforms.size)
+    leaves = _find(nodes, masses, spread(uniforms, nodes[1], stratified))
+    drawn = np.empty(uniforms.size)
     for i in range(uniforms.size):
-        masses[i] = nodes[nodes.size // 2 + leaves[i]]
-    return leaves, masses
+        drawn[i] = masses[leaves[i]]
+    return leaves, drawn
 
 
 def as_batch(values: Any, dtype: type) -> np.ndarray:
@@ -120,8 +188,8 @@ class SumTree:
     """
     Fixed number of non-negative masses with their prefix sums (Schaul et al. 2016, appendix B.2.1).
 
-    Float64 throughout: float32 sums were seen to return leaves of mass 0. The leaf level is padded to a power of two,
-    so leaves stay in the order of their indices for any capacity. Memory: 16 bytes times the padded capacity.
+    Float64 throughout: float32 sums were seen to return leaves of mass 0. The lowest level is padded to a power of two,
+    so leaves stay in the order of their indices for any capacity. Memory: 9 to 10 bytes per leaf.
 
     :param capacity: number of leaves, at least 1
     :raises ValueError: if the capacity is below 1
@@ -131,9 +199,11 @@ class SumTree:
         if capacity < 1:
             raise ValueError(f"The capacity of a SumTree must be at least 1, not {capacity}")
         self.capacity = int(capacity)
-        n_padded = 1 << (self.capacity - 1).bit_length()
-        # Node 1 is the root, the children of node k are 2k and 2k + 1, the leaves are the second half; node 0 is unused.
-        self._nodes = np.zeros(2 * n_padded, dtype=np.float64)
+        n_blocks = -(-self.capacity // int(_BLOCK_SIZE))
+        self._leaves = np.zeros(n_blocks * int(_BLOCK_SIZE))
+        # Node 1 is the root, the children of node k are 2k and 2k + 1, the second half belongs to the blocks, padded to a
+        # power of two; node 0 is unused.
+        self._nodes = np.zeros(2 << (n_blocks - 1).bit_length())
 
     def __len__(self) -> int:
         return self.capacity
@@ -190,7 +260,7 @@ class SumTree:
             non-empty leaf for ``v >= total``
         :raises ValueError: if all leaves are empty, or for a negative or NaN value
         """
-        values = np.array(prefix_sums, dtype=np.float64)
+        values = np.array(prefix_sums, dtype=np.float64)  # a copy: contiguous and writable, whatever comes in
         if not (values >= 0.0).all():
             raise ValueError(f"A prefix sum must be at least 0, not {values[~(values >= 0.0)].flat[0]}")
         self._require_mass()
@@ -210,9 +280,20 @@ class SumTree:
         self._require_mass()
         return self._draw(uniforms, stratified)
 
+    def fill(self, first: int, last: int, mass: float) -> None:
+        """
+        Set the mass of neighbouring leaves, as ``tree[first : last + 1] = mass`` would.
+
+        :param first: first leaf, which must exist, as all up to the last
+        :param last: last leaf
+        :param mass: mass of all of them, finite and at least 0
+        """
+        _fill(self._nodes, self._leaves, first, last, mass)
+
     def clear(self) -> None:
         """Empty every leaf."""
         self._nodes.fill(0.0)
+        self._leaves.fill(0.0)
 
     def _require_mass(self) -> None:
         if not self.total > 0.0:
@@ -222,19 +303,19 @@ class SumTree:
 
     def _masses(self) -> np.ndarray:
         """Mass of every leaf, shape (capacity,)."""
-        return self._nodes[len(self._nodes) // 2 :][: self.capacity]
+        return self._leaves[: self.capacity]
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
         """Set masses; ``ALL_WRITTEN``, or the position of the first bad entry, and then nothing is changed."""
-        return _write(self._nodes, self.capacity, leaves, masses)
+        return _write(self._nodes, self._leaves, self.capacity, leaves, masses)
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        """Leaves of prefix sums, shape (batch_size,), which may be overwritten."""
-        return _descend(self._nodes, prefix_sums)
+        """Leaves of prefix sums, shape (batch_size,)."""
+        return _find(self._nodes, self._leaves, prefix_sums)
 
     def _draw(self, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
         """Leaves and masses of uniform numbers, shape (batch_size,)."""
-        return _draw(self._nodes, uniforms, stratified)
+        return _draw(self._nodes, self._leaves, uniforms, stratified)
 
     @staticmethod
     def _integers(indices: Any) -> np.ndarray:
