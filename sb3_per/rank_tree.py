@@ -14,10 +14,15 @@ import numpy as np
 
 from sb3_per.sum_tree import ALL_WRITTEN, SumTree, kernel, spread
 
-_BLOCK_SIZE = 128
+# Slots of a block, and words of 64 bits that tell which are taken. Small blocks make a long directory, whose entries
+# move when a block is opened or closed; long ones take longer to search.
+_N_WORDS = 4
+_BLOCK_SIZE = 64 * _N_WORDS
 
-# Leaf of a vacant slot, and slot of a leaf that is not in the order.
+# Slot of a leaf that is not in the order.
 _NONE = -1
+
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 # Positions in the array of counters: blocks in use, and leaves in the order.
 _N_BLOCKS, _N_LEAVES = 0, 1
@@ -25,44 +30,67 @@ _N_BLOCKS, _N_LEAVES = 0, 1
 # What the kernels work on, in this order:
 #   priorities, leaves: slots of every block, (n_blocks, _BLOCK_SIZE), priorities descending; a vacant slot keeps a
 #                       priority that fits in, so that a binary search need not know of it
+#   taken:              bits of every block, (n_blocks, _N_WORDS)
 #   directory:          numbers of the blocks in the order of their priorities, the blocks in use first
 #   bounds, sizes:      by position in the directory: no priority in this block is above the bound and none in the
 #                       blocks before is below; number of leaves in the block
 #   positions:          position in the directory, by number of the block
 #   slot_of:            number of the block * _BLOCK_SIZE + slot, by leaf
 #   counters:           see above
-_Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+_Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+@kernel
+def _is_taken(taken: np.ndarray, block: int, slot: int) -> bool:
+    return (taken[block, slot // 64] >> np.uint64(slot % 64)) & _ONE != _ZERO
+
+
+@kernel
+def _flip(taken: np.ndarray, block: int, slot: int) -> None:
+    taken[block, slot // 64] ^= _ONE << np.uint64(slot % 64)
+
+
+@kernel
+def _n_bits(word: np.uint64) -> int:
+    """Number of bits that are set: sums of ever wider groups of bits."""
+    word -= (word >> _ONE) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return int((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
 @kernel
 def _move_directory(arrays: _Arrays, first: int, offset: int) -> None:
     """Shift the directory from this position on by one, to open (+1) or to close (-1) the position before."""
-    _, _, directory, bounds, sizes, positions, _, counters = arrays
+    _, _, _, directory, bounds, sizes, positions, _, counters = arrays
     n_blocks = counters[_N_BLOCKS]
     # A block that is opened comes from behind those in use, and one that is closed goes there.
     block = directory[n_blocks] if offset > 0 else directory[first - 1]
-    for table in (directory, sizes):
-        table[first + offset : n_blocks + offset] = table[first:n_blocks].copy()
-    bounds[first + offset : n_blocks + offset] = bounds[first:n_blocks].copy()
-    directory[first if offset > 0 else n_blocks - 1] = block
+    for i in range(n_blocks - first):
+        source = n_blocks - 1 - i if offset > 0 else first + i
+        directory[source + offset] = directory[source]
+        bounds[source + offset] = bounds[source]
+        sizes[source + offset] = sizes[source]
+        positions[directory[source]] = source + offset
+    position = first if offset > 0 else n_blocks - 1
+    directory[position] = block
+    positions[block] = position
     counters[_N_BLOCKS] += offset
-    for position in range(max(first + min(offset, 0), 0), counters[_N_BLOCKS]):
-        positions[directory[position]] = position
 
 
 @kernel
 def _lay_out(arrays: _Arrays, position: int, entry_priorities: np.ndarray, entry_leaves: np.ndarray) -> None:
     """Write sorted entries into a block, evenly, with the vacant slots in between."""
-    priorities, leaves, directory, _, sizes, _, slot_of, _ = arrays
+    priorities, leaves, taken, directory, _, sizes, _, slot_of, _ = arrays
     block = directory[position]
     n_entries = entry_leaves.size
-    leaves[block, :] = _NONE
-    priorities[block, :] = 0.0
+    taken[block, :] = _ZERO
     slot = 0
     for i in range(n_entries):
         behind = (i + 1) * _BLOCK_SIZE // n_entries
         leaves[block, slot] = entry_leaves[i]
         priorities[block, slot:behind] = entry_priorities[i]
+        _flip(taken, block, slot)
         slot_of[entry_leaves[i]] = block * _BLOCK_SIZE + slot
         slot = behind
     sizes[position] = n_entries
@@ -71,18 +99,24 @@ def _lay_out(arrays: _Arrays, position: int, entry_priorities: np.ndarray, entry
 @kernel
 def _entries(arrays: _Arrays, position: int) -> tuple[np.ndarray, np.ndarray]:
     """Priorities and leaves of a block without its vacant slots."""
-    priorities, leaves, directory, _, _, _, _, _ = arrays
+    priorities, leaves, taken, directory, _, sizes, _, _, _ = arrays
     block = directory[position]
-    occupied = leaves[block] != _NONE
-    return priorities[block][occupied], leaves[block][occupied]
+    entry_priorities, entry_leaves = np.empty(sizes[position]), np.empty(sizes[position], np.int64)
+    n_entries = 0
+    for slot in range(_BLOCK_SIZE):
+        if _is_taken(taken, block, slot):
+            entry_priorities[n_entries] = priorities[block, slot]
+            entry_leaves[n_entries] = leaves[block, slot]
+            n_entries += 1
+    return entry_priorities, entry_leaves
 
 
 @kernel
 def _remove(arrays: _Arrays, leaf: int) -> None:
     """Vacate the slot of a leaf; join its block with a neighbour if both fit into half a block."""
-    _, leaves, _, _, sizes, positions, slot_of, counters = arrays
+    _, _, taken, _, _, sizes, positions, slot_of, counters = arrays
     block, slot = divmod(slot_of[leaf], _BLOCK_SIZE)
-    leaves[block, slot] = _NONE
+    _flip(taken, block, slot)
     slot_of[leaf] = _NONE
     counters[_N_LEAVES] -= 1
     position = positions[block]
@@ -108,7 +142,7 @@ def _locate(arrays: _Arrays, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Two binary searches that move the whole batch one level at a time, so that their cache misses overlap.
     """
-    priorities, _, directory, bounds, _, _, _, counters = arrays
+    priorities, _, _, directory, bounds, _, _, _, counters = arrays
     found_positions, found_slots = np.zeros(new.size, np.int64), np.zeros(new.size, np.int64)
     step = 1
     while 2 * step < counters[_N_BLOCKS]:
@@ -134,7 +168,7 @@ def _locate(arrays: _Arrays, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 @kernel
 def _belongs(arrays: _Arrays, priority: float, position: int, slot: int) -> bool:
     """Whether this is what :func:`_locate` would find now."""
-    priorities, _, directory, bounds, _, _, _, counters = arrays
+    priorities, _, _, directory, bounds, _, _, _, counters = arrays
     if position >= counters[_N_BLOCKS] or (position > 0 and bounds[position] <= priority):
         return False
     if position + 1 < counters[_N_BLOCKS] and bounds[position + 1] > priority:
@@ -148,7 +182,7 @@ def _belongs(arrays: _Arrays, priority: float, position: int, slot: int) -> bool
 @kernel
 def _insert(arrays: _Arrays, leaf: int, priority: float, position: int, slot: int) -> None:
     """Put a leaf where it belongs: behind all larger priorities and before all that are equal."""
-    priorities, leaves, directory, bounds, sizes, _, slot_of, counters = arrays
+    priorities, leaves, taken, directory, bounds, sizes, _, slot_of, counters = arrays
     if sizes[position] == _BLOCK_SIZE:
         half = _BLOCK_SIZE // 2
         entry_priorities, entry_leaves = _entries(arrays, position)
@@ -162,14 +196,15 @@ def _insert(arrays: _Arrays, leaf: int, priority: float, position: int, slot: in
     # Nearest vacant slot, at or behind this one, or before it; what stands in between moves by one.
     block = directory[position]
     behind, before = slot, slot - 1
-    while (behind >= _BLOCK_SIZE or leaves[block, behind] != _NONE) and (before < 0 or leaves[block, before] != _NONE):
+    while (behind == _BLOCK_SIZE or _is_taken(taken, block, behind)) and (before == -1 or _is_taken(taken, block, before)):
         behind = min(behind + 1, _BLOCK_SIZE)
         before = max(before - 1, -1)
-    if behind < _BLOCK_SIZE and leaves[block, behind] == _NONE:
+    if behind < _BLOCK_SIZE and not _is_taken(taken, block, behind):
         vacant, offset = behind, -1
     else:
         slot -= 1
         vacant, offset = before, 1
+    _flip(taken, block, vacant)
     for i in range(vacant, slot, offset):
         priorities[block, i] = priorities[block, i + offset]
         leaves[block, i] = leaves[block, i + offset]
@@ -184,7 +219,7 @@ def _insert(arrays: _Arrays, leaf: int, priority: float, position: int, slot: in
 @kernel
 def _write(arrays: _Arrays, changed: np.ndarray, new: np.ndarray) -> int:
     """Set the priorities one after the other, or change nothing and return the position of the first bad entry."""
-    slot_of = arrays[6]
+    slot_of = arrays[7]
     for i in range(changed.size):
         if not (0 <= changed[i] < slot_of.size and 0.0 <= new[i]):  # a NaN fails the comparison as well
             return i
@@ -203,24 +238,47 @@ def _write(arrays: _Arrays, changed: np.ndarray, new: np.ndarray) -> int:
 
 
 @kernel
-def _ranks(cumulative: np.ndarray, n_leaves: int, prefix_sums: np.ndarray) -> np.ndarray:
-    """Rank of every prefix sum, from 0: a binary search that moves the whole batch one level at a time."""
-    ranks = np.zeros(prefix_sums.size, np.int64)
-    step = 1
-    while 2 * step < n_leaves:
-        step *= 2
-    while step > 0:
-        for i in range(ranks.size):
-            there = min(ranks[i] + step, n_leaves - 1)
-            ranks[i] = there if cumulative[there] <= prefix_sums[i] else ranks[i]
-        step //= 2
+def _ranks(cumulative: np.ndarray, n_leaves: int, alpha: float, prefix_sums: np.ndarray) -> np.ndarray:
+    """
+    Rank of every prefix sum, from 0: the largest r with cumulative[r] <= prefix sum.
+
+    The sum of the first r masses is close to an integral of x^-alpha, whose inverse is known. That is a rank or so off, which
+    saves the cache misses of a binary search; the exact rank is looked up from there.
+    """
+    power = 1.0 - alpha
+    logarithmic = abs(power) < 1e-9
+    end = n_leaves + 0.5
+    offset = cumulative[n_leaves] - (np.log(end) if logarithmic else end**power / power)
+    ranks = np.empty(prefix_sums.size, np.int64)
+    for i in range(ranks.size):
+        value = prefix_sums[i]
+        if logarithmic:
+            guess = np.exp(min(value - offset, 700.0))
+        else:
+            guess = max((value - offset) * power, 0.0) ** (1.0 / power)
+        low, high = 0, n_leaves - 1
+        rank = int(min(max(guess - 0.5, 0.0), float(high)))
+        # Steps around the guess that double, and then a binary search in between: right wherever the guess was.
+        step = 1
+        while low < high:
+            if cumulative[rank] <= value:
+                low = rank
+                if low == high or cumulative[low + 1] > value:
+                    break
+                low += 1
+                rank = min(low + step, high) if step > 0 else (low + high + 1) // 2
+            else:
+                high = rank - 1
+                rank = max(high - step, low) if step > 0 else (low + high + 1) // 2
+            step = step * 2 if step < 16 else 0
+        ranks[i] = low
     return ranks
 
 
 @kernel
 def _leaves_at(arrays: _Arrays, ranks: np.ndarray) -> np.ndarray:
     """Leaves at these ranks, from 0."""
-    _, leaves, directory, _, sizes, _, _, counters = arrays
+    _, leaves, taken, directory, _, sizes, _, _, counters = arrays
     n_blocks = counters[_N_BLOCKS]
     ends = np.empty(n_blocks, np.int64)
     end = 0
@@ -244,10 +302,15 @@ def _leaves_at(arrays: _Arrays, ranks: np.ndarray) -> np.ndarray:
         position = n_before[i]
         block = directory[position]
         n_left = ranks[i] - (ends[position] - sizes[position])
-        slot = -1
-        while n_left >= 0:
-            slot += 1
-            n_left -= leaves[block, slot] != _NONE
+        first_slot = 0
+        word = taken[block, 0]
+        while n_left >= _n_bits(word):
+            n_left -= _n_bits(word)
+            first_slot += 64
+            word = taken[block, first_slot // 64]
+        for _ in range(n_left):
+            word &= word - _ONE  # without its lowest bit
+        slot = first_slot + _n_bits(~word & (word - _ONE))  # zeros below the lowest bit
         found[i] = leaves[block, slot]
     return found
 
@@ -276,7 +339,8 @@ class RankTree(SumTree):
         n_blocks = 4 * self.capacity // _BLOCK_SIZE + 2
         self._arrays: _Arrays = (
             np.zeros((n_blocks, _BLOCK_SIZE)),
-            np.full((n_blocks, _BLOCK_SIZE), _NONE, dtype=np.int32),
+            np.zeros((n_blocks, _BLOCK_SIZE), dtype=np.int32),
+            np.zeros((n_blocks, _N_WORDS), dtype=np.uint64),
             np.arange(n_blocks, dtype=np.int32),
             np.full(n_blocks, np.inf),
             np.zeros(n_blocks, dtype=np.int32),
@@ -299,11 +363,11 @@ class RankTree(SumTree):
 
     def clear(self) -> None:
         """Empty every leaf."""
-        priorities, leaves, directory, bounds, sizes, _, slot_of, counters = self._arrays
+        priorities, _, taken, directory, bounds, sizes, _, slot_of, counters = self._arrays
         slot_of.fill(_NONE)
         # One empty block, which takes all priorities.
         priorities[directory[0]] = 0.0
-        leaves[directory[0]] = _NONE
+        taken[directory[0]] = 0
         bounds[0], sizes[0] = np.inf, 0
         counters[_N_BLOCKS], counters[_N_LEAVES] = 1, 0
 
@@ -321,8 +385,8 @@ class RankTree(SumTree):
         return _write(self._arrays, leaves, masses)
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        return _leaves_at(self._arrays, _ranks(self._cumulative, self._n_leaves, prefix_sums))
+        return _leaves_at(self._arrays, _ranks(self._cumulative, self._n_leaves, self.alpha, prefix_sums))
 
     def _draw(self, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
-        ranks = _ranks(self._cumulative, self._n_leaves, spread(uniforms, self.total, stratified))
+        ranks = _ranks(self._cumulative, self._n_leaves, self.alpha, spread(uniforms, self.total, stratified))
         return _leaves_at(self._arrays, ranks), (ranks + 1.0) ** -self.alpha
