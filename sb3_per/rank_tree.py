@@ -42,7 +42,7 @@ _Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.n
 
 @kernel
 def _is_taken(taken: np.ndarray, block: int, slot: int) -> bool:
-    return (taken[block, slot // 64] >> np.uint64(slot % 64)) & _ONE != _ZERO
+    return bool((taken[block, slot // 64] >> np.uint64(slot % 64)) & _ONE)
 
 
 @kernel

@@ -189,7 +189,7 @@ class SumTree:
     Fixed number of non-negative masses with their prefix sums (Schaul et al. 2016, appendix B.2.1).
 
     Float64 throughout: float32 sums were seen to return leaves of mass 0. The lowest level is padded to a power of two,
-    so leaves stay in the order of their indices for any capacity. Memory: 9 to 10 bytes per leaf.
+    so leaves stay in the order of their indices for any capacity. Memory: 10 to 12 bytes per leaf.
 
     :param capacity: number of leaves, at least 1
     :raises ValueError: if the capacity is below 1

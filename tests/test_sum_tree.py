@@ -194,4 +194,4 @@ def test_any_memory_layout(dtype):
 
 def test_memory_per_slot():
     tree = SumTree(1_000_000)
-    assert (tree._nodes.nbytes + tree._leaves.nbytes) / 1_000_000 <= 10
+    assert (tree._nodes.nbytes + tree._leaves.nbytes) / 1_000_000 <= 12

@@ -1,0 +1,71 @@
+"""Sum trees as other libraries have them, to measure against: one sample at a time in Python, and level by level in NumPy."""
+
+import numpy as np
+
+
+class PythonTree:
+    """A binary tree, one sample at a time, changes added along the path."""
+
+    def __init__(self, capacity: int):
+        self.n_leaves = 1 << (capacity - 1).bit_length()
+        self.nodes = [0.0] * (2 * self.n_leaves)
+
+    def update(self, leaves: np.ndarray, masses: np.ndarray) -> None:
+        """Walk up from every leaf."""
+        for leaf, mass in zip(leaves.tolist(), masses.tolist(), strict=True):
+            node = self.n_leaves + leaf
+            delta = mass - self.nodes[node]
+            while node >= 1:
+                self.nodes[node] += delta
+                node //= 2
+
+    def find(self, prefix_sums: np.ndarray) -> np.ndarray:
+        """Walk down for every value."""
+        found = []
+        for value in prefix_sums.tolist():
+            node = 1
+            while node < self.n_leaves:
+                node *= 2
+                if value >= self.nodes[node]:
+                    value -= self.nodes[node]
+                    node += 1
+            found.append(node - self.n_leaves)
+        return np.array(found)
+
+    @property
+    def total(self) -> float:
+        """Sum of all masses."""
+        return self.nodes[1]
+
+
+class NumpyTree:
+    """A binary tree, the whole batch one level at a time, with NumPy."""
+
+    def __init__(self, capacity: int):
+        self.depth = (capacity - 1).bit_length()
+        self.nodes = np.zeros(2 << self.depth)
+
+    def update(self, leaves: np.ndarray, masses: np.ndarray) -> None:
+        """Recompute the parents of the batch, level by level."""
+        nodes = leaves + (1 << self.depth)
+        self.nodes[nodes] = masses
+        for _ in range(self.depth):
+            nodes = np.unique(nodes >> 1)
+            self.nodes[nodes] = self.nodes[2 * nodes] + self.nodes[2 * nodes + 1]
+
+    def find(self, prefix_sums: np.ndarray) -> np.ndarray:
+        """Choose a child for the batch, level by level."""
+        nodes = np.ones(len(prefix_sums), dtype=np.int64)
+        values = prefix_sums.copy()
+        for _ in range(self.depth):
+            nodes *= 2
+            left = self.nodes[nodes]
+            right = values >= left
+            values -= left * right
+            nodes += right
+        return nodes - (1 << self.depth)
+
+    @property
+    def total(self) -> float:
+        """Sum of all masses."""
+        return float(self.nodes[1])
