@@ -116,8 +116,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._n_sampled = 0
         # `max_priority` and the mass that a new transition gets for it.
         self._mass_of_max = (1.0, float(self.scheme.mass_of_new(1.0)))
-        # How often the ring was completed. With SB3's `pos` and `full` this gives the id of every slot.
-        self._n_laps = 0
+        # Steps added, which gives the id of every slot, and how many of them the tree knows: it is told when it is used, of
+        # all steps since then at once.
+        self._n_added = 0
+        self._n_admitted = 0
         self._tree = self.scheme.make_tree(self._capacity)
 
     @classmethod
@@ -146,6 +148,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Unnormalised sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
         A copy, float64 of shape (buffer_size, n_envs).
         """
+        if self._n_admitted != self._n_added:
+            self._admit()
         masses: np.ndarray = self._tree[:].reshape(self.buffer_size, self.n_envs)
         return masses
 
@@ -168,23 +172,24 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param done: end of an episode, shape (n_envs,)
         :param infos: one dictionary per environment
         """
-        row = self.pos
         super().add(obs, next_obs, action, reward, done, infos)
-        if self.pos == 0:
-            self._n_laps += 1
-        # Only now: the row belongs to the new transition, and a failed `add` has changed no priority.
-        self._admit(row)
+        self._n_added += 1  # only now: a failed `add` has changed nothing
 
-    def _admit(self, row: int) -> None:
-        """A row was stored: let it be drawn."""
-        self._fill_row(row, self._mass_of_new())
+    def _admit(self) -> None:
+        """Let the steps be drawn that were added since the last time, with the mass of ``max_priority``."""
+        n_held = min(self._n_added - self._n_admitted, self.buffer_size)
+        first = (self._n_added - n_held) % self.buffer_size
+        n_until_end = min(n_held, self.buffer_size - first)
+        self._fill_rows(first, n_until_end, self._mass_of_new())
+        if n_until_end < n_held:
+            self._fill_rows(0, n_held - n_until_end, self._mass_of_new())
         if self.optimize_memory_usage and self.full:
             # The newest next observation lies over the oldest observation.
-            self._fill_row(self.pos, 0.0)
+            self._fill_rows(self.pos, 1, 0.0)
+        self._n_admitted = self._n_added
 
-    def _fill_row(self, row: int, mass: float) -> None:
-        first = row * self.n_envs
-        self._tree.fill(first, first + self.n_envs - 1, mass)
+    def _fill_rows(self, first: int, n_rows: int, mass: float) -> None:
+        self._tree.fill(first * self.n_envs, (first + n_rows) * self.n_envs - 1, mass)
 
     def _mass_of_new(self) -> float:
         if self._mass_of_max[0] != self.max_priority:
@@ -193,8 +198,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def reset(self) -> None:
         """Forget all transitions; ids go on, so that ids from before are stale. ``beta`` and ``max_priority`` stay."""
-        self._n_laps += self.pos > 0
         super().reset()
+        # On to the next multiple, where ids and slots agree again.
+        self._n_added = -(-self._n_added // self.buffer_size) * self.buffer_size
+        self._n_admitted = self._n_added
         self._tree.clear()
 
     def sample(  # type: ignore[override]
@@ -210,6 +217,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        if self._n_admitted != self._n_added:
+            self._admit()
         if self._tree.total == 0.0:
             self._adopt_storage()
         leaves, masses = self._tree.draw(np.random.random_sample(batch_size), self.stratified)
@@ -247,7 +256,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         abs_td_errors = np.empty(errors.shape[::-1]).T
         leaves = np.empty_like(ids)
         n_held, bad = _read_update(
-            ids, self._oldest_id, self._next_id, self._n_laps * self._capacity, self._capacity, errors, leaves, abs_td_errors
+            ids, self._oldest_id, self._next_id, self._lap_start, self._capacity, errors, leaves, abs_td_errors
         )
         if bad >= 0:
             if not 0 <= ids[bad] < self._next_id:
@@ -255,6 +264,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             value = errors[bad][~np.isfinite(errors[bad])][0]
             raise ValueError(f"td_errors must be finite, not {value} (transition id {ids[bad]})")
 
+        if self._n_admitted != self._n_added:
+            self._admit()  # before `max_priority` changes
         drawable = self._are_drawable(ids, leaves, n_held)
         if drawable is not None:
             leaves, abs_td_errors = leaves[drawable], abs_td_errors[drawable]
@@ -297,7 +308,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @property
     def _next_id(self) -> int:
-        return (self._n_laps * self.buffer_size + self.pos) * self.n_envs
+        return self._n_added * self.n_envs
+
+    @property
+    def _lap_start(self) -> int:
+        """Id that belongs to leaf 0 in this lap of the ring."""
+        return (self._n_added - self.pos) * self.n_envs
 
     @property
     def _oldest_id(self) -> int:
@@ -325,7 +341,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         For transitions that came into the arrays without :meth:`add`: a plain SB3 buffer, or arrays filled by hand.
         """
-        self._n_laps = max(self._n_laps, int(self.full))
+        n_laps = max(self._n_added // self.buffer_size, int(self.full))
+        self._n_added = self._n_admitted = n_laps * self.buffer_size + self.pos
         self._tree.clear()
         self._tree.update(self._drawable_leaves(), self._mass_of_new())
         if self._tree.total == 0.0:
@@ -351,7 +368,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             windows, lengths = self._windows(leaves)
             last = (leaves + (lengths - 1) * self.n_envs) % self._capacity
         ids, rewards, dones = _read_batch(
-            windows, last, self.rewards, self.dones, self.timeouts, self.pos * self.n_envs, self._n_laps * self._capacity
+            windows, last, self.rewards, self.dones, self.timeouts, self.pos * self.n_envs, self._lap_start
         )
 
         obs = self._rows_of_obs(self.observations, leaves)
@@ -507,8 +524,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             self._tree.update(self._leaves_of_episode(self.pos, episode_end, int(env_idx)), 0.0)
         super().add(*args, **kwargs)
 
-    def _admit(self, row: int) -> None:
+    def _admit(self) -> None:
         """Not before the end of the episode."""
+        self._n_admitted = self._n_added
 
     def _compute_episode_length(self, env_idx: int) -> None:
         start, end = self._current_ep_start[env_idx], self.pos

@@ -134,18 +134,19 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         for name, values in history.items():
             self.logger.record(f"train/{name}", np.mean([value.item() for value in values]))
         if gradient_steps > 0:
-            self._log_prioritization(th.cat(weights, dim=1).cpu().numpy())
+            self._log_prioritization((weights[0] if len(weights) == 1 else th.cat(weights, dim=1)).cpu().numpy())
 
     def _log_prioritization(self, weights: np.ndarray) -> None:
         """
         :param weights: importance-sampling weights of a call of :meth:`train`, shape (batch_size, gradient_steps)
         """
         # Kish: (sum w)^2 / sum w^2, here as a fraction of the batch; 1 if all weights are equal.
-        effective_sample_size = weights.sum(axis=0) ** 2 / (np.square(weights).sum(axis=0) * len(weights))
+        totals = np.add.reduce(weights)
+        effective_sample_size = np.square(totals) / (np.add.reduce(weights * weights) * len(weights))
         self.logger.record("per/beta", self.replay_buffer.beta)
         self.logger.record("per/max_priority", self.replay_buffer.max_priority)
-        self.logger.record("per/mean_weight", float(weights.mean()))
-        self.logger.record("per/effective_sample_size", float(effective_sample_size.mean()))
+        self.logger.record("per/mean_weight", float(totals.sum()) / weights.size)
+        self.logger.record("per/effective_sample_size", float(effective_sample_size.sum()) / weights.shape[1])
 
     # ---- the buffer
 
@@ -318,6 +319,20 @@ def minimise(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: floa
     if max_grad_norm is not None:
         th.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_grad_norm)
     optimizer.step()
+
+
+def polyak_update(parameters: Iterable[th.Tensor], targets: Iterable[th.Tensor], tau: float) -> None:
+    """
+    Move targets towards parameters by the fraction tau. The same numbers as SB3's, in two calls for all tensors together.
+
+    :param parameters: of the network
+    :param targets: of the target network
+    :param tau: 1 copies
+    """
+    target_list = [target.detach() for target in targets]
+    if target_list:
+        th._foreach_mul_(target_list, 1 - tau)
+        th._foreach_add_(target_list, [parameter.detach() for parameter in parameters], alpha=tau)
 
 
 def extends_signature(stock_init: Callable[..., None]) -> Callable[[_Init], _Init]:

@@ -136,7 +136,9 @@ class PriorityScheme:
         :param weights: importance-sampling weights, shape (batch_size, 1)
         :return: the scalar to minimise
         """
-        return (weights * losses.sum(dim=1, keepdim=True)).mean()
+        if losses.shape[1] > 1:
+            losses = losses.sum(dim=1, keepdim=True)
+        return (weights * losses).mean()
 
 
 class Proportional(PriorityScheme):

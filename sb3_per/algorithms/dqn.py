@@ -35,9 +35,12 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
     ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         with th.no_grad():
             next_q = self.q_net_target(batch.next_observations)
-            chooser = self.q_net(batch.next_observations) if self.double_q else next_q
-            next_actions = chooser.argmax(dim=1, keepdim=True)
-            target_q = self._td_target(batch, next_q.gather(dim=1, index=next_actions))
+            if self.double_q:
+                next_actions = self.q_net(batch.next_observations).argmax(dim=1, keepdim=True)
+                next_value = next_q.gather(dim=1, index=next_actions)
+            else:
+                next_value = next_q.max(dim=1, keepdim=True).values
+            target_q = self._td_target(batch, next_value)
         q = self.q_net(batch.observations).gather(dim=1, index=batch.actions.long())
         td_errors = target_q - q
         losses = F.smooth_l1_loss(q, target_q, reduction="none")

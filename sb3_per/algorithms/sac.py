@@ -4,10 +4,9 @@ from typing import Any
 
 import torch as th
 from stable_baselines3 import SAC
-from stable_baselines3.common.utils import polyak_update
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise
+from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise, polyak_update
 
 
 class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):

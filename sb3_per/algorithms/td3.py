@@ -2,10 +2,9 @@
 
 import torch as th
 from stable_baselines3 import DDPG, TD3
-from stable_baselines3.common.utils import polyak_update
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise
+from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise, polyak_update
 
 
 class PERTD3(PrioritizedOffPolicyMixin, TD3):
