@@ -194,7 +194,7 @@ class RankBased(PriorityScheme):
 
 class LAP(PriorityScheme):
     """
-    Loss-adjusted prioritization (Fujimoto et al. 2020, equation 11): mass max(|td|^alpha, kappa^alpha), a Huber loss with
+    Loss-adjusted prioritization (Fujimoto et al. 2020, equation 11): mass ``max(|td|^alpha, kappa^alpha)``, a Huber loss with
     threshold kappa, and no importance-sampling weights. No transition is drawn for an error below kappa, where
     the Huber loss is quadratic and needs no correction.
 
