@@ -20,7 +20,11 @@ _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 def kernel(function: _Kernel) -> _Kernel:
     """Compile at the first call, keep the machine code on disk, release the GIL."""
-    return cast(_Kernel, njit(cache=True, nogil=True)(function))
+    try:
+        return cast(_Kernel, njit(cache=True, nogil=True)(function))
+    except RuntimeError:
+        # No folder for the machine code can be written to: compile in every process.
+        return cast(_Kernel, njit(nogil=True)(function))
 
 
 # What `_write` answers when the batch was fine; anything else is the position of the first bad entry.

@@ -1,0 +1,62 @@
+"""The compiled kernels start wherever the package is installed."""
+
+import subprocess
+import sys
+
+import numpy as np
+
+from sb3_per import SumTree
+
+
+def run(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_nothing_is_compiled_at_import():
+    program = """
+import numba
+compiled = []
+compile = numba.core.dispatcher.Dispatcher.compile
+numba.core.dispatcher.Dispatcher.compile = lambda self, sig: compiled.append(self) or compile(self, sig)
+import sb3_per
+assert not compiled
+sb3_per.SumTree(3).update([1], [2.0])
+assert compiled
+"""
+    run(program)
+
+
+def test_without_a_folder_for_the_machine_code():
+    program = """
+import numba.core.caching
+numba.core.caching.CacheImpl._locator_classes = []
+try:
+    numba.njit(cache=True)(lambda x: x)
+except RuntimeError:
+    pass
+else:
+    raise SystemExit("this numba caches without a locator: the test shows nothing")
+from sb3_per import SumTree
+tree = SumTree(3)
+tree.update([0, 2], [1.0, 3.0])
+print(tree.find([0.5, 1.0]).tolist())
+"""
+    assert run(program).strip() == "[0, 2]"
+
+
+def _draw_in_a_worker(seed: int) -> list[int]:
+    tree = SumTree(100)
+    tree.update(np.arange(100), np.arange(100.0))
+    leaves, _ = tree.draw(np.random.default_rng(seed).random(32))
+    return leaves.tolist()
+
+
+def test_in_forked_and_spawned_workers():
+    import multiprocessing
+
+    expected = [_draw_in_a_worker(seed) for seed in range(2)]
+    for method in ("fork", "spawn"):
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            assert pool.map(_draw_in_a_worker, range(2)) == expected
