@@ -383,9 +383,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             rewards, discounts = self._n_step_returns(rewards, lengths)
 
         return PrioritizedReplayBufferSamples(
-            observations=self._obs_to_torch(self._normalize_obs(obs, env)),
+            observations=self._obs_to_torch(obs if env is None else self._normalize_obs(obs, env)),
             actions=self.to_torch(_rows(self.actions, leaves), copy=False),
-            next_observations=self._obs_to_torch(self._normalize_obs(next_obs, env)),
+            next_observations=self._obs_to_torch(next_obs if env is None else self._normalize_obs(next_obs, env)),
             dones=self.to_torch(dones, copy=False),
             rewards=self.to_torch(rewards, copy=False),
             discounts=None if discounts is None else self.to_torch(discounts, copy=False),
@@ -602,7 +602,7 @@ def _as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray
     :raises ValueError: for another shape
     """
     if isinstance(td_errors, th.Tensor):
-        td_errors = td_errors.detach()
+        td_errors = td_errors.detach() if td_errors.requires_grad else td_errors
         if td_errors.dtype is not th.float32:
             td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
         td_errors = td_errors.numpy() if td_errors.is_cpu else td_errors.cpu().numpy()

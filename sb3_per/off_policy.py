@@ -261,12 +261,14 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         return excluded
 
     @classmethod
-    def load(  # type: ignore[override]
+    def load(
         cls: type[SelfMixin],
         path: str | pathlib.Path | io.BufferedIOBase,
         env: GymEnv | None = None,
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
         **kwargs: Any,
     ) -> SelfMixin:
         """
@@ -276,7 +278,9 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         :param env: environment to go on with
         :param device: device of the networks
         :param custom_objects: objects that replace those of the zip
-        :param kwargs: further arguments of SB3's ``load``, or attributes to change
+        :param print_system_info: print the system info of the zip and the current one
+        :param force_reset: reset the environment before training
+        :param kwargs: attributes to change
         :return: the model
         """
         replaced = {*kwargs, *(custom_objects or {})}
@@ -284,7 +288,7 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         kwargs["_buffer_class_is_saved"] = "replay_buffer_class" not in replaced
         if "replay_buffer_kwargs" in replaced:
             kwargs["prioritized_replay"] = None
-        return super().load(path, env=env, device=device, custom_objects=custom_objects, **kwargs)
+        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
 
     def _restore_settings(self) -> float:
         """
@@ -317,7 +321,8 @@ def minimise(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: floa
     optimizer.zero_grad()
     loss.backward()
     if max_grad_norm is not None:
-        th.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_grad_norm)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        th.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
     optimizer.step()
 
 

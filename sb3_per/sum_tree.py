@@ -183,7 +183,7 @@ def as_batch(values: Any, dtype: type) -> np.ndarray:
     The kernels are compiled anew for every memory layout they meet, so they are shown a single one.
     """
     array = np.asarray(values)
-    if array.dtype != dtype or array.ndim != 1 or not array.flags.carray:
+    if array.dtype.type is not dtype or array.ndim != 1 or not array.flags.carray:
         array = np.array(array, dtype=dtype, order="C").reshape(-1)
     return array
 
@@ -265,7 +265,7 @@ class SumTree:
         :raises ValueError: if all leaves are empty, or for a negative or NaN value
         """
         values = np.array(prefix_sums, dtype=np.float64)  # a copy: contiguous and writable, whatever comes in
-        if not (values >= 0.0).all():
+        if values.size and not values.min() >= 0.0:
             raise ValueError(f"A prefix sum must be at least 0, not {values[~(values >= 0.0)].flat[0]}")
         self._require_mass()
         leaves = self._find(values.reshape(-1)).reshape(values.shape)

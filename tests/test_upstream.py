@@ -26,8 +26,8 @@ STOCK_TO_OURS = {
 
 FILES = {
     "stable_baselines3": (
-        "buffers callbacks cnn custom_policy deterministic dict_env her identity logger n_step_replay predict run save_load sde "
-        "spaces tensorboard train_eval_mode utils vec_normalize"
+        "buffers callbacks cnn custom_policy deterministic dict_env her identity logger n_step_replay predict run save_load "
+        "sde spaces tensorboard train_eval_mode utils vec_normalize"
     ),
     "sb3_contrib": "cnn deterministic dict_env identity run save_load train_eval_mode",
 }
