@@ -603,9 +603,10 @@ def _as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray
     """
     if isinstance(td_errors, th.Tensor):
         td_errors = td_errors.detach() if td_errors.requires_grad else td_errors
+        td_errors = td_errors if td_errors.is_cpu else td_errors.cpu()
         if td_errors.dtype is not th.float32:
             td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
-        td_errors = td_errors.numpy() if td_errors.is_cpu else td_errors.cpu().numpy()
+        td_errors = td_errors.numpy()
     array = np.asarray(td_errors)
     if array.dtype.char not in "fd" or not array.flags.carray:
         array = np.array(array, dtype=np.float64, order="C")
