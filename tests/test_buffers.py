@@ -206,7 +206,7 @@ class ReferenceBuffer:
         return masses.reshape(self.n_rows, self.n_envs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_priorities_against_reference(data):
     """Any sequence of adds and updates, with stale ids, repeated ids and late batches, over several laps."""

@@ -55,7 +55,7 @@ class TinyExtractor(BaseFeaturesExtractor):
         return th.cat([part.flatten(start_dim=1).float() for part in parts], dim=1)
 
 
-@pytest.mark.parametrize("cls, scheme", itertools.product(ALGORITHMS, SCHEMES))
+@pytest.mark.parametrize("cls, scheme", list(itertools.product(ALGORITHMS, SCHEMES)))
 def test_every_combination(cls, scheme):
     th.set_num_threads(1)
     discrete = cls in (PERDQN, PERQRDQN)

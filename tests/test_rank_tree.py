@@ -45,7 +45,7 @@ def assert_same_ranks(tree: RankTree, reference: SortedList, uniforms: np.ndarra
         np.testing.assert_array_equal(tree.find(values), expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     capacity=st.integers(1, 60),
     alpha=st.sampled_from([0.0, 0.7, 1.0, 2.5]),

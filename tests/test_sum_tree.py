@@ -64,7 +64,7 @@ def test_scalars_and_arrays(capacity):
     assert tree.total == 2.0 * capacity
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     capacity=st.integers(1, 40),
     batches=st.lists(
