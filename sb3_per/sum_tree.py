@@ -31,8 +31,8 @@ def kernel(function: _Kernel) -> _Kernel:
 ALL_WRITTEN = -1
 
 
-# Leaves under one node of the lowest level: two cache lines. The levels that they replace would take most of the memory and
-# most of the cache misses.
+# Leaves under one node of the lowest level: as many as a cache line holds. The levels that they replace would take almost
+# half of the memory.
 _BLOCK_SIZE = np.uint64(8)
 
 # Indices are unsigned in the inner loops: with signed ones, every access first asks whether it counts from the end.
