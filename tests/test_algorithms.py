@@ -8,8 +8,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from sb3_contrib import QRDQN, TQC, CrossQ
-from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv, IdentityEnvBox, SimpleMultiObsEnv
@@ -27,8 +25,8 @@ from sb3_per import (
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
 )
+from tests.utils import STOCK
 
-STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}
 DISCRETE = (PERDQN, PERQRDQN)
 SMALL = dict(net_arch=[16, 16])
 

@@ -9,26 +9,21 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from sb3_contrib import QRDQN, TQC, CrossQ
-from stable_baselines3 import DDPG, DQN, SAC, TD3
+from sb3_contrib import QRDQN
+from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.envs import SimpleMultiObsEnv
 
 from sb3_per import (
-    PERDDPG,
     PERDQN,
     PERQRDQN,
     PERSAC,
-    PERTD3,
-    PERTQC,
-    PERCrossQ,
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
     Proportional,
 )
-from tests.utils import assert_same_state
+from tests.utils import STOCK, assert_same_state
 
-STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}
 ENV = {cls: "CartPole-v1" if issubclass(cls, (DQN, QRDQN)) else "Pendulum-v1" for pair in STOCK.items() for cls in pair}
 
 

@@ -111,6 +111,18 @@ def test_rank_based_is_insensitive_to_the_scale():
     assert all(other == first for other in others)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_rank_based_puts_what_was_never_updated_first(scale):
+    """What was collected before the first update does not fall behind errors that are larger than the first maximum."""
+    buffer = make_buffer(40, scheme="rank", alpha=0.9)
+    fill([buffer], 30)
+    buffer.update_priorities(np.arange(10), scale * np.arange(1.0, 11.0))
+    fill([buffer], 5)
+    masses = buffer.priorities[:35, 0]
+    assert masses[10:].min() > masses[:10].max()
+    np.testing.assert_allclose(masses[:10], np.arange(35.0, 25.0, -1.0) ** -0.9)
+
+
 def test_rank_based_is_stratified_by_equal_probability():
     """One draw from each of batch_size segments of equal probability of the ranks."""
     buffer = make_buffer(1000, scheme="rank")

@@ -5,10 +5,25 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from sb3_contrib import QRDQN, TQC, CrossQ
+from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+from sb3_per import (
+    PERDDPG,
+    PERDQN,
+    PERQRDQN,
+    PERSAC,
+    PERTD3,
+    PERTQC,
+    PERCrossQ,
+    PrioritizedDictReplayBuffer,
+    PrioritizedReplayBuffer,
+)
+
+# Every algorithm and the class that it takes the place of.
+STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}
 
 OBSERVATION_SPACES = {
     "box": spaces.Box(-1, 1, (3,), np.float32),
