@@ -11,6 +11,8 @@ The buffers know neither formulas of priorities (``schemes``) nor algorithms.
 """
 
 import copy
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +21,9 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.kernels import kernel, prefetch
 from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
-from sb3_per.sum_tree import as_batch, kernel
+from sb3_per.sum_tree import as_batch
 
 
 class PrioritizedReplayBufferSamples(NamedTuple):
@@ -225,7 +228,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if self.scheme.importance_sampling:
             weights = self.scheme.weights(masses, self.beta)
         else:
-            weights = np.ones(batch_size)
+            weights = np.ones((batch_size, 1), np.float32)
         samples = self._gather(leaves, weights, env)
         if self.beta_anneal_steps is not None:
             self._n_sampled += 1
@@ -252,8 +255,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         errors = _as_matrix(td_errors, len(ids))
         ids = as_batch(ids, np.int64)
 
-        # Critic by critic in memory: to reduce over the critics is an operation on whole rows then.
-        abs_td_errors = np.empty(errors.shape[::-1]).T
+        abs_td_errors = np.empty(errors.shape)
         leaves = np.empty_like(ids)
         n_held, bad = _read_update(
             ids, self._oldest_id, self._next_id, self._lap_start, self._capacity, errors, leaves, abs_td_errors
@@ -272,20 +274,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if len(leaves) > 0:
             priority = self.scheme.priority(self.scheme.reduce(abs_td_errors))
             self._tree.update(leaves, self.scheme.mass(priority))
-            self.max_priority = max(self.max_priority, float(priority.max()))
+            self.max_priority = max(self.max_priority, float(priority[priority.argmax()]))  # faster than `max`
         return len(leaves)
-
-    def to_torch(self, array: np.ndarray, copy: bool = True) -> th.Tensor:
-        """
-        See SB3; without a copy and on the CPU, by the shortest way.
-
-        :param array: of any shape
-        :param copy: whether to copy the data on the CPU
-        :return: the tensor on the buffer's device
-        """
-        if not copy and self.device.type == "cpu":
-            return th.from_numpy(array)
-        return super().to_torch(array, copy)
 
     def update_beta(self, progress_remaining: float) -> None:
         """
@@ -353,12 +343,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ) -> PrioritizedReplayBufferSamples:
         """SB3's hook: the rows are given, the environment of each is drawn here; nothing is prioritized, the weights are 1."""
         env_indices = np.random.randint(0, high=self.n_envs, size=len(batch_inds))
-        return self._gather(batch_inds * self.n_envs + env_indices, np.ones(len(batch_inds)), env)
+        return self._gather(batch_inds * self.n_envs + env_indices, np.ones((len(batch_inds), 1), np.float32), env)
 
     def _gather(self, leaves: np.ndarray, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
         """
         :param leaves: int64 of shape (batch_size,)
-        :param weights: importance-sampling weights, shape (batch_size,)
+        :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
         :return: the transitions in these leaves
         """
@@ -371,33 +361,35 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             windows, last, self.rewards, self.dones, self.timeouts, self.pos * self.n_envs, self._lap_start
         )
 
-        obs = self._rows_of_obs(self.observations, leaves)
+        obs = self._map_obs(_rows, self.observations, leaves)
         if self.optimize_memory_usage:
-            next_obs = self._rows_of_obs(self.observations, (last + self.n_envs) % self._capacity)
+            next_obs = self._map_obs(_rows, self.observations, (last + self.n_envs) % self._capacity)
         else:
-            next_obs = self._rows_of_obs(self.next_observations, last)
+            next_obs = self._map_obs(_rows, self.next_observations, last)
         self._relabel(obs, next_obs, rewards, windows, lengths)
-        rewards = self._normalize_reward(rewards, env)
+        if env is not None:
+            obs, next_obs = self._normalize_obs(obs, env), self._normalize_obs(next_obs, env)
+            rewards = self._normalize_reward(rewards, env)
         discounts = None
         if lengths is not None:
             rewards, discounts = self._n_step_returns(rewards, lengths)
 
+        # Nothing is copied: all arrays are the batch's own. On the CPU the shortest way, a third of what SB3's takes.
+        to_torch = th.from_numpy if self.device.type == "cpu" else functools.partial(self.to_torch, copy=False)
         return PrioritizedReplayBufferSamples(
-            observations=self._obs_to_torch(obs if env is None else self._normalize_obs(obs, env)),
-            actions=self.to_torch(_rows(self.actions, leaves), copy=False),
-            next_observations=self._obs_to_torch(next_obs if env is None else self._normalize_obs(next_obs, env)),
-            dones=self.to_torch(dones, copy=False),
-            rewards=self.to_torch(rewards, copy=False),
-            discounts=None if discounts is None else self.to_torch(discounts, copy=False),
-            weights=self.to_torch(weights.astype(np.float32).reshape(-1, 1), copy=False),
-            indices=ids,
+            self._map_obs(to_torch, obs),
+            to_torch(_rows(self.actions, leaves)),
+            self._map_obs(to_torch, next_obs),
+            to_torch(dones),
+            to_torch(rewards),
+            None if discounts is None else to_torch(discounts),
+            to_torch(weights),
+            ids,
         )
 
-    def _rows_of_obs(self, stored: Any, leaves: np.ndarray) -> Any:
-        return _rows(stored, leaves)
-
-    def _obs_to_torch(self, obs: Any) -> Any:
-        return self.to_torch(obs, copy=False)
+    def _map_obs(self, function: Callable[..., Any], obs: Any, *args: Any) -> Any:
+        """Apply a function to each array of observations."""
+        return function(obs, *args)
 
     def _relabel(self, obs: Any, next_obs: Any, rewards: np.ndarray, windows: np.ndarray, lengths: np.ndarray | None) -> None:
         """
@@ -449,11 +441,8 @@ class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  #
             raise NotImplementedError("optimize_memory_usage=True is not supported for Dict observation spaces")
         super().__init__(*args, **kwargs)
 
-    def _rows_of_obs(self, stored: Any, leaves: np.ndarray) -> Any:
-        return {key: _rows(array, leaves) for key, array in stored.items()}
-
-    def _obs_to_torch(self, obs: Any) -> Any:
-        return {key: self.to_torch(array, copy=False) for key, array in obs.items()}
+    def _map_obs(self, function: Callable[..., Any], obs: Any, *args: Any) -> Any:
+        return {key: function(array, *args) for key, array in obs.items()}
 
 
 class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer):  # type: ignore[misc]
@@ -675,6 +664,9 @@ def _read_batch(
     ids = np.empty(batch_size, np.int64)
     batch_rewards = np.empty((batch_size, n_steps), rewards.dtype)
     batch_dones = np.empty((batch_size, 1), dones.dtype)
+    for i in range(batch_size):
+        prefetch(dones, np.uint64(last[i]))
+        prefetch(rewards, np.uint64(windows[i, 0]))
     for i in range(batch_size):
         # From the cursor on, the transitions are of the previous lap.
         ids[i] = windows[i, 0] + lap_start - (rewards.size if windows[i, 0] >= cursor else 0)

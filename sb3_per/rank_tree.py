@@ -13,7 +13,8 @@ opened or closed, which takes many changes, moves the N / 256 entries of the dir
 
 import numpy as np
 
-from sb3_per.sum_tree import ALL_WRITTEN, SumTree, kernel, spread
+from sb3_per.kernels import kernel, prefetch
+from sb3_per.sum_tree import ALL_WRITTEN, SumTree, spread
 
 # Slots of a block, and words of 64 bits that tell which are taken. Small blocks make a long directory, whose entries
 # move when a block is opened or closed; long ones take longer to search.
@@ -139,7 +140,7 @@ def _remove(arrays: _Arrays, leaf: int) -> None:
 @kernel
 def _locate(arrays: _Arrays, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
-    Where priorities belong: position in the directory, the last whose bound is above; slot, the first that is not above.
+    Where priorities belong: block, the last in the directory whose bound is above; slot, the first that is not above.
 
     Two binary searches that move the whole batch one level at a time, so that their cache misses overlap.
     """
@@ -155,35 +156,42 @@ def _locate(arrays: _Arrays, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
                 found_positions[i] = there if bounds[there] > new[i] else found_positions[i]
         step //= 2
 
+    # Blocks keep their number where positions shift when another block is opened.
+    blocks, all_priorities = found_positions, priorities.reshape(-1)
+    for i in range(new.size):
+        blocks[i] = directory[found_positions[i]]
+        prefetch(all_priorities, np.uint64((blocks[i] + 1) * _BLOCK_SIZE - 1))
     step = _BLOCK_SIZE
     while step > 0:
         for i in range(new.size):
             there = found_slots[i] + step
             if there <= _BLOCK_SIZE:
-                above = priorities[directory[found_positions[i]], there - 1] > new[i]
+                above = all_priorities[blocks[i] * _BLOCK_SIZE + there - 1] > new[i]
                 found_slots[i] = there if above else found_slots[i]
+            prefetch(all_priorities, np.uint64(blocks[i] * _BLOCK_SIZE + found_slots[i] + step // 2 - 1))
         step //= 2
-    return found_positions, found_slots
+    return blocks, found_slots
 
 
 @kernel
-def _belongs(arrays: _Arrays, priority: float, position: int, slot: int) -> bool:
+def _belongs(arrays: _Arrays, priority: float, block: int, slot: int) -> bool:
     """Whether this is what :func:`_locate` would find now."""
-    priorities, _, _, directory, bounds, _, _, _, counters = arrays
+    priorities, _, _, _, bounds, _, positions, _, counters = arrays
+    position = positions[block]
     if position >= counters[_N_BLOCKS] or (position > 0 and bounds[position] <= priority):
         return False
     if position + 1 < counters[_N_BLOCKS] and bounds[position + 1] > priority:
         return False
-    block = directory[position]
     return (slot == 0 or priorities[block, slot - 1] > priority) and (
         slot == _BLOCK_SIZE or priorities[block, slot] <= priority
     )
 
 
 @kernel
-def _insert(arrays: _Arrays, leaf: int, priority: float, position: int, slot: int) -> None:
+def _insert(arrays: _Arrays, leaf: int, priority: float, block: int, slot: int) -> None:
     """Put a leaf where it belongs: behind all larger priorities and before all that are equal."""
-    priorities, leaves, taken, directory, bounds, sizes, _, slot_of, counters = arrays
+    priorities, leaves, taken, _, bounds, sizes, positions, slot_of, counters = arrays
+    position = positions[block]
     if sizes[position] == _BLOCK_SIZE:
         half = _BLOCK_SIZE // 2
         entry_priorities, entry_leaves = _entries(arrays, position)
@@ -191,11 +199,10 @@ def _insert(arrays: _Arrays, leaf: int, priority: float, position: int, slot: in
         bounds[position + 1] = entry_priorities[half]
         _lay_out(arrays, position, entry_priorities[:half], entry_leaves[:half])
         _lay_out(arrays, position + 1, entry_priorities[half:], entry_leaves[half:])
-        found_positions, found_slots = _locate(arrays, np.full(1, priority))
-        position, slot = found_positions[0], found_slots[0]
+        blocks, slots = _locate(arrays, np.full(1, priority))
+        block, slot = blocks[0], slots[0]
 
     # Nearest vacant slot, at or behind this one, or before it; what stands in between moves by one.
-    block = directory[position]
     behind, before = slot, slot - 1
     while (behind == _BLOCK_SIZE or _is_taken(taken, block, behind)) and (before == -1 or _is_taken(taken, block, before)):
         behind = min(behind + 1, _BLOCK_SIZE)
@@ -213,8 +220,27 @@ def _insert(arrays: _Arrays, leaf: int, priority: float, position: int, slot: in
     priorities[block, slot] = priority
     leaves[block, slot] = leaf
     slot_of[leaf] = block * _BLOCK_SIZE + slot
-    sizes[position] += 1
+    sizes[positions[block]] += 1
     counters[_N_LEAVES] += 1
+
+
+@kernel
+def _prefetch(arrays: _Arrays, changed: np.ndarray, blocks: np.ndarray, slots: np.ndarray) -> None:
+    """Have under way what :func:`_remove` and :func:`_insert` read, which take one leaf after the other."""
+    _, leaves, taken, _, _, _, positions, slot_of, _ = arrays
+    all_leaves, all_taken = leaves.reshape(-1), taken.reshape(-1)
+    for i in range(changed.size):
+        prefetch(slot_of, np.uint64(changed[i]))
+        prefetch(all_taken, np.uint64(blocks[i] * _N_WORDS))
+        prefetch(all_leaves, np.uint64(blocks[i] * _BLOCK_SIZE + slots[i]))
+    for i in range(changed.size):
+        block = max(slot_of[changed[i]], 0) // _BLOCK_SIZE
+        prefetch(all_taken, np.uint64(block * _N_WORDS))
+        prefetch(positions, np.uint64(block))
+        # Those that may move by a slot.
+        slot = blocks[i] * _BLOCK_SIZE + slots[i]
+        for neighbour in range(max(slot - 1, 0), min(slot + 2, all_leaves.size)):
+            prefetch(slot_of, np.uint64(all_leaves[neighbour]))
 
 
 @kernel
@@ -225,16 +251,16 @@ def _write(arrays: _Arrays, changed: np.ndarray, new: np.ndarray) -> int:
         if not (0 <= changed[i] < slot_of.size and 0.0 <= new[i]):  # a NaN fails the comparison as well
             return i
     # Where they belong before the first change; mostly that stays true.
-    found_positions, found_slots = _locate(arrays, new)
+    blocks, slots = _locate(arrays, new)
+    _prefetch(arrays, changed, blocks, slots)
     for i in range(changed.size):
         if slot_of[changed[i]] != _NONE:
             _remove(arrays, changed[i])
         if new[i] > 0.0:
-            position, slot = found_positions[i], found_slots[i]
-            if not _belongs(arrays, new[i], position, slot):
-                now_positions, now_slots = _locate(arrays, new[i : i + 1])
-                position, slot = now_positions[0], now_slots[0]
-            _insert(arrays, changed[i], new[i], position, slot)
+            if not _belongs(arrays, new[i], blocks[i], slots[i]):
+                now_blocks, now_slots = _locate(arrays, new[i : i + 1])
+                blocks[i], slots[i] = now_blocks[0], now_slots[0]
+            _insert(arrays, changed[i], new[i], blocks[i], slots[i])
     return ALL_WRITTEN
 
 
@@ -257,8 +283,11 @@ def _ranks(cumulative: np.ndarray, n_leaves: int, alpha: float, prefix_sums: np.
             guess = np.exp(min(value - offset, 700.0))
         else:
             guess = max((value - offset) * power, 0.0) ** (1.0 / power)
-        low, high = 0, n_leaves - 1
-        rank = int(min(max(guess - 0.5, 0.0), float(high)))
+        ranks[i] = int(min(max(guess - 0.5, 0.0), n_leaves - 1.0))
+        prefetch(cumulative, np.uint64(ranks[i]))
+    for i in range(ranks.size):
+        value = prefix_sums[i]
+        low, rank, high = 0, ranks[i], n_leaves - 1
         # Steps around the guess that double, and then a binary search in between: right wherever the guess was.
         step = 1
         while low < high:
@@ -298,21 +327,27 @@ def _leaves_at(arrays: _Arrays, ranks: np.ndarray) -> np.ndarray:
             n_before[i] = there if there <= n_blocks and ends[there - 1] <= ranks[i] else n_before[i]
         step //= 2
 
-    found = np.empty(ranks.size, np.int64)
+    # The rank in its block tells the word of bits, and that the slot; each is under way before it is read.
+    all_leaves, all_taken = leaves.reshape(-1), taken.reshape(-1)
+    blocks, found = n_before, np.empty(ranks.size, np.int64)
     for i in range(ranks.size):
         position = n_before[i]
-        block = directory[position]
-        n_left = ranks[i] - (ends[position] - sizes[position])
-        first_slot = 0
-        word = taken[block, 0]
-        while n_left >= _n_bits(word):
-            n_left -= _n_bits(word)
-            first_slot += 64
-            word = taken[block, first_slot // 64]
+        found[i] = ranks[i] - (ends[position] - sizes[position])
+        blocks[i] = directory[position]
+        prefetch(all_taken, np.uint64(blocks[i] * _N_WORDS))
+    for i in range(ranks.size):
+        word = np.uint64(blocks[i] * _N_WORDS)
+        n_left = found[i]
+        while n_left >= _n_bits(all_taken[word]):
+            n_left -= _n_bits(all_taken[word])
+            word += _ONE
+        bits = all_taken[word]
         for _ in range(n_left):
-            word &= word - _ONE  # without its lowest bit
-        slot = first_slot + _n_bits(~word & (word - _ONE))  # zeros below the lowest bit
-        found[i] = leaves[block, slot]
+            bits &= bits - _ONE  # without its lowest bit
+        found[i] = word * np.uint64(64) + np.uint64(_n_bits(~bits & (bits - _ONE)))  # zeros below the lowest bit
+        prefetch(all_leaves, np.uint64(found[i]))
+    for i in range(ranks.size):
+        found[i] = all_leaves[np.uint64(found[i])]
     return found
 
 

@@ -6,7 +6,6 @@ The two are one decision: drawing by ``|td|^alpha`` changes the expected gradien
 run, and knows nothing of storage, networks or algorithms.
 """
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import ClassVar
@@ -15,6 +14,7 @@ import numpy as np
 import torch as th
 from torch.nn import functional as F
 
+from sb3_per.kernels import kernel
 from sb3_per.rank_tree import RankTree
 from sb3_per.sum_tree import SumTree
 
@@ -23,21 +23,50 @@ from sb3_per.sum_tree import SumTree
 _LEAST_MASS = float(np.finfo(np.float64).tiny)
 _LARGEST_MASS = 1e290
 
+_LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
+
 DEFAULT_EPSILON = 1e-6
 DEFAULT_KAPPA = 1.0
 
-# Critic by critic: for the few columns of a batch, np.mean and its kin take several times as long.
-_REDUCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": lambda errors: functools.reduce(np.add, errors.T) / errors.shape[1],
-    "max": lambda errors: functools.reduce(np.maximum, errors.T),
-    "min": lambda errors: functools.reduce(np.minimum, errors.T),
-}
+# How the errors of several critics become one; the kernel knows them by their position.
+_REDUCTIONS = ("mean", "max", "min")
+_MEAN, _MAX = 0, 1
 
 _TENSOR_REDUCTIONS: dict[str, Callable[[th.Tensor], th.Tensor]] = {
     "mean": lambda errors: errors.mean(dim=1),
     "max": lambda errors: errors.amax(dim=1),
     "min": lambda errors: errors.amin(dim=1),
 }
+
+
+@kernel
+def _reduce(errors: np.ndarray, reduction: int) -> np.ndarray:
+    """One error per row."""
+    n_rows, n_critics = errors.shape
+    reduced = np.empty(n_rows)
+    for i in range(n_rows):
+        error = errors[i, 0]
+        for j in range(1, n_critics):
+            if reduction == _MEAN:
+                error += errors[i, j]
+            elif reduction == _MAX:
+                error = max(error, errors[i, j])
+            else:
+                error = min(error, errors[i, j])
+        reduced[i] = error / n_critics if reduction == _MEAN else error
+    return reduced
+
+
+@kernel
+def _importance_weights(masses: np.ndarray, beta: float) -> np.ndarray:
+    """(least mass / mass)^beta, as a column."""
+    least = masses.min()
+    weights = np.empty((masses.size, 1), np.float32)
+    for i in range(masses.size):
+        ratio = least / masses[i]
+        # A power of float32 takes half the time, but its base must not underflow.
+        weights[i, 0] = np.float32(ratio) ** np.float32(beta) if ratio > _LEAST_FLOAT32 else ratio**beta
+    return weights
 
 
 class PriorityScheme:
@@ -87,9 +116,8 @@ class PriorityScheme:
         :param abs_td_errors: ``|td|``, float64 of shape (batch_size, n_critics), in units of the value function
         :return: one error per transition, shape (batch_size,)
         """
-        if abs_td_errors.shape[1] == 1:
-            return abs_td_errors[:, 0]
-        return _REDUCTIONS[self.td_error_reduction](abs_td_errors)
+        reduced: np.ndarray = _reduce(abs_td_errors, _REDUCTIONS.index(self.td_error_reduction))
+        return reduced
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """
@@ -104,7 +132,10 @@ class PriorityScheme:
         :return: p^alpha, the unnormalised probability of being drawn, float64; always above 0 and finite.
             What :meth:`make_tree` takes
         """
-        mass: np.ndarray = np.power(np.minimum(np.maximum(priority, self._least), self._largest), self.alpha)
+        bounded = np.maximum(priority, self._least)
+        if self._largest < np.inf:
+            bounded = np.minimum(bounded, self._largest)
+        mass: np.ndarray = np.power(bounded, self.alpha)
         return mass
 
     def mass_of_new(self, max_priority: float) -> np.ndarray | float:
@@ -122,9 +153,9 @@ class PriorityScheme:
 
         :param masses: masses of the drawn transitions, float64 of shape (batch_size,)
         :param beta: exponent in [0, 1]
-        :return: weights in (0, 1], the largest exactly 1, float64 of shape (batch_size,)
+        :return: weights in (0, 1], the largest exactly 1, float32 of shape (batch_size, 1)
         """
-        weights: np.ndarray = np.power(masses.min() / masses, beta)
+        weights: np.ndarray = _importance_weights(masses, float(beta))
         return weights
 
     def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:

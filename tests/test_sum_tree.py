@@ -1,3 +1,4 @@
+import copy
 import pickle
 
 import numpy as np
@@ -194,4 +195,21 @@ def test_any_memory_layout(dtype):
 
 def test_memory_per_slot():
     tree = SumTree(1_000_000)
-    assert (tree._nodes.nbytes + tree._leaves.nbytes) / 1_000_000 <= 12
+    assert sum(array.nbytes for array in vars(tree).values() if isinstance(array, np.ndarray)) / 1_000_000 <= 9.2
+
+
+def test_siblings_share_a_cache_line():
+    """Of a new tree, of a copy and of one that was saved."""
+    for capacity in (1, 7, 1000):
+        tree = filled(np.arange(capacity) + 1.0)
+        for same in (tree, copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
+            assert same._sums.ctypes.data % 64 == 0
+            np.testing.assert_array_equal(same[:], np.arange(capacity) + 1.0)
+            assert same.total == tree.total
+
+
+def test_sums_that_overflow():
+    """No draw of what is not there, even where the sums have lost all meaning."""
+    tree = SumTree(100)
+    tree.update(np.arange(3, 90), np.finfo(np.float64).max)
+    assert ((tree.find([0.0, 1.0, 1e308, np.inf]) >= 0) & (tree.find([0.0, 1.0, 1e308, np.inf]) < 100)).all()
