@@ -5,13 +5,14 @@ It stands left of the algorithm, ``class PERSAC(PrioritizedOffPolicyMixin, SAC)`
 algorithm brings its gradient step, :meth:`PrioritizedOffPolicyMixin._gradient_step`.
 """
 
+import contextlib
 import copy
 import inspect
 import io
 import pathlib
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -115,7 +116,10 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         self._require_prioritized(type(buffer))
         # Dropout and batch norm behave differently while training.
         self.policy.set_training_mode(True)
-        self._update_learning_rate(self._optimizers())
+        optimizers = self._optimizers()
+        self._update_learning_rate(optimizers)
+        for optimizer in optimizers:
+            _step_together(optimizer)
         buffer.update_beta(self._current_progress_remaining)
 
         history: dict[str, list[th.Tensor]] = defaultdict(list)
@@ -318,12 +322,41 @@ def minimise(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: floa
     :param optimizer: of the parameters to change
     :param max_grad_norm: clip the norm of the gradient; ``None``: do not
     """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     optimizer.zero_grad()
     loss.backward()
     if max_grad_norm is not None:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         th.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
     optimizer.step()
+
+
+def _step_together(optimizer: th.optim.Optimizer) -> None:
+    """
+    Step all parameters in a few calls, not one after the other; the numbers are the same. By itself PyTorch does so on GPUs.
+
+    :param optimizer: left as it is where its constructor was told which way to go
+    """
+    for group in optimizer.param_groups:
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
+
+
+@contextlib.contextmanager
+def frozen(optimizer: th.optim.Optimizer) -> Iterator[None]:
+    """
+    What is computed in here has no gradient with respect to the parameters of an optimizer, but goes through them. The loss of
+    an actor leads through the critic, whose own gradient nobody uses then, and which takes half of the time on the way back.
+
+    :param optimizer: of the parameters to leave out
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
 
 
 def polyak_update(parameters: Iterable[th.Tensor], targets: Iterable[th.Tensor], tau: float) -> None:

@@ -11,6 +11,7 @@ import torch as th
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv, IdentityEnvBox, SimpleMultiObsEnv
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -66,6 +67,12 @@ CONFIGURATIONS = {
     "td3": (PERTD3, "MlpPolicy", lambda: "Pendulum-v1", {}),
     "td3-delay": (PERTD3, "MlpPolicy", lambda: "Pendulum-v1", dict(policy_delay=3, target_noise_clip=0.1, n_steps=3)),
     "td3-images": (PERTD3, "CnnPolicy", lambda: image_env(False), dict(policy_kwargs=dict(net_arch=[8]))),
+    "td3-shared-images": (
+        PERTD3,
+        "CnnPolicy",
+        lambda: image_env(False),
+        dict(policy_kwargs=dict(net_arch=[8], share_features_extractor=True)),
+    ),
     "td3-dict": (PERTD3, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=False), {}),
     "td3-normalized": (PERTD3, "MlpPolicy", lambda: normalized("Pendulum-v1"), {}),
     "ddpg": (PERDDPG, "MlpPolicy", lambda: "Pendulum-v1", {}),
@@ -183,6 +190,50 @@ def test_unit_weights_make_the_update_of_the_stock_parent(name, batch_size):
     for key, value in expected.items():
         if key.startswith("train/"):
             assert logged[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+
+
+@pytest.mark.parametrize("cls", [PERSAC, PERTD3, PERTQC, PERCrossQ])
+def test_the_loss_of_the_actor_has_no_gradient_for_the_critics(cls, monkeypatch):
+    """Nobody uses it, and it takes time; what the user has frozen stays frozen."""
+    model = filled_model(cls, "MlpPolicy", "Pendulum-v1", policy_delay=1) if cls in (PERTD3, PERCrossQ) else None
+    model = model or filled_model(cls, "MlpPolicy", "Pendulum-v1")
+    critic_parameters = list(model.critic.parameters())
+    trainable = [parameter.requires_grad for parameter in critic_parameters]
+    trained_by_user = critic_parameters[-1]
+    trained_by_user.requires_grad_(False)
+    trainable[-1] = False
+
+    gradients = []
+    step = model.actor.optimizer.step
+    clear = model.actor.optimizer.zero_grad
+
+    def clear_all() -> None:
+        model.critic.optimizer.zero_grad()
+        clear()
+
+    def look_and_step() -> None:
+        gradients.append([parameter.grad for parameter in critic_parameters])
+        step()
+
+    monkeypatch.setattr(model.actor.optimizer, "zero_grad", clear_all)
+    monkeypatch.setattr(model.actor.optimizer, "step", look_and_step)
+    model.train(gradient_steps=2, batch_size=8)
+    assert gradients == [[None] * len(critic_parameters)] * 2
+    assert [parameter.requires_grad for parameter in critic_parameters] == trainable
+
+
+@pytest.mark.parametrize("foreach, expected", [(None, True), (False, False), (True, True)])
+def test_optimizers_step_all_parameters_together(foreach, expected):
+    """Unless the user has said otherwise; optimizers that do not know of it are left alone."""
+    policy_kwargs = dict(SMALL, optimizer_kwargs=dict(foreach=foreach))
+    model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1", policy_kwargs=policy_kwargs)
+    model.train(gradient_steps=1, batch_size=8)
+    assert model.critic.optimizer.param_groups[0]["foreach"] is expected
+
+    policy_kwargs = dict(SMALL, optimizer_class=RMSpropTFLike)
+    model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", policy_kwargs=policy_kwargs)
+    model.train(gradient_steps=1, batch_size=8)
+    assert "foreach" not in model.policy.optimizer.param_groups[0]
 
 
 def one_update(model: Any, batch: Any) -> Any:

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 
 from sb3_per import SumTree
+from sb3_per.kernels import kernel, prefetch
 
 
 def run(program: str) -> str:
@@ -39,6 +40,7 @@ except RuntimeError:
 else:
     raise SystemExit("this numba caches without a locator: the test shows nothing")
 from sb3_per import SumTree
+from sb3_per.kernels import kernel, prefetch
 tree = SumTree(3)
 tree.update([0, 2], [1.0, 3.0])
 print(tree.find([0.5, 1.0]).tolist())
@@ -60,3 +62,18 @@ def test_in_forked_and_spawned_workers():
     for method in ("fork", "spawn"):
         with multiprocessing.get_context(method).Pool(2) as pool:
             assert pool.map(_draw_in_a_worker, range(2)) == expected
+
+
+def test_prefetch_changes_nothing_and_never_fails():
+    """It is a hint: also far outside of the array."""
+
+    @kernel
+    def hint(array: np.ndarray, index: np.uint64) -> None:
+        prefetch(array, index)
+
+    for dtype in (np.float32, np.float64, np.int32, np.uint64):
+        array = np.arange(10, dtype=dtype)
+        for index in (0, 9, 10, 10**6, 2**63):
+            hint(array, np.uint64(index))
+        np.testing.assert_array_equal(array, np.arange(10))
+    assert any("prefetch" in code.lower() for code in hint.inspect_llvm().values())

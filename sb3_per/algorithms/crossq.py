@@ -5,7 +5,7 @@ from sb3_contrib import CrossQ
 
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import minimise
+from sb3_per.off_policy import frozen, minimise
 
 
 class PERCrossQ(EntropyRegularizedMixin, CrossQ):
@@ -51,7 +51,8 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         log_prob = log_prob.reshape(-1, 1)
         self.actor.set_bn_training_mode(False)
         metrics.update(self._update_ent_coef(log_prob))
-        q_pi = th.cat(self.critic(batch.observations, actions_pi), dim=1).min(dim=1, keepdim=True).values
+        with frozen(self.critic.optimizer):
+            q_pi = th.cat(self.critic(batch.observations, actions_pi), dim=1).min(dim=1, keepdim=True).values
         actor_loss = (ent_coef * log_prob - q_pi).mean()
         minimise(actor_loss, self.actor.optimizer)
         return td_errors, {**metrics, "actor_loss": actor_loss}

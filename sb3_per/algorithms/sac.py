@@ -6,7 +6,7 @@ import torch as th
 from stable_baselines3 import SAC
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise, polyak_update
+from sb3_per.off_policy import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update
 
 
 class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
@@ -67,7 +67,9 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         critic_loss, td_errors = self._critic_loss(batch, next_actions, ent_coef * next_log_prob.reshape(-1, 1))
         minimise(critic_loss, self.critic.optimizer)
 
-        actor_loss = (ent_coef * log_prob - self._policy_value(batch, actions_pi)).mean()
+        with frozen(self.critic.optimizer):
+            value = self._policy_value(batch, actions_pi)
+        actor_loss = (ent_coef * log_prob - value).mean()
         minimise(actor_loss, self.actor.optimizer)
 
         if gradient_step % self.target_update_interval == 0:

@@ -4,7 +4,7 @@ import torch as th
 from stable_baselines3 import DDPG, TD3
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise, polyak_update
+from sb3_per.off_policy import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update
 
 
 class PERTD3(PrioritizedOffPolicyMixin, TD3):
@@ -36,7 +36,9 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         if self._n_updates % self.policy_delay != 0:
             return td_errors, {"critic_loss": critic_loss}
 
-        actor_loss = -self.critic.q1_forward(batch.observations, self.actor(batch.observations)).mean()
+        actions = self.actor(batch.observations)
+        with frozen(self.critic.optimizer):
+            actor_loss = -self.critic.q1_forward(batch.observations, actions).mean()
         minimise(actor_loss, self.actor.optimizer)
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.actor.parameters(), self.actor_target.parameters(), self.tau)
