@@ -5,7 +5,7 @@ STEPS ?= 5000
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: train test pytest lint type format doc clean
+.PHONY: train test pytest lint type format doc benchmark clean
 
 # Makes .venv and installs, once; again when what is to be installed has changed. Training needs less than developing.
 .venv/%: pyproject.toml constraints.txt
@@ -36,6 +36,10 @@ format: .venv/dev
 doc: .venv/dev
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
+
+# About ten minutes, on an otherwise idle machine.
+benchmark: .venv/benchmark
+	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/speed.py --out docs/benchmarks
 
 clean:
 	rm -rf .venv build dist *.egg-info docs/_build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,11 +4,11 @@ import numpy as np
 
 
 class PythonTree:
-    """A binary tree, one sample at a time, changes added along the path."""
+    """A binary tree, one sample at a time, changes added along the path. All masses are 1 at first."""
 
     def __init__(self, capacity: int):
         self.n_leaves = 1 << (capacity - 1).bit_length()
-        self.nodes = [0.0] * (2 * self.n_leaves)
+        self.nodes: list[float] = NumpyTree(capacity).nodes.tolist()
 
     def update(self, leaves: np.ndarray, masses: np.ndarray) -> None:
         """Walk up from every leaf."""
@@ -39,11 +39,16 @@ class PythonTree:
 
 
 class NumpyTree:
-    """A binary tree, the whole batch one level at a time, with NumPy."""
+    """A binary tree, the whole batch one level at a time, with NumPy. All masses are 1 at first."""
 
     def __init__(self, capacity: int):
         self.depth = (capacity - 1).bit_length()
-        self.nodes = np.zeros(2 << self.depth)
+        level = np.zeros(1 << self.depth)
+        level[:capacity] = 1.0
+        levels = [level]
+        while len(levels[0]) > 1:
+            levels.insert(0, levels[0].reshape(-1, 2).sum(axis=1))
+        self.nodes = np.concatenate([[0.0], *levels])
 
     def update(self, leaves: np.ndarray, masses: np.ndarray) -> None:
         """Recompute the parents of the batch, level by level."""

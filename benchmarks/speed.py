@@ -1,8 +1,9 @@
 """
-What prioritized replay costs, each figure as a ratio to a rival that is measured in turn with it, in this one process.
+What prioritized replay costs, each figure beside a rival that is measured in turn with it, in this one process.
 
-    python benchmarks/speed.py                # all rows, as a Markdown table
-    python benchmarks/speed.py --only rank    # rows whose key contains this
+    make benchmark                                      # everything, into docs/benchmarks
+    python benchmarks/speed.py --only sample            # the rows whose key contains this
+    python benchmarks/speed.py --only step --device cuda
 """
 
 import argparse
@@ -14,8 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
@@ -26,17 +28,26 @@ from gymnasium import spaces
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 
-from sb3_per import (
-    PERDQN,
-    PERSAC,
-    PERTD3,
-    PrioritizedDictReplayBuffer,
-    PrioritizedReplayBuffer,
-    SumTree,
-)
+from sb3_per import PERDQN, PERSAC, PERTD3, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, SumTree
 
 MILLION = 1_000_000
-Row = tuple[str, str, float, float]  # what, against, ratio, target
+BATCH_SIZE = 256
+ROUNDS = 9
+
+
+class Row(NamedTuple):
+    """One line of the table. ``figure`` is ours / theirs where there is a rival, which both are measured in seconds for."""
+
+    what: str
+    against: str
+    figure: float
+    target: float
+    ours: float | None = None
+    theirs: float | None = None
+
+
+class Absent(Exception):
+    """A rival that is not installed, or does not load."""
 
 
 def seconds(function: Callable[[], Any], repetitions: int) -> float:
@@ -47,10 +58,20 @@ def seconds(function: Callable[[], Any], repetitions: int) -> float:
     return (time.perf_counter() - start) / repetitions
 
 
-def ratio(ours: Callable[[], Any], theirs: Callable[[], Any], repetitions: int, rounds: int = 9) -> float:
+def compare(
+    what: str,
+    against: str,
+    target: float,
+    ours: Callable[[], Any],
+    theirs: Callable[[], Any],
+    repetitions: int,
+    rounds: int = ROUNDS,
+) -> Row:
     """Median over the rounds of ours / theirs, the two in turn."""
-    seconds(ours, max(repetitions // 10, 2)), seconds(theirs, max(repetitions // 10, 2))  # compiled and warm
-    return float(np.median([seconds(ours, repetitions) / seconds(theirs, repetitions) for _ in range(rounds)]))
+    for function in (ours, theirs):  # compiled and warm
+        seconds(function, max(repetitions // 10, 2))
+    times = np.array([(seconds(ours, repetitions), seconds(theirs, repetitions)) for _ in range(rounds)])
+    return Row(what, against, float(np.median(times[:, 0] / times[:, 1])), target, *np.median(times, axis=0).tolist())
 
 
 def box(*shape: int, dtype: Any = np.float32) -> spaces.Box:
@@ -85,87 +106,114 @@ def sample_and_update(buffer: PrioritizedReplayBuffer, batch_size: int, n_critic
     return run
 
 
-def buffer_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """`sample` and `update_priorities` together, against SB3's `sample` alone."""
-    size = 100_000 if quick else MILLION
+# ---- draw and update of a batch, by the tree alone
 
-    def row(name: str, cls: Any, rival: Any, size: int, obs: Any, act: Any, batch: int, target: float, **kwargs: Any) -> Row:
-        n_critics = 2 if batch == 256 else 1
-        ours = filled(cls(size, obs, act, device="cpu", **kwargs))
-        theirs = filled(rival(size, obs, act, device="cpu", **kwargs))
-        run = sample_and_update(ours, batch, n_critics)
-        return name, rival.__name__, ratio(run, lambda: theirs.sample(batch), 300), target
 
-    prioritized, mujoco, discrete = PrioritizedReplayBuffer, (box(17), box(6)), spaces.Discrete(2)
-    yield "sample 256", lambda: row("sample(256) + update, obs 17, act 6", prioritized, ReplayBuffer, size, *mujoco, 256, 0.65)
-    yield "sample 32", lambda: row("sample(32) + update, obs 4", prioritized, ReplayBuffer, size, box(4), discrete, 32, 0.80)
-    images = box(4, 84, 84, dtype=np.uint8)
-    n_images = 5_000 if quick else 50_000
-    yield "images", lambda: row("sample(32) + update, images", prioritized, ReplayBuffer, n_images, images, discrete, 32, 1.0)
-    goals = spaces.Dict({"observation": box(10), "achieved_goal": box(3), "desired_goal": box(3)})
-    yield (
-        "dict",
-        lambda: row(
-            "sample(256) + update, Dict", PrioritizedDictReplayBuffer, DictReplayBuffer, size, goals, box(4), 256, 1.0
-        ),
-    )
-    yield (
-        "n-step",
-        lambda: row("sample(256) + update, 3 steps", prioritized, NStepReplayBuffer, size, *mujoco, 256, 1.0, n_steps=3),
-    )
+def cycle(tree: Any) -> Callable[[], None]:
+    """Find and update, for the trees with our interface."""
+    masses = np.random.default_rng(0).random(BATCH_SIZE)
 
-    def rank() -> Row:
-        ours, theirs = (filled(prioritized(size, *mujoco, device="cpu", scheme=s)) for s in ("rank", "proportional"))
-        return (
-            "rank-based: sample(256) + update",
-            "proportional",
-            ratio(sample_and_update(ours, 256, 2), sample_and_update(theirs, 256, 2), 200),
-            5.0,
-        )
+    def run() -> None:
+        tree.update(tree.find(np.random.random_sample(BATCH_SIZE) * tree.total), masses)
 
-    yield "rank", rank
+    return run
+
+
+def our_tree(size: int) -> Callable[[], None]:
+    """This package."""
+    tree = SumTree(size)
+    tree.update(np.arange(size), np.ones(size))
+    return cycle(tree)
+
+
+def cpprb_tree(size: int) -> Callable[[], None]:
+    """cpprb, with one float field, which cannot be had with less."""
+    try:
+        import cpprb
+    except ImportError as error:
+        raise Absent(f"cpprb: {error}") from None
+    rival = cpprb.PrioritizedReplayBuffer(size, {"x": {}}, alpha=0.6)
+    rival.add(x=np.zeros(size), priorities=np.ones(size))
+    masses = np.random.default_rng(0).random(BATCH_SIZE)
+    return lambda: rival.update_priorities(rival.sample(BATCH_SIZE, beta=0.4)["indexes"], masses)
+
+
+def torchrl_tree(size: int) -> Callable[[], None]:
+    """The prioritized buffer of torchrl, with one float field."""
+    try:
+        from torchrl.data import LazyTensorStorage, PrioritizedReplayBuffer
+
+        rival = PrioritizedReplayBuffer(alpha=0.6, beta=0.4, storage=LazyTensorStorage(size), batch_size=BATCH_SIZE)
+    except (ImportError, RuntimeError) as error:  # the latter where its binary is for another torch
+        raise Absent(f"torchrl: {error}") from None
+    rival.extend(th.zeros(size))
+    priorities = th.rand(BATCH_SIZE)
+    return lambda: rival.update_priority(rival.sample(return_info=True)[1]["index"], priorities)
+
+
+TREES: dict[str, Callable[[int], Callable[[], None]]] = {
+    "SumTree": our_tree,
+    "NumPy level tree": lambda size: cycle(NumpyTree(size)),
+    "per-sample Python tree": lambda size: cycle(PythonTree(size)),
+    "cpprb": cpprb_tree,
+    "torchrl": torchrl_tree,
+}
 
 
 def tree_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
     """Find and update 256 leaves among a million."""
     size = 100_000 if quick else MILLION
-    rng = np.random.default_rng(0)
+    targets = {"NumPy level tree": 0.20, "cpprb": 0.12}
 
-    def cycle(tree: Any) -> Callable[[], None]:
-        masses = rng.random(256)
+    def row(rival: str) -> Row:
+        repetitions = 20 if "Python" in rival else 100
+        ours, theirs = our_tree(size), TREES[rival](size)
+        return compare(f"draw + update of {BATCH_SIZE}, tree", rival, targets.get(rival, np.nan), ours, theirs, repetitions)
 
-        def run() -> None:
-            tree.update(tree.find(np.random.random_sample(256) * tree.total), masses)
+    for rival in list(TREES)[1:]:
+        yield f"tree {rival}", lambda rival=rival: row(rival)  # type: ignore[misc]
 
-        return run
 
-    def row(rival: Any, repetitions: int, target: float) -> Row:
-        ours, theirs = SumTree(size), rival(size)
-        for tree in (ours, theirs):
-            tree.update(np.arange(size), np.ones(size))
-        return "find + update of 256", rival.__name__, ratio(cycle(ours), cycle(theirs), repetitions), target
+# ---- buffers
 
-    yield "tree numpy", lambda: row(NumpyTree, 200, 0.20)
-    yield "tree python", lambda: row(PythonTree, 20, float("nan"))
 
-    def cpprb_row() -> Row:
-        import cpprb
+def buffer_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """`sample` and `update_priorities` together, against SB3's `sample` alone."""
+    size = 100_000 if quick else MILLION
+    prioritized, mujoco, discrete = PrioritizedReplayBuffer, (box(17), box(6)), spaces.Discrete(2)
 
-        rival = cpprb.PrioritizedReplayBuffer(size, {"x": {}}, alpha=0.6)
-        rival.add(x=np.zeros(size), priorities=np.ones(size))
-        ours = SumTree(size)
-        ours.update(np.arange(size), np.ones(size))
-        masses = rng.random(256)
+    def row(name: str, cls: Any, rival: Any, size: int, obs: Any, act: Any, batch: int, target: float, **kwargs: Any) -> Row:
+        n_critics = 2 if batch == BATCH_SIZE else 1
+        ours = filled(cls(size, obs, act, device="cpu", **kwargs))
+        theirs = filled(rival(size, obs, act, device="cpu", **kwargs))
+        run = sample_and_update(ours, batch, n_critics)
+        return compare(f"sample({batch}) + update, {name}", rival.__name__, target, run, lambda: theirs.sample(batch), 300)
 
-        def run() -> None:
-            rival.update_priorities(rival.sample(256, beta=0.4)["indexes"], masses)
+    def of(*args: Any, **kwargs: Any) -> Callable[[], Row]:
+        return lambda: row(*args, **kwargs)
 
-        def ours_run() -> None:
-            ours.update(ours.draw(np.random.random_sample(256))[0], masses)
+    yield "sample 256", of("obs 17, act 6", prioritized, ReplayBuffer, size, *mujoco, 256, 0.65)
+    yield "sample 32", of("obs 4", prioritized, ReplayBuffer, size, box(4), discrete, 32, 0.80)
+    images, n_images = box(4, 84, 84, dtype=np.uint8), 5_000 if quick else 50_000
+    yield "images", of("images", prioritized, ReplayBuffer, n_images, images, discrete, 32, 1.0)
+    goals = spaces.Dict({"observation": box(10), "achieved_goal": box(3), "desired_goal": box(3)})
+    yield "dict", of("Dict", PrioritizedDictReplayBuffer, DictReplayBuffer, size, goals, box(4), 256, 1.0)
+    yield "n-step", of("3 steps", prioritized, NStepReplayBuffer, size, *mujoco, 256, 1.0, n_steps=3)
 
-        return "draw + update of 256", "cpprb, one float field", ratio(ours_run, run, 100), 0.12
+    def against_itself(what: str, against: str, target: float, ours: Any, theirs: Any) -> Row:
+        return compare(what, against, target, sample_and_update(ours, 256, 2), sample_and_update(theirs, 256, 2), 300)
 
-    yield "tree cpprb", cpprb_row
+    def rank() -> Row:
+        buffers = (filled(prioritized(size, *mujoco, device="cpu", scheme=scheme)) for scheme in ("rank", "proportional"))
+        return against_itself("sample(256) + update, rank-based", "proportional", 5.0, *buffers)
+
+    def scaling() -> Row:
+        sizes = (MILLION if quick else 10 * MILLION, 10_000)
+        buffers = (filled(prioritized(n, box(4), box(1), device="cpu")) for n in sizes)
+        return against_itself("sample(256) + update, 10M slots", "10k slots", 3.0, *buffers)
+
+    yield "rank", rank
+    yield "scaling", scaling
 
 
 def add_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
@@ -176,65 +224,35 @@ def add_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
         ours, theirs = (c(MILLION, *spaces_, device="cpu", n_envs=n_envs) for c in (PrioritizedReplayBuffer, ReplayBuffer))
         obs, actions = np.ones((n_envs, 17), np.float32), np.ones((n_envs, 6), np.float32)
         step = (obs, obs, actions, np.ones(n_envs), np.zeros(n_envs), [{}] * n_envs)
-        return (
-            f"add, {n_envs} environments",
-            "ReplayBuffer.add",
-            ratio(lambda: ours.add(*step), lambda: theirs.add(*step), 3000),
-            1.15,
-        )
+        what = f"add, {n_envs} environment{'s' * (n_envs > 1)}"
+        return compare(what, "ReplayBuffer", 1.15, lambda: ours.add(*step), lambda: theirs.add(*step), 3000)
 
     yield "add 1", lambda: row(1)
     yield "add 16", lambda: row(16)
 
 
-def training_rows(device: str) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """A gradient step with default networks, and a short run."""
-
-    def row(ours: Any, theirs: Any, env: str, target: float) -> Row:
-        models = []
-        for cls in (ours, theirs):
-            model = cls("MlpPolicy", env, buffer_size=100_000, learning_starts=2_000, seed=0, device=device)
-            models.append(model.learn(2_000))
-        steps = [lambda model=model: model.train(gradient_steps=1, batch_size=model.batch_size) for model in models]
-        return f"gradient step, {ours.__name__}", theirs.__name__, ratio(steps[0], steps[1], 100, rounds=15), target
-
-    yield "step sac", lambda: row(PERSAC, SAC, "Pendulum-v1", 1.00)
-    yield "step td3", lambda: row(PERTD3, TD3, "Pendulum-v1", 1.00)
-    yield "step dqn", lambda: row(PERDQN, DQN, "CartPole-v1", 1.02)
-
-
-def once_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """Whole runs, scaling, memory and start-up."""
-
-    def learn() -> Row:
-        def run(cls: Any) -> None:
-            cls("MlpPolicy", "Pendulum-v1", seed=0).learn(300 if quick else 5_000)
-
-        rounds = 1 if quick else 3
-        return "learn() of 5,000 steps", "SAC", ratio(lambda: run(PERSAC), lambda: run(SAC), 1, rounds=rounds), 1.02
-
-    def scaling() -> Row:
-        sizes = (10_000, MILLION if quick else 10 * MILLION)
-        small, large = (filled(PrioritizedReplayBuffer(n, box(4), box(1), device="cpu")) for n in sizes)
-        return (
-            "10M slots, sample + update",
-            "10k slots",
-            ratio(sample_and_update(large, 256, 2), sample_and_update(small, 256, 2), 300),
-            3.0,
-        )
+def memory_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """Memory that the tree takes."""
 
     def memory() -> Row:
-        tree = SumTree(MILLION)
-        n_bytes = sum(array.nbytes for array in vars(tree).values() if isinstance(array, np.ndarray))
-        return "tree memory, bytes per slot", "", n_bytes / MILLION, 17.0
+        n_bytes = sum(array.nbytes for array in vars(SumTree(MILLION)).values() if isinstance(array, np.ndarray))
+        return Row("tree memory at 1M slots, bytes per slot", "", n_bytes / MILLION, 17.0)
 
-    def started(program: str, cache: str) -> float:
-        """Median over 3 fresh processes of the time that the program prints."""
+    yield "memory", memory
+
+
+# ---- start
+
+
+def start_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """Fresh processes."""
+
+    def started(what: str, target: float, program: str, cache: str, n_runs: int = ROUNDS) -> Row:
+        """Median over fresh processes of the time that the program prints."""
         environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-        runs = [subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)]
-        runs += [subprocess.run(runs[0].args, env=environment, capture_output=True, text=True, check=True) for _ in range(3)]
-        times = [float(run.stdout) for run in runs]
-        return times[0] if "cold" in program else float(np.median(times[1:]))
+        command = [sys.executable, "-c", program]
+        runs = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(n_runs)]
+        return Row(what, "", float(np.median([float(run.stdout) for run in runs])), target)
 
     importing = "import time, torch, stable_baselines3\nt = time.time()\nimport sb3_per\nprint(time.time() - t)"
     sampling = """
@@ -248,12 +266,131 @@ buffer.sample(32)
 print(time.time() - t)
 """
     with tempfile.TemporaryDirectory() as cache:
-        yield "start cold", lambda: ("first sample, cold cache, seconds", "", started("# cold" + sampling, cache), 10.0)
-        yield "start warm", lambda: ("first sample, warm cache, seconds", "", started(sampling, cache), 0.3)
-        yield "start import", lambda: ("import after torch and SB3, seconds", "", started(importing, cache), 0.5)
-    yield "memory", memory
-    yield "scaling", scaling
+        # In this order: the first run fills the cache.
+        yield "start cold", lambda: started("first sample, cold cache, seconds", 10.0, sampling, cache, n_runs=1)
+        yield "start warm", lambda: started("first sample, warm cache, seconds", 0.3, sampling, cache)
+        yield "start import", lambda: started("import after torch and SB3, seconds", 0.5, importing, cache)
+
+
+# ---- training
+
+
+def training_rows(quick: bool, device: str) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """A gradient step with default networks, and a short run."""
+
+    def step(ours: Any, theirs: Any, env: str, target: float) -> Row:
+        models = []
+        for cls in (ours, theirs):
+            model = cls("MlpPolicy", env, buffer_size=100_000, learning_starts=2_000, seed=0, device=device)
+            models.append(model.learn(2_000))
+        steps = [lambda model=model: model.train(gradient_steps=1, batch_size=model.batch_size) for model in models]
+        what, against = f"gradient step, {ours.__name__}", f"{theirs.__name__} on {device}"
+        return compare(what, against, target, steps[0], steps[1], 100, rounds=3 if quick else 25)
+
+    yield "step sac", lambda: step(PERSAC, SAC, "Pendulum-v1", 1.00)
+    yield "step td3", lambda: step(PERTD3, TD3, "Pendulum-v1", 1.00)
+    yield "step dqn", lambda: step(PERDQN, DQN, "CartPole-v1", 1.02)
+
+    def learn() -> Row:
+        """The two runs in turn, in parts, so that both see the same moods of the machine."""
+        n_parts, n_steps = (3, 300) if quick else (10, 5_000)
+        models = [cls("MlpPolicy", "Pendulum-v1", seed=0, device=device) for cls in (PERSAC, SAC)]
+        times = np.empty((n_parts, 2))
+        for part in range(n_parts):
+            for i, model in enumerate(models):
+                times[part, i] = seconds(lambda: model.learn(n_steps // n_parts, reset_num_timesteps=False), 1)  # noqa: B023
+        figure = float(np.median(times[:, 0] / times[:, 1]))
+        return Row(f"learn() of {n_steps:,} steps, PERSAC", f"SAC on {device}", figure, 1.02, *times.sum(axis=0).tolist())
+
     yield "learn", learn
+
+
+# ---- cost against capacity
+
+
+def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
+    """Seconds by panel, rival and capacity; the rivals in turn at each capacity."""
+    capacities = [10**k for k in range(3, 5 if quick else 8)]
+    schemes = ("proportional", "rank")
+
+    def buffers(capacity: int) -> dict[str, Callable[[], Any]]:
+        spaces_ = (box(4), box(1))
+        ours = {s: filled(PrioritizedReplayBuffer(capacity, *spaces_, device="cpu", scheme=s)) for s in schemes}
+        stock = filled(ReplayBuffer(capacity, *spaces_, device="cpu"))
+        runs: dict[str, Callable[[], Any]] = {f"sb3_per, {s}": sample_and_update(ours[s], BATCH_SIZE, 2) for s in ours}
+        return {**runs, "SB3 ReplayBuffer (uniform, no update)": lambda: stock.sample(BATCH_SIZE)}
+
+    def trees(capacity: int) -> dict[str, Callable[[], Any]]:
+        found = {}
+        for name, make in TREES.items():
+            try:
+                found[name] = make(capacity)
+            except Absent:
+                continue
+        return found
+
+    panels: dict[str, dict[str, dict[int, float]]] = {}
+    for title, make in (
+        (f"draw + update of {BATCH_SIZE}, trees", trees),
+        (f"sample({BATCH_SIZE}) + update, buffers", buffers),
+    ):
+        panels[title] = {}
+        for capacity in capacities:
+            runs = make(capacity)
+            times: dict[str, list[float]] = {name: [] for name in runs}
+            for _ in range(ROUNDS):
+                for name, run in runs.items():
+                    repetitions = 5 if "Python" in name else 200
+                    seconds(run, repetitions // 5)  # its memory takes the place of the rival's in the caches
+                    times[name].append(seconds(run, repetitions))
+            for name in times:
+                panels[title].setdefault(name, {})[capacity] = float(np.median(times[name]))
+    return panels
+
+
+def draw(panels: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
+    """Log-log, one panel each."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(panels), figsize=(11, 4.5), sharey=True, layout="constrained")
+    for axis, (title, rivals) in zip(axes, panels.items(), strict=True):
+        for name, points in rivals.items():
+            axis.loglog(list(points), [1e6 * value for value in points.values()], marker="o", label=name)
+        axis.set(title=title, xlabel="capacity (transitions)")
+        axis.grid(True, which="major", alpha=0.3)
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel("time (µs)")
+    figure.savefig(path, dpi=120)
+
+
+# ---- report
+
+
+def machine() -> str:
+    """What this was measured on."""
+    processor = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").open() if "model name" in line), "")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    gpu = f", {th.cuda.get_device_name()}" if th.cuda.is_available() else ""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("stable-baselines3", "torch", "numpy", "numba"))
+    return (
+        f"{processor or platform.processor()}, {os.cpu_count()} cores, {memory:.0f} GB{gpu}, {platform.system()}, "
+        f"Python {platform.python_version()}, {packages}"
+    )
+
+
+def as_line(row: Row) -> str:
+    """Row of a Markdown table."""
+
+    def duration(value: float | None) -> str:
+        return "" if value is None else f"{value:.1f} s" if value > 1 else f"{1e6 * value:,.1f} µs"
+
+    verdict = "" if np.isnan(row.target) else "met" if row.figure <= row.target else "**missed**"
+    target = "" if np.isnan(row.target) else f"{row.target:.3g}"
+    cells = (row.what, row.against, duration(row.ours), duration(row.theirs), f"{row.figure:.3g}", target, verdict)
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -263,30 +400,37 @@ def main() -> None:
         "--only", default="", help="rows whose key contains this: sample, tree, add, step, start, learn, rank, ..."
     )
     parser.add_argument("--quick", action="store_true", help="small buffers and short runs, to try the script")
-    parser.add_argument("--device", default="cpu", help="of the networks in the gradient steps")
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--device", default="cpu", help="of the networks in the gradient steps and runs")
+    parser.add_argument("--out", type=Path, help="folder for speed.json, speed.md and speed.png")
     args = parser.parse_args()
 
     th.set_num_threads(2)
-    processor = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").open() if "model name" in line), "")
-    machine = f"{processor or platform.processor()}, {os.cpu_count()} cores, torch {th.__version__}, numpy {np.__version__}"
-    print(f"{machine}\n\n| what | against | figure | target | |\n|---|---|---|---|---|")
-    groups = (tree_rows, add_rows, buffer_rows, once_rows)
-    makers = (maker for makers in (*(group(args.quick) for group in groups), training_rows(args.device)) for maker in makers)
-    rows = []
+    groups = [group(args.quick) for group in (tree_rows, add_rows, buffer_rows, memory_rows, start_rows)]
+    makers = [maker for group in (*groups, training_rows(args.quick, args.device)) for maker in group]
+    lines = [f"{machine()}; medians of {ROUNDS} rounds or more.", ""]
+    lines += ["| what | against | ours | theirs | figure | target | |", "|---|---|---|---|---|---|---|"]
+    print("\n".join(lines))
+    rows, absent = [], []
     for key, maker in makers:
         if args.only not in key:
             continue
         try:
             rows.append(maker())
-        except ImportError as error:
-            print(f"| left out: {error} | | | | |")
+        except Absent as error:
+            absent.append(str(error))
             continue
-        name, rival, figure, target = rows[-1]
-        verdict = "" if np.isnan(target) else "met" if figure <= target else "**missed**"
-        print(f"| {name} | {rival} | {figure:.3g} | {target:.3g} | {verdict} |", flush=True)
-    if args.json:
-        args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
+        lines.append(as_line(rows[-1]))
+        print(lines[-1], flush=True)
+    lines += ["", *(f"Left out: {reason}" for reason in absent)]
+    print("\n".join(lines[len(lines) - len(absent) - 1 :]))
+
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        panels = curves(args.quick)
+        draw(panels, args.out / "speed.png")
+        results = {"machine": machine(), "rows": [row._asdict() for row in rows], "absent": absent, "seconds": panels}
+        (args.out / "speed.json").write_text(json.dumps(results, indent=1) + "\n")
+        (args.out / "speed.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

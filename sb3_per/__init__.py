@@ -12,6 +12,7 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedReplayBufferSamples,
 )
+from sb3_per.monitor import PriorityMonitor
 from sb3_per.off_policy import PrioritizedOffPolicyMixin
 from sb3_per.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
 from sb3_per.sum_tree import SumTree
@@ -33,6 +34,7 @@ __all__ = [
     "PrioritizedOffPolicyMixin",
     "PrioritizedReplayBuffer",
     "PrioritizedReplayBufferSamples",
+    "PriorityMonitor",
     "PriorityScheme",
     "Proportional",
     "RankBased",

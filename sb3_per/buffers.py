@@ -12,6 +12,7 @@ The buffers know neither formulas of priorities (``schemes``) nor algorithms.
 
 import copy
 import functools
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -44,6 +45,49 @@ class PrioritizedReplayBufferSamples(NamedTuple):
     weights: th.Tensor
     #: transition ids for ``update_priorities``, int64 of shape (batch_size,)
     indices: np.ndarray
+
+
+class DrawRecord:
+    """
+    How often each transition was drawn, and the newest batches. A few microseconds per batch; 12 bytes per slot.
+
+    :param capacity: number of slots, over all environments
+    :param n_batches: how many batches are kept
+    """
+
+    def __init__(self, capacity: int, n_batches: int = 100):
+        #: ids, weights, and the id that a new transition would have got, of the newest batches
+        self.batches: deque[tuple[np.ndarray, th.Tensor, int]] = deque(maxlen=n_batches)
+        self._counts = np.zeros(capacity, dtype=np.int32)
+        # The transition that a count is of: what takes its slot starts anew, without anything to do when it is added.
+        self._counted_ids = np.full(capacity, -1)
+
+    def add(self, ids: np.ndarray, weights: th.Tensor, next_id: int) -> None:
+        """
+        :param ids: of the drawn transitions, int64 of shape (batch_size,)
+        :param weights: importance-sampling weights, shape (batch_size, 1)
+        :param next_id: of the transition that is added next
+        """
+        _count(ids, self._counts, self._counted_ids)
+        self.batches.append((ids, weights, next_id))
+
+    def counts(self, ids: np.ndarray) -> np.ndarray:
+        """
+        :param ids: of transitions that are in the buffer, of any shape
+        :return: how often each was drawn, in the same shape
+        """
+        leaves = ids % len(self._counts)
+        return np.where(self._counted_ids[leaves] == ids, self._counts[leaves], 0)
+
+
+@kernel
+def _count(ids: np.ndarray, counts: np.ndarray, counted_ids: np.ndarray) -> None:
+    for i in range(ids.size):
+        leaf = ids[i] % counts.size
+        if counted_ids[leaf] != ids[i]:
+            counted_ids[leaf] = ids[i]
+            counts[leaf] = 0
+        counts[leaf] += 1
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -115,6 +159,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.beta = beta_start
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
+        #: counts the draws, if it is asked to, see :class:`~sb3_per.monitor.PriorityMonitor`
+        self.draw_record: DrawRecord | None = None
         # Calls of `sample`, for `beta_anneal_steps`.
         self._n_sampled = 0
         # `max_priority` and the mass that a new transition gets for it.
@@ -155,6 +201,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self._admit()
         masses: np.ndarray = self._tree[:].reshape(self.buffer_size, self.n_envs)
         return masses
+
+    @property
+    def transition_ids(self) -> np.ndarray:
+        """Id of the transition in every slot, -1 where there is none. int64 of shape (buffer_size, n_envs)."""
+        ids = self._lap_start + np.arange(self._capacity)
+        ids[self.pos * self.n_envs :] -= self._capacity
+        if not self.full:
+            ids[self.pos * self.n_envs :] = -1
+        return ids.reshape(self.buffer_size, self.n_envs)
 
     def add(
         self,
@@ -230,6 +285,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         else:
             weights = np.ones((batch_size, 1), np.float32)
         samples = self._gather(leaves, weights, env)
+        if self.draw_record is not None:
+            self.draw_record.add(samples.indices, samples.weights, self._next_id)
         if self.beta_anneal_steps is not None:
             self._n_sampled += 1
             self._anneal_beta(self._n_sampled / self.beta_anneal_steps)

@@ -142,13 +142,11 @@ def as_batch(values: Any, dtype: type) -> np.ndarray:
     return array
 
 
-def _aligned(array: np.ndarray) -> np.ndarray:
-    """The same, 1-D float64, where a cache line begins: siblings that lie across two lines make updates take twice as long."""
-    memory = np.zeros(array.size + _WIDTH)
+def _aligned_zeros(size: int) -> np.ndarray:
+    """Zeros, 1-D float64, that begin with a cache line: siblings across two lines make an update take twice as long."""
+    memory = np.zeros(size + _WIDTH)
     first = -memory.ctypes.data // memory.itemsize % _WIDTH
-    aligned = memory[first : first + array.size]
-    aligned[:] = array
-    return aligned
+    return memory[first : first + size]
 
 
 class SumTree:
@@ -173,11 +171,14 @@ class SumTree:
             sizes[-1] = n_parents * _WIDTH
             sizes.append(n_parents)
         # One level after the other, the root last; and where each begins.
-        self._sums = _aligned(np.zeros(sum(sizes)))
+        self._sums = _aligned_zeros(sum(sizes))
         self._starts = np.cumsum([0, *sizes[:-1]]).astype(np.uint64)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({name: _aligned(value) if name == "_sums" else value for name, value in state.items()})
+        vars(self).update(state)
+        if "_sums" in state:
+            self._sums = _aligned_zeros(len(state["_sums"]))
+            self._sums[:] = state["_sums"]
 
     def __len__(self) -> int:
         return self.capacity

@@ -1,0 +1,90 @@
+"""What prioritization does during a run, for TensorBoard. Knows buffers and callbacks, nothing of algorithms."""
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import TensorBoardOutputFormat
+
+from sb3_per.buffers import DrawRecord, PrioritizedReplayBuffer
+
+
+class PriorityMonitor(BaseCallback):
+    """
+    Writes to TensorBoard how the buffer is drawn from.
+
+    Histograms: ``per/priorities`` (the masses of all transitions that can be drawn), ``per/weights`` and ``per/age`` (of the
+    newest draws; age in transitions added since). Scalars: ``per/never_drawn``, share of the stored transitions that was not
+    drawn since it was stored, or since this callback began to count; ``per/buffer_effective_sample_size``, Kish's
+    (sum p)^2 / (N sum p^2) over the buffer, in (0, 1]: the share of it that the draws are spread over, 1 if they are uniform.
+
+    :param interval: time steps between two records
+    :param n_batches: how many of the newest batches the weights and ages are taken from
+    :param max_transitions: of a larger buffer, look at this many slots, evenly spaced
+    :param verbose: see ``BaseCallback``
+    :raises ValueError: for an interval below 1, or a model without prioritized buffer
+    """
+
+    def __init__(self, interval: int = 10_000, n_batches: int = 100, max_transitions: int = 100_000, verbose: int = 0):
+        super().__init__(verbose)
+        if interval < 1:
+            raise ValueError(f"interval must be at least 1, not {interval}")
+        self.interval = interval
+        self.n_batches = n_batches
+        self.max_transitions = max_transitions
+        self._last_record = 0
+
+    def _on_training_start(self) -> None:
+        buffer = getattr(self.model, "replay_buffer", None)
+        if not isinstance(buffer, PrioritizedReplayBuffer):
+            raise ValueError(f"PriorityMonitor needs a prioritized replay buffer, not {type(buffer).__name__}")
+        self._last_record = self.num_timesteps
+        if buffer.draw_record is None:
+            buffer.draw_record = DrawRecord(buffer.buffer_size * buffer.n_envs, self.n_batches)
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps - self._last_record >= self.interval:
+            self._last_record = self.num_timesteps
+            self._record()
+        return True
+
+    def _record(self) -> None:
+        writers = [form.writer for form in self.logger.output_formats if isinstance(form, TensorBoardOutputFormat)]
+        if not writers:
+            return
+        histograms, scalars = statistics(self.model.replay_buffer, self.max_transitions)  # type: ignore[attr-defined]
+        # Not through the logger, which writes when an episode ends, at another step.
+        for writer in writers:
+            for name, values in histograms.items():
+                writer.add_histogram(f"per/{name}", values, self.num_timesteps)
+            for name, value in scalars.items():
+                writer.add_scalar(f"per/{name}", value, self.num_timesteps)
+
+
+def statistics(
+    buffer: PrioritizedReplayBuffer, max_transitions: int | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """
+    :param buffer: a prioritized buffer; weights, ages and draws need its ``draw_record``
+    :param max_transitions: look at so many slots at most, evenly spaced; ``None``: at all
+    :return: by name, samples of distributions and single numbers, see :class:`PriorityMonitor`; without those that nothing is
+        known of yet
+    """
+    histograms: dict[str, np.ndarray] = {}
+    scalars: dict[str, float] = {}
+    priorities = buffer.priorities.reshape(-1)
+    every = 1 if max_transitions is None else -(-priorities.size // max_transitions)
+    slots = np.arange(0, priorities.size, every)
+    slots = slots[priorities[slots] > 0.0]
+    if slots.size:
+        histograms["priorities"] = masses = priorities[slots]
+        # In units of the largest, whose square need not be a number.
+        relative = masses / masses.max()
+        scalars["buffer_effective_sample_size"] = float(relative.sum() ** 2 / np.square(relative).sum() / masses.size)
+    record = buffer.draw_record
+    if record is not None and record.batches:
+        histograms["weights"] = th.cat([weights for _, weights, _ in record.batches]).flatten().cpu().numpy()
+        histograms["age"] = np.concatenate([next_id - 1 - ids for ids, _, next_id in record.batches])
+        if slots.size:
+            ids = buffer.transition_ids.reshape(-1)[slots]
+            scalars["never_drawn"] = float(np.mean(record.counts(ids) == 0))
+    return histograms, scalars

@@ -1,0 +1,133 @@
+"""
+RL Zoo with the prioritized algorithms: registers them, and hands over to the Zoo's own scripts.
+
+    python -m sb3_per.zoo train --algo per_sac --env Pendulum-v1
+    python -m sb3_per.zoo enjoy --algo per_sac --env Pendulum-v1 -f logs/
+
+Every option is the Zoo's. It knows nothing of training; the extra ``zoo`` of this package installs what it needs.
+"""
+
+import argparse
+import functools
+import importlib
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+
+import sb3_per
+
+ALGORITHMS: dict[str, Any] = {
+    "per_sac": sb3_per.PERSAC,
+    "per_td3": sb3_per.PERTD3,
+    "per_ddpg": sb3_per.PERDDPG,
+    "per_dqn": sb3_per.PERDQN,
+    "per_qrdqn": sb3_per.PERQRDQN,
+    "per_tqc": sb3_per.PERTQC,
+    "per_crossq": sb3_per.PERCrossQ,
+}
+
+# Our name, and the Zoo's module and function; a module without a function runs as a script.
+SCRIPTS: dict[str, tuple[str, str | None]] = {
+    "train": ("rl_zoo3.train", "train"),
+    "enjoy": ("rl_zoo3.enjoy", "enjoy"),
+    "record_video": ("rl_zoo3.record_video", None),
+    "plot": ("rl_zoo3.plots", "plot_train"),
+    "plot_train": ("rl_zoo3.plots", "plot_train"),
+    "all_plots": ("rl_zoo3.plots", "all_plots"),
+    "plot_from_file": ("rl_zoo3.plots", "plot_from_file"),
+}
+
+# These play a saved model: as for its own algorithms, the Zoo need not allocate the replay buffer.
+_PLAYERS = ("enjoy", "record_video")
+
+
+def config_path(algo: str) -> Path:
+    """
+    :param algo: name of an algorithm, e.g. ``"per_sac"``
+    :return: the hyperparameter file that comes with this package
+    """
+    here = Path(__file__).resolve().parent
+    folders = (here / "configs", here.parents[1] / "zoo_configs")  # installed; in the repository
+    return next(folder for folder in folders if folder.is_dir()) / f"{algo}.yml"
+
+
+def register() -> None:
+    """
+    Make the algorithms known to the Zoo: by name, to the tuner, and their classes to the strings of its YAML files, e.g.
+    ``replay_buffer_class: PrioritizedHerReplayBuffer``.
+    """
+    from rl_zoo3 import exp_manager, hyperparams_opt, utils
+
+    from sb3_per.zoo import tuning
+
+    utils.ALGOS.update(ALGORITHMS)
+    hyperparams_opt.HYPERPARAMS_SAMPLER.update({algo: functools.partial(tuning.sample, algo) for algo in ALGORITHMS})
+    hyperparams_opt.HYPERPARAMS_CONVERTER.update({algo: functools.partial(tuning.convert, algo) for algo in ALGORITHMS})
+    # The Zoo evaluates those strings among the names of this module.
+    vars(exp_manager).update({name: getattr(sb3_per, name) for name in sb3_per.__all__})
+    _register_minatar()
+
+
+def _register_minatar() -> None:
+    """MinAtar does not register its environments when it is imported, which is all that the Zoo's ``--gym-packages`` does."""
+    try:
+        from minatar.gym import register_envs
+    except ImportError:
+        return
+    if "MinAtar/Breakout-v1" not in gym.registry:
+        register_envs()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """
+    Run one of the Zoo's scripts with the prioritized algorithms.
+
+    :param arguments: name of the script and its options; ``None``: those of the command line
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser("python -m sb3_per.zoo", description="RL Zoo with prioritized experience replay")
+    parser.add_argument("script", choices=SCRIPTS, help="the Zoo's script; its own options follow, see SCRIPT --help")
+    script = parser.parse_args(arguments[:1]).script
+    options = arguments[1:]
+
+    register()
+    if script == "train":
+        options = _with_config(options)
+    command_line, sys.argv = sys.argv, [f"{parser.prog} {script}", *options]
+    from rl_zoo3.utils import ALGOS
+
+    try:
+        if script in _PLAYERS:
+            ALGOS.update({algo: _player(cls) for algo, cls in ALGORITHMS.items()})
+        module, function = SCRIPTS[script]
+        if function is None:
+            runpy.run_module(module, run_name="__main__")
+        else:
+            getattr(importlib.import_module(module), function)()
+    finally:
+        sys.argv = command_line
+        ALGOS.update(ALGORITHMS)
+
+
+def _with_config(options: list[str]) -> list[str]:
+    """
+    :param options: of the Zoo's ``train``
+    :return: the same, with our hyperparameter file if the algorithm is ours and no file is named
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--algo")
+    parser.add_argument("-conf", "--conf-file")
+    known, _ = parser.parse_known_args(options)
+    if known.algo in ALGORITHMS and known.conf_file is None:
+        return [*options, "--conf-file", str(config_path(known.algo))]
+    return options
+
+
+def _player(cls: Any) -> Any:
+    """Stands in for an algorithm where the Zoo only loads it."""
+    return SimpleNamespace(load=functools.partial(cls.load, buffer_size=1, optimize_memory_usage=False))

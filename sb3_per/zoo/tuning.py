@@ -1,0 +1,63 @@
+"""
+What Optuna tries for the prioritized algorithms: what RL Zoo tries for their stock classes, and the settings of the buffer.
+
+The Zoo knows a trial by its parameters alone, and puts the converted ones in place of whole entries of the hyperparameter
+file. So that nothing of ``replay_buffer_kwargs`` is lost, what is not tuned travels as a parameter with a single choice.
+"""
+
+import json
+from typing import Any
+
+from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
+
+# The stock class whose search space the Zoo has; it has none for CrossQ, which is SAC without target networks.
+_STOCK = {"per_crossq": "sac"}
+
+# Parameters of a trial that belong into `replay_buffer_kwargs`.
+_BUFFER_SETTINGS = ("scheme", "alpha", "beta_start", "n_sampled_goal", "goal_selection_strategy")
+_KEPT = "kept_replay_buffer_kwargs"
+
+
+def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param algo: name of a prioritized algorithm
+    :param trial: trial of Optuna
+    :param n_actions: dimensions of the action space
+    :param n_envs: number of environments
+    :param additional_args: the Zoo's; ``"her_kwargs"`` are the ``replay_buffer_kwargs`` of the hyperparameter file
+    :return: hyperparameters
+    :raises TypeError: for settings of the buffer that cannot be written as JSON, e.g. a scheme object
+    """
+    # Values of the file that the trial does not replace; LAP's kappa, for one, belongs to the environment.
+    kept = {name: value for name, value in additional_args["her_kwargs"].items() if name not in _BUFFER_SETTINGS}
+    kept = json.loads(trial.suggest_categorical(_KEPT, [json.dumps(kept, sort_keys=True)]))
+    # LAP replaces the loss of a scalar TD error, which quantile regression does not have.
+    schemes = ["proportional", "rank"] if algo in ("per_qrdqn", "per_tqc") else ["proportional", "rank", "lap"]
+    tuned = {
+        "scheme": trial.suggest_categorical("scheme", schemes),
+        "alpha": trial.suggest_float("alpha", 0.2, 0.9),
+        "beta_start": trial.suggest_float("beta_start", 0.2, 1.0),
+    }
+    # The Zoo recognises SB3's own class only.
+    additional_args["using_her_replay_buffer"] = "goal_selection_strategy" in additional_args["her_kwargs"]
+    stock = _STOCK.get(algo, algo.removeprefix("per_"))
+    hyperparams = HYPERPARAMS_SAMPLER[stock](trial, n_actions, n_envs, additional_args)
+    goals = hyperparams.pop("replay_buffer_kwargs", {})
+    return _without_unknown(algo, {**hyperparams, "replay_buffer_kwargs": {**goals, **kept, **tuned}})
+
+
+def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param algo: name of a prioritized algorithm
+    :param params: parameters of a finished trial
+    :return: hyperparameters, as :func:`sample` gave them
+    """
+    params = dict(params)
+    kept = json.loads(params.pop(_KEPT, "{}"))
+    settings = {name: params.pop(name) for name in _BUFFER_SETTINGS if name in params}
+    return _without_unknown(algo, {**convert_offpolicy_params(params), "replay_buffer_kwargs": {**kept, **settings}})
+
+
+def _without_unknown(algo: str, hyperparams: dict[str, Any]) -> dict[str, Any]:
+    """CrossQ has no target network to average over."""
+    return {name: value for name, value in hyperparams.items() if not (algo == "per_crossq" and name == "tau")}
