@@ -1,7 +1,8 @@
 # Two commands do everything on a fresh machine: `make train` and `make test`.
 ALGO ?= per_sac
 ENV ?= Pendulum-v1
-STEPS ?= 5000
+# -1: as many as the hyperparameter file says
+STEPS ?= -1
 PYTHON ?= python3
 BIN = .venv/bin
 
@@ -13,8 +14,9 @@ BIN = .venv/bin
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[$*]'
 	touch $@
 
-train: .venv/extra
-	$(BIN)/python examples/train.py --algo $(ALGO) --env $(ENV) --steps $(STEPS)
+train: .venv/zoo
+	$(BIN)/python -m sb3_per.zoo train --algo $(ALGO) --env $(ENV) -n $(STEPS) -f runs --eval-freq 1000 --eval-episodes 10
+	$(BIN)/python -m sb3_per.zoo enjoy --algo $(ALGO) --env $(ENV) -f runs --no-render -n 5000 --load-best
 
 test: lint type pytest
 

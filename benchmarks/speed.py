@@ -28,7 +28,15 @@ from gymnasium import spaces
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 
-from sb3_per import PERDQN, PERSAC, PERTD3, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, SumTree
+from sb3_per import (
+    PERDQN,
+    PERSAC,
+    PERTD3,
+    PrioritizedDictReplayBuffer,
+    PrioritizedReplayBuffer,
+    PriorityMonitor,
+    SumTree,
+)
 
 MILLION = 1_000_000
 BATCH_SIZE = 256
@@ -303,6 +311,35 @@ def training_rows(quick: bool, device: str) -> Iterator[tuple[str, Callable[[], 
         return Row(f"learn() of {n_steps:,} steps, PERSAC", f"SAC on {device}", figure, 1.02, *times.sum(axis=0).tolist())
 
     yield "learn", learn
+
+    def monitor() -> Row:
+        """The cheapest gradient step, and the default interval."""
+        n_steps, spent = 4_000 if quick else 20_000, 0.0
+
+        def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any) -> Any:
+                nonlocal spent
+                start = time.perf_counter()
+                result = function(*args)
+                spent += time.perf_counter() - start
+                return result
+
+            return run
+
+        class Timed(PriorityMonitor):
+            def _on_training_start(self) -> None:
+                super()._on_training_start()
+                record = self.model.replay_buffer.draw_record
+                record.add = timed(record.add)
+
+        with tempfile.TemporaryDirectory() as log:
+            model = PERDQN("MlpPolicy", "CartPole-v1", seed=0, device=device, tensorboard_log=log)
+            callback = Timed(interval=2_000 if quick else 10_000)
+            callback._on_step = timed(callback._on_step)  # type: ignore[method-assign]
+            total = seconds(lambda: model.learn(n_steps, callback=callback), 1)
+        return Row("PriorityMonitor, share of the time of learn(), PERDQN", "", spent / total, 0.01)
+
+    yield "monitor", monitor
 
 
 # ---- cost against capacity

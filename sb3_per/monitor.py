@@ -19,7 +19,7 @@ class PriorityMonitor(BaseCallback):
 
     :param interval: time steps between two records
     :param n_batches: how many of the newest batches the weights and ages are taken from
-    :param max_transitions: of a larger buffer, look at this many slots, evenly spaced
+    :param max_transitions: of a fuller buffer, look at this many transitions, evenly spaced
     :param verbose: see ``BaseCallback``
     :raises ValueError: for an interval below 1, or a model without prioritized buffer
     """
@@ -65,16 +65,16 @@ def statistics(
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """
     :param buffer: a prioritized buffer; weights, ages and draws need its ``draw_record``
-    :param max_transitions: look at so many slots at most, evenly spaced; ``None``: at all
+    :param max_transitions: look at so many transitions at most, evenly spaced; ``None``: at all
     :return: by name, samples of distributions and single numbers, see :class:`PriorityMonitor`; without those that nothing is
         known of yet
     """
     histograms: dict[str, np.ndarray] = {}
     scalars: dict[str, float] = {}
     priorities = buffer.priorities.reshape(-1)
-    every = 1 if max_transitions is None else -(-priorities.size // max_transitions)
-    slots = np.arange(0, priorities.size, every)
-    slots = slots[priorities[slots] > 0.0]
+    slots = np.flatnonzero(priorities)
+    if max_transitions is not None:
+        slots = slots[:: max(-(-slots.size // max_transitions), 1)]
     if slots.size:
         histograms["priorities"] = masses = priorities[slots]
         # In units of the largest, whose square need not be a number.

@@ -36,9 +36,10 @@ def plot_buffer(buffer: PrioritizedReplayBuffer, n_bins: int = 50) -> Any:
     middles = [float(np.mean(ages[group])) for group in groups]
     for axis, (title, values, scale) in zip(axes, panels, strict=True):
         quantiles = np.array([np.quantile(values[group], (0.05, 0.25, 0.5, 0.75, 0.95)) for group in groups])
-        axis.fill_between(middles, quantiles[:, 0], quantiles[:, 4], alpha=0.2, linewidth=0, label="90% of the transitions")
-        axis.fill_between(middles, quantiles[:, 1], quantiles[:, 3], alpha=0.4, linewidth=0, label="half of them")
-        axis.plot(middles, quantiles[:, 2], label="median")
+        axis.plot(middles, quantiles[:, 2], color="C0", label="median")
+        for low, high, alpha, label in ((1, 3, 0.4, "half of the transitions"), (0, 4, 0.2, "90% of them")):
+            band = (quantiles[:, low], quantiles[:, high])
+            axis.fill_between(middles, *band, color="C0", alpha=alpha, linewidth=0, label=label)
         axis.set(xlabel="age (transitions added since)", ylabel=title, yscale=scale)
         axis.legend()
     return figure

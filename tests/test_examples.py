@@ -1,38 +1,91 @@
-"""The examples run, in a short form."""
+"""The examples run to their end, in a short form."""
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from stable_baselines3 import DQN, SAC
+from stable_baselines3 import SAC, TD3
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py") if not path.stem.endswith("_env"))
+
+# What each script shows on the terminal, and which files it leaves.
+PROMISES: dict[str, tuple[list[str], list[str]]] = {
+    "atari": (["effective_sample_size"], ["atari.zip"]),
+    "continue_run": (["saved:  300 steps", "loaded: 300 steps", "end:    600 steps"], ["continue_run_buffer.pkl"]),
+    "double_dqn": (["mean return"], ["double_dqn.zip"]),
+    "from_sac": (["300 transitions in a PrioritizedReplayBuffer", "PERSAC, 600 steps"], ["from_sac_buffer.pkl"]),
+    "her_bit_flipping": (["success rate"], []),
+    "lap_td3": (["mean return"], ["lap_td3.zip"]),
+    "own_algorithm": ([" loss ", "max_priority", "effective_sample_size"], []),
+    "own_scheme": ([" critic_loss ", "max_priority", "effective_sample_size"], []),
+    "pairs_trading": (["SAC: mean return", "PERSAC: mean return", "rule: mean return"], ["pairs_trading.png"]),
+    "swap_import": (["mean return"], ["swap_import.zip"]),
+    "tune_with_zoo": (["Number of finished trials:  2"], ["zoo"]),
+}
 
 
-@pytest.mark.parametrize("algo, env, stock", [("per_sac", "Pendulum-v1", SAC), ("per_dqn", "CartPole-v1", DQN)])
-def test_train(algo, env, stock, tmp_path):
-    """What `make train` runs: evaluated before and after, saved, drawn, and said where."""
-    command = [sys.executable, EXAMPLES / "train.py", "--algo", algo, "--env", env, "--steps", "400", "--episodes", "2"]
-    done = subprocess.run([*command, "--out", tmp_path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    folder = tmp_path / f"{algo}_{env}"
-    for name in ("model.zip", "monitor.csv", "learning_curve.png"):
-        assert str(folder / name) in done.stdout
-        assert (folder / name).stat().st_size > 0
-    assert (folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
-    for label in ("before:", "after:"):
-        assert label in done.stdout
-    stock.load(folder / "model.zip")
+def goes_on_where_it_was(results: dict[str, Any]) -> None:
+    buffer = results["model"].replay_buffer
+    assert buffer._n_added == 600
+    n_batches = 600 - 100  # from learning_starts on
+    assert buffer.beta == pytest.approx(0.4 + 0.6 * n_batches / 600, abs=0.01)
 
 
-@pytest.mark.parametrize("script, key", [("own_scheme.py", "critic_loss"), ("own_algorithm.py", "loss")])
-def test_own(script, key):
-    """A user's own scheme and a user's own algorithm train, and log like all others."""
-    done = subprocess.run([sys.executable, EXAMPLES / script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for name in (key, "max_priority", "effective_sample_size"):
-        assert f" {name} " in done.stdout
-    source = (EXAMPLES / script).read_text()
+def has_a_picture_of_the_learning_curves(results: dict[str, Any]) -> None:
+    ours, theirs, rule = results["axes"].get_lines()
+    for line in (ours, theirs):
+        assert len(line.get_xdata()) == 10
+        assert np.isfinite(line.get_ydata()).all()
+    assert rule.get_ydata()[0] > 0
+
+
+CHECKS = {
+    "continue_run": goes_on_where_it_was,
+    "lap_td3": lambda results: TD3.load("runs/lap_td3"),
+    "pairs_trading": has_a_picture_of_the_learning_curves,
+    "swap_import": lambda results: SAC.load("runs/swap_import"),
+}
+
+
+@pytest.fixture
+def short(tmp_path, monkeypatch):
+    """In short form, in a folder of its own; scripts import what lies beside them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SB3_PER_SHORT", "1")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return lambda script: runpy.run_path(str(EXAMPLES / f"{script}.py"), run_name="__main__")
+
+
+def test_every_script_is_known():
+    assert sorted(PROMISES) == SCRIPTS
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_example(script, short, capsys, tmp_path):
+    results = short(script)
+    shown, files = PROMISES[script]
+    output = capsys.readouterr().out
+    for text in shown:
+        assert text in output
+    for name in files:
+        file = tmp_path / "runs" / name
+        assert file.is_dir() or file.stat().st_size > 0
+    CHECKS.get(script, lambda results: None)(results)
+    assert len((EXAMPLES / f"{script}.py").read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("script", ["own_scheme", "own_algorithm"])
+def test_what_is_your_own_is_short(script):
+    source = (EXAMPLES / f"{script}.py").read_text()
     class_lines = source[source.index("\nclass ") :].split("\n\n\nmodel")[0].strip().splitlines()
     assert len(class_lines) < 30
+
+
+def test_atari_says_what_is_missing(short, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # what an import finds then is an ImportError
+    with pytest.raises(SystemExit, match="pip install"):
+        short("atari")

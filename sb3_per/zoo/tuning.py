@@ -10,6 +10,8 @@ from typing import Any
 
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
+from sb3_per.schemes import PriorityScheme
+
 # The stock class whose search space the Zoo has; it has none for CrossQ, which is SAC without target networks.
 _STOCK = {"per_crossq": "sac"}
 
@@ -26,8 +28,11 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
     :param n_envs: number of environments
     :param additional_args: the Zoo's; ``"her_kwargs"`` are the ``replay_buffer_kwargs`` of the hyperparameter file
     :return: hyperparameters
-    :raises TypeError: for settings of the buffer that cannot be written as JSON, e.g. a scheme object
+    :raises ValueError: for a scheme object in the hyperparameter file, which brings its own settings
+    :raises TypeError: for other settings of the buffer that cannot be written as JSON
     """
+    if isinstance(additional_args["her_kwargs"].get("scheme"), PriorityScheme):
+        raise ValueError(f"Tuning chooses among named schemes, and cannot replace {additional_args['her_kwargs']['scheme']}")
     # Values of the file that the trial does not replace; LAP's kappa, for one, belongs to the environment.
     kept = {name: value for name, value in additional_args["her_kwargs"].items() if name not in _BUFFER_SETTINGS}
     kept = json.loads(trial.suggest_categorical(_KEPT, [json.dumps(kept, sort_keys=True)]))
@@ -55,6 +60,9 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
     params = dict(params)
     kept = json.loads(params.pop(_KEPT, "{}"))
     settings = {name: params.pop(name) for name in _BUFFER_SETTINGS if name in params}
+    if params.get("noise_type", "none") is None:
+        # The Zoo would hand them to the constructor.
+        del params["noise_type"], params["noise_std"]
     return _without_unknown(algo, {**convert_offpolicy_params(params), "replay_buffer_kwargs": {**kept, **settings}})
 
 

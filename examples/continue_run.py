@@ -1,0 +1,35 @@
+"""
+Stop a run and go on with it later: priorities, ids, beta and the largest priority are where they were.
+
+    python examples/continue_run.py
+"""
+
+import os
+
+import gymnasium as gym
+
+from sb3_per import PERSAC
+
+STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 5_000
+os.makedirs("runs", exist_ok=True)
+
+model = PERSAC(
+    "MlpPolicy",
+    "Pendulum-v1",
+    # By default beta reaches 1 at the end of learn(). A run in two parts counts the drawn batches of both instead.
+    replay_buffer_kwargs=dict(beta_anneal_steps=2 * STEPS),
+    learning_rate=1e-3,
+    buffer_size=10_000,
+    seed=0,
+)
+model.learn(STEPS)
+model.save("runs/continue_run")
+model.save_replay_buffer("runs/continue_run_buffer")
+print(f"saved:  {model.num_timesteps} steps, beta {model.replay_buffer.beta:.3f}")
+
+model = PERSAC.load("runs/continue_run", env=gym.make("Pendulum-v1"))
+model.load_replay_buffer("runs/continue_run_buffer")
+print(f"loaded: {model.num_timesteps} steps, beta {model.replay_buffer.beta:.3f}")
+
+model.learn(STEPS, reset_num_timesteps=False)
+print(f"end:    {model.num_timesteps} steps, beta {model.replay_buffer.beta:.3f}")

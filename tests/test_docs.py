@@ -1,0 +1,227 @@
+"""README and documentation hold: every block of Python runs, every command works or names what exists."""
+
+import re
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+import yaml
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts)]
+
+# An episode of Pendulum; 100 gradient steps with the defaults of most algorithms.
+MAX_STEPS = 200
+
+# Appended to a command of the Zoo, where the last one of several equal options counts. Two evaluations, for what plots them.
+ZOO_LIMITS = {
+    "train": "-n 200 --eval-freq 100 --eval-episodes 2",
+    "enjoy": "-n 50 --no-render",
+    "record_video": "-n 10",
+}
+ZOO_TUNING_LIMITS = "--n-trials 2 --n-jobs 1 --n-evaluations 1 --no-optim-plots"
+
+# Blocks of these are run or read, except `text`: output, and the code of other libraries.
+LANGUAGES = {"python", "bash", "yaml", "text"}
+
+_BLOCK = re.compile(r"^(?P<indent> *)(?P<fence>```+)(?P<language>.*)\n(?P<code>(?s:.*?))^(?P=indent)(?P=fence)$", re.MULTILINE)
+_SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+
+
+class Block(NamedTuple):
+    language: str
+    line: int
+    code: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(match["language"].strip(), text.count("\n", 0, match.start("code")) + 1, textwrap.dedent(match["code"]))
+        for match in _BLOCK.finditer(text)
+    ]
+
+
+def spans_of(page: Path) -> list[str]:
+    """Code within sentences, line breaks as spaces."""
+    return [" ".join(span.split()) for span in _SPAN.findall(_BLOCK.sub("", page.read_text()))]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture
+def short_runs(tmp_path, monkeypatch):
+    """A working directory of its own, and no run of more than ``MAX_STEPS``; in the end, what they have opened is closed."""
+    matplotlib.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    models = []
+    learn = OffPolicyAlgorithm.learn
+
+    def learn_shortly(self, total_timesteps, *args, **kwargs):
+        models.append(self)
+        return learn(self, min(total_timesteps, MAX_STEPS), *args, **kwargs)
+
+    monkeypatch.setattr(OffPolicyAlgorithm, "learn", learn_shortly)
+    yield
+    for model in models:
+        if getattr(model, "env", None) is not None:  # the Zoo's tuner deletes it
+            model.env.close()
+        model.logger.close()
+    plt.close("all")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks(page, short_runs, monkeypatch):
+    """All blocks of a page in their order: a reader who follows it from top to bottom meets no error."""
+    # As in a script: what is defined on the page can be pickled.
+    script = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    for block in blocks_of(page):
+        if block.language in LANGUAGES:
+            write_named_file(block)
+        if block.language == "python":
+            code = "\n" * (block.line - 1) + block.code  # a traceback names the line of the page
+            exec(compile(code, str(page), "exec"), vars(script))
+        elif block.language == "yaml":
+            yaml.safe_load(block.code)
+        elif block.language == "bash":
+            for command in commands_of(block.code):
+                run_or_check(command)
+        else:
+            assert block.language == "text" or block.language.startswith("{"), (
+                f"{name_of(page)}, line {block.line}: blocks are one of {sorted(LANGUAGES)}, not {block.language!r}"
+            )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_in_sentences(page):
+    """What a sentence calls a command names what exists; it is not run."""
+    for span in spans_of(page):
+        if re.match(r"make \w|python \S*\.py\b|\.venv/bin/|pip install ", span):
+            check(shlex.split(span))
+
+
+def write_named_file(block: Block) -> None:
+    """A block that begins with the name of a file, as a comment, is that file from then on."""
+    named = re.match(r"# (\w+\.(?:py|yml))\n", block.code)
+    if named:
+        Path(named[1]).write_text(block.code)
+
+
+def commands_of(code: str) -> list[list[str]]:
+    """The words of each command, without comments."""
+    lines = code.replace("\\\n", " ").splitlines()
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+
+
+def run_or_check(words: list[str]) -> None:
+    if words[:3] == ["python", "-m", "sb3_per.zoo"]:
+        run_zoo(words[3:])
+    else:
+        check(words)
+
+
+def run_zoo(arguments: list[str]) -> None:
+    from sb3_per.zoo import main
+
+    limits = ZOO_LIMITS.get(arguments[0], "").split()
+    if "-optimize" in arguments:
+        limits += ZOO_TUNING_LIMITS.split()
+    if "--trial-id" in arguments:
+        limits += ["--trial-id", "1"]  # the last of those that were just made
+    main([*arguments, *limits])
+
+
+def check(words: list[str]) -> None:
+    """That a command names programs, files, options, targets and extras that exist."""
+    program, *arguments = words
+    if program.startswith(".venv/bin/"):
+        program = program.removeprefix(".venv/bin/")
+        assert (Path(sys.executable).parent / program).exists(), f"No {program} in the virtual environment"
+        if program not in ("python", "pip"):
+            missing = [word for word in arguments if ("/" in word or word.endswith(".py")) and not (ROOT / word).exists()]
+            assert not missing, f"{missing} do not exist"
+            return
+    if program == "make":
+        check_make(arguments)
+    elif program == "python":
+        check_script(*arguments)
+    elif program == "pip":
+        check_install(*arguments)
+    else:
+        raise AssertionError(f"A command that nothing checks: {shlex.join(words)}")
+
+
+def check_make(arguments: list[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for word in arguments:
+        name, is_variable, _ = word.partition("=")
+        pattern = rf"^{name} \?=" if is_variable else rf"^{name}:"
+        assert re.search(pattern, makefile, re.MULTILINE), f"The Makefile has no {name}"
+
+
+def check_script(script: str, *arguments: str) -> None:
+    assert script.endswith(".py"), f"Only scripts of this repository are checked, not {script}"
+    source = (ROOT / script).read_text()
+    for word in arguments:
+        if word.startswith("-"):
+            assert re.search(rf'add_argument\([^()]*"{word}"', source), f"{script} has no option {word}"
+
+
+def check_install(subcommand: str, *requirements: str) -> None:
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    table = pyproject.split("[project.optional-dependencies]\n")[1].split("\n[")[0]
+    extras = set(re.findall(r"^(\w+) = ", table, re.MULTILINE))
+    for requirement in requirements:
+        this_package = re.fullmatch(r"\.(?:\[(\w+(?:,\w+)*)\])?", requirement)
+        assert subcommand == "install" and this_package, f"Only this package is installed, not {requirement}"
+        unknown = set((this_package[1] or "").split(",")) - extras - {""}
+        assert not unknown, f"Unknown extras: {unknown}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls",
+        "make nothing",
+        "make train NOTHING=1",
+        "python benchmarks/nothing.py",
+        "python benchmarks/speed.py --nothing",
+        "python -m nothing",
+        "python -m sb3_per.zoo nothing",
+        "python -m sb3_per.zoo train --nothing",
+        ".venv/bin/nothing",
+        ".venv/bin/pytest tests/nothing.py",
+        ".venv/bin/python benchmarks/speed.py --nothing",
+        "pip install nothing",
+        "pip install '.[nothing]'",
+        "pip uninstall .",
+    ],
+)
+def test_mistakes_are_found(command, short_runs):
+    with pytest.raises((AssertionError, FileNotFoundError, SystemExit)):
+        run_or_check(*commands_of(command))
+
+
+def test_correct_commands_pass():
+    for command in commands_of(
+        """
+        make train ALGO=per_dqn  # a comment
+        python benchmarks/speed.py --only sample \\
+            --out speed
+        .venv/bin/pytest tests/test_docs.py -k correct
+        pip install .
+        pip install '.[extra,zoo]'
+        """
+    ):
+        run_or_check(command)

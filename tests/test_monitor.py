@@ -1,0 +1,181 @@
+"""PriorityMonitor and plots: what they show is held against a count by hand, and they change nothing."""
+
+import pickle
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import SAC
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+
+from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PriorityMonitor
+from sb3_per.buffers import DrawRecord
+from sb3_per.monitor import statistics
+from sb3_per.plots import plot_buffer
+from tests.utils import fill, make_buffer
+
+HISTOGRAMS = {"per/priorities", "per/weights", "per/age"}
+SCALARS = {"per/never_drawn", "per/buffer_effective_sample_size"}
+
+
+def written(folder: Any) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(next(folder.glob("*_1"))), size_guidance={"histograms": 0, "scalars": 0})
+    events.Reload()
+    return events
+
+
+@pytest.mark.parametrize("n_envs, dict_obs", [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize("optimize_memory_usage", [False, True])
+def test_draws_are_counted_per_transition(n_envs, dict_obs, optimize_memory_usage):
+    """A slot that is written again starts anew, however often the ring has turned."""
+    if optimize_memory_usage and dict_obs:
+        kwargs: dict[str, Any] = {}
+    else:
+        kwargs = dict(optimize_memory_usage=optimize_memory_usage, handle_timeout_termination=not optimize_memory_usage)
+    buffer = make_buffer(n_rows=10, n_envs=n_envs, obs_space="dict" if dict_obs else "box", **kwargs)
+    fill([buffer], 3)
+    buffer.sample(8)  # not counted yet
+    buffer.draw_record = DrawRecord(10 * n_envs, n_batches=3)
+    by_hand: Counter[int] = Counter()
+    for n_steps in (1, 4, 2, 25, 3):
+        fill([buffer], n_steps, seed=n_steps)
+        batches = [buffer.sample(16) for _ in range(3)]
+        for batch in batches:
+            by_hand.update(batch.indices.tolist())
+        ids = buffer.transition_ids
+        stored = ids[ids >= 0]
+        assert sorted(stored) == list(range(max(buffer._next_id - 10 * n_envs, 0), buffer._next_id))
+        np.testing.assert_array_equal(buffer.draw_record.counts(stored), [by_hand[i] for i in stored])
+
+        histograms, scalars = statistics(buffer)
+        masses = buffer.priorities[buffer.priorities > 0]
+        np.testing.assert_array_equal(np.sort(histograms["priorities"]), np.sort(masses))
+        np.testing.assert_array_equal(histograms["weights"], th.cat([batch.weights for batch in batches]).flatten())
+        np.testing.assert_array_equal(
+            histograms["age"], np.concatenate([buffer._next_id - 1 - batch.indices for batch in batches])
+        )
+        drawable = ids[buffer.priorities > 0]
+        assert scalars["never_drawn"] == pytest.approx(np.mean([by_hand[i] == 0 for i in drawable]))
+        assert scalars["buffer_effective_sample_size"] == pytest.approx(masses.sum() ** 2 / (masses**2).sum() / masses.size)
+        buffer.update_priorities(batches[0].indices, np.random.default_rng(0).exponential(size=16))
+
+
+def test_ids_of_the_slots():
+    buffer = make_buffer(n_rows=4, n_envs=3)
+    for step in range(11):
+        expected = np.full((4, 3), -1)
+        for earlier in range(step):
+            expected[earlier % 4] = earlier * 3 + np.arange(3)
+        np.testing.assert_array_equal(buffer.transition_ids, expected)
+        fill([buffer], 1)
+    buffer.reset()
+    assert (buffer.transition_ids == -1).all()
+
+
+def test_statistics_of_part_of_a_large_buffer():
+    buffer = make_buffer(n_rows=1000)
+    fill([buffer], 1000)
+    buffer.update_priorities(np.arange(1000), np.arange(1000.0))
+    histograms, scalars = statistics(buffer, max_transitions=100)
+    np.testing.assert_array_equal(histograms["priorities"], buffer.priorities[::10, 0])
+    assert scalars.keys() == {"buffer_effective_sample_size"}  # nothing was counted
+    assert statistics(make_buffer()) == ({}, {})
+
+
+def test_effective_sample_size_of_huge_masses():
+    buffer = make_buffer(n_rows=4, alpha=1.0)
+    fill([buffer], 4)
+    buffer.update_priorities(np.arange(4), np.array([1e200, 1e200, 1e200, 1e200]))
+    assert statistics(buffer)[1]["buffer_effective_sample_size"] == pytest.approx(1.0)
+
+
+def test_tensorboard(tmp_path):
+    model = PERSAC("MlpPolicy", "Pendulum-v1", tensorboard_log=str(tmp_path), policy_kwargs=dict(net_arch=[8]), batch_size=8)
+    model.learn(1000, callback=PriorityMonitor(interval=300))
+    events = written(tmp_path)
+    assert HISTOGRAMS <= set(events.Tags()["histograms"])
+    assert SCALARS <= set(events.Tags()["scalars"])
+    for name in HISTOGRAMS:
+        assert [event.step for event in events.Histograms(name)] == [300, 600, 900]
+    for name in SCALARS:
+        assert [event.step for event in events.Scalars(name)] == [300, 600, 900]
+        assert all(0 < event.value <= 1 for event in events.Scalars(name))
+    last = events.Histograms("per/age")[-1].histogram_value
+    assert 0 <= last.min and last.max < 900 and last.num == 100 * 8
+    # SB3 asks its callbacks before it stores the step.
+    assert events.Histograms("per/priorities")[-1].histogram_value.num == 899
+
+
+def test_hindsight(tmp_path):
+    env = make_vec_env(lambda: BitFlippingEnv(n_bits=4), n_envs=2)
+    model = PERDQN(
+        "MultiInputPolicy",
+        env,
+        replay_buffer_class=PrioritizedHerReplayBuffer,
+        learning_starts=50,
+        tensorboard_log=str(tmp_path),
+    )
+    model.learn(400, callback=PriorityMonitor(interval=100))
+    events = written(tmp_path)
+    assert HISTOGRAMS <= set(events.Tags()["histograms"]) and SCALARS <= set(events.Tags()["scalars"])
+
+
+def test_the_monitor_changes_nothing(tmp_path):
+    def trained(callback: Any, log: Any) -> Any:
+        kwargs: dict[str, Any] = dict(policy_kwargs=dict(net_arch=[8]), batch_size=8, seed=0, tensorboard_log=log)
+        return PERSAC("MlpPolicy", "Pendulum-v1", **kwargs).learn(300, callback=callback)
+
+    monitored, plain = trained(PriorityMonitor(interval=50), str(tmp_path)), trained(None, None)
+    for ours, theirs in zip(monitored.policy.parameters(), plain.policy.parameters(), strict=True):
+        assert th.equal(ours, theirs)
+    np.testing.assert_array_equal(monitored.replay_buffer.priorities, plain.replay_buffer.priorities)
+
+    # The count goes with the buffer, into a file and into the next run.
+    again = pickle.loads(pickle.dumps(monitored.replay_buffer))
+    ids = again.transition_ids[:300]
+    counts = again.draw_record.counts(ids)
+    np.testing.assert_array_equal(counts, monitored.replay_buffer.draw_record.counts(ids))
+    assert counts.sum() == (300 - 100) * 8
+    monitored.learn(100, callback=PriorityMonitor(interval=50), reset_num_timesteps=False)
+    assert monitored.replay_buffer.draw_record.counts(monitored.replay_buffer.transition_ids[:400]).sum() == 300 * 8
+
+
+def test_without_tensorboard_nothing_is_computed(monkeypatch):
+    monkeypatch.setattr("sb3_per.monitor.statistics", None)
+    model = PERSAC("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[8]), batch_size=8)
+    model.learn(150, callback=PriorityMonitor(interval=10))
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="-5"):
+        PriorityMonitor(interval=-5)
+    with pytest.raises(ValueError, match="ReplayBuffer"):
+        SAC("MlpPolicy", "Pendulum-v1").learn(10, callback=PriorityMonitor())
+    with pytest.raises(ValueError, match="nothing to plot"):
+        plot_buffer(make_buffer())
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_picture_of_a_buffer(counted, tmp_path):
+    buffer = make_buffer(n_rows=100, alpha=1.0, epsilon=1e-9)
+    fill([buffer], 130)
+    # The older, the larger; each drawn as often as its age in tens.
+    ids = np.arange(30, 130)
+    buffer.update_priorities(ids, 130.0 - ids)
+    if counted:
+        buffer.draw_record = DrawRecord(100)
+        buffer.draw_record.add(np.repeat(ids, (129 - ids) // 10), th.ones(1, 1), 130)
+    figure = plot_buffer(buffer, n_bins=20)
+    assert len(figure.axes) == 1 + counted
+    for axis, of_age in zip(figure.axes, (lambda age: age + 1.0, lambda age: age // 10), strict=False):
+        (median,) = axis.get_lines()
+        ages = np.arange(100)[::-1].reshape(20, 5)
+        np.testing.assert_allclose(median.get_xdata(), ages.mean(axis=1))
+        np.testing.assert_allclose(median.get_ydata(), [np.median(of_age(group)) for group in ages], rtol=1e-6)
+    figure.savefig(tmp_path / "buffer.png")
+    assert (tmp_path / "buffer.png").stat().st_size > 1000

@@ -1,0 +1,292 @@
+"""RL Zoo's own scripts with the prioritized algorithms, run as from the command line."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from stable_baselines3.common.save_util import load_from_pkl
+
+pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
+import matplotlib
+
+from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.zoo import ALGORITHMS, config_path, main, register
+
+matplotlib.use("Agg")
+
+ROOT = Path(__file__).resolve().parents[1]
+DISCRETE = ("per_dqn", "per_qrdqn")
+
+
+def settings(**kwargs: Any) -> dict[str, Any]:
+    """An entry of a hyperparameter file, for a run of a second."""
+    return {
+        "n_timesteps": 300,
+        "policy": "MlpPolicy",
+        "learning_starts": 50,
+        "batch_size": 16,
+        "buffer_size": 1000,
+        "policy_kwargs": "dict(net_arch=[16])",
+        "replay_buffer_kwargs": "dict(alpha=0.5, beta_start=0.3)",
+        **kwargs,
+    }
+
+
+def env_of(algo: str) -> str:
+    return "CartPole-v1" if algo in DISCRETE else "Pendulum-v1"
+
+
+@pytest.fixture
+def zoo(tmp_path, monkeypatch):
+    """Runs a script in a folder of its own, with `logs` and, where it trains, a small hyperparameter file."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(script: str, algo: str, *options: str, entry: dict[str, Any] | None = None, env: str | None = None) -> Path:
+        env = env or env_of(algo)
+        arguments = [script, "--algo", algo, "--env", env, "-f", "logs", *options]
+        if script == "train":
+            Path("hyperparams.yml").write_text(yaml.safe_dump({env: entry or settings()}))
+            arguments += ["-conf", "hyperparams.yml", "--seed", "3"]
+            arguments += [] if "--eval-freq" in options else ["--eval-freq", "-1"]
+        main(arguments)
+        runs = sorted(Path("logs", algo).glob(f"{env}_*"))
+        return runs[-1] if runs else Path("logs")
+
+    return run
+
+
+def loaded(algo: str, run: Path, **kwargs: Any) -> Any:
+    return ALGORITHMS[algo].load(run / f"{env_of(algo)}.zip", device="cpu", **kwargs)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_train_and_enjoy(algo, zoo, capsys):
+    run = zoo("train", algo, "--eval-freq", "150", "--eval-episodes", "1")
+    model = loaded(algo, run)
+    assert type(model) is ALGORITHMS[algo]
+    assert (model.num_timesteps, model._n_updates > 0) == (300, True)
+    assert model.replay_buffer.scheme.alpha == 0.5
+    # The class chosen by itself is not in the zip, and in the file of the run it stays what the user wrote.
+    assert "replay_buffer_class" not in yaml.unsafe_load((run / env_of(algo) / "config.yml").read_text())
+    capsys.readouterr()
+    for options in ([], ["--load-best"]):
+        zoo("enjoy", algo, "--no-render", "-n", "250", *options)
+        assert ("Mean reward" in (shown := capsys.readouterr().out)) and ("best_model" in shown) == bool(options)
+
+
+def test_players_do_not_allocate_the_buffer(zoo, monkeypatch):
+    zoo("train", "per_sac")
+    sizes = []
+    init = PrioritizedReplayBuffer.__init__
+    monkeypatch.setattr(
+        PrioritizedReplayBuffer, "__init__", lambda self, n, *a, **k: (sizes.append(n), init(self, n, *a, **k))[1]
+    )
+    zoo("enjoy", "per_sac", "--no-render", "-n", "5")
+    assert sizes == [1]
+    register()
+    from rl_zoo3 import ALGOS
+
+    assert {algo: ALGOS[algo] for algo in ALGORITHMS} == ALGORITHMS  # as before
+
+
+def test_training_goes_on_with_the_saved_buffer(zoo):
+    first = zoo("train", "per_sac", "--save-replay-buffer")
+    saved = load_from_pkl(first / "replay_buffer.pkl")
+    assert saved.beta == pytest.approx(1.0, abs=0.01)
+    second = zoo(
+        "train", "per_sac", "--save-replay-buffer", "-i", str(first / "Pendulum-v1.zip"), entry=settings(n_timesteps=100)
+    )
+    assert second != first
+    continued = load_from_pkl(second / "replay_buffer.pkl")
+    assert continued.pos == saved.pos + 100
+    np.testing.assert_array_equal(continued.observations[: saved.pos], saved.observations[: saved.pos])
+    assert continued.beta >= saved.beta
+    assert continued.max_priority >= saved.max_priority
+    untouched = saved.priorities[: saved.pos] == continued.priorities[: saved.pos]
+    assert 0 < untouched.mean() < 1  # priorities came along, and went on changing
+    assert loaded("per_sac", second)._n_updates > loaded("per_sac", first)._n_updates
+
+
+def test_normalization_and_two_environments(zoo, capsys):
+    entry = settings(n_envs=2, normalize=True, gradient_steps=2, n_timesteps=400)
+    run = zoo("train", "per_td3", "--save-replay-buffer", entry=entry)
+    buffer = load_from_pkl(run / "replay_buffer.pkl")
+    assert buffer.n_envs == 2
+    assert (buffer.priorities[: buffer.pos] > 0).all()
+    assert len(np.unique(buffer.priorities[:, 0])) > 2 and len(np.unique(buffer.priorities[:, 1])) > 2
+    assert (run / "Pendulum-v1" / "vecnormalize.pkl").is_file()
+    # What is stored is not normalized.
+    assert np.abs(buffer.rewards[: buffer.pos]).max() > 5
+    capsys.readouterr()
+    zoo("enjoy", "per_td3", "--no-render", "-n", "250")
+    assert "Mean reward" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_tuning_and_training_with_the_settings_of_a_trial(algo, zoo):
+    """Two trials; then the same hyperparameters again, with what was not tuned as in the file."""
+    import optuna
+
+    stored = ["--storage", "sqlite:///study.db", "--study-name", "study"]
+    tuning = ["-optimize", "--n-trials", "2", "--sampler", "random", "--n-evaluations", "1", "--eval-episodes", "1"]
+    entry = settings(n_timesteps=60, learning_starts=20, replay_buffer_kwargs=dict(kappa=0.5, alpha=0.33))
+    zoo("train", algo, *tuning, "--no-optim-plots", *stored, entry=entry)
+    study = optuna.load_study(study_name="study", storage="sqlite:///study.db")
+    assert len(study.trials) == 2
+    assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials)
+    for trial in study.trials:
+        assert {"alpha", "beta_start", "scheme", "learning_rate"} <= set(trial.params)
+    assert study.trials[0].params["alpha"] != study.trials[1].params["alpha"]
+
+    params = study.trials[1].params
+    run = zoo("train", algo, *stored, "--trial-id", "1", entry=entry)
+    model = loaded(algo, run)
+    buffer = model.replay_buffer
+    assert type(buffer.scheme).__name__.lower().startswith(params["scheme"])
+    assert buffer.scheme.alpha == params["alpha"]
+    assert buffer.beta_start == params["beta_start"]
+    assert model.replay_buffer_kwargs["kappa"] == 0.5
+    assert model.gamma == 1 - params["one_minus_gamma"]
+
+
+@pytest.mark.parametrize("algo", ["per_qrdqn", "per_tqc"])
+def test_tuning_never_tries_what_an_algorithm_refuses(algo, tmp_path):
+    import optuna
+    from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER
+
+    register()
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    arguments = (1, 1, {"using_her_replay_buffer": False, "her_kwargs": {}})
+    trials = [HYPERPARAMS_SAMPLER[algo](study.ask(), *arguments) for _ in range(30)]
+    schemes = {trial["replay_buffer_kwargs"]["scheme"] for trial in trials}
+    assert schemes == {"proportional", "rank"}
+
+
+def test_tuning_with_hindsight():
+    """The sampled goals are those of the Zoo's search space, and survive the way through a trial's parameters."""
+    import optuna
+    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
+
+    register()
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
+    kwargs = dict(goal_selection_strategy="future", n_sampled_goal=4, epsilon=1e-3, copy_info_dict=True)
+    sampled = HYPERPARAMS_SAMPLER["per_sac"](trial, 1, 1, {"using_her_replay_buffer": False, "her_kwargs": kwargs})
+    tried = sampled["replay_buffer_kwargs"]
+    assert (tried["epsilon"], tried["copy_info_dict"]) == (1e-3, True)
+    assert {"goal_selection_strategy", "n_sampled_goal", "alpha", "beta_start", "scheme"} <= set(tried)
+    assert HYPERPARAMS_CONVERTER["per_sac"](trial.params)["replay_buffer_kwargs"] == tried
+
+
+def test_tuning_refuses_a_scheme_object():
+    import optuna
+    from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER
+
+    register()
+    trial = optuna.create_study().ask()
+    with pytest.raises(ValueError, match=r"LAP\(.*kappa=0.3"):
+        HYPERPARAMS_SAMPLER["per_sac"](trial, 1, 1, {"her_kwargs": dict(scheme=LAP(kappa=0.3))})
+    assert trial.params == {}
+
+
+def test_names_of_our_classes_in_hyperparameter_files(zoo, monkeypatch):
+    """They stay strings in the run's file, which `enjoy` reads again."""
+    import gymnasium as gym
+    from stable_baselines3.common.envs import BitFlippingEnv
+
+    name = "BitFlipping-v0"
+    monkeypatch.setitem(
+        gym.registry, name, gym.envs.registration.EnvSpec(name, lambda **_: BitFlippingEnv(n_bits=4, max_steps=4))
+    )
+    entry = settings(
+        policy="MultiInputPolicy",
+        replay_buffer_class="PrioritizedHerReplayBuffer",
+        replay_buffer_kwargs="dict(goal_selection_strategy='future', n_sampled_goal=4, scheme=LAP(kappa=0.7))",
+    )
+    register()
+    monkeypatch.setattr("rl_zoo3.exp_manager.ExperimentManager.entry_point", staticmethod(lambda env_id: "BitFlipping"))
+    run = zoo("train", "per_dqn", "--save-replay-buffer", entry=entry, env=name)
+    buffer = load_from_pkl(run / "replay_buffer.pkl")
+    assert isinstance(buffer, PrioritizedHerReplayBuffer)
+    assert isinstance(buffer.scheme, LAP) and buffer.scheme.kappa == 0.7
+    written = yaml.unsafe_load((run / name / "config.yml").read_text())
+    assert written["replay_buffer_class"] == "PrioritizedHerReplayBuffer"
+    zoo("enjoy", "per_dqn", "--no-render", "-n", "20", env=name)
+
+
+def test_plots(zoo, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    for _ in range(2):
+        entry = settings(n_timesteps=2500, learning_starts=2400)
+        zoo("train", "per_dqn", "--eval-freq", "500", "--eval-episodes", "2", entry=entry)
+    main(["plot", "-a", "per_dqn", "-e", "CartPole-v1", "-f", "logs", "-w", "10"])
+    lines = [line for axis in plt.gcf().axes for line in axis.get_lines()]
+    assert lines and all(len(line.get_xdata()) > 0 for line in lines)
+    plt.close("all")
+    main(["all_plots", "-a", "per_dqn", "-e", "CartPole-v1", "-f", "logs", "-o", "logs/results"])
+    main(["plot_from_file", "-i", "logs/results.pkl", "-l", "PERDQN"])
+    assert plt.gcf().axes[0].get_lines()
+    plt.close("all")
+
+
+def test_record_video(zoo):
+    run = zoo("train", "per_sac", entry=settings(n_timesteps=60))
+    main(["record_video", "--algo", "per_sac", "--env", "Pendulum-v1", "-f", "logs", "-n", "10"])
+    assert [path.stat().st_size > 0 for path in (run / "videos").glob("*.mp4")] == [True]
+
+
+def test_options_are_the_zoos(zoo, capsys):
+    for arguments, message in (
+        (["train", "--algo", "per_sac", "--no-such-option"], "--no-such-option"),
+        (["train", "--algo", "per_ppo"], "per_ppo"),
+        (["no_such_script"], "no_such_script"),
+        ([], "script"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert message in capsys.readouterr().err
+    # Those of the command line win over the file.
+    run = zoo("train", "per_sac", "-n", "80", "-params", "learning_rate:0.01", "replay_buffer_kwargs:dict(scheme='lap')")
+    model = loaded("per_sac", run)
+    assert (model.num_timesteps, model.lr_schedule(1.0)) == (80, 0.01)
+    assert isinstance(model.replay_buffer.scheme, LAP)
+    main(["train", "--algo", "sac", "--env", "Pendulum-v1", "-n", "120", "-f", "logs", "--eval-freq", "-1"])  # the Zoo's own
+    assert list(Path("logs/sac").glob("Pendulum-v1_1/*.zip"))
+
+
+@pytest.mark.parametrize("form", [["--algo", "per_sac"], ["--algo=per_sac"]])
+def test_our_hyperparameter_file_is_the_default(form, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = ["--env", "Pendulum-v1", "-n", "20", "-f", "logs", "--eval-freq", "-1"]
+    main(["train", *form, *options])
+    assert str(config_path("per_sac")) in capsys.readouterr().out
+    Path("own.yml").write_text(yaml.safe_dump({"Pendulum-v1": settings()}))
+    for own in (["-conf", "own.yml"], ["--conf-file=own.yml"]):
+        main(["train", *form, *options, *own])
+        assert "own.yml" in capsys.readouterr().out
+
+
+def test_from_an_installed_wheel(tmp_path):
+    """The hyperparameter files are in the wheel, where `config_path` looks for them."""
+    source = tmp_path / "source"
+    for folder in ("sb3_per", "zoo_configs"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)]
+    subprocess.run(build, check=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path / "site")
+    program = "import sb3_per.zoo, sys; print(*(sb3_per.zoo.config_path(a) for a in sb3_per.zoo.ALGORITHMS), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path / "site", capture_output=True, text=True, check=True)
+    paths = [Path(line) for line in done.stdout.split()]
+    assert len(paths) == len(ALGORITHMS)
+    for path, algo in zip(paths, ALGORITHMS, strict=True):
+        assert tmp_path in path.parents
+        assert path.read_text() == config_path(algo).read_text()

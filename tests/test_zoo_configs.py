@@ -1,0 +1,224 @@
+"""
+The hyperparameter files in zoo_configs: every entry has the numbers of RL Zoo and settings that the buffer takes, and trains
+when the Zoo itself reads it.
+"""
+
+import argparse
+import copy
+import inspect
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch as th
+import yaml
+
+from sb3_per import LAP, PrioritizedReplayBuffer, Proportional
+from sb3_per.zoo import ALGORITHMS, config_path, register
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, STOCK
+
+CONFIGS: dict[str, dict[str, Any]] = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in ALGORITHMS}
+ENTRIES = [(algo, name) for algo, config in CONFIGS.items() for name in config]
+
+DISCRETE = ("per_dqn", "per_qrdqn")
+
+PROPORTIONAL = dict(scheme="proportional", alpha=0.6, beta_start=0.4)
+LOSS_ADJUSTED = dict(scheme="lap", alpha=0.4, kappa=1.0)
+SETTINGS = {algo: LOSS_ADJUSTED if algo in ("per_td3", "per_ddpg") else PROPORTIONAL for algo in ALGORITHMS}
+SCHEMES = {"proportional": Proportional, "lap": LAP}
+
+# Young & Tian 2019, with exploration over 100,000 of 5 million frames.
+MINATAR = dict(
+    n_timesteps=5e6,
+    policy="MlpPolicy",
+    learning_rate=2.5e-4,
+    buffer_size=100_000,
+    batch_size=32,
+    gamma=0.99,
+    learning_starts=5_000,
+    target_update_interval=1_000,
+    train_freq=1,
+    gradient_steps=1,
+    exploration_fraction=100_000 / 5e6,
+    exploration_final_eps=0.1,
+    policy_kwargs="dict(net_arch=[128], optimizer_class=th.optim.RMSprop, "
+    "optimizer_kwargs=dict(alpha=0.95, eps=0.01, centered=True, momentum=0.95))",
+)
+
+ATARI = "PongNoFrameskip-v4"
+# Environments that Gymnasium knows only where their package is installed, by the beginning of their names.
+PACKAGES = {"MinAtar/": "minatar", ATARI: "ale_py"}
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    """RL Zoo, which knows the algorithms."""
+    rl_zoo3 = pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
+    register()
+    return rl_zoo3
+
+
+def stock_entry(zoo: Any, algo: str, name: str) -> dict[str, Any]:
+    """What an entry started from: the Zoo's, except for MinAtar."""
+    if name.startswith("MinAtar/"):
+        return MINATAR
+    return stock_config(zoo, algo)[stock_name(name)]
+
+
+def stock_config(zoo: Any, algo: str) -> dict[str, dict[str, Any]]:
+    path = Path(zoo.__file__).parent / "hyperparams" / f"{algo.removeprefix('per_')}.yml"
+    return yaml.safe_load(path.read_text())
+
+
+def stock_name(name: str) -> str:
+    return name.replace("-v5", "-v4")
+
+
+def learning_rate(algo: str, entry: dict[str, Any]) -> tuple[float, str]:
+    """The first learning rate, the stock class's where an entry has none, and the name of its schedule."""
+    default = inspect.signature(STOCK[ALGORITHMS[algo]].__init__).parameters["learning_rate"].default
+    value = entry.get("learning_rate", default)
+    if isinstance(value, str):
+        schedule, rate = value.split("_")
+        return float(rate), schedule
+    return value, "constant"
+
+
+def env_of(algo: str, name: str) -> str:
+    """An environment that the Zoo has this entry for."""
+    if name == "atari":
+        return ATARI
+    if name == "default":  # registered by the Zoo, but without an entry of its own
+        return "CartPoleNoVel-v1" if algo in DISCRETE else "PendulumNoVel-v1"
+    return name
+
+
+def require(env_id: str) -> None:
+    """Skip the test if what is missing for an environment is its package, and nothing else."""
+    for prefix, package in PACKAGES.items():
+        if env_id.startswith(prefix) and find_spec(package) is None:
+            pytest.skip(f"{env_id} needs {package}")
+    try:
+        gym.make(env_id).close()
+    except gym.error.DependencyNotInstalled as error:
+        pytest.skip(f"{env_id}: {error}")
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_comment_says_where_the_numbers_come_from(algo):
+    first_line = config_path(algo).read_text().splitlines()[0]
+    stock = f"({algo.removeprefix('per_')}.yml)"
+    assert first_line.startswith(f"# {ALGORITHMS[algo].__name__}. ")
+    assert "RL Zoo" in first_line and stock in first_line
+
+
+@pytest.mark.parametrize("algo, name", ENTRIES)
+def test_buffer_takes_the_settings(algo, name):
+    settings = CONFIGS[algo][name]["replay_buffer_kwargs"]
+    assert settings == SETTINGS[algo]
+    buffer = PrioritizedReplayBuffer(10, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], **settings)
+    assert_has_settings(buffer, algo)
+
+
+def assert_has_settings(buffer: Any, algo: str) -> None:
+    assert type(buffer) is PrioritizedReplayBuffer
+    assert type(buffer.scheme) is SCHEMES[SETTINGS[algo]["scheme"]]
+    actual = {**vars(buffer), **vars(buffer.scheme), "scheme": SETTINGS[algo]["scheme"]}
+    assert {name: actual[name] for name in SETTINGS[algo]} == SETTINGS[algo]
+
+
+@pytest.mark.parametrize("algo, name", ENTRIES)
+def test_numbers_are_those_of_the_zoo(algo, name, zoo):
+    entry, stock = CONFIGS[algo][name], stock_entry(zoo, algo, name)
+    assert "replay_buffer_kwargs" not in stock  # else it would have to be part of ours
+    expected = {**stock, "double_q": True} if (algo, name) == ("per_dqn", "atari") else stock
+    assert unchanged(entry) == unchanged(expected)
+
+    (rate, schedule), (stock_rate, stock_schedule) = learning_rate(algo, entry), learning_rate(algo, stock)
+    assert rate * (4 if algo in DISCRETE else 1) == pytest.approx(stock_rate, rel=1e-12)
+    assert schedule == stock_schedule
+
+
+def unchanged(entry: dict[str, Any]) -> dict[str, Any]:
+    """The part of an entry that prioritized replay leaves as it is."""
+    return {key: value for key, value in entry.items() if key not in ("replay_buffer_kwargs", "learning_rate")}
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_no_environment_of_gymnasium_is_missing(algo, zoo):
+    """Except for an entry whose wrapper comes from another package."""
+    from_gymnasium = {
+        stock_name(env_id) for env_id, spec in gym.registry.items() if str(spec.entry_point).startswith("gymnasium.envs.")
+    }
+    stock = {
+        name
+        for name, entry in stock_config(zoo, algo).items()
+        if name in from_gymnasium | {"default", "atari"} and "ae.wrapper" not in str(entry.get("env_wrapper"))
+    }
+    ours = {stock_name(name) for name in CONFIGS[algo] if not name.startswith("MinAtar/")}
+    assert ours >= stock
+    games = {name for name in CONFIGS[algo] if name.startswith("MinAtar/")}
+    assert len(games) == (5 if algo in DISCRETE else 0)
+
+
+def build(zoo: Any, algo: str, name: str, folder: Path, **hyperparams: Any) -> tuple[Any, Any]:
+    """
+    The Zoo's manager and its model for an entry, in a small version: it trains twice, so that the first time is not the end
+    of a learning rate that goes to zero. What the networks are, and how often they are updated, stays that of the entry.
+    """
+    from rl_zoo3.exp_manager import ExperimentManager
+
+    env_id = env_of(algo, name)
+    require(env_id)
+    learning_starts = 16
+    train_freq = CONFIGS[algo][name].get("train_freq", 4)
+    manager = ExperimentManager(
+        argparse.Namespace(),
+        algo,
+        env_id,
+        str(folder),
+        n_timesteps=learning_starts + 2 * max(train_freq, 3),
+        eval_freq=-1,
+        hyperparams=dict(buffer_size=500, learning_starts=learning_starts, batch_size=4, **hyperparams),
+        config=str(config_path(algo)),
+        log_interval=-2,
+        verbose=0,
+        device="cpu",
+    )
+    model, _ = manager.setup_experiment()
+    return manager, model
+
+
+@pytest.mark.parametrize("algo, name", ENTRIES)
+def test_trains_in_the_zoo(algo, name, zoo, tmp_path):
+    th.set_num_threads(1)
+    manager, model = build(zoo, algo, name, tmp_path)
+    assert type(model) is ALGORITHMS[algo]
+    assert model.lr_schedule(1) == learning_rate(algo, CONFIGS[algo][name])[0]
+    assert getattr(model, "double_q", False) == CONFIGS[algo][name].get("double_q", False)
+    assert_learns(manager, model)
+    assert_has_settings(model.replay_buffer, algo)
+
+
+def assert_learns(manager: Any, model: Any) -> None:
+    """Every tensor that an optimizer has was changed by it."""
+    parameters = [p for optimizer in model._optimizers() for group in optimizer.param_groups for p in group["params"]]
+    before = copy.deepcopy(parameters)
+    manager.learn(model)
+    assert model._n_updates > 0
+    assert all((old != new).any() for old, new in zip(before, parameters, strict=True))
+
+
+@pytest.mark.parametrize(
+    "algo, name", [(algo, name) for algo, name in ENTRIES if "optimize_memory_usage" in CONFIGS[algo][name]]
+)
+def test_memory_can_be_optimized(algo, name, zoo, tmp_path):
+    """As the comment in the entry says."""
+    settings = {**CONFIGS[algo][name]["replay_buffer_kwargs"], "handle_timeout_termination": False}
+    manager, model = build(zoo, algo, name, tmp_path, optimize_memory_usage=True, replay_buffer_kwargs=settings)
+    assert_learns(manager, model)
+    assert model.replay_buffer.optimize_memory_usage
+    assert not model.replay_buffer.handle_timeout_termination
+    assert_has_settings(model.replay_buffer, algo)
