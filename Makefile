@@ -3,6 +3,7 @@ ALGO ?= per_sac
 ENV ?= Pendulum-v1
 # -1: as many as the hyperparameter file says
 STEPS ?= -1
+SEED ?= 0
 PYTHON ?= python3
 BIN = .venv/bin
 
@@ -15,7 +16,7 @@ BIN = .venv/bin
 	touch $@
 
 train: .venv/zoo
-	$(BIN)/python -m sb3_per.zoo train --algo $(ALGO) --env $(ENV) -n $(STEPS) -f runs --eval-freq 1000 --eval-episodes 10
+	$(BIN)/python -m sb3_per.zoo train --algo $(ALGO) --env $(ENV) -n $(STEPS) --seed $(SEED) -f runs --eval-freq 1000 --eval-episodes 10
 	$(BIN)/python -m sb3_per.zoo enjoy --algo $(ALGO) --env $(ENV) -f runs --no-render -n 5000 --load-best
 
 test: lint type pytest

@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     sys.exit(f'Atari needs ale-py and opencv-python: pip install "sb3_per[extra]" ({error})')
 
-STEPS = 600 if os.environ.get("SB3_PER_SHORT") else 20_000
+STEPS = 200 if os.environ.get("SB3_PER_SHORT") else 20_000
 os.makedirs("runs", exist_ok=True)
 
 env = VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", seed=0), n_stack=4)
@@ -43,5 +43,5 @@ model = PERDQN(
     verbose=1,
     seed=0,
 )
-model.learn(STEPS, log_interval=10)
+model.learn(STEPS)
 model.save("runs/atari")

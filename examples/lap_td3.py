@@ -13,7 +13,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 
 from sb3_per import PERTD3
 
-STEPS = 500 if os.environ.get("SB3_PER_SHORT") else 10_000
+STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 10_000
 os.makedirs("runs", exist_ok=True)
 
 model = PERTD3(

@@ -13,15 +13,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from pairs_trading_env import PairsTradingEnv
 from stable_baselines3 import SAC
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PERSAC
 
 STEPS = 800 if os.environ.get("SB3_PER_SHORT") else 80_000
-os.makedirs("runs", exist_ok=True)
 N_EPISODES = 20
+os.makedirs("runs", exist_ok=True)
 
 
 class Rule:
@@ -38,13 +37,11 @@ def evaluate(model: Any) -> float:
     return float(np.mean(evaluate_policy(model, envs, n_eval_episodes=N_EPISODES)[0]))
 
 
-class LearningCurve(BaseCallback):
-    """Evaluates ten times during training."""
-
-    def _on_step(self) -> bool:
-        if self.num_timesteps % (STEPS // 10) == 0:
-            curve.append((self.num_timesteps, evaluate(self.model)))
-        return True
+def record(*_: Any) -> bool:
+    """Evaluate ten times during training; the callback of learn()."""
+    if model.num_timesteps % (STEPS // 10) == 0:
+        curve.append((model.num_timesteps, evaluate(model)))
+    return True
 
 
 figure = Figure(layout="constrained")
@@ -52,11 +49,11 @@ axes = figure.subplots()
 for cls in (SAC, PERSAC):
     curve: list[tuple[int, float]] = []
     model = cls("MlpPolicy", make_vec_env(PairsTradingEnv, n_envs=4), policy_kwargs=dict(net_arch=[64, 64]), seed=0)
-    model.learn(STEPS, callback=LearningCurve())
+    model.learn(STEPS, callback=record)
     axes.plot(*zip(*curve, strict=True), marker=".", label=cls.__name__)
     print(f"{cls.__name__}: mean return {curve[-1][1]:.1f}")
 axes.axhline(rule := evaluate(Rule()), color="grey", linestyle="--", label="position = -clip(z-score)")
-print(f"position = -clip(z-score): mean return {rule:.1f}")
+print(f"rule: mean return {rule:.1f} (position = -clip(z-score))")
 axes.set(xlabel="environment steps", ylabel=f"mean return of {N_EPISODES} fixed episodes")
 axes.legend()
 figure.savefig("runs/pairs_trading.png", dpi=150)
