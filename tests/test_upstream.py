@@ -69,6 +69,11 @@ def test_upstream_tests_pass(package, tmp_path):
     files = [f"test_{name}.py" for name in FILES[package].split()]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "-n", "2", *files]
     done = subprocess.run(command, cwd=tests, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    failed = set(re.findall(r"^(?:FAILED|ERROR) \S+?::(\w+)", done.stdout, re.M))
-    assert failed <= KNOWN, done.stdout[-5000:]
+    failed = set(re.findall(r"^(?:FAILED|ERROR) (\S+?::\S+)", done.stdout, re.M))
+    unknown = [test for test in failed if re.search(r"::(\w+)", test)[1] not in KNOWN]
+    if unknown:
+        # Once more, alone: test_save_load_policy of sb3-contrib replaces the counters of CrossQ's batch norm by small random
+        # integers, and fails where one of them is the same as before.
+        again = subprocess.run([*command[: -len(files)], *unknown], cwd=tests, capture_output=True, text=True)
+        assert again.returncode == 0, done.stdout[-5000:] + again.stdout[-5000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 50
