@@ -170,6 +170,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._n_added = 0
         self._n_admitted = 0
         self._tree = self.scheme.make_tree(self._capacity)
+        # Changes nothing, but has numba loaded: the first kernel of a process waits for that, and the first draw need not.
+        self._tree.fill(0, 0, 0.0)
 
     @classmethod
     def from_replay_buffer(cls, buffer: ReplayBuffer, **kwargs: Any) -> "PrioritizedReplayBuffer":
@@ -205,11 +207,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def transition_ids(self) -> np.ndarray:
         """Id of the transition in every slot, -1 where there is none. int64 of shape (buffer_size, n_envs)."""
-        ids = self._lap_start + np.arange(self._capacity)
-        ids[self.pos * self.n_envs :] -= self._capacity
-        if not self.full:
-            ids[self.pos * self.n_envs :] = -1
-        return ids.reshape(self.buffer_size, self.n_envs)
+        return self._ids_at(np.arange(self._capacity)).reshape(self.buffer_size, self.n_envs)
+
+    def _ids_at(self, leaves: np.ndarray) -> np.ndarray:
+        """
+        :param leaves: of any shape
+        :return: ids of the transitions there, -1 where there is none, in the same shape
+        """
+        behind_cursor = leaves >= self.pos * self.n_envs
+        return np.where(
+            behind_cursor, leaves + self._lap_start - self._capacity if self.full else -1, leaves + self._lap_start
+        )
 
     def add(
         self,

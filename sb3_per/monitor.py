@@ -24,7 +24,7 @@ class PriorityMonitor(BaseCallback):
     :raises ValueError: for an interval below 1, or a model without prioritized buffer
     """
 
-    def __init__(self, interval: int = 10_000, n_batches: int = 100, max_transitions: int = 100_000, verbose: int = 0):
+    def __init__(self, interval: int = 10_000, n_batches: int = 100, max_transitions: int = 20_000, verbose: int = 0):
         super().__init__(verbose)
         if interval < 1:
             raise ValueError(f"interval must be at least 1, not {interval}")
@@ -85,6 +85,5 @@ def statistics(
         histograms["weights"] = th.cat([weights for _, weights, _ in record.batches]).flatten().cpu().numpy()
         histograms["age"] = np.concatenate([next_id - 1 - ids for ids, _, next_id in record.batches])
         if slots.size:
-            ids = buffer.transition_ids.reshape(-1)[slots]
-            scalars["never_drawn"] = float(np.mean(record.counts(ids) == 0))
+            scalars["never_drawn"] = float(np.mean(record.counts(buffer._ids_at(slots)) == 0))
     return histograms, scalars
