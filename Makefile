@@ -4,10 +4,12 @@ ENV ?= Pendulum-v1
 # -1: as many as the hyperparameter file says
 STEPS ?= -1
 SEED ?= 0
+# of `make evidence`, one core each
+WORKERS ?= 2
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: train test pytest lint type format doc benchmark clean
+.PHONY: train test pytest lint type format doc benchmark evidence clean
 
 # Makes .venv and installs, once; again when what is to be installed has changed. Training needs less than developing.
 .venv/%: pyproject.toml constraints.txt
@@ -43,6 +45,13 @@ doc: .venv/dev
 # About ten minutes, on an otherwise idle machine.
 benchmark: .venv/benchmark
 	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/speed.py --out docs/benchmarks
+
+# What docs/evidence lacks, and the reports on what it has. All of it takes hours; a stopped campaign continues where it was.
+evidence: .venv/benchmark
+	$(BIN)/python benchmarks/cliffwalk.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/learning.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/report.py
+	test -e docs/evidence/run_time.csv || OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run_time.py
 
 clean:
 	rm -rf .venv build dist *.egg-info docs/_build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

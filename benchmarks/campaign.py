@@ -1,0 +1,77 @@
+"""Runs that take long: each becomes a row of a CSV file as soon as it has ended, so that a stopped campaign continues."""
+
+import csv
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+# What a job is called, its arguments, and what calling the function with them returned.
+Job = tuple[dict[str, Any], Sequence[Any]]
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """
+    :param path: of a CSV file, which need not exist
+    :return: its rows
+    """
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def run_missing(path: Path, jobs: Iterable[Job], function: Callable[..., dict[str, Any]], workers: int) -> int:
+    """
+    Run the jobs that the file has no row for, and append a row as soon as one ends: its name, how long it took, its results.
+
+    :param path: of the CSV file; made, with its folder, if it does not exist
+    :param jobs: name and arguments of each; names are told apart by their values as strings
+    :param function: takes the arguments, returns the results; the same columns for every job of a file
+    :param workers: processes, one job in each at a time
+    :return: how many jobs ran
+    :raises Exception: what a job raises; the rows that are there stay, and the jobs that have not begun do not begin
+    """
+    jobs = list(jobs)
+    rows = read(path)
+    missing = [(name, arguments) for name, arguments in jobs if not any(_is_named(row, name) for row in rows)]
+    print(f"{path}: {len(jobs) - len(missing)} of {len(jobs)} runs are there", flush=True)
+    if not missing:
+        return 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    start = time.time()
+    # Spawned, not forked: a process that has used PyTorch's threads must not be forked.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(_timed, function, arguments): name for name, arguments in missing}
+        try:
+            for n_done, future in enumerate(as_completed(futures), start=1):
+                row = {**futures[future], **future.result()}
+                _append(path, row)
+                left = (time.time() - start) / n_done * (len(missing) - n_done)
+                values = ", ".join(str(value) for value in futures[future].values())
+                print(f"{n_done}/{len(missing)} {values}: {row['seconds']} s; {left / 60:.0f} min left", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # or all others would run, and nobody would write them down
+            raise
+    return len(missing)
+
+
+def _is_named(row: dict[str, str], name: dict[str, Any]) -> bool:
+    return all(row[key] == str(value) for key, value in name.items())
+
+
+def _timed(function: Callable[..., dict[str, Any]], arguments: Sequence[Any]) -> dict[str, Any]:
+    start = time.perf_counter()
+    results = function(*arguments)
+    return {"seconds": round(time.perf_counter() - start, 1), **results}
+
+
+def _append(path: Path, row: dict[str, Any]) -> None:
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)

@@ -1,0 +1,218 @@
+"""
+Blind Cliffwalk (Schaul et al. 2016, section 3.1, figure 1, and appendix B.1), through the real buffer.
+
+    python benchmarks/cliffwalk.py                                   # what is missing, then the table and the figure
+    python benchmarks/cliffwalk.py --largest 9 --seeds 5 --out runs  # smaller
+
+n states in a row. The right action advances, and has a reward of 1 in the last state; the wrong one ends the episode. The
+buffer holds the transitions of all 2^n sequences of actions, and tabular Q-learning replays them one at a time, until the mean
+squared error to the true values is below 1e-3.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
+
+import numpy as np
+from campaign import Job, read, run_missing
+from gymnasium import spaces
+
+from sb3_per import PrioritizedReplayBuffer
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
+REPLAYS = ("uniform", "oracle", "proportional", "rank")
+STEP_SIZE = 0.25
+THRESHOLD = 1e-3
+MAX_UPDATES = 20_000_000
+
+
+def all_transitions(n_states: int) -> list[tuple[int, int, float, int, bool]]:
+    """(state, action, reward, next state, done) of all 2^n action sequences; action 1 advances, 0 ends the episode."""
+    transitions = []
+    for length in range(n_states + 1):  # number of right actions before the wrong one
+        sequences = 2 ** (n_states - 1 - length) if length < n_states else 1
+        episode = [(state, 1, float(state == n_states - 1), state + 1, state == n_states - 1) for state in range(length)]
+        if length < n_states:
+            episode.append((length, 0, 0.0, 0, True))
+        transitions += episode * sequences
+    return transitions
+
+
+class Learner:
+    """
+    Tabular Q-learning, and how far it is from the true values.
+
+    :param n_states: in a row
+    """
+
+    def __init__(self, n_states: int):
+        self.n_states = n_states
+        self.gamma = 1 - 1 / n_states
+        self.q = np.random.normal(0, 0.1, (n_states + 1, 2))
+        self.q[-1] = 0.0  # after the last state: no actions, no value, no part of the error
+        self.true_q = np.zeros((n_states + 1, 2))
+        self.true_q[:-1, 1] = self.gamma ** np.arange(n_states - 1, -1, -1.0)
+
+    @property
+    def error(self) -> float:
+        """Mean squared error over states and actions."""
+        return float(np.sum((self.q - self.true_q) ** 2)) / (2 * self.n_states)
+
+    def td_error(self, state: int, action: int) -> float:
+        """Of the only transition that this state and action have."""
+        if action == 0:
+            return -float(self.q[state, 0])
+        if state == self.n_states - 1:
+            return 1.0 - float(self.q[state, 1])
+        return float(self.gamma * self.q[state + 1].max() - self.q[state, 1])
+
+    def update(self, state: int, action: int) -> float:
+        """
+        :return: TD error before the update
+        """
+        td_error = self.td_error(state, action)
+        self.q[state, action] += STEP_SIZE * td_error
+        return td_error
+
+
+def fill(buffer: PrioritizedReplayBuffer, n_states: int) -> None:
+    """All transitions, in random order."""
+    transitions = all_transitions(n_states)
+    for i in np.random.permutation(len(transitions)):
+        state, action, reward, next_state, done = transitions[i]
+        buffer.add(np.array([state]), np.array([next_state]), np.array([action]), np.array([reward]), np.array([done]), [{}])
+
+
+def replay(learner: Learner, scheme: str) -> Iterator[None]:
+    """
+    One update each time, of a transition that the buffer draws.
+
+    :param scheme: of the buffer; there are no importance-sampling weights
+    """
+    n_states = learner.n_states
+    buffer = PrioritizedReplayBuffer(
+        len(all_transitions(n_states)),
+        spaces.Discrete(n_states + 1),
+        spaces.Discrete(2),
+        device="cpu",
+        scheme=scheme,
+        beta_start=0.0,
+        beta_end=0.0,
+    )
+    fill(buffer, n_states)
+    while True:
+        batch = buffer.sample(1)
+        td_error = learner.update(batch.observations.item(), batch.actions.item())
+        buffer.update_priorities(batch.indices, np.array([td_error]))
+        yield
+
+
+def oracle(learner: Learner) -> Iterator[None]:
+    """One update each time, of the transition that reduces the error to the true values most: it knows them."""
+    states, actions = np.divmod(np.arange(2 * learner.n_states), 2)
+    while True:
+        td_errors = np.array([learner.td_error(state, action) for state, action in zip(states, actions, strict=True)])
+        before = learner.q[states, actions] - learner.true_q[states, actions]
+        best = np.argmin((before + STEP_SIZE * td_errors) ** 2 - before**2)
+        learner.update(states[best], actions[best])
+        yield
+
+
+def updates_until_learned(n_states: int, replayed: str, seed: int, max_updates: int = MAX_UPDATES) -> dict[str, Any]:
+    """
+    :param n_states: in a row
+    :param replayed: ``"oracle"``, or a scheme
+    :param seed: of the order in the buffer, the first values and the draws
+    :return: the number of ``updates``
+    """
+    np.random.seed(seed)
+    learner = Learner(n_states)
+    steps = oracle(learner) if replayed == "oracle" else replay(learner, replayed)
+    n_updates = 0
+    while learner.error >= THRESHOLD and n_updates < max_updates:
+        next(steps)
+        n_updates += 1
+    return {"updates": n_updates}
+
+
+def jobs_of(n_states: list[int], seeds: int) -> list[Job]:
+    """All runs, the short ones first."""
+    names = [dict(n_states=n, replay=replayed, seed=seed) for n in n_states for replayed in REPLAYS for seed in range(seeds)]
+    return [(name, tuple(name.values())) for name in names]
+
+
+def quartiles(rows: list[dict[str, str]], seeds: int) -> dict[str, dict[int, np.ndarray]]:
+    """
+    :param rows: of the file
+    :param seeds: that count
+    :return: by replay and n: lower quartile, median and upper quartile of the updates
+    """
+    updates: dict[str, dict[int, list[float]]] = {replayed: {} for replayed in REPLAYS}
+    for row in rows:
+        if int(row["seed"]) < seeds:
+            updates[row["replay"]].setdefault(int(row["n_states"]), []).append(float(row["updates"]))
+    return {r: {n: np.percentile(u, [25, 50, 75]) for n, u in sorted(by_n.items())} for r, by_n in updates.items()}
+
+
+def growth(medians: dict[int, float]) -> float:
+    """
+    :param medians: updates by n
+    :return: factor for each further state: exponential of the slope of log(updates) over n, least squares, from n = 8 on
+    """
+    chosen = {n: median for n, median in medians.items() if n >= 8}
+    return float(np.exp(np.polyfit(list(chosen), np.log(list(chosen.values())), 1)[0]))
+
+
+def report(found: dict[str, dict[int, np.ndarray]], seeds: int) -> str:
+    """Table of medians and quartiles, and growth rates."""
+    lines = [f"Updates until learned: median (quartiles) of {seeds} seeds.", ""]
+    lines += [f"| n | {' | '.join(REPLAYS)} | uniform / proportional | uniform / rank |", "|---" * (3 + len(REPLAYS)) + "|"]
+    for n in found["uniform"]:
+        cells = [f"{found[r][n][1]:.0f} ({found[r][n][0]:.0f} to {found[r][n][2]:.0f})" for r in REPLAYS]
+        ratios = [f"{found['uniform'][n][1] / found[r][n][1]:.1f}" for r in ("proportional", "rank")]
+        lines.append(f"| {n} | {' | '.join(cells + ratios)} |")
+    if max(found["uniform"]) > 8:
+        rates = [f"{growth({n: values[1] for n, values in found[r].items()}):.2f}" for r in REPLAYS]
+        lines += ["", "Factor for each further state, from n = 8 on:", ""]
+        lines += [f"| {' | '.join(REPLAYS)} |", "|---" * len(REPLAYS) + "|", f"| {' | '.join(rates)} |"]
+    return "\n".join(lines) + "\n"
+
+
+def draw(found: dict[str, dict[int, np.ndarray]], path: Path) -> None:
+    """The paper's figure: updates over n, logarithmic."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for replayed, by_n in found.items():
+        low, median, high = np.array(list(by_n.values())).T
+        axes.plot(list(by_n), median, marker=".", label=replayed)
+        axes.fill_between(list(by_n), low, high, alpha=0.2)
+    axes.set(yscale="log", xlabel="number of states n", ylabel="updates until learned, median and quartiles")
+    axes.set_xticks(list(found["uniform"]))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is missing, write the table and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--largest", type=int, default=14, help="n from 2 to this")
+    parser.add_argument("--seeds", type=int, default=11)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of cliffwalk.csv, .md and .png")
+    args = parser.parse_args(arguments)
+    path = args.out / "cliffwalk.csv"
+    run_missing(path, jobs_of(list(range(2, args.largest + 1)), args.seeds), updates_until_learned, args.workers)
+    found = quartiles(read(path), args.seeds)
+    (args.out / "cliffwalk.md").write_text(report(found, args.seeds))
+    draw(found, args.out / "cliffwalk.png")
+
+
+if __name__ == "__main__":
+    main()

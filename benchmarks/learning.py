@@ -1,0 +1,281 @@
+"""
+Learning curves: the suites below, trained and evaluated; `report.py` draws conclusions from the files that this writes.
+
+    make evidence                                                      # what is missing, and the report
+    python benchmarks/learning.py --only discrete --workers 2          # the suites whose name contains this
+    python benchmarks/learning.py --only sparse --quick --out runs/try # a thousandth of the steps, to try it
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
+
+import gymnasium as gym
+import numpy as np
+import stable_baselines3
+from campaign import Job, run_missing
+from deep_sea import DeepSea
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.noise import NormalActionNoise
+
+import sb3_per
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+from pairs_trading_env import PairsTradingEnv
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
+# Of the first evaluation environment, the others follow. Far from the training seeds, and the same at every evaluation.
+EVALUATION_SEED = 1_000_000
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a suite compares: a class of Stable-Baselines3 or of this package, and what it changes in the suite's settings."""
+
+    algorithm: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """
+    :param environments: ids, as for ``gym.make``
+    :param variants: by name; the first is what the others are compared with
+    :param seeds: runs of each variant in each environment, seeds 0, 1, ...
+    :param steps: environment steps of a run, over all of its environments
+    :param settings: of all variants: constructor arguments, and ``action_noise`` as the standard deviation of normal noise
+    :param n_envs: environments to train in
+    :param n_evaluations: of a run, in equal distances, the last at its end
+    :param n_episodes: of an evaluation
+    :param env_kwargs: of training and evaluation environments
+    :param solved: mean return that ends a run; None trains on
+    :param episode_length: in steps, where it is fixed and the report shall count episodes
+    """
+
+    environments: tuple[str, ...]
+    variants: dict[str, Variant]
+    seeds: int
+    steps: int
+    settings: dict[str, Any]
+    n_envs: int = 1
+    n_evaluations: int = 15
+    n_episodes: int = 20
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    solved: float | None = None
+    episode_length: int | None = None
+
+
+# Huber threshold and exponent of LAP for Atari; its defaults are those for continuous control.
+DISCRETE_LAP = dict(scheme="lap", alpha=0.6, kappa=0.01)
+
+SUITES = {
+    # Networks and replay as of Young & Tian (2019), one gradient step for four steps of the environment as on Atari.
+    "discrete": Suite(
+        environments=("MinAtar/Breakout-v1", "MinAtar/Asterix-v1", "MinAtar/SpaceInvaders-v1"),
+        variants={
+            "DQN": Variant("DQN"),
+            "PERDQN": Variant("PERDQN"),
+            "PERDQN, Double Q, 3 steps": Variant("PERDQN", dict(double_q=True, n_steps=3)),
+            "PERDQN, LAP": Variant("PERDQN", dict(replay_buffer_kwargs=DISCRETE_LAP)),
+        },
+        seeds=5,
+        steps=300_000,
+        n_envs=8,
+        settings=dict(
+            policy_kwargs=dict(net_arch=[128]),
+            learning_rate=2.5e-4,
+            batch_size=32,
+            buffer_size=100_000,
+            learning_starts=5_000,
+            target_update_interval=1_000,
+            train_freq=1,
+            gradient_steps=2,
+            exploration_fraction=1 / 3,
+            exploration_final_eps=0.05,
+        ),
+        # A policy without randomness can keep a ball in the air for ever.
+        env_kwargs=dict(max_episode_steps=2_500),
+    ),
+    # Actions are random throughout and come from the same seeds, so all variants see the same transitions in the same order,
+    # and differ in what they replay.
+    "sparse": Suite(
+        environments=("DeepSea6-v0", "DeepSea8-v0", "DeepSea10-v0", "DeepSea12-v0"),
+        variants={
+            "DQN": Variant("DQN"),
+            "PERDQN": Variant("PERDQN"),
+            "PERDQN, no weights": Variant("PERDQN", dict(replay_buffer_kwargs=dict(beta_start=0.0, beta_end=0.0))),
+        },
+        seeds=10,
+        steps=150_000,
+        n_evaluations=300,
+        n_episodes=1,
+        solved=0.9,
+        settings=dict(
+            policy_kwargs=dict(net_arch=[64]),
+            learning_rate=1e-3,
+            batch_size=32,
+            buffer_size=150_000,
+            learning_starts=100,
+            target_update_interval=500,
+            train_freq=4,
+            gradient_steps=1,
+            exploration_initial_eps=1.0,
+            exploration_final_eps=1.0,
+        ),
+    ),
+    "pairs": Suite(
+        environments=("PairsTrading-v0",),
+        variants={
+            "SAC": Variant("SAC"),
+            "PERSAC": Variant("PERSAC"),
+            "PERSAC, LAP": Variant("PERSAC", dict(replay_buffer_kwargs=dict(scheme="lap"))),
+        },
+        seeds=10,
+        steps=40_000,
+        n_envs=4,
+        n_evaluations=20,
+        episode_length=250,
+        settings=dict(policy_kwargs=dict(net_arch=[64, 64])),
+    ),
+    # Settings of Fujimoto et al. (2020), but for a twentieth of the steps, a fifth of the random ones, and batches of 100.
+    "continuous": Suite(
+        environments=("HalfCheetah-v5",),
+        variants={
+            "TD3": Variant("TD3"),
+            "PERTD3": Variant("PERTD3"),
+            "PERTD3, LAP": Variant("PERTD3", dict(replay_buffer_kwargs=dict(scheme="lap"))),
+            "PERTD3, PAL": Variant("PERTD3", dict(replay_buffer_kwargs=dict(scheme="pal"))),
+        },
+        seeds=5,
+        steps=50_000,
+        n_episodes=10,
+        n_evaluations=20,
+        settings=dict(
+            policy_kwargs=dict(net_arch=[256, 256]),
+            learning_rate=3e-4,
+            batch_size=100,
+            learning_starts=5_000,
+            action_noise=0.1,
+        ),
+    ),
+}
+
+
+def register_environments() -> None:
+    """Make the environments of the suites known to Gymnasium; MinAtar does not do it when it is imported."""
+    from minatar.gym import register_envs
+
+    if "PairsTrading-v0" in gym.registry:
+        return
+    register_envs()
+    for size in (4, 6, 8, 10, 12):
+        gym.register(f"DeepSea{size}-v0", DeepSea, kwargs=dict(size=size))
+    gym.register("PairsTrading-v0", PairsTradingEnv)
+
+
+def evaluation_steps(suite: Suite) -> list[int]:
+    """After how many steps of the environment a run is evaluated."""
+    return [suite.steps * (i + 1) // suite.n_evaluations for i in range(suite.n_evaluations)]
+
+
+def settings_of(suite: Suite, variant: str) -> dict[str, Any]:
+    """Of the suite, with what the variant changes in them."""
+    return {**suite.settings, **suite.variants[variant].settings}
+
+
+def make_model(suite: Suite, environment: str, variant: str, seed: int) -> Any:
+    """The algorithm of a run, with its training environments."""
+    algorithm = suite.variants[variant].algorithm
+    settings = settings_of(suite, variant)
+    env = make_vec_env(environment, suite.n_envs, seed=seed, env_kwargs=suite.env_kwargs)
+    if "action_noise" in settings:
+        n_actions = env.action_space.shape[0]
+        settings["action_noise"] = NormalActionNoise(np.zeros(n_actions), np.full(n_actions, settings["action_noise"]))
+    library = sb3_per if algorithm in sb3_per.__all__ else stable_baselines3
+    return getattr(library, algorithm)("MlpPolicy", env, seed=seed, **settings)
+
+
+def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, Any]:
+    """
+    One run.
+
+    :return: mean return of the deterministic policy by step of the environment; empty after a run that was solved
+    """
+    register_environments()
+    model = make_model(suite, environment, variant, seed)
+    test_env = make_vec_env(environment, suite.n_episodes, env_kwargs=suite.env_kwargs)
+    returns: dict[str, Any] = dict.fromkeys(map(str, evaluation_steps(suite)), "")
+    pending = evaluation_steps(suite)
+
+    def evaluate(*_: Any) -> bool:
+        if model.num_timesteps < pending[0]:
+            return True
+        test_env.seed(EVALUATION_SEED)
+        mean = float(np.mean(evaluate_policy(model, test_env, suite.n_episodes, deterministic=True)[0]))
+        returns[str(pending.pop(0))] = round(mean, 4)
+        return bool(pending) and (suite.solved is None or mean < suite.solved)
+
+    model.learn(suite.steps, callback=evaluate)
+    return returns
+
+
+def fingerprint(suite: Suite, variant: str) -> str:
+    """Of all that makes a run what it is: a run with other settings is another run."""
+    asked = [
+        suite.variants[variant].algorithm,
+        settings_of(suite, variant),
+        suite.steps,
+        suite.n_envs,
+        suite.n_evaluations,
+        suite.n_episodes,
+    ]
+    asked += [suite.env_kwargs, suite.solved]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def jobs_of(suite: Suite) -> list[Job]:
+    """All runs of a suite, seed by seed, so that a stopped campaign has compared all variants on some seeds."""
+    return [
+        (
+            dict(environment=environment, variant=variant, seed=seed, settings=fingerprint(suite, variant)),
+            (suite, environment, variant, seed),
+        )
+        for seed in range(suite.seeds)
+        for environment in suite.environments
+        for variant in suite.variants
+    ]
+
+
+def quick(suite: Suite) -> Suite:
+    """The same in a thousandth of the steps, two seeds."""
+    steps = max(suite.steps // 1000, 40 * suite.n_envs)
+    settings = {**suite.settings, "learning_starts": 10, "buffer_size": 1_000}
+    return replace(suite, seeds=2, steps=steps, settings=settings, n_evaluations=4, n_episodes=2)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is missing of the suites that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help=f"suites whose name contains this: {', '.join(SUITES)}")
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time, one core each")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files, one a suite")
+    parser.add_argument("--quick", action="store_true", help="a thousandth of the steps, to try the script; needs --out")
+    args = parser.parse_args(arguments)
+    if args.quick and args.out == OUT:
+        parser.error("--quick needs --out: its runs do not belong to the evidence")
+    for name, suite in SUITES.items():
+        if args.only in name:
+            jobs = jobs_of(quick(suite) if args.quick else suite)
+            run_missing(args.out / f"{name}.csv", jobs, train, args.workers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""
+What the runs of `learning.py` say: tables and figures with intervals, by rliable (Agarwal et al. 2021, arXiv 2108.13264).
+
+    python benchmarks/report.py                # every suite that has runs, into docs/evidence
+    python benchmarks/report.py --only pairs   # the suites whose name contains this
+
+- score of a run: mean of its last evaluations, a fifth of them
+- IQM: mean of the middle half of the runs; the interval holds 95% of 2,000 stratified bootstrap samples of the runs
+- probability of improvement: that a run of this variant scores higher than one of the first variant, in the same environment
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from campaign import read
+from learning import OUT, SUITES, Suite, evaluation_steps, fingerprint
+from matplotlib.figure import Figure
+from rliable import library, metrics, plot_utils
+
+SAMPLES = 2_000
+# Of the final return, which has to be reached.
+CONVERGED = 0.95
+
+# By variant: shape (runs, environments) or, for curves, (runs, environments, evaluations).
+Scores = dict[str, np.ndarray]
+# By variant: shape (3, n), of each of n figures the value itself and the ends of its interval.
+Estimates = dict[str, np.ndarray]
+
+
+def load(suite: Suite, rows: list[dict[str, str]]) -> Scores:
+    """
+    :param suite: what was to run
+    :param rows: what did
+    :return: mean returns of the evaluations, NaN after a run was solved; of the seeds that all variants have run in all
+        environments
+    """
+    columns = list(map(str, evaluation_steps(suite)))
+    runs = {
+        (row["environment"], row["variant"], int(row["seed"])): [float(row[column] or "nan") for column in columns]
+        for row in rows
+        if row["variant"] in suite.variants and row["settings"] == fingerprint(suite, row["variant"])
+    }
+    seeds = [
+        seed for seed in range(suite.seeds) if all((e, v, seed) in runs for e in suite.environments for v in suite.variants)
+    ]
+    return {v: np.array([[runs[e, v, seed] for e in suite.environments] for seed in seeds]) for v in suite.variants}
+
+
+def final(curves: Scores) -> Scores:
+    """Scores of the runs: means over the last fifth of the evaluations."""
+    return {variant: values[..., -max(values.shape[-1] // 5, 1) :].mean(axis=-1) for variant, values in curves.items()}
+
+
+def steps_until(reached: np.ndarray, steps: list[int]) -> np.ndarray:
+    """
+    :param reached: shape (..., evaluations)
+    :param steps: of the evaluations
+    :return: shape (...), steps at the first evaluation that is True; those of the last where none is
+    """
+    first: np.ndarray = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(steps) - 1)
+    return np.array(steps)[first]
+
+
+def estimate(scores: dict[str, np.ndarray | tuple[np.ndarray, np.ndarray]], metric: Callable[..., np.ndarray]) -> Estimates:
+    """
+    :param scores: of each variant, or of the pairs to be compared
+    :param metric: of scores, or of two of them; shape (n,)
+    :return: figures with intervals
+    """
+    figures, intervals = library.get_interval_estimates(scores, metric, reps=SAMPLES, random_state=np.random.RandomState(0))
+    return {name: np.vstack([figures[name], intervals[name]]) for name in scores}
+
+
+def iqm(scores: Scores) -> Estimates:
+    """Interquartile mean over runs and environments."""
+    return estimate(scores, lambda values: np.array([metrics.aggregate_iqm(values)]))
+
+
+def iqm_curves(curves: Scores) -> Estimates:
+    """Interquartile mean at each evaluation."""
+    return estimate(curves, lambda values: np.array([metrics.aggregate_iqm(column) for column in np.moveaxis(values, -1, 0)]))
+
+
+def share_curves(reached: Scores) -> Estimates:
+    """Share of the runs at each evaluation."""
+    return estimate(reached, lambda values: values.mean(axis=(0, 1)))
+
+
+def improvement(scores: Scores) -> Estimates:
+    """Probability that a variant is better than the first."""
+    first, *others = scores
+    pairs = {other: (scores[other], scores[first]) for other in others}
+    return estimate(pairs, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]))
+
+
+def cell(estimates: Estimates, variant: str, digits: int, column: int = 0) -> str:
+    """A figure and its interval."""
+    if variant not in estimates:
+        return ""
+    figure, low, high = estimates[variant][:, column]
+    return f"{figure:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def table(heading: list[str], rows: list[list[str]]) -> list[str]:
+    """In Markdown, with an empty line after it."""
+    return [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def compare(what: str, scores: Scores, digits: int, sign: int = 1) -> list[str]:
+    """
+    :param what: the scores are
+    :param scores: of the runs
+    :param digits: after the point
+    :param sign: -1 where less is better
+    :return: a table with a row for each variant
+    """
+    middle, better = iqm(scores), improvement({variant: sign * values for variant, values in scores.items()})
+    rows = [[v, cell(middle, v, digits), cell(better, v, 2)] for v in scores]
+    return table(["variant", f"{what}, IQM [95% interval]", f"probability of improvement on {next(iter(scores))}"], rows)
+
+
+def in_one(scores: Scores, environment: int) -> Scores:
+    """Of one environment, which remains as a dimension."""
+    return {variant: values[:, environment : environment + 1] for variant, values in scores.items()}
+
+
+def digits_for(scores: Scores) -> int:
+    """Three figures that count."""
+    largest = max(np.abs(values).max() for values in scores.values())
+    return int(np.clip(2 - np.floor(np.log10(max(largest, 1e-9))), 0, 3))
+
+
+def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) -> None:
+    """
+    Learning curves with intervals.
+
+    :param panels: by environment: figures at each evaluation
+    :param steps: of the evaluations
+    :param what: the figures are
+    :param path: of the PNG
+    """
+    figure = Figure(figsize=(5.2 * len(panels), 4.2), layout="constrained")
+    for axes, (environment, estimates) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        plot_utils.plot_sample_efficiency_curve(
+            np.array(steps),
+            {variant: values[0] for variant, values in estimates.items()},
+            {variant: values[1:] for variant, values in estimates.items()},
+            algorithms=list(estimates),
+            xlabel="environment steps",
+            ylabel=what,
+            labelsize="medium",
+            ticklabelsize="small",
+            ax=axes,
+        )
+        axes.set_title(environment)
+        axes.legend(fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
+def curve_table(environment: str, estimates: Estimates, steps: list[int], digits: int) -> list[str]:
+    """Every fifth part of the way."""
+    columns = [len(steps) * part // 5 - 1 for part in range(1, 6)]
+    rows = [[variant, *(cell(estimates, variant, digits, column) for column in columns)] for variant in estimates]
+    return table([environment, *(f"{steps[column]:,} steps" for column in columns)], rows)
+
+
+def report_returns(suite: Suite, curves: Scores, path: Path) -> list[str]:
+    """What was reached, and how soon."""
+    steps, scores = evaluation_steps(suite), final(curves)
+    lines: list[str] = []
+    if len(suite.environments) > 1:
+        unit = next(iter(scores.values())).mean(axis=0)
+        relative = {variant: values / unit for variant, values in scores.items()}
+        lines += [f"All environments, in units of the mean score of {next(iter(scores))} in each:", ""]
+        lines += compare("relative score", relative, 2)
+    panels = {}
+    for i, environment in enumerate(suite.environments):
+        of_this = in_one(scores, i)
+        lines += [f"{environment}:", "", *compare("return", of_this, digits_for(of_this))]
+        panels[environment] = iqm_curves(in_one(curves, i))
+    if suite.episode_length:
+        # of what the run itself reaches in the end
+        episodes = {
+            v: steps_until(values >= CONVERGED * scores[v][..., None], steps) / suite.episode_length
+            for v, values in curves.items()
+        }
+        lines += [f"Episodes until an evaluation first has {CONVERGED:.0%} of the run's own final score, less is better:", ""]
+        lines += compare("episodes", episodes, 0, sign=-1)
+    lines += ["Learning curves, IQM of the evaluations [95% interval]:", ""]
+    for i, (environment, estimates) in enumerate(panels.items()):
+        lines += curve_table(environment, estimates, steps, digits_for(in_one(scores, i)))
+    draw(panels, steps, "mean return, IQM", path)
+    return lines
+
+
+def report_solved(suite: Suite, curves: Scores, path: Path) -> list[str]:
+    """How soon, and how often."""
+    steps = evaluation_steps(suite)
+    # For ever, once it was: a run ends there.
+    solved = {variant: np.logical_or.accumulate(values >= suite.solved, axis=-1) for variant, values in curves.items()}
+    lines, panels = [], {}
+    for i, environment in enumerate(suite.environments):
+        here = in_one(solved, i)
+        needed = {variant: steps_until(values, steps) for variant, values in here.items()}
+        shares = [f"{variant} {values[..., -1].mean():.0%}" for variant, values in here.items()]
+        lines += [f"{environment} (solved: {', '.join(shares)}):", "", *compare("steps until solved", needed, 0, sign=-1)]
+        panels[environment] = share_curves({variant: values.astype(float) for variant, values in here.items()})
+    lines += [f"Without a solution, a run counts as {suite.steps:,} steps.", "", "Learning curves, share of solved runs:", ""]
+    for environment, estimates in panels.items():
+        lines += curve_table(environment, estimates, steps, 2)
+    draw(panels, steps, "share of runs that solved it", path)
+    return lines
+
+
+def write(name: str, suite: Suite, out: Path) -> None:
+    """The report of a suite, if it has a seed that all variants have run: ``<name>.md`` and ``<name>.png``."""
+    curves = load(suite, read(out / f"{name}.csv"))
+    n_runs = len(next(iter(curves.values())))
+    if not n_runs:
+        print(f"{name}: no seed that all variants have run")
+        return
+    report = report_returns if suite.solved is None else report_solved
+    lines = [f"{n_runs} runs of {suite.steps:,} steps for each variant and environment, the same seeds for all.", ""]
+    lines += report(suite, curves, out / f"{name}.png")
+    (out / f"{name}.md").write_text("\n".join(lines).rstrip() + "\n")
+    print(f"{out / name}.md")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the reports of the suites that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help=f"suites whose name contains this: {', '.join(SUITES)}")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files, and of the reports")
+    args = parser.parse_args(arguments)
+    for name, suite in SUITES.items():
+        if args.only in name:
+            write(name, suite, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""
+What prioritization adds to the run time of TD3, as table 3 of Fujimoto et al. (2020) has it.
+
+    python benchmarks/run_time.py                         # on an otherwise idle machine
+    python benchmarks/run_time.py --quick --out runs/try  # to try it
+
+The variants train in turn, 1,000 steps each time, with a buffer that is full from the start: the cost of a long run, not of
+its beginning. A step of the environment and one of the gradient are in it: the cheaper those are, the larger the percentages.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch as th
+from baselines import PythonTree
+from speed import filled, machine
+from stable_baselines3 import TD3
+
+from sb3_per import PERTD3, Proportional, SumTree
+from sb3_per.sum_tree import ALL_WRITTEN
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
+N_ROUNDS = 9
+N_THREADS = 1
+# Per cent over uniform replay in the paper: the authors' own tree, Dopamine's, and that of OpenAI Baselines.
+PAPER = "+14%, +75% and +229%"
+
+
+class PerSampleTree(SumTree):
+    """A :class:`PythonTree` in place of ours: one transition at a time, in Python."""
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.tree = PythonTree(capacity)
+        self.clear()
+
+    @property
+    def total(self) -> float:
+        """Sum of all masses."""
+        return self.tree.total
+
+    def fill(self, first: int, last: int, mass: float) -> None:
+        """Leaf by leaf."""
+        leaves = np.arange(first, last + 1)
+        self.tree.update(leaves, np.full(len(leaves), mass))
+
+    def clear(self) -> None:
+        """Empty every leaf."""
+        self.tree.nodes = [0.0] * len(self.tree.nodes)
+
+    def _masses(self) -> np.ndarray:
+        return np.array(self.tree.nodes[self.tree.n_leaves :][: self.capacity])
+
+    def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
+        self.tree.update(leaves, masses)
+        return ALL_WRITTEN
+
+    def _draw(self, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
+        assert stratified
+        leaves = self.tree.find((np.arange(len(uniforms)) + uniforms) * self.total / len(uniforms))
+        leaves = np.minimum(leaves, self.capacity - 1)  # its sums drift
+        nodes = self.tree.nodes
+        return leaves, np.array([nodes[self.tree.n_leaves + leaf] for leaf in leaves.tolist()])
+
+
+class PerSample(Proportional):
+    """The proportional scheme on a :class:`PerSampleTree`."""
+
+    def make_tree(self, capacity: int) -> SumTree:
+        """See :meth:`PriorityScheme.make_tree`."""
+        return PerSampleTree(capacity)
+
+
+VARIANTS: dict[str, tuple[Any, dict[str, Any] | None]] = {
+    "TD3": (TD3, None),
+    "PERTD3, uniform": (PERTD3, dict(scheme="uniform")),
+    "PERTD3": (PERTD3, {}),
+    "PERTD3, per-sample Python tree": (PERTD3, dict(scheme=PerSample())),
+}
+
+
+def make_model(variant: str, buffer_size: int) -> Any:
+    """With the paper's networks and batches, and a full buffer."""
+    cls, settings = VARIANTS[variant]
+    model = cls(
+        "MlpPolicy",
+        "HalfCheetah-v5",
+        policy_kwargs=dict(net_arch=[256, 256]),
+        learning_rate=3e-4,
+        batch_size=256,
+        buffer_size=buffer_size,
+        learning_starts=0,
+        replay_buffer_kwargs=settings,
+        seed=0,
+    )
+    filled(model.replay_buffer)
+    return model
+
+
+def measure(n_steps: int, buffer_size: int) -> dict[str, np.ndarray]:
+    """
+    :return: by variant: seconds per 1,000 steps in each round
+    """
+    models = {variant: make_model(variant, buffer_size) for variant in VARIANTS}
+    seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    for model in models.values():
+        model.learn(n_steps // 10)
+    for _ in range(N_ROUNDS):
+        for variant, model in models.items():
+            start = time.perf_counter()
+            model.learn(n_steps, reset_num_timesteps=False)
+            seconds[variant].append((time.perf_counter() - start) * 1_000 / n_steps)
+    return {variant: np.array(values) for variant, values in seconds.items()}
+
+
+def report(seconds: dict[str, np.ndarray]) -> str:
+    """Medians over the rounds, of the seconds and of the ratios within a round."""
+    uniform = seconds["TD3"]
+    lines = [f"{machine()}, one thread; HalfCheetah-v5, a million transitions, batch 256; {N_ROUNDS} rounds.", ""]
+    lines += ["| | seconds per 1,000 steps | over uniform (quartiles) |", "|---|---|---|"]
+    for variant, values in seconds.items():
+        low, median, high = np.percentile(100 * (values / uniform - 1), [25, 50, 75])
+        over = "" if variant == "TD3" else f"{median:+.0f}% ({low:+.0f} to {high:+.0f})"
+        lines.append(f"| {variant} | {np.median(values):.2f} | {over} |")
+    return "\n".join([*lines, "", f"In the paper, on a GPU, three trees of others: {PAPER}.", ""])
+
+
+def main() -> None:
+    """Measure, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small buffers and few steps")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of run_time.csv and run_time.md")
+    args = parser.parse_args()
+    th.set_num_threads(N_THREADS)
+    seconds = measure(*((100, 10_000) if args.quick else (1_000, 1_000_000)))
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows = zip(*seconds.values(), strict=True)
+    lines = ['"' + '","'.join(seconds) + '"', *(",".join(f"{value:.3f}" for value in row) for row in rows)]
+    (args.out / "run_time.csv").write_text("\n".join(lines) + "\n")
+    (args.out / "run_time.md").write_text(report(seconds))
+    print(report(seconds))
+
+
+if __name__ == "__main__":
+    main()
