@@ -145,7 +145,7 @@ SUITES = {
         episode_length=250,
         settings=dict(policy_kwargs=dict(net_arch=[64, 64])),
     ),
-    # Settings of Fujimoto et al. (2020), but for a twentieth of the steps, a fifth of the random ones, and batches of 100.
+    # Settings of Fujimoto et al. (2020), but for 4% of the steps, a fifth of the random ones, and batches of 100.
     "continuous": Suite(
         environments=("HalfCheetah-v5",),
         variants={
@@ -155,7 +155,7 @@ SUITES = {
             "PERTD3, PAL": Variant("PERTD3", dict(replay_buffer_kwargs=dict(scheme="pal"))),
         },
         seeds=5,
-        steps=50_000,
+        steps=40_000,
         n_episodes=10,
         n_evaluations=20,
         settings=dict(

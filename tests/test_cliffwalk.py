@@ -1,61 +1,27 @@
-"""Blind Cliffwalk (Schaul et al. 2016, section 3.1 and appendix B.1) through the real buffer."""
+"""Blind Cliffwalk (Schaul et al. 2016, section 3.1 and appendix B.1): the benchmark is right, and prioritization helps."""
+
+import copy
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from sb3_per import PrioritizedReplayBuffer
+from tests.utils import ROOT, benchmark
+
+cliffwalk = benchmark("cliffwalk")
 
 
-def all_transitions(n_states: int) -> list[tuple[int, int, float, int, bool]]:
-    """(state, action, reward, next state, done) of all 2^n action sequences; action 1 advances, 0 ends the episode."""
-    transitions = []
-    for length in range(n_states + 1):  # number of right actions before the wrong one
-        sequences = 2 ** (n_states - 1 - length) if length < n_states else 1
-        episode = [(state, 1, float(state == n_states - 1), state + 1, state == n_states - 1) for state in range(length)]
-        if length < n_states:
-            episode.append((length, 0, 0.0, 0, True))
-        transitions += episode * sequences
-    return transitions
-
-
-def updates_until_learned(n_states: int, seed: int, max_updates: int = 200_000, **kwargs: str) -> int:
-    """Tabular Q-learning, one transition an update, until the mean squared error to the true values is below 1e-3."""
-    np.random.seed(seed)
-    gamma, step_size = 1 - 1 / n_states, 0.25
-    transitions = all_transitions(n_states)
-    buffer = PrioritizedReplayBuffer(
-        len(transitions),
-        spaces.Discrete(n_states + 1),
-        spaces.Discrete(2),
-        device="cpu",
-        beta_start=0.0,
-        beta_end=0.0,
-        **kwargs,
-    )
-    for i in np.random.permutation(len(transitions)):
-        state, action, reward, next_state, done = transitions[i]
-        buffer.add(np.array([state]), np.array([next_state]), np.array([action]), np.array([reward]), np.array([done]), [{}])
-
-    q = np.random.normal(0, 0.1, (n_states + 1, 2))
-    true_q = np.zeros((n_states, 2))
-    true_q[:, 1] = gamma ** np.arange(n_states - 1, -1, -1.0)
-    for n_updates in range(1, max_updates + 1):
-        batch = buffer.sample(1)
-        state, action = batch.observations.item(), batch.actions.item()
-        value = 0.0 if batch.dones.item() else q[batch.next_observations.item()].max()
-        td_error = batch.rewards.item() + gamma * value - q[state, action]
-        q[state, action] += step_size * td_error
-        buffer.update_priorities(batch.indices, np.array([td_error]))
-        if n_updates % 10 == 0 and np.mean((q[:-1] - true_q) ** 2) < 1e-3:
-            return n_updates
-    return max_updates
+def median_of_updates(n_states: int, replayed: str, seeds: range) -> float:
+    runs = [cliffwalk.updates_until_learned(n_states, replayed, seed)["updates"] for seed in seeds]
+    assert max(runs) < cliffwalk.MAX_UPDATES
+    return float(np.median(runs))
 
 
 @pytest.mark.parametrize("n_states", [2, 3, 5])
 def test_transitions(n_states):
     """2^n sequences; at each state as many go right as go wrong, and one sequence reaches the reward."""
-    transitions = all_transitions(n_states)
+    transitions = cliffwalk.all_transitions(n_states)
     assert sum(done for *_, done in transitions) == 2**n_states
     for state in range(n_states):
         right = sum(s == state and a == 1 for s, a, *_ in transitions)
@@ -63,9 +29,69 @@ def test_transitions(n_states):
     assert sum(reward for _, _, reward, _, _ in transitions) == 1
 
 
+def test_td_errors_are_those_of_the_stored_transitions():
+    """What the learner computes from state and action is what the buffer's transition says."""
+    n_states = 5
+    learner = cliffwalk.Learner(n_states)
+    n_transitions = len(cliffwalk.all_transitions(n_states))
+    buffer = PrioritizedReplayBuffer(n_transitions, spaces.Discrete(n_states + 1), spaces.Discrete(2), device="cpu")
+    cliffwalk.fill(buffer, n_states)
+    seen = set()
+    for _ in range(50):
+        batch = buffer.sample(32)
+        for i in range(32):
+            state, action = batch.observations[i].item(), batch.actions[i].item()
+            following = 0.0 if batch.dones[i].item() else learner.q[batch.next_observations[i].item()].max()
+            expected = batch.rewards[i].item() + learner.gamma * following - learner.q[state, action]
+            assert learner.td_error(state, action) == pytest.approx(expected)
+            seen.add((state, action))
+    assert len(seen) == 2 * n_states
+
+
+def test_true_values_do_not_change():
+    learner = cliffwalk.Learner(6)
+    learner.q[:] = learner.true_q
+    assert learner.error == 0.0
+    assert [learner.td_error(state, action) for state in range(6) for action in range(2)] == pytest.approx([0.0] * 12)
+
+
+def test_oracle_takes_the_best_transition():
+    """No other update would have left a smaller error."""
+    np.random.seed(0)
+    learner = cliffwalk.Learner(6)
+    steps = cliffwalk.oracle(learner)
+    for _ in range(50):
+        others = []
+        for state in range(6):
+            for action in range(2):
+                other = copy.deepcopy(learner)
+                other.update(state, action)
+                others.append(other.error)
+        next(steps)
+        assert learner.error == pytest.approx(min(others), rel=1e-12)
+
+
 @pytest.mark.parametrize("scheme", ["proportional", "rank"])
 def test_prioritization_learns_with_fewer_updates(scheme):
-    seeds = range(5)
-    uniform = np.median([updates_until_learned(9, seed, scheme="uniform") for seed in seeds])
-    prioritized = np.median([updates_until_learned(9, seed, scheme=scheme) for seed in seeds])
-    assert uniform >= 4 * prioritized
+    """And not with fewer than the oracle."""
+    uniform, prioritized, oracle = (median_of_updates(9, replayed, range(5)) for replayed in ("uniform", scheme, "oracle"))
+    assert uniform >= 4 * prioritized >= 4 * oracle
+
+
+@pytest.mark.slow
+def test_eight_times_fewer_updates_with_twelve_states():
+    assert median_of_updates(12, "uniform", range(11)) >= 8 * median_of_updates(12, "proportional", range(11))
+
+
+def test_published_table_is_that_of_the_runs():
+    """All runs of the file count, and the ratio that the documentation states follows from them."""
+    folder = ROOT / "docs" / "evidence"
+    rows = cliffwalk.read(folder / "cliffwalk.csv")
+    found = cliffwalk.quartiles(rows, seeds=11)
+    assert len(rows) == len(cliffwalk.jobs_of(list(range(2, 15)), 11))
+    assert (folder / "cliffwalk.md").read_text() == cliffwalk.report(found, 11)
+    assert found["uniform"][12][1] >= 8 * found["proportional"][12][1]
+
+
+def test_growth_is_the_base_of_the_exponential():
+    assert cliffwalk.growth({n: 5.0 * 1.7**n for n in range(2, 15)}) == pytest.approx(1.7)

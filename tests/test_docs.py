@@ -14,7 +14,8 @@ import pytest
 import yaml
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-ROOT = Path(__file__).parent.parent
+from tests.utils import ROOT
+
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts)]
 
 # An episode of Pendulum; 100 gradient steps with the defaults of most algorithms.

@@ -17,10 +17,10 @@ import matplotlib
 
 from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.zoo import ALGORITHMS, config_path, main, register
+from tests.utils import ROOT
 
 matplotlib.use("Agg")
 
-ROOT = Path(__file__).resolve().parents[1]
 DISCRETE = ("per_dqn", "per_qrdqn")
 
 

@@ -1,6 +1,10 @@
 """What several test files need: spaces, random transitions, obvious references."""
 
+import importlib
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,8 @@ from sb3_per import (
     PrioritizedReplayBuffer,
 )
 
+ROOT = Path(__file__).resolve().parents[1]
+
 # Every algorithm and the class that it takes the place of.
 STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}
 
@@ -41,6 +47,14 @@ ACTION_SPACES = {
     "discrete": spaces.Discrete(3),
     "multi_discrete": spaces.MultiDiscrete([3, 2]),
 }
+
+
+def benchmark(name: str) -> ModuleType:
+    """A script of ``benchmarks/`` as a module; they import each other as scripts do."""
+    folder = str(ROOT / "benchmarks")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
 
 
 def make_buffer(

@@ -1,0 +1,265 @@
+"""The campaign behind docs/evidence: it continues, trains what it says, and its reports follow from its rows."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from sb3_per import SumTree
+from tests.utils import ROOT, benchmark
+
+campaign = benchmark("campaign")
+learning = benchmark("learning")
+report = benchmark("report")
+DeepSea = benchmark("deep_sea").DeepSea
+
+SUITES = learning.SUITES.items()
+NAMES = list(learning.SUITES)
+
+
+# ---- campaign
+
+
+def jobs(*values: int, result: int = 0) -> list:
+    """`dict` as the function that runs: it returns what it is given."""
+    return [({"seed": value}, ([("result", result)],)) for value in values]
+
+
+def test_only_what_is_missing_runs(tmp_path):
+    path = tmp_path / "folder" / "runs.csv"
+    assert campaign.run_missing(path, jobs(0, 1, result=5), dict, workers=1) == 2
+    before = path.read_text()
+    assert campaign.run_missing(path, jobs(0, 1, 2, result=6), dict, workers=2) == 1
+    assert campaign.run_missing(path, jobs(0, 1, 2, result=7), dict, workers=2) == 0
+    assert path.read_text().startswith(before)
+    assert [(row["seed"], row["result"]) for row in campaign.read(path)] == [("0", "5"), ("1", "5"), ("2", "6")]
+
+
+def test_a_failure_loses_nothing(tmp_path):
+    path = tmp_path / "runs.csv"
+    failing = ({"seed": 1}, (3,))  # an int is not iterable
+    with pytest.raises(TypeError):
+        campaign.run_missing(path, [*jobs(0), failing], dict, workers=1)
+    assert [row["seed"] for row in campaign.read(path)] == ["0"]
+    assert campaign.run_missing(path, jobs(0, 1), dict, workers=1) == 1
+    assert [row["seed"] for row in campaign.read(path)] == ["0", "1"]
+
+
+# ---- environments
+
+
+def test_deep_sea_has_one_treasure():
+    """Of all sequences of actions, one finds it, and it is the one to the right."""
+    size = 4
+    env = DeepSea(size, mapping_seed=3)
+    best = []
+    for actions in itertools.product([0, 1], repeat=size):
+        env.reset()
+        steps = [env.step(action) for action in actions]
+        assert [terminated for _, _, terminated, _, _ in steps] == [False] * (size - 1) + [True]
+        if sum(reward for _, reward, _, _, _ in steps) > 0:
+            best.append(actions)
+            assert sum(reward for _, reward, _, _, _ in steps) == pytest.approx(1 - 0.01)
+    assert best == [tuple(env.right[i, i] for i in range(size))]
+
+
+def test_deep_sea_is_an_environment():
+    check_env(DeepSea(5))
+
+
+# ---- suites
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variants_differ_in_the_prioritization_alone(name):
+    suite = learning.SUITES[name]
+    assert suite.seeds >= 5
+    stock = next(iter(suite.variants.values()))
+    assert not stock.algorithm.startswith("PER") and not stock.settings
+    for variant in list(suite.variants.values())[1:]:
+        assert variant.algorithm == f"PER{stock.algorithm}"
+        assert set(variant.settings) <= {"replay_buffer_kwargs", "double_q", "n_steps"}
+
+
+def test_a_run_with_other_settings_is_another_run():
+    suite = learning.SUITES["pairs"]
+    changed = [
+        replace(suite, steps=7),
+        replace(suite, n_envs=7),
+        replace(suite, settings={**suite.settings, "batch_size": 7}),
+        replace(suite, variants={"SAC": learning.Variant("SAC", dict(gamma=0.7))}),
+    ]
+    assert len({learning.fingerprint(other, "SAC") for other in [suite, *changed]}) == 5
+    assert learning.fingerprint(replace(suite, seeds=7), "SAC") == learning.fingerprint(suite, "SAC")
+
+
+def short(name: str, **changes) -> learning.Suite:
+    """A suite of a few steps."""
+    suite = learning.SUITES[name]
+    settings = {**suite.settings, "learning_starts": 20, "buffer_size": 500, "batch_size": 16}
+    return replace(suite, steps=120, settings=settings, **{"n_evaluations": 6, "n_episodes": 2, **changes})
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("which", [0, -1])
+def test_evaluations_do_not_change_training(name, which):
+    """Half of the evaluations are half of the figures, the same ones; so runs are reproducible, too."""
+    suite = short(name, solved=None)
+    environment, variant = suite.environments[0], list(suite.variants)[which]
+    often = learning.train(suite, environment, variant, 1)
+    assert list(often) == ["20", "40", "60", "80", "100", "120"]
+    seldom = learning.train(replace(suite, n_evaluations=3), environment, variant, 1)
+    assert seldom == {step: often[step] for step in ("40", "80", "120")}
+
+
+def test_a_solved_run_ends():
+    suite = short("sparse", solved=-1.0)
+    returns = learning.train(suite, suite.environments[0], "DQN", 0)
+    assert [value == "" for value in returns.values()] == [False] + 5 * [True]
+
+
+def test_variants_of_the_sparse_suite_see_the_same_transitions():
+    learning.register_environments()
+    suite = short("sparse")
+    buffers = []
+    for variant in suite.variants:
+        model = learning.make_model(suite, "DeepSea6-v0", variant, 3)
+        model.learn(200)
+        assert model._n_updates > 0
+        buffers.append(model.replay_buffer)
+    for other in buffers[1:]:
+        for name in ("observations", "actions", "rewards", "dones"):
+            np.testing.assert_array_equal(getattr(other, name), getattr(buffers[0], name))
+
+
+def test_quick_runs_do_not_become_evidence(capsys):
+    with pytest.raises(SystemExit):
+        learning.main(["--quick"])
+    assert "--out" in capsys.readouterr().err
+
+
+# ---- report
+
+
+def synthetic(seeds: int = 6, **changes) -> tuple:
+    """A suite, rows as its campaign would write them, and the returns in them."""
+    suite = replace(learning.SUITES["continuous"], environments=("A", "B"), seeds=seeds, n_evaluations=5, **changes)
+    rng = np.random.default_rng(0)
+    returns = {v: rng.normal(100 + 10 * i, 5, (seeds, 2, 5)) for i, v in enumerate(suite.variants)}
+    columns = list(map(str, learning.evaluation_steps(suite)))
+    rows = [
+        {**{key: str(value) for key, value in name.items()}, **dict(zip(columns, map(repr, map(float, values)), strict=True))}
+        for name, (_, environment, variant, seed) in learning.jobs_of(suite)
+        for values in [returns[variant][seed, suite.environments.index(environment)]]
+    ]
+    return suite, rows, returns
+
+
+def test_load():
+    """Rows of other settings do not count, nor do seeds that a variant lacks."""
+    suite, rows, returns = synthetic()
+    for variant, values in report.load(suite, rows).items():
+        np.testing.assert_array_equal(values, returns[variant])
+    lacking = [row for row in rows if not (row["variant"] == "PERTD3" and row["environment"] == "B" and row["seed"] == "2")]
+    for changed in (lacking, [{**row, "settings": "other"} if row not in lacking else row for row in rows]):
+        for variant, values in report.load(suite, changed).items():
+            np.testing.assert_array_equal(values, np.delete(returns[variant], 2, axis=0))
+
+
+def test_score_is_the_mean_of_the_last_fifth():
+    curves = {"a": np.arange(40.0).reshape(1, 2, 20)}
+    np.testing.assert_array_equal(report.final(curves)["a"], [[(16 + 17 + 18 + 19) / 4, (36 + 37 + 38 + 39) / 4]])
+
+
+def test_interquartile_mean_and_interval():
+    """Against NumPy: the middle half, and percentiles of resampled runs."""
+    rng = np.random.default_rng(1)
+    scores = rng.exponential(size=(12, 1))
+    figure, low, high = report.iqm({"a": scores})["a"][:, 0]
+    assert figure == pytest.approx(np.sort(scores[:, 0])[3:-3].mean())
+    resampled = np.sort(scores[rng.integers(12, size=(20_000, 12)), 0], axis=1)[:, 3:-3].mean(axis=1)
+    assert [low, high] == pytest.approx(np.percentile(resampled, [2.5, 97.5]), rel=0.05)
+
+
+def test_probability_of_improvement():
+    """Against counting pairs; a draw is half a pair."""
+    rng = np.random.default_rng(2)
+    scores = {v: rng.integers(6, size=(7, 2)).astype(float) for v in ("stock", "other")}
+    pairs = [
+        [(x > y) + 0.5 * (x == y) for x in scores["other"][:, task] for y in scores["stock"][:, task]] for task in range(2)
+    ]
+    figure, low, high = report.improvement(scores)["other"][:, 0]
+    assert figure == pytest.approx(np.mean(pairs))
+    assert 0 <= low <= figure <= high <= 1
+
+
+def test_steps_until():
+    reached = np.array([[False, True, False], [True, True, True], [False, False, False]])
+    np.testing.assert_array_equal(report.steps_until(reached, [10, 20, 30]), [20, 10, 30])
+
+
+@pytest.mark.parametrize("solved", [None, 105.0])
+def test_written_report(tmp_path, solved, monkeypatch):
+    """A table for each environment, and a picture."""
+    monkeypatch.setattr(report, "SAMPLES", 50)
+    suite, rows, returns = synthetic(solved=solved, episode_length=100)
+    path = tmp_path / "name.csv"
+    with path.open("w", newline="") as file:
+        writer = campaign.csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    report.write("name", suite, tmp_path)
+    text = (tmp_path / "name.md").read_text()
+    assert all(text.count(f"\n| {variant} |") >= 4 for variant in suite.variants)
+    middle = np.sort(returns["TD3"][:, 0, -1])[1:-1].mean()
+    assert solved or f"| TD3 | {middle:.0f} [" in text
+    assert (tmp_path / "name.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_report_without_runs(tmp_path):
+    report.write("name", learning.SUITES["pairs"], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_runs_are_complete(name):
+    """Every run of the suite as it is defined now, once; and no evaluation missing in it."""
+    suite = learning.SUITES[name]
+    rows = campaign.read(ROOT / "docs" / "evidence" / f"{name}.csv")
+    asked = [{key: str(value) for key, value in job.items()} for job, _ in learning.jobs_of(suite)]
+    assert len(rows) == len(asked)
+    assert all({key: row[key] for key in asked[0]} in asked for row in rows)
+    curves = report.load(suite, rows)
+    assert all(values.shape[0] == suite.seeds for values in curves.values())
+    assert suite.solved is not None or not any(np.isnan(values).any() for values in curves.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_published_reports_are_those_of_the_runs(name, tmp_path):
+    folder = ROOT / "docs" / "evidence"
+    (tmp_path / f"{name}.csv").write_bytes((folder / f"{name}.csv").read_bytes())
+    report.write(name, learning.SUITES[name], tmp_path)
+    assert (tmp_path / f"{name}.md").read_text() == (folder / f"{name}.md").read_text()
+
+
+# ---- run time
+
+
+def test_rival_tree_draws_the_same():
+    """A per-sample Python tree in the place of ours, for masses whose sums are exact."""
+    run_time = benchmark("run_time")
+    rng = np.random.default_rng(0)
+    ours, rival = SumTree(13), run_time.PerSampleTree(13)
+    for _ in range(20):
+        leaves, masses = rng.integers(13, size=5), rng.integers(1, 9, size=5)
+        uniforms = rng.random(64)
+        for tree in (ours, rival):
+            tree.fill(3, 7, 2.0)
+            tree.update(leaves, masses)
+        assert ours.total == rival.total
+        for drawn, expected in zip(rival.draw(uniforms), ours.draw(uniforms), strict=True):
+            np.testing.assert_array_equal(drawn, expected)
+        np.testing.assert_array_equal(rival[:], ours[:])
