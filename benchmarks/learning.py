@@ -38,10 +38,17 @@ EVALUATION_SEED = 1_000_000
 
 @dataclass(frozen=True)
 class Variant:
-    """What a suite compares: a class of Stable-Baselines3 or of this package, and what it changes in the suite's settings."""
+    """
+    What a suite compares.
+
+    :param algorithm: a class of Stable-Baselines3 or of this package
+    :param settings: what it changes in those of the suite
+    :param environments: where it runs; None is everywhere
+    """
 
     algorithm: str
     settings: dict[str, Any] = field(default_factory=dict)
+    environments: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,9 @@ SUITES = {
             "PERDQN": Variant("PERDQN"),
             "PERDQN, Double Q, 3 steps": Variant("PERDQN", dict(double_q=True, n_steps=3)),
             "PERDQN, LAP": Variant("PERDQN", dict(replay_buffer_kwargs=DISCRETE_LAP)),
+            # Why PERDQN is below DQN in this one: the paper's learning rate, and its Double Q without the three steps.
+            "PERDQN, learning rate / 4": Variant("PERDQN", dict(learning_rate=2.5e-4 / 4), ("MinAtar/SpaceInvaders-v1",)),
+            "PERDQN, Double Q": Variant("PERDQN", dict(double_q=True), ("MinAtar/SpaceInvaders-v1",)),
         },
         seeds=5,
         steps=300_000,
@@ -241,6 +251,11 @@ def fingerprint(suite: Suite, variant: str) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
 
 
+def variants_in(suite: Suite, environment: str) -> list[str]:
+    """Those that run in this environment."""
+    return [name for name, variant in suite.variants.items() if environment in (variant.environments or suite.environments)]
+
+
 def jobs_of(suite: Suite) -> list[Job]:
     """All runs of a suite, seed by seed, so that a stopped campaign has compared all variants on some seeds."""
     return [
@@ -250,7 +265,7 @@ def jobs_of(suite: Suite) -> list[Job]:
         )
         for seed in range(suite.seeds)
         for environment in suite.environments
-        for variant in suite.variants
+        for variant in variants_in(suite, environment)
     ]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from campaign import read
-from learning import OUT, SUITES, Suite, evaluation_steps, fingerprint
+from learning import OUT, SUITES, Suite, evaluation_steps, fingerprint, variants_in
 from matplotlib.figure import Figure
 from rliable import library, metrics, plot_utils
 
@@ -33,8 +33,8 @@ def load(suite: Suite, rows: list[dict[str, str]]) -> Scores:
     """
     :param suite: what was to run
     :param rows: what did
-    :return: mean returns of the evaluations, NaN after a run was solved; of the seeds that all variants have run in all
-        environments
+    :return: mean returns of the evaluations, of the seeds for which all runs are there; NaN after a run was solved, and where
+        a variant does not run
     """
     columns = list(map(str, evaluation_steps(suite)))
     runs = {
@@ -42,10 +42,12 @@ def load(suite: Suite, rows: list[dict[str, str]]) -> Scores:
         for row in rows
         if row["variant"] in suite.variants and row["settings"] == fingerprint(suite, row["variant"])
     }
-    seeds = [
-        seed for seed in range(suite.seeds) if all((e, v, seed) in runs for e in suite.environments for v in suite.variants)
-    ]
-    return {v: np.array([[runs[e, v, seed] for e in suite.environments] for seed in seeds]) for v in suite.variants}
+    asked = [(environment, variant) for environment in suite.environments for variant in variants_in(suite, environment)]
+    seeds = [seed for seed in range(suite.seeds) if all((*pair, seed) in runs for pair in asked)]
+    nothing = [np.nan] * len(columns)
+    return {
+        v: np.array([[runs.get((e, v, seed), nothing) for e in suite.environments] for seed in seeds]) for v in suite.variants
+    }
 
 
 def final(curves: Scores) -> Scores:
@@ -121,9 +123,10 @@ def compare(what: str, scores: Scores, digits: int, sign: int = 1) -> list[str]:
     return table(["variant", f"{what}, IQM [95% interval]", f"probability of improvement on {next(iter(scores))}"], rows)
 
 
-def in_one(scores: Scores, environment: int) -> Scores:
-    """Of one environment, which remains as a dimension."""
-    return {variant: values[:, environment : environment + 1] for variant, values in scores.items()}
+def in_one(suite: Suite, scores: Scores, environment: str) -> Scores:
+    """Of the variants that run in one environment, which remains as a dimension."""
+    i = suite.environments.index(environment)
+    return {variant: scores[variant][:, i : i + 1] for variant in variants_in(suite, environment)}
 
 
 def digits_for(scores: Scores) -> int:
@@ -172,14 +175,14 @@ def report_returns(suite: Suite, curves: Scores, path: Path) -> list[str]:
     lines: list[str] = []
     if len(suite.environments) > 1:
         unit = next(iter(scores.values())).mean(axis=0)
-        relative = {variant: values / unit for variant, values in scores.items()}
+        relative = {v: values / unit for v, values in scores.items() if suite.variants[v].environments is None}
         lines += [f"All environments, in units of the mean score of {next(iter(scores))} in each:", ""]
         lines += compare("relative score", relative, 2)
     panels = {}
-    for i, environment in enumerate(suite.environments):
-        of_this = in_one(scores, i)
+    for environment in suite.environments:
+        of_this = in_one(suite, scores, environment)
         lines += [f"{environment}:", "", *compare("return", of_this, digits_for(of_this))]
-        panels[environment] = iqm_curves(in_one(curves, i))
+        panels[environment] = iqm_curves(in_one(suite, curves, environment))
     if suite.episode_length:
         # of what the run itself reaches in the end
         episodes = {
@@ -189,8 +192,8 @@ def report_returns(suite: Suite, curves: Scores, path: Path) -> list[str]:
         lines += [f"Episodes until an evaluation first has {CONVERGED:.0%} of the run's own final score, less is better:", ""]
         lines += compare("episodes", episodes, 0, sign=-1)
     lines += ["Learning curves, IQM of the evaluations [95% interval]:", ""]
-    for i, (environment, estimates) in enumerate(panels.items()):
-        lines += curve_table(environment, estimates, steps, digits_for(in_one(scores, i)))
+    for environment, estimates in panels.items():
+        lines += curve_table(environment, estimates, steps, digits_for(in_one(suite, scores, environment)))
     draw(panels, steps, "mean return, IQM", path)
     return lines
 
@@ -201,8 +204,8 @@ def report_solved(suite: Suite, curves: Scores, path: Path) -> list[str]:
     # For ever, once it was: a run ends there.
     solved = {variant: np.logical_or.accumulate(values >= suite.solved, axis=-1) for variant, values in curves.items()}
     lines, panels = [], {}
-    for i, environment in enumerate(suite.environments):
-        here = in_one(solved, i)
+    for environment in suite.environments:
+        here = in_one(suite, solved, environment)
         needed = {variant: steps_until(values, steps) for variant, values in here.items()}
         shares = [f"{variant} {values[..., -1].mean():.0%}" for variant, values in here.items()]
         lines += [f"{environment} (solved: {', '.join(shares)}):", "", *compare("steps until solved", needed, 0, sign=-1)]
