@@ -21,7 +21,6 @@ import gymnasium as gym
 import numpy as np
 import stable_baselines3
 from campaign import Job, run_missing
-from deep_sea import DeepSea
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
@@ -93,7 +92,7 @@ SUITES = {
             "PERDQN, Double Q, 3 steps": Variant("PERDQN", dict(double_q=True, n_steps=3)),
             "PERDQN, LAP": Variant("PERDQN", dict(replay_buffer_kwargs=DISCRETE_LAP)),
             # Why PERDQN is below DQN in this one: the paper's learning rate, and its Double Q without the three steps.
-            "PERDQN, learning rate / 4": Variant("PERDQN", dict(learning_rate=2.5e-4 / 4), ("MinAtar/SpaceInvaders-v1",)),
+            "PERDQN, learning rate / 4": Variant("PERDQN", dict(learning_rate=6.25e-5), ("MinAtar/SpaceInvaders-v1",)),
             "PERDQN, Double Q": Variant("PERDQN", dict(double_q=True), ("MinAtar/SpaceInvaders-v1",)),
         },
         seeds=5,
@@ -114,31 +113,30 @@ SUITES = {
         # A policy without randomness can keep a ball in the air for ever.
         env_kwargs=dict(max_episode_steps=2_500),
     ),
-    # Actions are random throughout and come from the same seeds, so all variants see the same transitions in the same order,
-    # and differ in what they replay.
+    # Settings of DQN in RL Zoo: a reward of -1 a step, and nothing else until the car, by chance, comes up the hill.
     "sparse": Suite(
-        environments=("DeepSea6-v0", "DeepSea8-v0", "DeepSea10-v0", "DeepSea12-v0"),
+        environments=("MountainCar-v0",),
         variants={
             "DQN": Variant("DQN"),
             "PERDQN": Variant("PERDQN"),
-            "PERDQN, no weights": Variant("PERDQN", dict(replay_buffer_kwargs=dict(beta_start=0.0, beta_end=0.0))),
+            "PERDQN, learning rate / 4": Variant("PERDQN", dict(learning_rate=1e-3)),
         },
-        seeds=10,
-        steps=150_000,
-        n_evaluations=300,
-        n_episodes=1,
-        solved=0.9,
+        seeds=6,
+        steps=120_000,
+        n_evaluations=60,
+        solved=-110.0,
         settings=dict(
-            policy_kwargs=dict(net_arch=[64]),
-            learning_rate=1e-3,
-            batch_size=32,
-            buffer_size=150_000,
-            learning_starts=100,
-            target_update_interval=500,
-            train_freq=4,
-            gradient_steps=1,
-            exploration_initial_eps=1.0,
-            exploration_final_eps=1.0,
+            policy_kwargs=dict(net_arch=[256, 256]),
+            learning_rate=4e-3,
+            batch_size=128,
+            buffer_size=10_000,
+            gamma=0.98,
+            learning_starts=1_000,
+            target_update_interval=600,
+            train_freq=16,
+            gradient_steps=8,
+            exploration_fraction=0.2,
+            exploration_final_eps=0.07,
         ),
     ),
     "pairs": Suite(
@@ -152,10 +150,11 @@ SUITES = {
         steps=40_000,
         n_envs=4,
         n_evaluations=20,
+        n_episodes=50,
         episode_length=250,
-        settings=dict(policy_kwargs=dict(net_arch=[64, 64])),
+        settings=dict(policy_kwargs=dict(net_arch=[64, 64]), learning_rate=1e-3),
     ),
-    # Settings of Fujimoto et al. (2020), but for 4% of the steps, a fifth of the random ones, and batches of 100.
+    # Settings of Fujimoto et al. (2020), but for the steps (fewer, also of the random ones) and batches of 100, not 256.
     "continuous": Suite(
         environments=("HalfCheetah-v5",),
         variants={
@@ -165,9 +164,9 @@ SUITES = {
             "PERTD3, PAL": Variant("PERTD3", dict(replay_buffer_kwargs=dict(scheme="pal"))),
         },
         seeds=5,
-        steps=40_000,
+        steps=35_000,
         n_episodes=10,
-        n_evaluations=20,
+        n_evaluations=14,
         settings=dict(
             policy_kwargs=dict(net_arch=[256, 256]),
             learning_rate=3e-4,
@@ -186,8 +185,6 @@ def register_environments() -> None:
     if "PairsTrading-v0" in gym.registry:
         return
     register_envs()
-    for size in (4, 6, 8, 10, 12):
-        gym.register(f"DeepSea{size}-v0", DeepSea, kwargs=dict(size=size))
     gym.register("PairsTrading-v0", PairsTradingEnv)
 
 

@@ -1,11 +1,9 @@
 """The campaign behind docs/evidence: it continues, trains what it says, and its reports follow from its rows."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 from sb3_per import SumTree
 from tests.utils import ROOT, benchmark
@@ -13,7 +11,6 @@ from tests.utils import ROOT, benchmark
 campaign = benchmark("campaign")
 learning = benchmark("learning")
 report = benchmark("report")
-DeepSea = benchmark("deep_sea").DeepSea
 
 SUITES = learning.SUITES.items()
 NAMES = list(learning.SUITES)
@@ -45,28 +42,6 @@ def test_a_failure_loses_nothing(tmp_path):
     assert [row["seed"] for row in campaign.read(path)] == ["0"]
     assert campaign.run_missing(path, jobs(0, 1), dict, workers=1) == 1
     assert [row["seed"] for row in campaign.read(path)] == ["0", "1"]
-
-
-# ---- environments
-
-
-def test_deep_sea_has_one_treasure():
-    """Of all sequences of actions, one finds it, and it is the one to the right."""
-    size = 4
-    env = DeepSea(size, mapping_seed=3)
-    best = []
-    for actions in itertools.product([0, 1], repeat=size):
-        env.reset()
-        steps = [env.step(action) for action in actions]
-        assert [terminated for _, _, terminated, _, _ in steps] == [False] * (size - 1) + [True]
-        if sum(reward for _, reward, _, _, _ in steps) > 0:
-            best.append(actions)
-            assert sum(reward for _, reward, _, _, _ in steps) == pytest.approx(1 - 0.01)
-    assert best == [tuple(env.right[i, i] for i in range(size))]
-
-
-def test_deep_sea_is_an_environment():
-    check_env(DeepSea(5))
 
 
 # ---- suites
@@ -117,23 +92,9 @@ def test_evaluations_do_not_change_training(name, which):
 
 
 def test_a_solved_run_ends():
-    suite = short("sparse", solved=-1.0)
+    suite = short("sparse", solved=-1e9)
     returns = learning.train(suite, suite.environments[0], "DQN", 0)
     assert [value == "" for value in returns.values()] == [False] + 5 * [True]
-
-
-def test_variants_of_the_sparse_suite_see_the_same_transitions():
-    learning.register_environments()
-    suite = short("sparse")
-    buffers = []
-    for variant in suite.variants:
-        model = learning.make_model(suite, "DeepSea6-v0", variant, 3)
-        model.learn(200)
-        assert model._n_updates > 0
-        buffers.append(model.replay_buffer)
-    for other in buffers[1:]:
-        for name in ("observations", "actions", "rewards", "dones"):
-            np.testing.assert_array_equal(getattr(other, name), getattr(buffers[0], name))
 
 
 def test_quick_runs_do_not_become_evidence(capsys):
