@@ -170,11 +170,12 @@ def growth(medians: dict[int, float]) -> float:
 def report(found: dict[str, dict[int, np.ndarray]], seeds: int) -> str:
     """Table of medians and quartiles, and growth rates."""
     lines = [f"Updates until learned: median (quartiles) of {seeds} seeds.", ""]
-    lines += [f"| n | {' | '.join(REPLAYS)} | uniform / proportional | uniform / rank |", "|---" * (3 + len(REPLAYS)) + "|"]
+    lines += [f"| n | transitions | {' | '.join(REPLAYS)} | uniform / proportional | uniform / rank |"]
+    lines += ["|---" * (4 + len(REPLAYS)) + "|"]
     for n in found["uniform"]:
         cells = [f"{found[r][n][1]:.0f} ({found[r][n][0]:.0f} to {found[r][n][2]:.0f})" for r in REPLAYS]
         ratios = [f"{found['uniform'][n][1] / found[r][n][1]:.1f}" for r in ("proportional", "rank")]
-        lines.append(f"| {n} | {' | '.join(cells + ratios)} |")
+        lines.append(f"| {n} | {2 ** (n + 1) - 2} | {' | '.join(cells + ratios)} |")
     if max(found["uniform"]) > 8:
         rates = [f"{growth({n: values[1] for n, values in found[r].items()}):.2f}" for r in REPLAYS]
         lines += ["", "Factor for each further state, from n = 8 on:", ""]
@@ -192,8 +193,10 @@ def draw(found: dict[str, dict[int, np.ndarray]], path: Path) -> None:
         low, median, high = np.array(list(by_n.values())).T
         axes.plot(list(by_n), median, marker=".", label=replayed)
         axes.fill_between(list(by_n), low, high, alpha=0.2)
+    n_states = np.array(list(found["uniform"]))
+    axes.plot(n_states, 2.0 ** (n_states + 1) - 2, color="grey", linestyle=":", label="number of transitions")
     axes.set(yscale="log", xlabel="number of states n", ylabel="updates until learned, median and quartiles")
-    axes.set_xticks(list(found["uniform"]))
+    axes.set_xticks(n_states)
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -22,6 +22,7 @@ def median_of_updates(n_states: int, replayed: str, seeds: range) -> float:
 def test_transitions(n_states):
     """2^n sequences; at each state as many go right as go wrong, and one sequence reaches the reward."""
     transitions = cliffwalk.all_transitions(n_states)
+    assert len(transitions) == 2 ** (n_states + 1) - 2
     assert sum(done for *_, done in transitions) == 2**n_states
     for state in range(n_states):
         right = sum(s == state and a == 1 for s, a, *_ in transitions)
