@@ -7,6 +7,7 @@ Learning curves: the suites below, trained and evaluated; `report.py` draws conc
 """
 
 import argparse
+import copy
 import hashlib
 import json
 import os
@@ -196,8 +197,8 @@ def evaluation_steps(suite: Suite) -> list[int]:
 
 
 def settings_of(suite: Suite, variant: str) -> dict[str, Any]:
-    """Of the suite, with what the variant changes in them."""
-    return {**suite.settings, **suite.variants[variant].settings}
+    """Of the suite, with what the variant changes in them; a copy, for SAC writes into its ``policy_kwargs``."""
+    return copy.deepcopy({**suite.settings, **suite.variants[variant].settings})
 
 
 def make_model(suite: Suite, environment: str, variant: str, seed: int) -> Any:

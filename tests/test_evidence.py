@@ -86,7 +86,9 @@ def test_evaluations_do_not_change_training(name, which):
     """Half of the evaluations are half of the figures, the same ones; so runs are reproducible, too."""
     suite = short(name, solved=None)
     environment, variant = suite.environments[0], list(suite.variants)[which]
+    before = learning.fingerprint(suite, variant)
     often = learning.train(suite, environment, variant, 1)
+    assert learning.fingerprint(suite, variant) == before
     assert list(often) == ["20", "40", "60", "80", "100", "120"]
     seldom = learning.train(replace(suite, n_evaluations=3), environment, variant, 1)
     assert seldom == {step: often[step] for step in ("40", "80", "120")}
