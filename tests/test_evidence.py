@@ -1,5 +1,6 @@
 """The campaign behind docs/evidence: it continues, trains what it says, and its reports follow from its rows."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -220,6 +221,17 @@ def test_published_reports_are_those_of_the_runs(name, tmp_path):
     (tmp_path / f"{name}.csv").write_bytes((EVIDENCE / f"{name}.csv").read_bytes())
     report.write(name, learning.SUITES[name], tmp_path)
     assert (tmp_path / f"{name}.md").read_text() == (EVIDENCE / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/choosing.md", "docs/evidence.md"])
+def test_figures_in_the_text_are_those_of_the_reports(page):
+    """Each figure with an interval, such as 13.8 [12.1, 14.6], is in a table of docs/evidence."""
+    reported = "".join(path.read_text() for path in EVIDENCE.glob("*.md"))
+    text = " ".join((ROOT / page).read_text().split())
+    text = re.sub(r"(?<=\d),(?=\d{3})", "", text)  # thousands
+    stated = re.findall(r"\d[\d.]* \[[\d.]+, [\d.]+\]", text)
+    assert stated
+    assert [figure for figure in stated if figure not in reported] == []
 
 
 # ---- run time
