@@ -246,8 +246,9 @@ def fingerprint(suite: Suite, variant: str) -> str:
         suite.n_envs,
         suite.n_evaluations,
         suite.n_episodes,
+        suite.env_kwargs,
+        suite.solved,
     ]
-    asked += [suite.env_kwargs, suite.solved]
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
 
 
