@@ -95,6 +95,10 @@ SUITES = {
             # Why PERDQN is below DQN in this one: the paper's learning rate, and its Double Q without the three steps.
             "PERDQN, learning rate / 4": Variant("PERDQN", dict(learning_rate=6.25e-5), ("MinAtar/SpaceInvaders-v1",)),
             "PERDQN, Double Q": Variant("PERDQN", dict(double_q=True), ("MinAtar/SpaceInvaders-v1",)),
+            # What of the gain of Double Q and 3 steps is not due to prioritization.
+            "uniform, Double Q, 3 steps": Variant(
+                "PERDQN", dict(double_q=True, n_steps=3, replay_buffer_kwargs=dict(scheme="uniform"))
+            ),
         },
         seeds=5,
         steps=300_000,

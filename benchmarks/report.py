@@ -18,6 +18,7 @@ from campaign import read
 from learning import OUT, SUITES, Suite, evaluation_steps, fingerprint, variants_in
 from matplotlib.figure import Figure
 from rliable import library, metrics, plot_utils
+from seaborn import color_palette
 
 SAMPLES = 2_000
 # Of the final return, which has to be reached.
@@ -146,12 +147,15 @@ def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) 
     :param path: of the PNG
     """
     figure = Figure(figsize=(5.2 * len(panels), 4.2), layout="constrained")
+    variants = list(dict.fromkeys(variant for estimates in panels.values() for variant in estimates))
+    colors = dict(zip(variants, color_palette("colorblind", len(variants)), strict=True))  # a variant's, in all panels
     for axes, (environment, estimates) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         plot_utils.plot_sample_efficiency_curve(
             np.array(steps),
             {variant: values[0] for variant, values in estimates.items()},
             {variant: values[1:] for variant, values in estimates.items()},
             algorithms=list(estimates),
+            colors=colors,
             xlabel="environment steps",
             ylabel=what,
             labelsize="medium",
