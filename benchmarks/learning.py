@@ -170,7 +170,7 @@ SUITES = {
             "PERTD3, LAP": Variant("PERTD3", dict(replay_buffer_kwargs=dict(scheme="lap"))),
             "PERTD3, PAL": Variant("PERTD3", dict(replay_buffer_kwargs=dict(scheme="pal"))),
         },
-        seeds=5,
+        seeds=7,
         steps=100_000,
         n_episodes=10,
         n_evaluations=20,
