@@ -20,7 +20,7 @@ from speed import filled, machine
 from stable_baselines3 import TD3
 
 from sb3_per import PERTD3, Proportional, SumTree
-from sb3_per.sum_tree import ALL_WRITTEN
+from sb3_per.trees.sum_tree import ALL_WRITTEN
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 N_ROUNDS = 9

@@ -13,16 +13,14 @@ from sb3_per.off_policy import minimise
 
 
 class PERMunchausenDQN(PrioritizedOffPolicyMixin, DQN):
-    """The mixin brings the loop, the buffer and the checkpoints; the algorithm its optimizers and its gradient step."""
+    """The mixin brings the loop, the buffer and the checkpoints; the algorithm its optimizers, TD errors and gradient step."""
 
     temperature, scale = 0.03, 0.9
 
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.policy.optimizer]
 
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         actions = batch.actions.long()
         with th.no_grad():
             log_policy = th.log_softmax(self.q_net_target(batch.observations) / self.temperature, dim=1)
@@ -31,7 +29,12 @@ class PERMunchausenDQN(PrioritizedOffPolicyMixin, DQN):
             soft_value = self.temperature * th.logsumexp(next_q / self.temperature, dim=1, keepdim=True)
             target_q = self._td_target(batch, soft_value) + bonus
         td_errors = target_q - self.q_net(batch.observations).gather(1, actions)
-        loss = self.replay_buffer.scheme.loss(0.5 * td_errors.square(), td_errors, batch.weights)
+        return 0.5 * td_errors.square(), td_errors
+
+    def _gradient_step(
+        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
+    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        loss, td_errors = self._value_loss(batch)
         minimise(loss, self.policy.optimizer, self.max_grad_norm)
         return td_errors, {"loss": loss}
 

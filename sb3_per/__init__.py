@@ -15,7 +15,7 @@ from sb3_per.buffers import (
 from sb3_per.monitor import PriorityMonitor
 from sb3_per.off_policy import PrioritizedOffPolicyMixin
 from sb3_per.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
-from sb3_per.sum_tree import SumTree
+from sb3_per.trees.sum_tree import SumTree
 
 __version__ = "0.1.0"
 

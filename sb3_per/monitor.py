@@ -1,11 +1,13 @@
 """What prioritization does during a run, for TensorBoard. Knows buffers and callbacks, nothing of algorithms."""
 
+import math
+
 import numpy as np
-import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 
-from sb3_per.buffers import DrawRecord, PrioritizedReplayBuffer
+from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.draw_record import DrawRecord
 
 
 class PriorityMonitor(BaseCallback):
@@ -74,7 +76,10 @@ def statistics(
     priorities = buffer.priorities.reshape(-1)
     slots = np.flatnonzero(priorities)
     if max_transitions is not None:
-        slots = slots[:: max(-(-slots.size // max_transitions), 1)]
+        stride = max(-(-slots.size // max_transitions), 1)
+        while math.gcd(stride, buffer.n_envs) > 1:  # a stride that comes by all environments
+            stride += 1
+        slots = slots[::stride]
     if slots.size:
         histograms["priorities"] = masses = priorities[slots]
         # In units of the largest, whose square need not be a number.
@@ -82,7 +87,7 @@ def statistics(
         scalars["buffer_effective_sample_size"] = float(relative.sum() ** 2 / np.square(relative).sum() / masses.size)
     record = buffer.draw_record
     if record is not None and record.batches:
-        histograms["weights"] = th.cat([weights for _, weights, _ in record.batches]).flatten().cpu().numpy()
+        histograms["weights"] = np.concatenate([weights for _, weights, _ in record.batches]).ravel()
         histograms["age"] = np.concatenate([next_id - 1 - ids for ids, _, next_id in record.batches])
         if slots.size:
             scalars["never_drawn"] = float(np.mean(record.counts(buffer._ids_at(slots)) == 0))

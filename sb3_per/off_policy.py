@@ -1,15 +1,12 @@
 """
-The mixin that ties an SB3 off-policy algorithm to a prioritized buffer: one training loop, the buffer, checkpoints.
+The mixin that ties an SB3 off-policy algorithm to a prioritized buffer: one training loop, and the choice of the buffer.
 
 It stands left of the algorithm, ``class PERSAC(PrioritizedOffPolicyMixin, SAC)``, and knows neither networks nor losses: an
-algorithm brings its gradient step, :meth:`PrioritizedOffPolicyMixin._gradient_step`.
+algorithm brings :meth:`PrioritizedOffPolicyMixin._value_losses` and :meth:`PrioritizedOffPolicyMixin._gradient_step`.
 """
 
 import contextlib
-import copy
 import inspect
-import io
-import pathlib
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -18,42 +15,17 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.save_util import data_to_json, json_to_data
-from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers import (
-    PrioritizedDictReplayBuffer,
-    PrioritizedHerReplayBuffer,
-    PrioritizedReplayBuffer,
-    PrioritizedReplayBufferSamples,
-)
+from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.checkpoints import CheckpointMixin, prioritized_class_of
 
-
-def _keywords(function: Callable[..., None]) -> dict[str, inspect.Parameter]:
-    """Keyword-only parameters of a function, by name."""
-    parameters = inspect.signature(function).parameters
-    return {name: parameter for name, parameter in parameters.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-SelfMixin = TypeVar("SelfMixin", bound="PrioritizedOffPolicyMixin")
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
-# What a checkpoint of a stock algorithm names, and what takes its place here.
-_PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = {
-    ReplayBuffer: PrioritizedReplayBuffer,
-    NStepReplayBuffer: PrioritizedReplayBuffer,
-    DictReplayBuffer: PrioritizedDictReplayBuffer,
-    HerReplayBuffer: PrioritizedHerReplayBuffer,
-}
 
-# The keyword arguments that SB3's buffers do not have.
-_PRIORITIZED_SETTINGS = frozenset(_keywords(PrioritizedReplayBuffer.__init__) | _keywords(PrioritizedHerReplayBuffer.__init__))
-
-
-class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
+class PrioritizedOffPolicyMixin(CheckpointMixin):
     """
     Prioritized experience replay for an off-policy algorithm of SB3 or sb3-contrib.
 
@@ -61,7 +33,7 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
     observation space, ``replay_buffer_kwargs`` configures it (see
     :class:`~sb3_per.buffers.PrioritizedReplayBuffer`), and ``n_steps`` reaches it.
 
-    A subclass implements :meth:`_optimizers` and :meth:`_gradient_step`.
+    A subclass implements :meth:`_optimizers`, :meth:`_value_losses` and :meth:`_gradient_step`.
 
     :raises ValueError: at construction, for a ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` that
         contradicts the one in ``replay_buffer_kwargs``
@@ -72,6 +44,9 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
     #: Whether the loss is one of scalar TD errors, which LAP and PAL replace by their own.
     has_scalar_td_loss: ClassVar[bool] = True
 
+    # The buffer whose newest step `_last_obs` follows.
+    _continued_buffer: PrioritizedReplayBuffer | None = None
+
     # ---- what an algorithm brings
 
     def _optimizers(self) -> list[th.optim.Optimizer]:
@@ -80,12 +55,21 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         """
         raise NotImplementedError
 
+    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+        """
+        How wrong the value networks are. It changes nothing but random generators and the statistics of batch normalization.
+
+        :param batch: the drawn transitions
+        :return: the algorithm's own unreduced loss, shape (batch_size, n), and signed TD errors, target minus estimate,
+            unweighted, of shape (batch_size, n_critics), both with gradient
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say what its TD errors are: implement _value_losses()")
+
     def _gradient_step(
         self, batch: PrioritizedReplayBufferSamples, gradient_step: int
     ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         """
-        One update of the networks. The loss of the value networks is
-        ``self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)``.
+        One update of the networks; the loss of the value networks is :meth:`_value_loss`.
 
         :param batch: the drawn transitions
         :param gradient_step: number of this step within the current call of :meth:`train`, from 0
@@ -93,6 +77,16 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
             e.g. ``{"critic_loss": loss}``, averaged over the gradient steps that bring them
         """
         raise NotImplementedError
+
+    # ---- what an algorithm may use
+
+    def _value_loss(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param batch: the drawn transitions
+        :return: the loss of the value networks, as the scheme wants it, and the TD errors
+        """
+        losses, td_errors = self._value_losses(batch)
+        return self.replay_buffer.scheme.loss(losses, td_errors, batch.weights), td_errors
 
     def _td_target(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
         """
@@ -102,6 +96,21 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         """
         discounts = self.gamma if batch.discounts is None else batch.discounts
         return batch.rewards + (1 - batch.dones) * discounts * next_values
+
+    def _td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
+        """
+        TD errors of a batch without an update, from the same code as those of a gradient step. Random numbers, of a policy's
+        next actions for one, are drawn as there.
+
+        :param batch: transitions, drawn or put together by hand
+        :return: signed, without gradient, shape (batch_size, n_critics)
+        """
+        statistics = [(buffer, buffer.clone()) for buffer in self.policy.buffers()]
+        with th.no_grad():
+            td_errors = self._value_losses(batch)[1]
+            for buffer, before in statistics:
+                buffer.copy_(before)
+        return td_errors
 
     # ---- the loop
 
@@ -120,37 +129,34 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
         self._update_learning_rate(optimizers)
         for optimizer in optimizers:
             _step_together(optimizer)
-        buffer.update_beta(self._current_progress_remaining)
+        if self._current_progress_remaining != self._progress_when_loaded:  # that of another run, until `learn` counts anew
+            buffer.update_beta(self._current_progress_remaining)
 
-        history: dict[str, list[th.Tensor]] = defaultdict(list)
-        weights: list[th.Tensor] = []
+        means = _Means()
         for gradient_step in range(gradient_steps):
             self._n_updates += 1
             batch = buffer.sample(self.batch_size if batch_size is None else batch_size, env=self._vec_normalize_env)
             td_errors, metrics = self._gradient_step(batch, gradient_step)
             buffer.update_priorities(batch.indices, td_errors)
-
-            weights.append(batch.weights)
-            for name, value in metrics.items():
-                history[name].append(value.detach())
+            means.add(batch.weights, metrics)
 
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        for name, values in history.items():
-            self.logger.record(f"train/{name}", np.mean([value.item() for value in values]))
         if gradient_steps > 0:
-            self._log_prioritization((weights[0] if len(weights) == 1 else th.cat(weights, dim=1)).cpu().numpy())
+            for name, value in means.compute().items():
+                self.logger.record(name, value)
+            self.logger.record("per/beta", buffer.beta)
+            self.logger.record("per/max_priority", buffer.max_priority)
 
-    def _log_prioritization(self, weights: np.ndarray) -> None:
-        """
-        :param weights: importance-sampling weights of a call of :meth:`train`, shape (batch_size, gradient_steps)
-        """
-        # Kish: (sum w)^2 / sum w^2, here as a fraction of the batch; 1 if all weights are equal.
-        totals = np.add.reduce(weights)
-        effective_sample_size = np.square(totals) / (np.add.reduce(weights * weights) * len(weights))
-        self.logger.record("per/beta", self.replay_buffer.beta)
-        self.logger.record("per/max_priority", self.replay_buffer.max_priority)
-        self.logger.record("per/mean_weight", float(totals.sum()) / weights.size)
-        self.logger.record("per/effective_sample_size", float(effective_sample_size.sum()) / weights.shape[1])
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        buffer, last_obs = self.replay_buffer, self._last_obs
+        if buffer is not None:
+            self._require_prioritized(type(buffer))
+        prepared = super()._setup_learn(*args, **kwargs)
+        if buffer is not None and not (self._last_obs is last_obs and buffer is self._continued_buffer):
+            # The environments were reset, or the buffer is of another run: what comes does not follow its newest step.
+            buffer.end_episodes()
+        self._continued_buffer = buffer
+        return prepared
 
     # ---- the buffer
 
@@ -179,9 +185,11 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
 
     def _require_prioritized(self, buffer_class: type[ReplayBuffer]) -> None:
         if not issubclass(buffer_class, PrioritizedReplayBuffer):
+            ours = prioritized_class_of(buffer_class)
             raise ValueError(
                 f"{type(self).__name__} needs a prioritized replay buffer, and {buffer_class.__name__} is not: "
-                f"use replay_buffer_class=None or a subclass of PrioritizedReplayBuffer"
+                f"use {'a subclass of PrioritizedReplayBuffer' if ours is None else ours.__name__}"
+                + ("" if ours is not None and issubclass(ours, HerReplayBuffer) else ", or replay_buffer_class=None")
             )
 
     def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
@@ -190,11 +198,6 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
                 f"{type(self).__name__} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD "
                 f"error, and this algorithm regresses quantiles. Use the proportional, rank or uniform scheme"
             )
-
-    def _beta(self) -> float:
-        """Exponent reached so far; 0 if the buffer was deleted to save memory, as SB3 allows."""
-        buffer = getattr(self, "replay_buffer", None)
-        return 0.0 if buffer is None else float(buffer.beta)
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
         return PrioritizedDictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else PrioritizedReplayBuffer
@@ -212,106 +215,56 @@ class PrioritizedOffPolicyMixin(OffPolicyAlgorithm):
             raise ValueError(f"n_steps={self.n_steps} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}")
         return buffer_kwargs
 
-    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
+
+class _Means:
+    """
+    Means over the gradient steps of one call of ``train``. The numbers stay on their device, where nobody waits for them after
+    every step, until there are many: then they are added up, so that memory is bounded.
+    """
+
+    _MANY = 128
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[th.Tensor]] = defaultdict(list)
+        self._weights: list[th.Tensor] = []
+        # Sum and number of the values, by name.
+        self._sums: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+
+    def add(self, weights: th.Tensor, metrics: dict[str, th.Tensor]) -> None:
         """
-        See SB3. A prioritized buffer comes back with its priorities, ids, beta and maximum; a plain SB3 buffer becomes a
-        prioritized one with the settings of this model, without copying its data.
-
-        :param path: path to the pickled buffer
-        :param truncate_last_traj: for HER, whether the last trajectory was finished
+        :param weights: importance-sampling weights, shape (batch_size, 1)
+        :param metrics: scalars to log
         """
-        previous, beta = getattr(self, "replay_buffer", None), self._beta()
-        super().load_replay_buffer(path, truncate_last_traj)
-        loaded = self.replay_buffer
-        try:
-            if not isinstance(loaded, PrioritizedReplayBuffer):
-                assert self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, PrioritizedReplayBuffer)
-                loaded = self.replay_buffer_class.from_replay_buffer(loaded, **self._buffer_kwargs())
-                loaded.beta = max(loaded.beta, beta)
-            self._require_supported(loaded)
-        except Exception:
-            vars(self)["replay_buffer"] = previous
-            raise
-        self.replay_buffer = loaded
+        self._weights.append(weights)
+        for name, value in metrics.items():
+            self._waiting[name].append(value.detach())
+        if len(self._weights) == self._MANY:
+            self._add_up()
 
-    # ---- checkpoints
-
-    def save(
-        self,
-        path: str | pathlib.Path | io.BufferedIOBase,
-        exclude: Iterable[str] | None = None,
-        include: Iterable[str] | None = None,
-    ) -> None:
+    def compute(self) -> dict[str, float]:
         """
-        See SB3. The zip also loads as the stock algorithm: what SB3 cannot read travels under a name of its own.
-
-        :param path: path of the zip file
-        :param exclude: names of attributes to leave out in addition
-        :param include: names of attributes to write nevertheless
+        :return: means, by the names that they are logged under
         """
-        checkpoint = copy.copy(self)
-        settings = {k: v for k, v in self.replay_buffer_kwargs.items() if k in _PRIORITIZED_SETTINGS}
-        if self.replay_buffer_class is PrioritizedHerReplayBuffer:
-            checkpoint.replay_buffer_class = HerReplayBuffer
-        checkpoint.replay_buffer_kwargs = {k: v for k, v in self.replay_buffer_kwargs.items() if k not in settings}
-        # One string: SB3 unpickles what is not JSON, and a scheme object could only be unpickled where this package is.
-        vars(checkpoint)["prioritized_replay"] = data_to_json({"settings": settings, "beta": self._beta()})
-        super(PrioritizedOffPolicyMixin, checkpoint).save(path, exclude, include)
+        self._add_up()
+        return {name: total / count for name, (total, count) in self._sums.items()}
 
-    def _excluded_save_params(self) -> list[str]:
-        excluded = super()._excluded_save_params()
-        if self.replay_buffer_class is self._default_buffer_class():
-            return [*excluded, "replay_buffer_class"]
-        return excluded
+    def _add_up(self) -> None:
+        for name, values in self._waiting.items():
+            self._extend(f"train/{name}", [value.item() for value in values])
+        if self._weights:
+            first = self._weights[0]
+            weights = (first if len(self._weights) == 1 else th.cat(self._weights, dim=1)).cpu().numpy()
+            totals = np.add.reduce(weights)
+            self._extend("per/mean_weight", totals / len(weights))
+            # Kish: (sum w)^2 / sum w^2, here as a fraction of the batch; 1 if all weights are equal.
+            effective_sizes = np.square(totals) / (np.add.reduce(weights * weights) * len(weights))
+            self._extend("per/effective_sample_size", effective_sizes)
+        self._waiting.clear()
+        self._weights.clear()
 
-    @classmethod
-    def load(
-        cls: type[SelfMixin],
-        path: str | pathlib.Path | io.BufferedIOBase,
-        env: GymEnv | None = None,
-        device: th.device | str = "auto",
-        custom_objects: dict[str, Any] | None = None,
-        print_system_info: bool = False,
-        force_reset: bool = True,
-        **kwargs: Any,
-    ) -> SelfMixin:
-        """
-        See SB3. Also loads a zip of the stock algorithm.
-
-        :param path: path of the zip file
-        :param env: environment to go on with
-        :param device: device of the networks
-        :param custom_objects: objects that replace those of the zip
-        :param print_system_info: print the system info of the zip and the current one
-        :param force_reset: reset the environment before training
-        :param kwargs: attributes to change
-        :return: the model
-        """
-        replaced = {*kwargs, *(custom_objects or {})}
-        # Attributes for `_setup_model`, which SB3 calls once the zip is read.
-        kwargs["_buffer_class_is_saved"] = "replay_buffer_class" not in replaced
-        if "replay_buffer_kwargs" in replaced:
-            kwargs["prioritized_replay"] = None
-        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
-
-    def _restore_settings(self) -> float:
-        """
-        Translate what a checkpoint has put into the attributes: SB3's buffer class, and the prioritized settings.
-
-        :return: the beta that the saved run had reached
-        """
-        if vars(self).pop("_buffer_class_is_saved", False) and self.replay_buffer_class in _PRIORITIZED_CLASSES:
-            if self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
-                # Written by SB3 from the algorithm's own `n_steps` and `gamma`, which may have been changed by `load`.
-                stock = self.replay_buffer_kwargs
-                self.replay_buffer_kwargs = {k: v for k, v in stock.items() if k not in ("n_steps", "gamma")}
-            self.replay_buffer_class = _PRIORITIZED_CLASSES[self.replay_buffer_class]
-        saved = vars(self).pop("prioritized_replay", None)
-        if saved is None:
-            return 0.0
-        saved = json_to_data(saved)
-        self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, **saved["settings"]}
-        return float(saved["beta"])
+    def _extend(self, name: str, values: Any) -> None:
+        total, count = self._sums[name]
+        self._sums[name] = (total + float(np.sum(values, dtype=np.float64)), count + len(values))
 
 
 def minimise(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: float | None = None) -> None:
@@ -383,7 +336,8 @@ def extends_signature(stock_init: Callable[..., None]) -> Callable[[_Init], _Ini
 
     def decorate(init: _Init) -> _Init:
         stock = inspect.signature(stock_init)
-        parameters = [*stock.parameters.values(), *_keywords(init).values()]
+        own = [p for p in inspect.signature(init).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        parameters = [*stock.parameters.values(), *own]
         init.__signature__ = stock.replace(parameters=parameters)  # type: ignore[attr-defined]
         return init
 

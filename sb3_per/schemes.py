@@ -14,9 +14,9 @@ import numpy as np
 import torch as th
 from torch.nn import functional as F
 
-from sb3_per.kernels import kernel
-from sb3_per.rank_tree import RankTree
-from sb3_per.sum_tree import SumTree
+from sb3_per.trees.kernels import kernel
+from sb3_per.trees.rank_tree import RankTree
+from sb3_per.trees.sum_tree import SumTree
 
 # Masses are kept inside these bounds, so that a drawable transition never has mass 0 (epsilon ** alpha can underflow) and no
 # sum over a buffer overflows.
@@ -115,7 +115,10 @@ class PriorityScheme:
         """
         :param abs_td_errors: ``|td|``, float64 of shape (batch_size, n_critics), in units of the value function
         :return: one error per transition, shape (batch_size,)
+        :raises ValueError: for another shape
         """
+        if abs_td_errors.ndim != 2 or abs_td_errors.shape[1] == 0:
+            raise ValueError(f"|td| has shape (batch_size, n_critics), not {abs_td_errors.shape}")
         reduced: np.ndarray = _reduce(abs_td_errors, _REDUCTIONS.index(self.td_error_reduction))
         return reduced
 

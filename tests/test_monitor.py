@@ -12,7 +12,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PriorityMonitor
-from sb3_per.buffers import DrawRecord
+from sb3_per.buffers.draw_record import DrawRecord
 from sb3_per.monitor import statistics
 from sb3_per.plots import plot_buffer
 from tests.utils import fill, make_buffer

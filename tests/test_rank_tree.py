@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_per.rank_tree import RankTree
+from sb3_per.trees.rank_tree import RankTree
 
 
 class SortedList:

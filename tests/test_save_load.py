@@ -167,7 +167,7 @@ def test_replay_buffer_round_trip(cls, tmp_path):
     model = trained(cls, n_steps=2)
     batch = model.replay_buffer.sample(8)
     model.save_replay_buffer(tmp_path / "buffer")
-    loaded = trained(cls, 0)
+    loaded = trained(cls, 0, n_steps=2)
     loaded.load_replay_buffer(tmp_path / "buffer")
     assert_same_state(loaded.replay_buffer, model.replay_buffer)
     for each in (model, loaded):

@@ -18,15 +18,10 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
     those of the drawn batch, unweighted.
     """
 
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
-        if self.use_sde:
-            self.actor.reset_noise()
-        ent_coef = self._current_ent_coef()
+    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             self.actor.set_bn_training_mode(False)
-            next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
+            next_actions, entropy_cost = self._next_actions(batch)
 
         # There is no target network: both halves go through the critic together, so that batch normalization sees the
         # mixture of current and next observations.
@@ -37,11 +32,18 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         self.critic.set_bn_training_mode(False)
         q, next_q = all_q.chunk(2)
         with th.no_grad():
-            next_value = next_q.min(dim=1, keepdim=True).values - ent_coef * next_log_prob.reshape(-1, 1)
-            target_q = self._td_target(batch, next_value)
+            target_q = self._td_target(batch, next_q.min(dim=1, keepdim=True).values - entropy_cost)
         td_errors = target_q - q
-        critic_loss = self.replay_buffer.scheme.loss(0.5 * td_errors.square(), td_errors, batch.weights)
+        return 0.5 * td_errors.square(), td_errors
+
+    def _gradient_step(
+        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
+    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        if self.use_sde:
+            self.actor.reset_noise()
+        critic_loss, td_errors = self._value_loss(batch)
         minimise(critic_loss, self.critic.optimizer)
+        ent_coef = self._current_ent_coef()
         metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
         if self._n_updates % self.policy_delay != 0:
             return td_errors, metrics

@@ -10,7 +10,24 @@ from sb3_per.buffers import PrioritizedReplayBufferSamples
 from sb3_per.off_policy import PrioritizedOffPolicyMixin, extends_signature, minimise
 
 
-class PERDQN(PrioritizedOffPolicyMixin, DQN):
+class DeepQMixin(PrioritizedOffPolicyMixin):
+    """What algorithms without an actor have in common (DQN, QR-DQN): their values are all that they learn."""
+
+    # Attribute of the algorithms that this mixin stands left of.
+    max_grad_norm: Any
+
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        return [self.policy.optimizer]
+
+    def _gradient_step(
+        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
+    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        loss, td_errors = self._value_loss(batch)
+        minimise(loss, self.policy.optimizer, self.max_grad_norm)
+        return td_errors, {"loss": loss}
+
+
+class PERDQN(DeepQMixin, DQN):
     """
     Deep Q-Network (DQN) with prioritized experience replay (arXiv 1511.05952), and optionally Double Q-learning.
 
@@ -27,12 +44,7 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
         self.double_q = double_q
         super().__init__(*args, **kwargs)
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return [self.policy.optimizer]
-
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             next_q = self.q_net_target(batch.next_observations)
             if self.double_q:
@@ -42,8 +54,4 @@ class PERDQN(PrioritizedOffPolicyMixin, DQN):
                 next_value = next_q.max(dim=1, keepdim=True).values
             target_q = self._td_target(batch, next_value)
         q = self.q_net(batch.observations).gather(dim=1, index=batch.actions.long())
-        td_errors = target_q - q
-        losses = F.smooth_l1_loss(q, target_q, reduction="none")
-        loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimise(loss, self.policy.optimizer, self.max_grad_norm)
-        return td_errors, {"loss": loss}
+        return F.smooth_l1_loss(q, target_q, reduction="none"), target_q - q

@@ -3,12 +3,12 @@
 import torch as th
 from sb3_contrib import QRDQN
 
+from sb3_per.algorithms.dqn import DeepQMixin
 from sb3_per.algorithms.quantiles import pairwise_quantile_huber_loss
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise
 
 
-class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
+class PERQRDQN(DeepQMixin, QRDQN):
     """
     Quantile Regression DQN (QR-DQN, arXiv 1710.10044) with prioritized experience replay (arXiv 1511.05952).
 
@@ -20,22 +20,14 @@ class PERQRDQN(PrioritizedOffPolicyMixin, QRDQN):
 
     has_scalar_td_loss = False
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return [self.policy.optimizer]
-
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             next_quantiles = self.quantile_net_target(batch.next_observations)  # (batch_size, n_quantiles, n_actions)
             next_actions = next_quantiles.mean(dim=1).argmax(dim=1)
             targets = self._td_target(batch, _of_actions(next_quantiles, next_actions))
         quantiles = _of_actions(self.quantile_net(batch.observations), batch.actions.long().squeeze(dim=1))
         losses = pairwise_quantile_huber_loss(quantiles, targets).sum(dim=1).mean(dim=1, keepdim=True)
-        td_errors = (targets.mean(dim=1) - quantiles.mean(dim=1)).unsqueeze(dim=1)
-        loss = self.replay_buffer.scheme.loss(losses, td_errors, batch.weights)
-        minimise(loss, self.policy.optimizer, self.max_grad_norm)
-        return td_errors, {"loss": loss}
+        return losses, (targets.mean(dim=1) - quantiles.mean(dim=1)).unsqueeze(dim=1)
 
 
 def _of_actions(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:

@@ -13,7 +13,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     """
     What algorithms with a stochastic actor and an entropy coefficient have in common (SAC, TQC, CrossQ).
 
-    :meth:`_gradient_step` is SAC's and TQC's; their critics differ, in :meth:`_critic_loss` and :meth:`_policy_value`.
+    :meth:`_gradient_step` is SAC's and TQC's; their critics differ, in :meth:`_value_losses` and :meth:`_policy_value`.
     """
 
     # Attributes of the algorithms that this mixin stands left of.
@@ -32,17 +32,6 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         optimizers = [self.actor.optimizer, self.critic.optimizer, self.ent_coef_optimizer]
         return [optimizer for optimizer in optimizers if optimizer is not None]
 
-    def _critic_loss(
-        self, batch: PrioritizedReplayBufferSamples, next_actions: th.Tensor, entropy_cost: th.Tensor
-    ) -> tuple[th.Tensor, th.Tensor]:
-        """
-        :param batch: the drawn transitions
-        :param next_actions: actions of the current policy at the next observations
-        :param entropy_cost: entropy coefficient times their log-probability, shape (batch_size, 1)
-        :return: the weighted loss, and signed TD errors of shape (batch_size, n_critics)
-        """
-        raise NotImplementedError
-
     def _policy_value(self, batch: PrioritizedReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
         """
         :param batch: the drawn transitions
@@ -59,13 +48,11 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
             self.actor.reset_noise()
         actions_pi, log_prob = self.actor.action_log_prob(batch.observations)
         log_prob = log_prob.reshape(-1, 1)
+        critic_loss, td_errors = self._value_loss(batch)
+        minimise(critic_loss, self.critic.optimizer)
+
         ent_coef = self._current_ent_coef()
         metrics = {"ent_coef": ent_coef, **self._update_ent_coef(log_prob)}
-
-        with th.no_grad():
-            next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
-        critic_loss, td_errors = self._critic_loss(batch, next_actions, ent_coef * next_log_prob.reshape(-1, 1))
-        minimise(critic_loss, self.critic.optimizer)
 
         with frozen(self.critic.optimizer):
             value = self._policy_value(batch, actions_pi)
@@ -77,8 +64,17 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
             polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
         return td_errors, {**metrics, "critic_loss": critic_loss, "actor_loss": actor_loss}
 
+    def _next_actions(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param batch: the drawn transitions
+        :return: actions of the current policy at the next observations, and the entropy coefficient times their
+            log-probability, shape (batch_size, 1)
+        """
+        next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
+        return next_actions, self._current_ent_coef() * next_log_prob.reshape(-1, 1)
+
     def _current_ent_coef(self) -> th.Tensor:
-        """Entropy coefficient before this gradient step, without gradient."""
+        """Entropy coefficient, without gradient."""
         ent_coef: th.Tensor = self.ent_coef_tensor if self.log_ent_coef is None else self.log_ent_coef.detach().exp()
         return ent_coef
 
@@ -105,15 +101,14 @@ class PERSAC(EntropyRegularizedMixin, SAC):
     transition comes from the absolute TD error, mean over the twin critics.
     """
 
-    def _critic_loss(
-        self, batch: PrioritizedReplayBufferSamples, next_actions: th.Tensor, entropy_cost: th.Tensor
-    ) -> tuple[th.Tensor, th.Tensor]:
+    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
+            next_actions, entropy_cost = self._next_actions(batch)
             next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
             target_q = self._td_target(batch, next_q.min(dim=1, keepdim=True).values - entropy_cost)
         # Differences first: concatenated estimates would hand their gradient back strided, which is summed in another order.
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
-        return self.replay_buffer.scheme.loss(0.5 * td_errors.square(), td_errors, batch.weights), td_errors
+        return 0.5 * td_errors.square(), td_errors
 
     def _policy_value(self, batch: PrioritizedReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
         return th.cat(self.critic(batch.observations, actions), dim=1).min(dim=1, keepdim=True).values

@@ -20,9 +20,7 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.actor.optimizer, self.critic.optimizer]
 
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             # Target policy smoothing.
             noise = th.empty_like(batch.actions).normal_(0, self.target_policy_noise)
@@ -31,7 +29,12 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
             next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
             target_q = self._td_target(batch, next_q.min(dim=1, keepdim=True).values)
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
-        critic_loss = self.replay_buffer.scheme.loss(td_errors.square(), td_errors, batch.weights)
+        return td_errors.square(), td_errors
+
+    def _gradient_step(
+        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
+    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        critic_loss, td_errors = self._value_loss(batch)
         minimise(critic_loss, self.critic.optimizer)
         if self._n_updates % self.policy_delay != 0:
             return td_errors, {"critic_loss": critic_loss}

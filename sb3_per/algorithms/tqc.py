@@ -20,10 +20,9 @@ class PERTQC(EntropyRegularizedMixin, TQC):
 
     has_scalar_td_loss = False
 
-    def _critic_loss(
-        self, batch: PrioritizedReplayBufferSamples, next_actions: th.Tensor, entropy_cost: th.Tensor
-    ) -> tuple[th.Tensor, th.Tensor]:
+    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
+            next_actions, entropy_cost = self._next_actions(batch)
             next_quantiles = self.critic_target(batch.next_observations, next_actions).flatten(start_dim=1)
             # Pool the critics and drop the largest quantiles, against overestimation.
             n_kept = next_quantiles.shape[1] - self.top_quantiles_to_drop_per_net * self.critic.n_critics
@@ -31,8 +30,7 @@ class PERTQC(EntropyRegularizedMixin, TQC):
             targets = self._td_target(batch, kept - entropy_cost).unsqueeze(dim=1)
         quantiles = self.critic(batch.observations, batch.actions)  # (batch_size, n_critics, n_quantiles)
         losses = pairwise_quantile_huber_loss(quantiles, targets).mean(dim=(1, 2, 3)).unsqueeze(dim=1)
-        td_errors = targets.mean(dim=2) - quantiles.mean(dim=2)
-        return self.replay_buffer.scheme.loss(losses, td_errors, batch.weights), td_errors
+        return losses, targets.mean(dim=2) - quantiles.mean(dim=2)
 
     def _policy_value(self, batch: PrioritizedReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
         quantiles: th.Tensor = self.critic(batch.observations, actions)

@@ -2,7 +2,8 @@
 What Optuna tries for the prioritized algorithms: what RL Zoo tries for their stock classes, and the settings of the buffer.
 
 The Zoo knows a trial by its parameters alone, and puts the converted ones in place of whole entries of the hyperparameter
-file. So that nothing of ``replay_buffer_kwargs`` is lost, what is not tuned travels as a parameter with a single choice.
+file. So that nothing of ``replay_buffer_kwargs`` is lost, what is not tuned travels in the name of a parameter: as a choice it
+would be another set of choices once the file has changed, and Optuna refuses to continue a study then.
 """
 
 import json
@@ -17,7 +18,10 @@ _STOCK = {"per_crossq": "sac"}
 
 # Parameters of a trial that belong into `replay_buffer_kwargs`.
 _BUFFER_SETTINGS = ("scheme", "alpha", "beta_start", "n_sampled_goal", "goal_selection_strategy")
-_KEPT = "kept_replay_buffer_kwargs"
+_KEPT = "kept_replay_buffer_kwargs="
+
+# What only a buffer with hindsight has.
+_HINDSIGHT = {"n_sampled_goal", "goal_selection_strategy", "copy_info_dict", "update_from_virtual"}
 
 
 def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +39,9 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
         raise ValueError(f"Tuning chooses among named schemes, and cannot replace {additional_args['her_kwargs']['scheme']}")
     # Values of the file that the trial does not replace; LAP's kappa, for one, belongs to the environment.
     kept = {name: value for name, value in additional_args["her_kwargs"].items() if name not in _BUFFER_SETTINGS}
-    kept = json.loads(trial.suggest_categorical(_KEPT, [json.dumps(kept, sort_keys=True)]))
+    written = json.dumps(kept, sort_keys=True)
+    trial.suggest_categorical(_KEPT + written, [True])
+    kept = json.loads(written)  # as it comes back from the trial
     # LAP replaces the loss of a scalar TD error, which quantile regression does not have.
     schemes = ["proportional", "rank"] if algo in ("per_qrdqn", "per_tqc") else ["proportional", "rank", "lap"]
     tuned = {
@@ -44,11 +50,11 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
         "beta_start": trial.suggest_float("beta_start", 0.2, 1.0),
     }
     # The Zoo recognises SB3's own class only.
-    additional_args["using_her_replay_buffer"] = "goal_selection_strategy" in additional_args["her_kwargs"]
+    additional_args["using_her_replay_buffer"] = not _HINDSIGHT.isdisjoint(additional_args["her_kwargs"])
     stock = _STOCK.get(algo, algo.removeprefix("per_"))
     hyperparams = HYPERPARAMS_SAMPLER[stock](trial, n_actions, n_envs, additional_args)
     goals = hyperparams.pop("replay_buffer_kwargs", {})
-    return _without_unknown(algo, {**hyperparams, "replay_buffer_kwargs": {**goals, **kept, **tuned}})
+    return _hyperparams(algo, hyperparams, {**goals, **kept, **tuned})
 
 
 def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -58,14 +64,27 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
     :return: hyperparameters, as :func:`sample` gave them
     """
     params = dict(params)
-    kept = json.loads(params.pop(_KEPT, "{}"))
+    kept: dict[str, Any] = {}
+    for name in [name for name in params if name.startswith(_KEPT)]:
+        del params[name]
+        kept = json.loads(name.removeprefix(_KEPT))
     settings = {name: params.pop(name) for name in _BUFFER_SETTINGS if name in params}
     if params.get("noise_type", "none") is None:
         # The Zoo would hand them to the constructor.
         del params["noise_type"], params["noise_std"]
-    return _without_unknown(algo, {**convert_offpolicy_params(params), "replay_buffer_kwargs": {**kept, **settings}})
+    return _hyperparams(algo, convert_offpolicy_params(params), {**kept, **settings})
 
 
-def _without_unknown(algo: str, hyperparams: dict[str, Any]) -> dict[str, Any]:
-    """CrossQ has no target network to average over."""
-    return {name: value for name, value in hyperparams.items() if not (algo == "per_crossq" and name == "tau")}
+def _hyperparams(algo: str, hyperparams: dict[str, Any], buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param algo: name of a prioritized algorithm
+    :param hyperparams: of the stock algorithm
+    :param buffer_kwargs: settings of the buffer, tuned ones and those of the file
+    :return: hyperparameters that the algorithm takes
+    """
+    if "beta_end" in buffer_kwargs and "beta_start" in buffer_kwargs:
+        # Beta never decreases. Its range is the same in all trials, whatever the file says of its end.
+        buffer_kwargs = {**buffer_kwargs, "beta_start": min(buffer_kwargs["beta_start"], buffer_kwargs["beta_end"])}
+    # CrossQ has no target network to average over.
+    known = {name: value for name, value in hyperparams.items() if not (algo == "per_crossq" and name == "tau")}
+    return {**known, "replay_buffer_kwargs": buffer_kwargs}

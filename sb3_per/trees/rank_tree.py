@@ -13,8 +13,8 @@ opened or closed, which takes many changes, moves the N / 256 entries of the dir
 
 import numpy as np
 
-from sb3_per.kernels import kernel, prefetch
-from sb3_per.sum_tree import ALL_WRITTEN, SumTree, spread
+from sb3_per.trees.kernels import kernel, prefetch
+from sb3_per.trees.sum_tree import ALL_WRITTEN, SumTree, spread
 
 # Slots of a block, and words of 64 bits that tell which are taken. Small blocks make a long directory, whose entries
 # move when a block is opened or closed; long ones take longer to search.
@@ -23,6 +23,9 @@ _BLOCK_SIZE = 64 * _N_WORDS
 
 # Slot of a leaf that is not in the order.
 _NONE = -1
+
+# Below so many changes at once, they are made one after the other.
+_MANY = 4096
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
@@ -96,6 +99,20 @@ def _lay_out(arrays: _Arrays, position: int, entry_priorities: np.ndarray, entry
         slot_of[entry_leaves[i]] = block * _BLOCK_SIZE + slot
         slot = behind
     sizes[position] = n_entries
+
+
+@kernel
+def _lay_out_all(arrays: _Arrays, sorted_priorities: np.ndarray, sorted_leaves: np.ndarray) -> None:
+    """Write sorted entries into an empty order. Half-full blocks: there is room for what comes, and none is joined at once."""
+    bounds, counters = arrays[4], arrays[8]
+    half = _BLOCK_SIZE // 2
+    counters[_N_LEAVES] = sorted_leaves.size
+    counters[_N_BLOCKS] = max(-(-sorted_leaves.size // half), 1)
+    for position in range(-(-sorted_leaves.size // half)):
+        first = position * half
+        if position > 0:
+            bounds[position] = sorted_priorities[first]
+        _lay_out(arrays, position, sorted_priorities[first : first + half], sorted_leaves[first : first + half])
 
 
 @kernel
@@ -355,9 +372,10 @@ class RankTree(SumTree):
     """
     Exact ranks of priorities, and draws by rank (Schaul et al. 2016, section 3.3).
 
-    Where a :class:`~sb3_per.sum_tree.SumTree` holds masses, this one is given priorities: only their order counts, infinity is
-    allowed, and a leaf of priority 0 cannot be drawn. The mass of a leaf is rank^-alpha, with rank 1 for the largest
-    priority; of equal priorities, the one that was set last ranks first. Prefix sums run over the ranks, not over the leaves.
+    Where a :class:`~sb3_per.trees.sum_tree.SumTree` holds masses, this one is given priorities: only their order counts,
+    infinity is allowed, and a leaf of priority 0 cannot be drawn. The mass of a leaf is rank^-alpha, with rank 1 for the
+    largest priority; of equal priorities, the one that was set last ranks first. Prefix sums run over the ranks, not over the
+    leaves.
 
     Memory: 12 bytes per leaf and 12 per slot; between a quarter and all of the slots are taken.
 
@@ -365,6 +383,8 @@ class RankTree(SumTree):
     :param alpha: prioritization exponent, at least 0
     :raises ValueError: if the capacity is below 1
     """
+
+    _BOUNDS = "at least 0"
 
     def __init__(self, capacity: int, alpha: float):
         if capacity < 1:
@@ -393,10 +413,6 @@ class RankTree(SumTree):
         """Sum of rank^-alpha over the leaves that can be drawn."""
         return float(self._cumulative[self._n_leaves])
 
-    def fill(self, first: int, last: int, mass: float) -> None:
-        """See :meth:`SumTree.fill`; infinity is allowed."""
-        self._write(np.arange(first, last + 1), np.full(last + 1 - first, mass))
-
     def clear(self) -> None:
         """Empty every leaf."""
         priorities, _, taken, directory, bounds, sizes, _, slot_of, counters = self._arrays
@@ -411,6 +427,11 @@ class RankTree(SumTree):
     def _n_leaves(self) -> int:
         return int(self._arrays[-1][_N_LEAVES])
 
+    @classmethod
+    def takes(cls, mass: float) -> bool:
+        """See :meth:`SumTree.takes`; infinity is allowed."""
+        return bool(mass >= 0.0)
+
     def _masses(self) -> np.ndarray:
         masses = np.zeros(self.capacity)
         ranks = np.arange(self._n_leaves)
@@ -418,7 +439,38 @@ class RankTree(SumTree):
         return masses
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
-        return _write(self._arrays, leaves, masses)
+        if leaves.size < max(self._n_leaves // 4, _MANY):
+            return _write(self._arrays, leaves, masses)
+        bad = (leaves < 0) | (leaves >= self.capacity) | ~(masses >= 0.0)
+        if bad.any():
+            return int(bad.argmax())
+        self._rebuild(leaves, masses)
+        return ALL_WRITTEN
+
+    def _rebuild(self, changed: np.ndarray, new: np.ndarray) -> None:
+        """
+        Set priorities by laying out the whole order anew: many changes one after the other would move the directory over and
+        over again, which is quadratic where all of them belong to the same place, as those of new transitions do.
+        """
+        priorities, slot_of = self._arrays[0], self._arrays[7]
+        order = _leaves_at(self._arrays, np.arange(self._n_leaves))
+        order_priorities = priorities.reshape(-1)[slot_of[order]]
+        # The last one of repeated leaves counts, and of equal priorities the one that was set last ranks first.
+        changed, first = np.unique(changed[::-1], return_index=True)
+        latest_first = np.argsort(first, kind="stable")
+        changed, new = changed[latest_first], new[::-1][first[latest_first]]
+        is_kept = np.ones(self.capacity, dtype=bool)
+        is_kept[changed] = False
+        kept = is_kept[order]
+        leaves = np.concatenate((changed[new > 0.0], order[kept]))
+        masses = np.concatenate((new[new > 0.0], order_priorities[kept]))
+        by_priority = np.argsort(-masses, kind="stable")
+
+        self.clear()
+        _lay_out_all(self._arrays, masses[by_priority], leaves[by_priority])
+
+    def _fill(self, first: int, last: int, mass: float) -> None:
+        self._write(np.arange(first, last + 1), np.full(last + 1 - first, mass))
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         return _leaves_at(self._arrays, _ranks(self._cumulative, self._n_leaves, self.alpha, prefix_sums))

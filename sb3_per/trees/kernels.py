@@ -1,23 +1,53 @@
 """How kernels are compiled, and what they need that numba does not have. Knows nothing of trees or transitions."""
 
+import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from llvmlite import ir
-from numba import njit, types
+from numba import config, njit, types
+from numba.core.caching import FunctionCache
 from numba.core.cgutils import create_struct_proxy
 from numba.extending import intrinsic
+
+if config.DISABLE_JIT:  # type: ignore[attr-defined]
+    raise ImportError("sb3_per needs numba's compiler, which NUMBA_DISABLE_JIT=1 switches off: unset it, or set it to 0")
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
+class _Cache(FunctionCache):
+    """Machine code on disk. It saves time and nothing else, so a disk that is full or damaged does not stop a run."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            self._warn("read", error)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            self._warn("write", error)
+
+    def _warn(self, verb: str, error: Exception) -> None:
+        warnings.warn(
+            f"Cannot {verb} the machine code in {self.cache_path} ({type(error).__name__}: {error}): it is compiled in every "
+            "process, which takes seconds. NUMBA_CACHE_DIR names another folder"
+        )
+
+
 def kernel(function: _Kernel) -> _Kernel:
     """Compile at the first call, keep the machine code on disk, release the GIL."""
+    compiled: Any = njit(nogil=True)(function)
     try:
-        return cast(_Kernel, njit(cache=True, nogil=True)(function))
-    except RuntimeError:
-        # No folder for the machine code can be written to: compile in every process.
-        return cast(_Kernel, njit(nogil=True)(function))
+        compiled._cache = _Cache(function)  # what `cache=True` does, with numba's own class
+    except (RuntimeError, OSError):
+        pass  # No folder for the machine code can be written to: compile in every process.
+    return cast(_Kernel, compiled)
 
 
 @cast(Callable[..., Callable[..., None]], intrinsic)

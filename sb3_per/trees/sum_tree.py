@@ -11,11 +11,11 @@ The compiled kernels move the whole batch down (or up) one level at a time: the 
 other, and those of the next one are under way before they are needed, so the latency of the memory is all but hidden.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from sb3_per.kernels import kernel, prefetch
+from sb3_per.trees.kernels import kernel, prefetch
 
 # What `_write` answers when the batch was fine; anything else is the position of the first bad entry.
 ALL_WRITTEN = -1
@@ -160,6 +160,9 @@ class SumTree:
     :raises ValueError: if the capacity is below 1
     """
 
+    # What :meth:`takes` asks for, in words.
+    _BOUNDS: ClassVar[str] = "finite and at least 0"
+
     def __init__(self, capacity: int):
         if capacity < 1:
             raise ValueError(f"The capacity of a {type(self).__name__} must be at least 1, not {capacity}")
@@ -200,7 +203,7 @@ class SumTree:
         indices = self._integers(indices)
         outside = (indices < 0) | (indices >= self.capacity)
         if outside.any():
-            raise IndexError(f"Leaf {indices[outside].flat[0]} is outside a {type(self).__name__} of {self.capacity} leaves")
+            self._require_leaf(indices[outside].flat[0])
         found = masses[indices]
         return found if indices.ndim else float(found)
 
@@ -222,9 +225,8 @@ class SumTree:
         leaves, masses = as_batch(indices, np.int64), as_batch(masses, np.float64)
         bad = self._write(leaves, masses)
         if bad != ALL_WRITTEN:
-            if not 0 <= leaves[bad] < self.capacity:
-                raise IndexError(f"Leaf {leaves[bad]} is outside a {type(self).__name__} of {self.capacity} leaves")
-            raise ValueError(f"A priority must be finite and at least 0, not {masses[bad]} (leaf {leaves[bad]})")
+            self._require_leaf(leaves[bad])
+            raise ValueError(f"A priority must be {self._BOUNDS}, not {masses[bad]} (leaf {leaves[bad]})")
 
     def find(self, prefix_sums: Any) -> Any:
         """
@@ -259,15 +261,33 @@ class SumTree:
         """
         Set the mass of neighbouring leaves, as ``tree[first : last + 1] = mass`` would.
 
-        :param first: first leaf, which must exist, as all up to the last
-        :param last: last leaf
+        :param first: first leaf
+        :param last: last leaf, at least the first
         :param mass: mass of all of them, finite and at least 0
+        :raises IndexError: for a leaf outside ``[0, capacity)``
+        :raises ValueError: for a negative or non-finite mass. Nothing is changed in either case.
         """
-        _fill(self._sums, self._starts, first, last, mass)
+        self._require_leaf(first)
+        self._require_leaf(last)
+        if not self.takes(mass):
+            raise ValueError(f"A priority must be {self._BOUNDS}, not {mass}")
+        self._fill(first, last, mass)
 
     def clear(self) -> None:
         """Empty every leaf."""
         self._sums.fill(0.0)
+
+    @classmethod
+    def takes(cls, mass: float) -> bool:
+        """
+        :param mass: any number
+        :return: whether a leaf can have it: finite and at least 0
+        """
+        return bool(0.0 <= mass < np.inf)  # a NaN fails the comparison as well
+
+    def _require_leaf(self, leaf: int) -> None:
+        if not 0 <= leaf < self.capacity:
+            raise IndexError(f"Leaf {leaf} is outside a {type(self).__name__} of {self.capacity} leaves")
 
     def _require_mass(self) -> None:
         if not self.total > 0.0:
@@ -282,6 +302,10 @@ class SumTree:
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
         """Set masses; ``ALL_WRITTEN``, or the position of the first bad entry, and then nothing is changed."""
         return _write(self._sums, self._starts, self.capacity, leaves, masses)
+
+    def _fill(self, first: int, last: int, mass: float) -> None:
+        """Set the mass of neighbouring leaves."""
+        _fill(self._sums, self._starts, first, last, mass)
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         """Leaves of prefix sums, shape (batch_size,)."""

@@ -1,0 +1,121 @@
+"""
+Whether two checkouts train the same: short runs of every algorithm with every scheme and kind of buffer, compared by a digest
+of all parameters, priorities, stored rows and states of the random generators.
+
+    python benchmarks/parity.py --against ../other-checkout
+
+What differs is printed, and the exit status says whether anything did. Only names that ``sb3_per`` exports are used, so that
+the other checkout may be an older one.
+"""
+
+import argparse
+import copy
+import functools
+import hashlib
+import itertools
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
+
+# name, keyword arguments of the algorithm, number of environments, VecNormalize
+VARIANTS: tuple[tuple[str, dict[str, Any], int, bool], ...] = (
+    ("plain", {}, 1, False),
+    ("n-steps", dict(n_steps=3, gamma=0.9), 2, False),
+    ("normalized", dict(gradient_steps=2), 2, True),
+    (
+        "memory",
+        dict(optimize_memory_usage=True, replay_buffer_kwargs=dict(handle_timeout_termination=False, beta_anneal_steps=50)),
+        1,
+        False,
+    ),
+    ("independent-draws", dict(replay_buffer_kwargs=dict(stratified=False, td_error_reduction="min")), 3, False),
+)
+
+
+def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Name, and what trains a model, of every run."""
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.envs import BitFlippingEnv, SimpleMultiObsEnv
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    import sb3_per
+
+    small: dict[str, Any] = dict(
+        buffer_size=90, learning_starts=30, batch_size=12, policy_kwargs=dict(net_arch=[8]), seed=0, device="cpu"
+    )
+
+    def with_scheme(kwargs: dict[str, Any], scheme: str) -> dict[str, Any]:
+        return {**small, **kwargs, "replay_buffer_kwargs": {**kwargs.get("replay_buffer_kwargs", {}), "scheme": scheme}}
+
+    def run(cls: Any, policy: str, env_id: Any, n_envs: int, normalize: bool, **kwargs: Any) -> Callable[[], Any]:
+        def train() -> Any:
+            env = make_vec_env(env_id, n_envs=n_envs)
+            env = VecNormalize(env) if normalize else env
+            return cls(policy, env, **copy.deepcopy(kwargs)).learn(160)  # SAC writes into its policy_kwargs
+
+        return train
+
+    for algo, scheme in itertools.product(("SAC", "TD3", "DDPG", "DQN", "QRDQN", "TQC", "CrossQ"), SCHEMES):
+        if scheme in ("lap", "pal") and algo in ("QRDQN", "TQC"):
+            continue
+        cls, discrete = getattr(sb3_per, f"PER{algo}"), algo in ("DQN", "QRDQN")
+        env_id = "CartPole-v1" if discrete else "Pendulum-v1"
+        for name, kwargs, n_envs, normalize in VARIANTS:
+            yield f"{algo} {scheme} {name}", run(cls, "MlpPolicy", env_id, n_envs, normalize, **with_scheme(kwargs, scheme))
+        if algo == "CrossQ":
+            continue  # as upstream: vectors only
+        multi = functools.partial(SimpleMultiObsEnv, discrete_actions=discrete)
+        yield f"{algo} {scheme} dict", run(cls, "MultiInputPolicy", multi, 2, False, **with_scheme(dict(n_steps=2), scheme))
+        bits = functools.partial(BitFlippingEnv, 4, continuous=not discrete)
+        for n_steps in (1, 3):
+            her = dict(n_steps=n_steps, replay_buffer_class=sb3_per.PrioritizedHerReplayBuffer)
+            yield f"{algo} {scheme} her-{n_steps}", run(cls, "MultiInputPolicy", bits, 2, False, **with_scheme(her, scheme))
+
+
+def digest(model: Any) -> str:
+    """Of all that a run has left behind."""
+    import numpy as np
+    import torch as th
+
+    buffer = model.replay_buffer
+    found = [value.cpu().numpy() for value in model.policy.state_dict().values()]
+    found += [buffer.priorities, buffer.transition_ids, buffer.rewards, buffer.dones, buffer.timeouts, buffer.actions]
+    found += [np.array([buffer.beta, buffer.max_priority]), np.random.get_state()[1], th.get_rng_state().numpy()]
+    if getattr(model, "log_ent_coef", None) is not None:
+        found.append(model.log_ent_coef.detach().numpy())
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in found)).hexdigest()[:16]
+
+
+def main() -> None:
+    """Print the digests, or compare them with those of another checkout."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", type=Path, help="another checkout; without it, the digests are printed")
+    other = parser.parse_args().against
+    if other is None:
+        from stable_baselines3.common.utils import set_random_seed
+
+        warnings.simplefilter("ignore")
+        for name, train in runs():
+            set_random_seed(0)  # SimpleMultiObsEnv is made with random numbers
+            print(f"{name}: {digest(train())}", flush=True)
+        return
+    command = [sys.executable, str(Path(__file__).resolve())]
+    found = []
+    for checkout in (Path(__file__).resolve().parents[1], other.resolve()):
+        environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        found.append(dict(line.split(": ") for line in done.stdout.splitlines()))
+    here, there = found
+    different = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    print(f"{len(here)} runs, {len(different)} differ", *different, sep="\n")
+    sys.exit(bool(different))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""Replay buffers: storage is Stable-Baselines3's, drawing is ours. One file a kind."""
+
+from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
+from sb3_per.buffers.her import PrioritizedHerReplayBuffer
+from sb3_per.buffers.replay import PrioritizedReplayBuffer
+from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+
+__all__ = [
+    "PrioritizedDictReplayBuffer",
+    "PrioritizedHerReplayBuffer",
+    "PrioritizedReplayBuffer",
+    "PrioritizedReplayBufferSamples",
+]

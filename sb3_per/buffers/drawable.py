@@ -1,0 +1,164 @@
+"""
+Which transitions of the ring can be drawn, and the mass that a new one gets. It knows the tree, and nothing of draws.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from sb3_per.buffers.ring import TransitionRing
+from sb3_per.schemes import PriorityScheme
+
+
+class DrawableRing(TransitionRing):
+    """
+    A ring whose transitions have sampling masses.
+
+    :param args: SB3's arguments, see ``stable_baselines3.common.buffers.ReplayBuffer``
+    :param scheme: what a mass is
+    :param kwargs: SB3's keyword arguments and those of :class:`~sb3_per.buffers.ring.TransitionRing`
+    """
+
+    def __init__(self, *args: Any, scheme: PriorityScheme, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.scheme = scheme
+        #: largest priority seen so far, in units of the TD error (before the exponent)
+        self.max_priority = 1.0
+        # `max_priority` and the mass that a new transition gets for it.
+        self._mass_of_max: tuple[float, float] | None = None
+        # Ids and masses, by leaf, of transitions that came with a mass; from the first one on.
+        self._given_masses: tuple[np.ndarray, np.ndarray] | None = None
+        # How many of the steps added the tree knows: it is told when it is used, of all steps since then at once.
+        self._n_admitted = 0
+        self._tree = scheme.make_tree(self._capacity)
+        # Changes nothing, but has numba loaded: the first kernel of a process waits for that, and the first draw need not.
+        self._tree.fill(0, 0, 0.0)
+
+    @property
+    def priorities(self) -> np.ndarray:
+        """
+        Unnormalised sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
+        A copy, float64 of shape (buffer_size, n_envs).
+        """
+        with self._lock:
+            self._settle()
+            masses: np.ndarray = self._tree[:].reshape(self.buffer_size, self.n_envs)
+            return masses
+
+    def _can_be_drawn(self, ids: np.ndarray) -> np.ndarray:
+        """
+        The one place that decides it; the masses in the tree follow, in :meth:`_admit`.
+
+        :param ids: transition ids
+        :return: which of them are in the buffer as a whole, and ready
+        """
+        return ids >= self._oldest_id
+
+    # Whether some of the transitions that are in the buffer as a whole cannot be drawn.
+    _some_are_not_ready = False
+
+    def _settle(self) -> None:
+        """Tell the tree of the steps that came since it was told last. A draw behind it reads the state, and changes none."""
+        self._count_foreign_steps()
+        if self._n_admitted != self._n_added:
+            self._admit()
+            self._n_admitted = self._n_added
+
+    def _admit(self) -> None:
+        """Let the newest steps be drawn, with the mass that they came with, or that of ``max_priority``."""
+        first = max(self._n_admitted * self.n_envs, self._oldest_id)
+        if self._given_masses is None:
+            self._fill(first, self._next_id, self._mass_of_new())
+        else:
+            self._give_masses(np.arange(first, self._next_id) % self._capacity)
+        # What is still held, but not as a whole.
+        self._fill(self._next_id - self.size() * self.n_envs, self._oldest_id, 0.0)
+
+    def _fill(self, first: int, end: int, mass: float) -> None:
+        """Set the masses of the transitions from one id to another, which are not more than the ring holds."""
+        if first >= end:
+            return
+        first_leaf, last_leaf = first % self._capacity, (end - 1) % self._capacity
+        if first_leaf <= last_leaf:
+            self._tree.fill(first_leaf, last_leaf, mass)
+        else:
+            self._tree.fill(first_leaf, self._capacity - 1, mass)
+            self._tree.fill(0, last_leaf, mass)
+
+    def _give_masses(self, leaves: np.ndarray) -> None:
+        """Set the masses of new transitions, shape (n,)."""
+        masses = np.full(len(leaves), self._mass_of_new())
+        if self._given_masses is not None:
+            given_ids, given_masses = self._given_masses
+            is_given = given_ids[leaves] == self._ids_at(leaves)
+            masses[is_given] = given_masses[leaves[is_given]]
+        self._tree.update(leaves, masses)
+
+    def _mass_of_new(self) -> float:
+        if self._mass_of_max is None or self._mass_of_max[0] != self.max_priority:
+            mass = float(self.scheme.mass_of_new(self.max_priority))
+            if not self._tree.takes(mass):
+                raise ValueError(f"{self.scheme}.mass_of_new() gave {mass}: it must be finite and at least 0")
+            self._mass_of_max = (self.max_priority, mass)
+        return self._mass_of_max[1]
+
+    def _begin_ring(self) -> None:
+        super()._begin_ring()
+        self._n_admitted = self._n_added
+        self._tree.clear()
+
+    def extend(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: Iterable[list[dict[str, Any]]],
+        masses: np.ndarray | None = None,
+    ) -> None:
+        """
+        Store several steps, e.g. demonstrations, or what an actor has collected.
+
+        :param obs: observations, shape (n, n_envs, ...), a dictionary of them, or one entry per step
+        :param next_obs: next observations, in the same form
+        :param action: actions, shape (n, n_envs, action_dim)
+        :param reward: rewards, shape (n, n_envs)
+        :param done: ends of episodes, shape (n, n_envs)
+        :param infos: for each step, one dictionary per environment
+        :param masses: sampling masses, in the unit of :attr:`priorities` (rank: of the priorities), shape (n, n_envs);
+            ``None``: that of ``max_priority``
+        :raises ValueError: if the numbers of steps differ, or for a mass that is none, before anything is stored
+        """
+        steps = list(zip(_steps(obs), _steps(next_obs), action, reward, done, infos, strict=True))
+        if masses is not None:
+            masses = np.asarray(masses, dtype=np.float64)
+            if masses.shape != (len(steps), self.n_envs):
+                raise ValueError(f"masses of shape {masses.shape} do not fit {len(steps)} steps of {self.n_envs} environments")
+            for mass in (masses.min(initial=np.inf), masses.max(initial=0.0)):
+                if not self._tree.takes(mass) or (mass == 0.0 and masses.size):
+                    raise ValueError(f"A mass must be finite and above 0, not {mass}")
+        with self._lock:
+            for i, step in enumerate(steps):
+                self.add(*step)
+                if masses is not None:
+                    self._note_masses(masses[i])
+
+    def _note_masses(self, masses: np.ndarray) -> None:
+        """
+        :param masses: of the step added last, shape (n_envs,)
+        """
+        if self._given_masses is None:
+            self._given_masses = np.full(self._capacity, -1), np.zeros(self._capacity)
+        ids = self._next_id - self.n_envs + np.arange(self.n_envs)
+        leaves = ids % self._capacity
+        self._given_masses[0][leaves] = ids
+        self._given_masses[1][leaves] = masses
+
+
+def _steps(obs: Any) -> Iterable[Any]:
+    """Observations of one step after the other."""
+    if isinstance(obs, dict):
+        return (dict(zip(obs, step, strict=True)) for step in zip(*obs.values(), strict=True))
+    return obs  # type: ignore[no-any-return]

@@ -1,0 +1,218 @@
+"""Prioritized hindsight experience replay."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
+from sb3_per.buffers.replay import PrioritizedReplayBuffer, as_matrix
+from sb3_per.buffers.ring import flat, rows
+from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+
+
+class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer):  # type: ignore[misc]
+    """
+    Hindsight experience replay (HER, arXiv 1707.01495) with prioritized draws.
+
+    As in SB3, only transitions of finished episodes that are still complete can be drawn: all others have mass 0. Part of each
+    batch is virtual, with a goal that was reached later; as in SB3 the real transitions come first, and the ids are
+    in the order of the rows. Which transitions become virtual is independent of their priority.
+
+    :param args: SB3's arguments, see ``stable_baselines3.HerReplayBuffer``
+    :param update_from_virtual: whether the TD error of a virtual transition becomes the priority of the real one behind
+        it. ``False``: only real ones count; ``update_priorities`` must be given whole batches as they were drawn then
+    :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedReplayBuffer`
+    :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations
+    :raises ValueError: if achieved goals cannot be written into ``desired_goal``: another shape, or a type that loses them
+    """
+
+    # Those of unfinished episodes.
+    _some_are_not_ready = True
+
+    def __init__(self, *args: Any, update_from_virtual: bool = True, **kwargs: Any):
+        observation_space = kwargs["observation_space"] if "observation_space" in kwargs else args[1]
+        _require_goals_to_fit(observation_space)
+        # Leaves of episodes that were finished since the tree was told last.
+        self._finished: list[np.ndarray] = []
+        super().__init__(*args, **kwargs)
+        self.update_from_virtual = update_from_virtual
+
+    @classmethod
+    def from_replay_buffer(cls, buffer: ReplayBuffer, **kwargs: Any) -> PrioritizedReplayBuffer:
+        """See :meth:`PrioritizedReplayBuffer.from_replay_buffer`; the goals and the environment are those of the buffer."""
+        env = getattr(buffer, "env", None)
+        return super().from_replay_buffer(buffer, **{**kwargs, "env": env})
+
+    @classmethod
+    def _stores(cls, buffer: ReplayBuffer) -> bool:
+        return isinstance(buffer, HerReplayBuffer)
+
+    def sample(  # type: ignore[override]
+        self, batch_size: int, env: VecNormalize | None = None
+    ) -> PrioritizedReplayBufferSamples:
+        """
+        Draw transitions of finished episodes, see :meth:`PrioritizedReplayBuffer.sample`.
+
+        :param batch_size: number of transitions, real and virtual
+        :param env: associated VecNormalize, to normalize the observations and rewards
+        :return: exactly ``batch_size`` transitions, the real ones first
+        :raises RuntimeError: before the end of the first episode
+        :raises ValueError: if the environment's ``compute_reward`` does not give one reward for each goal
+        """
+        with self._lock:
+            if batch_size > 0 and not self.ep_length.any():
+                HerReplayBuffer.sample(self, batch_size, env)  # raises SB3's own error
+            return super().sample(batch_size, env)
+
+    def update_priorities(self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor) -> int:
+        """
+        See :meth:`PrioritizedReplayBuffer.update_priorities`.
+
+        :param indices: transition ids from :meth:`sample`
+        :param td_errors: signed or absolute TD errors
+        :return: how many were written
+        """
+        if self.update_from_virtual:
+            return super().update_priorities(indices, td_errors)
+        n_real = len(indices) - self._n_virtual(len(indices))
+        errors = as_matrix(td_errors, len(indices))
+        return super().update_priorities(indices[:n_real], errors[:n_real])
+
+    # ---- which transitions can be drawn
+
+    def reset(self) -> None:
+        """Forget all transitions and episodes."""
+        with self._lock:
+            super().reset()
+            self.ep_length[:] = 0
+            self._current_ep_start[:] = 0
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        """Store one step of every environment, see SB3. It can be drawn when its episode is finished."""
+        with self._lock:
+            for env_idx in np.flatnonzero(self.ep_length[self.pos % self.buffer_size]):
+                # SB3 is about to give up the rest of the episode that is overwritten.
+                episode_end = self.ep_start[self.pos, env_idx] + self.ep_length[self.pos, env_idx]
+                self._tree.update(self._leaves_of_episode(self.pos, episode_end, int(env_idx)), 0.0)
+            super().add(*args, **kwargs)
+
+    def end_episodes(self) -> None:
+        """See :meth:`~sb3_per.buffers.ring.TransitionRing.end_episodes`; the episodes can be drawn then."""
+        with self._lock:
+            super().end_episodes()
+            for env_idx in np.flatnonzero(self._current_ep_start != self.pos):
+                self._compute_episode_length(int(env_idx))
+
+    def _compute_episode_length(self, env_idx: int) -> None:
+        start, end = self._current_ep_start[env_idx], self.pos
+        super()._compute_episode_length(env_idx)
+        if end < start:
+            end += self.buffer_size
+        self._finished.append(self._leaves_of_episode(start, end, env_idx))
+
+    def _leaves_of_episode(self, start: int, end: int, env_idx: int) -> np.ndarray:
+        leaves: np.ndarray = (np.arange(start, end) % self.buffer_size) * self.n_envs + env_idx
+        return leaves
+
+    def _can_be_drawn(self, ids: np.ndarray) -> np.ndarray:
+        drawable: np.ndarray = super()._can_be_drawn(ids) & (rows(self.ep_length, ids % self._capacity) > 0)
+        return drawable
+
+    def _admit(self) -> None:
+        """Let the episodes be drawn that were finished since the last time."""
+        for leaves in self._finished:
+            # Part of an episode may have been overwritten since.
+            self._give_masses(leaves[flat(self.ep_length)[leaves] > 0])
+        self._finished.clear()
+
+    def _settle(self) -> None:
+        super()._settle()
+        if self._finished:  # without a step: an episode that was truncated
+            self._admit()
+
+    def _count_foreign_steps(self) -> bool:
+        is_foreign = super()._count_foreign_steps()
+        if is_foreign:
+            is_finished, has_mass = flat(self.ep_length) > 0, self._tree[:] > 0.0
+            self._tree.update(np.flatnonzero(has_mass & ~is_finished), 0.0)
+            self._finished.append(np.flatnonzero(is_finished & ~has_mass))
+        return is_foreign
+
+    def _begin_ring(self) -> None:
+        super()._begin_ring()
+        self._finished.clear()
+
+    def _stock_draw(self, batch_size: int) -> np.ndarray:
+        return np.random.choice(np.flatnonzero(self.ep_length), size=batch_size, replace=True)
+
+    # ---- virtual transitions
+
+    def _n_virtual(self, batch_size: int) -> int:
+        return int(self.her_ratio * batch_size)
+
+    def _draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+        leaves, masses = super()._draw(batch_size)
+        if self._draws_as_stock:
+            # The first ones are virtual, and stand last in the batch.
+            order = np.roll(np.arange(batch_size), -self._n_virtual(batch_size))
+        else:
+            # Stratified draws are sorted by age: without shuffling, it would be the old transitions that are never relabelled.
+            order = np.random.permutation(len(leaves))
+        return leaves[order], masses[order]
+
+    def _relabel(self, obs: Any, next_obs: Any, rewards: np.ndarray, windows: np.ndarray, lengths: np.ndarray | None) -> None:
+        """Give the last transitions of the batch, the virtual ones, a goal of their episode and the rewards for it."""
+        first = len(windows) - self._n_virtual(len(windows))
+        if first == len(windows):
+            return
+        windows = windows[first:]
+        row_indices, env_indices = np.divmod(windows[:, 0], self.n_envs)
+        goals = self._sample_goals(row_indices, env_indices)
+        obs["desired_goal"][first:] = next_obs["desired_goal"][first:] = goals
+
+        # Only the steps that count: what lies behind the end of a window may not be of the same episode.
+        n_steps = np.ones(len(windows), dtype=np.int64) if lengths is None else lengths[first:]
+        counts = np.arange(windows.shape[1]) < n_steps[:, None]
+        rewards[first:][counts] = self._rewards_for(windows[counts], np.repeat(goals, n_steps, axis=0))
+
+    def _rewards_for(self, leaves: np.ndarray, goals: np.ndarray) -> np.ndarray:
+        """
+        :param leaves: of transitions, shape (n,)
+        :param goals: one for each, shape (n, ...)
+        :return: what the environment would have paid, shape (n,)
+        """
+        assert self.env is not None, "HER needs its environment to compute rewards: call set_env() first"
+        infos: Any = copy.deepcopy(rows(self.infos, leaves)) if self.copy_info_dict else [{} for _ in leaves]
+        achieved_goals = rows(self.next_observations["achieved_goal"], leaves)
+        rewards = np.asarray(self.env.env_method("compute_reward", achieved_goals, goals, infos, indices=[0])[0])
+        n = len(leaves)
+        if rewards.shape not in ((n,), (n, 1)):
+            raise ValueError(
+                f"compute_reward() of the environment returned shape {rewards.shape} for {n} goals: HER gives it arrays of "
+                f"shape ({n}, ...), and it must return one reward for each row, shape ({n},)"
+            )
+        return rewards.reshape(n)
+
+
+def _require_goals_to_fit(observation_space: spaces.Dict) -> None:
+    achieved, desired = (observation_space.spaces.get(name) for name in ("achieved_goal", "desired_goal"))
+    if achieved is None or desired is None:
+        return  # SB3 says what is missing
+    source, target = np.dtype(achieved.dtype), np.dtype(desired.dtype)
+    # Rounding a float is what SB3 does everywhere.
+    if not np.can_cast(source, target, "safe") and not source.kind == target.kind == "f":
+        raise ValueError(
+            f"An achieved goal becomes a desired goal, and {source} (achieved_goal) does not fit {target} (desired_goal): "
+            "give both spaces the same type"
+        )
+    if achieved.shape != desired.shape:
+        raise ValueError(
+            f"An achieved goal becomes a desired goal, and shape {achieved.shape} (achieved_goal) does not fit shape "
+            f"{desired.shape} (desired_goal)"
+        )

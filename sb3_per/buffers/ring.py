@@ -1,0 +1,348 @@
+"""
+The ring that transitions are kept in: which slot holds which of them, where windows end, and what a batch looks like.
+
+One ring of rows covers all parallel environments. Three numbers name a transition, each derived from the others:
+
+- row, env: its place in SB3's arrays of shape (buffer_size, n_envs, ...)
+- leaf = row * n_envs + env: its place in the tree, and in the arrays flattened to (capacity, ...)
+- id = step * n_envs + env: its insertion number, never reset by wrap-around; leaf = id modulo capacity
+
+Storage is Stable-Baselines3's. Nothing is known here of priorities.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_per.buffers.runtime import Runtime
+from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.trees.kernels import kernel, prefetch
+
+
+class TransitionRing(ReplayBuffer):
+    """
+    SB3's replay buffer with ids, n-step windows and batches of given transitions.
+
+    :param args: SB3's arguments, see ``stable_baselines3.common.buffers.ReplayBuffer``
+    :param n_steps: number of steps of the n-step return, computed when sampling; 1 is the ordinary TD target
+    :param gamma: discount factor of the n-step return
+    :param kwargs: SB3's keyword arguments
+    :raises ValueError: for a setting outside of its range, before any memory is allocated
+    """
+
+    def __init__(self, *args: Any, n_steps: int = 1, gamma: float = 0.99, **kwargs: Any):
+        if not is_count(n_steps):
+            raise ValueError(f"n_steps must be an integer of at least 1, not {n_steps!r}")
+        if not 0.0 <= gamma <= 1.0:
+            raise ValueError(f"gamma must be in [0, 1], not {gamma}")
+        super().__init__(*args, **kwargs)
+        self.n_steps = n_steps
+        self.gamma = gamma
+        # Steps added, which gives the id of every slot; and how many there were when the ring was last empty.
+        self._n_added = 0
+        self._n_before_ring = 0
+        self._lock = Runtime()
+
+    # ---- which slot holds which transition
+
+    @property
+    def transition_ids(self) -> np.ndarray:
+        """Id of the transition in every slot, -1 where there is none. int64 of shape (buffer_size, n_envs)."""
+        with self._lock:
+            self._count_foreign_steps()
+            return self._ids_at(np.arange(self._capacity)).reshape(self.buffer_size, self.n_envs)
+
+    def _ids_at(self, leaves: np.ndarray) -> np.ndarray:
+        """
+        :param leaves: of any shape
+        :return: ids of the transitions there, -1 where there is none, in the same shape
+        """
+        behind_cursor = leaves >= self.pos * self.n_envs
+        return np.where(
+            behind_cursor, leaves + self._lap_start - self._capacity if self.full else -1, leaves + self._lap_start
+        )
+
+    @property
+    def _capacity(self) -> int:
+        """Number of slots, over all environments."""
+        return self.buffer_size * self.n_envs
+
+    @property
+    def _next_id(self) -> int:
+        return self._n_added * self.n_envs
+
+    @property
+    def _lap_start(self) -> int:
+        """Id that belongs to leaf 0 in this lap of the ring."""
+        return (self._n_added - self.pos) * self.n_envs
+
+    @property
+    def _oldest_id(self) -> int:
+        """Id of the oldest transition that is there as a whole."""
+        n_steps_held = self.size()
+        if self.optimize_memory_usage and self.full:
+            n_steps_held -= 1  # the newest next observation lies over the oldest observation
+        return self._next_id - n_steps_held * self.n_envs
+
+    def _count_foreign_steps(self) -> bool:
+        """
+        Take note of what came into the arrays past :meth:`add`: by hand, or through code that knows SB3's ``pos`` and ``full``
+        only; and of an interrupt between SB3's ``add`` and the count. Fewer steps than a lap, or they look like none.
+
+        :return: whether there was anything
+        """
+        n_held = self._n_added - self._n_before_ring
+        is_counted = n_held == self.pos
+        if self.full:
+            is_counted = n_held >= self.buffer_size and n_held % self.buffer_size == self.pos
+        if is_counted:
+            return False
+        if self.pos == self.buffer_size:  # interrupted in the middle of SB3's `add`
+            self.full, self.pos = True, 0
+        if not self.full and self.pos < n_held:
+            self._begin_ring()  # emptied by hand
+        self._n_added += (self.pos - self._n_added) % self.buffer_size
+        if self.full and self._n_added - self._n_before_ring < self.buffer_size:
+            self._n_added += self.buffer_size
+        return True
+
+    def _begin_ring(self) -> None:
+        """The ring is empty; ids go on, at the next multiple, where they and the slots agree again."""
+        self._n_added = -(-self._n_added // self.buffer_size) * self.buffer_size
+        self._n_before_ring = self._n_added
+
+    # ---- what comes in
+
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """
+        Store one step of every environment, see SB3.
+
+        :param obs: observations, shape (n_envs, ...), or a dictionary of them
+        :param next_obs: next observations, in the same form
+        :param action: actions, shape (n_envs, action_dim)
+        :param reward: rewards, shape (n_envs,)
+        :param done: end of an episode, shape (n_envs,)
+        :param infos: one dictionary per environment
+        """
+        with self._lock:
+            if self.pos == self.buffer_size:
+                self._count_foreign_steps()
+            super().add(obs, next_obs, action, reward, done, infos)
+            self._n_added += 1  # only now: a failed `add` has changed nothing
+
+    def reset(self) -> None:
+        """Forget all transitions; ids go on, so that ids from before are stale."""
+        with self._lock:
+            super().reset()
+            self._begin_ring()
+
+    def end_episodes(self) -> None:
+        """
+        Say that what is added next does not follow what was added last, as after a reset of the environments in mid-episode:
+        the newest steps become truncations, as SB3's HER does it, and no n-step window goes beyond. Their values still count.
+        """
+        with self._lock:
+            if self.size() == 0:
+                return
+            newest = self.pos - 1
+            in_episode = self.dones[newest] == 0
+            self.dones[newest, in_episode] = 1
+            # Without a next observation of their own, SB3 too makes them terminations.
+            if not self.optimize_memory_usage:
+                self.timeouts[newest, in_episode] = 1
+
+    # ---- what goes out
+
+    def _observations_at(self, leaves: np.ndarray) -> Any:
+        """
+        :param leaves: integers of shape (batch_size,)
+        :return: a copy of these observations, shape (batch_size, ...); a dictionary for Dict observation spaces
+        """
+        return self._map_obs(rows, self.observations, leaves)
+
+    def _next_observations_at(self, leaves: np.ndarray) -> Any:
+        """
+        :param leaves: integers of shape (batch_size,)
+        :return: a copy of the observations behind them, in the form of :meth:`_observations_at`
+        """
+        if self.optimize_memory_usage:
+            return self._map_obs(rows, self.observations, (leaves + self.n_envs) % self._capacity)
+        return self._map_obs(rows, self.next_observations, leaves)
+
+    def _map_obs(self, function: Callable[..., Any], obs: Any, *args: Any) -> Any:
+        """Apply a function to each array of observations."""
+        return function(obs, *args)
+
+    def _get_samples(  # type: ignore[override]
+        self, batch_inds: np.ndarray, env: VecNormalize | None = None
+    ) -> PrioritizedReplayBufferSamples:
+        """
+        SB3's hook: the rows are given, the environment of each is drawn here; nothing is prioritized, the weights are 1.
+
+        :param batch_inds: rows, integers of shape (batch_size,); negative ones count from the end, as in NumPy
+        :param env: associated VecNormalize
+        :return: the transitions
+        :raises IndexError: for a row outside of the buffer
+        """
+        batch_inds = np.asarray(batch_inds)
+        outside = (batch_inds < -self.buffer_size) | (batch_inds >= self.buffer_size)
+        if outside.any():
+            raise IndexError(f"Row {batch_inds[outside][0]} is outside of a buffer of {self.buffer_size} rows")
+        with self._lock:
+            self._count_foreign_steps()
+            env_indices = np.random.randint(0, high=self.n_envs, size=len(batch_inds))
+            leaves = batch_inds % self.buffer_size * self.n_envs + env_indices
+            return self._gather(leaves.astype(np.int64), np.ones((len(batch_inds), 1), np.float32), env)
+
+    def _gather(self, leaves: np.ndarray, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
+        """
+        :param leaves: int64 of shape (batch_size,)
+        :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
+        :param env: associated VecNormalize
+        :return: the transitions in these leaves
+        """
+        if self.n_steps == 1:
+            windows, lengths, last = leaves[:, None], None, leaves
+        else:
+            windows, lengths = self._windows(leaves)
+            last = (leaves + (lengths - 1) * self.n_envs) % self._capacity
+        cursor = self.pos * self.n_envs
+        ids, rewards, dones = _read_batch(
+            windows, last, flat(self.rewards), flat(self.dones), flat(self.timeouts), cursor, self._lap_start
+        )
+
+        obs, next_obs = self._observations_at(leaves), self._next_observations_at(last)
+        self._relabel(obs, next_obs, rewards, windows, lengths)
+        if env is not None:
+            obs, next_obs = self._normalize_obs(obs, env), self._normalize_obs(next_obs, env)
+            rewards = self._normalize_reward(rewards, env)
+        discounts = None
+        if lengths is not None:
+            rewards, discounts = self._n_step_returns(rewards, lengths)
+
+        to_torch = self._to_torch()
+        return PrioritizedReplayBufferSamples(
+            self._map_obs(to_torch, obs),
+            to_torch(rows(self.actions, leaves)),
+            self._map_obs(to_torch, next_obs),
+            to_torch(dones),
+            to_torch(rewards),
+            None if discounts is None else to_torch(discounts),
+            to_torch(weights),
+            ids,
+        )
+
+    def _to_torch(self) -> Callable[[np.ndarray], th.Tensor]:
+        """Nothing is copied: all arrays are the batch's own. On the CPU the shortest way, a third of what SB3's takes."""
+        if type(self).to_torch is not BaseBuffer.to_torch:
+            return self.to_torch  # a user's own
+        return th.from_numpy if self.device.type == "cpu" else functools.partial(self.to_torch, copy=False)
+
+    def _relabel(self, obs: Any, next_obs: Any, rewards: np.ndarray, windows: np.ndarray, lengths: np.ndarray | None) -> None:
+        """
+        Change a batch before it is normalized; here, as it was stored.
+
+        :param obs: gathered observations
+        :param next_obs: gathered observations at the ends of the windows
+        :param rewards: float32 of shape (batch_size, n_steps)
+        :param windows: leaves of the transitions behind the rewards, shape (batch_size, n_steps)
+        :param lengths: how many steps of each window count, shape (batch_size,); ``None``: all
+        """
+
+    def _windows(self, leaves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Windows of the n-step returns; each ends early at a termination, a truncation and the newest transition.
+
+        :param leaves: first transitions of the windows, shape (batch_size,)
+        :return: leaves of all steps, shape (batch_size, n_steps), and how many of them count, from 1, shape (batch_size,)
+        """
+        windows = (leaves[:, None] + np.arange(self.n_steps) * self.n_envs) % self._capacity
+        ended = (rows(self.dones, windows) != 0) | (rows(self.timeouts, windows) != 0)
+        ended[:, -1] = True
+        n_steps_behind = (self.pos - 1 - leaves // self.n_envs) % self.buffer_size
+        return windows, np.minimum(ended.argmax(axis=1), n_steps_behind) + 1
+
+    def _n_step_returns(self, rewards: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param rewards: normalized one by one, float32 of shape (batch_size, n_steps)
+        :param lengths: how many of them count, shape (batch_size,)
+        :return: discounted sums, and the discount of the value behind them, gamma^length; float32 of shape (batch_size, 1)
+        """
+        steps = np.arange(self.n_steps)
+        discounted = rewards * self.gamma ** steps.astype(np.float32) * (steps < lengths[:, None])
+        discounts = self.gamma ** lengths.astype(np.float32)
+        return discounted.sum(axis=1, keepdims=True), discounts.reshape(-1, 1)
+
+
+def is_count(value: Any) -> bool:
+    """Whether this is an integer of at least 1."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 1)
+
+
+def flat(stored: np.ndarray) -> np.ndarray:
+    """
+    :param stored: one of SB3's arrays, shape (buffer_size, n_envs, ...)
+    :return: the same by leaf, shape (capacity, ...); a copy only if the array is not contiguous, as no array of SB3's is
+    """
+    return stored.reshape(-1, *stored.shape[2:])
+
+
+def rows(stored: np.ndarray, leaves: np.ndarray) -> np.ndarray:
+    """
+    :param stored: one of SB3's arrays, shape (buffer_size, n_envs, ...)
+    :param leaves: integers of any shape
+    :return: a copy of these slots. ``take`` from the flat view is several times faster than ``stored[rows, envs]``
+    """
+    if not stored.flags.c_contiguous:
+        return np.ascontiguousarray(stored[np.divmod(leaves, stored.shape[1])])
+    return flat(stored).take(leaves, axis=0)
+
+
+@kernel
+def _read_batch(
+    windows: np.ndarray,
+    last: np.ndarray,
+    rewards: np.ndarray,
+    dones: np.ndarray,
+    timeouts: np.ndarray,
+    cursor: int,
+    lap_start: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    :param windows: leaves of the steps of each transition, shape (batch_size, n_steps)
+    :param last: leaf of the last step that counts, shape (batch_size,)
+    :param rewards: SB3's array by leaf, as the following two, shape (capacity,)
+    :param dones: ends of episodes
+    :param timeouts: those of them that are no terminations: the value of the next observation counts
+    :param cursor: leaf that is written next
+    :param lap_start: id of leaf 0 in this lap
+    :return: ids, shape (batch_size,); rewards, shape (batch_size, n_steps); terminations, shape (batch_size, 1)
+    """
+    batch_size, n_steps = windows.shape
+    ids = np.empty(batch_size, np.int64)
+    batch_rewards = np.empty((batch_size, n_steps), rewards.dtype)
+    batch_dones = np.empty((batch_size, 1), np.float32)
+    for i in range(batch_size):
+        prefetch(dones, np.uint64(last[i]))
+        prefetch(rewards, np.uint64(windows[i, 0]))
+    for i in range(batch_size):
+        # From the cursor on, the transitions are of the previous lap.
+        ids[i] = windows[i, 0] + lap_start - (rewards.size if windows[i, 0] >= cursor else 0)
+        done = dones[last[i]]
+        batch_dones[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: a cache miss saved
+        for j in range(n_steps):
+            batch_rewards[i, j] = rewards[windows[i, j]]
+    return ids, batch_rewards, batch_dones

@@ -1,0 +1,24 @@
+"""What a buffer needs while it is used, and what does not belong to its state."""
+
+import threading
+
+
+class Runtime(type(threading.RLock())):  # type: ignore[misc]
+    """
+    A reentrant lock, and what a buffer remembers until it is pickled or copied: then it comes back as a new one, that nobody
+    holds. It is equal to any other.
+    """
+
+    __slots__ = ("__dict__", "n_unanswered")
+
+    def __init__(self) -> None:
+        #: draws in a row that were not followed by an update, -1 once that was complained of
+        self.n_unanswered = 0
+
+    def __reduce__(self) -> tuple[type["Runtime"], tuple[()]]:
+        return Runtime, ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Runtime)
+
+    __hash__ = object.__hash__
