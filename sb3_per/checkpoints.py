@@ -55,8 +55,8 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     replay_buffer: PrioritizedReplayBuffer
 
-    # Training progress that came with a zip, which is that of the run before.
-    _progress_when_loaded: float | None = None
+    # Whether the training progress is not that of the run before, which came with a zip, until `learn` counts anew.
+    _progress_is_current = True
 
     # ---- what the algorithm knows of its buffer
 
@@ -106,7 +106,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
         super(CheckpointMixin, checkpoint).save(path, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:
-        excluded = [*super()._excluded_save_params(), "_continued_buffer", "_progress_when_loaded"]
+        excluded = [*super()._excluded_save_params(), "_continued_buffer", "_progress_is_current"]
         if self.replay_buffer_class is self._default_buffer_class():
             excluded.append("replay_buffer_class")
         return excluded
@@ -152,7 +152,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
         replaced = vars(self).pop("_replaced_by_load", None)
         if replaced is None:
             return 0.0  # a new model
-        self._progress_when_loaded = self._current_progress_remaining
+        self._progress_is_current = False
         if "replay_buffer_class" not in replaced and self.replay_buffer_class in _PRIORITIZED_CLASSES:
             if self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
                 # Written by SB3 from the algorithm's own `n_steps` and `gamma`, which may have been changed by `load`.

@@ -129,7 +129,7 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
         self._update_learning_rate(optimizers)
         for optimizer in optimizers:
             _step_together(optimizer)
-        if self._current_progress_remaining != self._progress_when_loaded:  # that of another run, until `learn` counts anew
+        if self._progress_is_current:
             buffer.update_beta(self._current_progress_remaining)
 
         means = _Means()
@@ -155,7 +155,7 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
         if buffer is not None and not (self._last_obs is last_obs and buffer is self._continued_buffer):
             # The environments were reset, or the buffer is of another run: what comes does not follow its newest step.
             buffer.end_episodes()
-        self._continued_buffer = buffer
+        self._continued_buffer, self._progress_is_current = buffer, True
         return prepared
 
     # ---- the buffer

@@ -319,7 +319,7 @@ _SCHEMES: dict[str, Callable[..., PriorityScheme]] = {
 
 
 def make_scheme(
-    scheme: str | PriorityScheme,
+    scheme: str | PriorityScheme = "proportional",
     alpha: float | None = None,
     epsilon: float = DEFAULT_EPSILON,
     kappa: float = DEFAULT_KAPPA,

@@ -2,10 +2,12 @@
 
 import copy
 import pickle
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
@@ -277,6 +279,132 @@ def test_exchange_with_stock(tmp_path):
     assert_mass_is_where_it_belongs(model.replay_buffer)
     model.save(tmp_path / "ours")
     assert type(DQN.load(tmp_path / "ours", env=env).replay_buffer) is HerReplayBuffer
+
+
+class OddGoals(BitFlippingEnv):
+    """BitFlippingEnv whose rewards come in another shape."""
+
+    form: Any = None
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, infos: Any) -> Any:
+        return self.form(super().compute_reward(achieved_goal, desired_goal, infos))
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize(
+    "form, accepted",
+    [
+        (lambda rewards: rewards.reshape(-1, 1), True),
+        (lambda rewards: rewards.tolist(), True),
+        (lambda rewards: float(rewards.mean()), False),
+        (lambda rewards: rewards[0], False),
+        (lambda rewards: rewards[:1], False),
+        (lambda rewards: rewards.reshape(1, -1), False),
+        (lambda rewards: np.stack([rewards, rewards], axis=1), False),
+    ],
+)
+def test_every_goal_has_a_reward_of_its_own(form, accepted, n_steps, monkeypatch):
+    """One number would be given to the whole batch."""
+    monkeypatch.setattr(OddGoals, "form", staticmethod(form))
+    env, plain = (make_vec_env(lambda c=c: c(n_bits=N_BITS, max_steps=5)) for c in (OddGoals, BitFlippingEnv))
+    buffers = [make_her(PrioritizedHerReplayBuffer, e, n_rows=40, n_steps=n_steps) for e in (env, plain)]
+    Player(plain, *buffers).step(30)
+    if not accepted:
+        with pytest.raises(ValueError, match=r"compute_reward\(\).*must return one reward for each row, shape \(\d+,\)"):
+            buffers[0].sample(20)
+        return
+    batches = []
+    for buffer in buffers:
+        np.random.seed(0)
+        batches.append(buffer.sample(20))
+    assert_same(batches[0].rewards, batches[1].rewards)
+
+
+@pytest.mark.parametrize(
+    "achieved, desired, fits",
+    [
+        (spaces.Box(-1, 1, (3,), np.float64), spaces.Box(-1, 1, (3,), np.float32), True),
+        (spaces.MultiBinary(3), spaces.Box(0, 1, (3,), np.float32), True),
+        (spaces.Box(-1, 1, (3,), np.float32), spaces.MultiBinary(3), False),
+        (spaces.Box(-9, 9, (3,), np.int64), spaces.Box(-9, 9, (3,), np.int8), False),
+        (spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32), False),
+    ],
+)
+def test_goals_that_do_not_fit(achieved, desired, fits):
+    """An achieved goal that would be cast without a word, e.g. 0.7 to 0."""
+    space = spaces.Dict({"observation": achieved, "achieved_goal": achieved, "desired_goal": desired})
+    arguments = (10, space, spaces.Discrete(2), make_env(1))
+    if fits:
+        PrioritizedHerReplayBuffer(*arguments)
+        return
+    first, second = (
+        (achieved.dtype, desired.dtype)
+        if achieved.dtype != desired.dtype
+        else map(re.escape, map(str, (achieved.shape, desired.shape)))
+    )
+    with pytest.raises(ValueError, match=rf"{first} \(achieved_goal\) does not fit.*{second} \(desired_goal\)"):
+        PrioritizedHerReplayBuffer(*arguments)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_uniform_independent_draws_are_those_of_stock(n_envs):
+    """For the same seed the same batch to the bit, virtual goals too."""
+    env = make_env(n_envs)
+    buffer, stock = (
+        make_her(PrioritizedHerReplayBuffer, env, scheme="uniform", stratified=False),
+        make_her(HerReplayBuffer, env),
+    )
+    player = Player(env, buffer, stock)
+    for seed in range(4):
+        player.step(11)
+        np.random.seed(seed)
+        expected = stock.sample(21)
+        np.random.seed(seed)
+        batch = buffer.sample(21)
+        for name in expected._fields[:5]:
+            assert_same(getattr(batch, name), getattr(expected, name))
+        rows, envs = (batch.indices // n_envs) % buffer.buffer_size, batch.indices % n_envs
+        np.testing.assert_array_equal(batch.actions, buffer.actions[rows, envs])
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+def test_hindsight_is_not_lost_on_loading(named, prioritized, tmp_path):
+    """A buffer with goals stays one, whether the model was told of it or not; so does a zip."""
+    env = make_env(2)
+    cls, buffer_class = (PERDQN, PrioritizedHerReplayBuffer) if prioritized else (DQN, HerReplayBuffer)
+    kwargs: dict[str, Any] = dict(replay_buffer_class=buffer_class, replay_buffer_kwargs=dict(n_sampled_goal=2))
+    saved = cls("MultiInputPolicy", env, buffer_size=100, learning_starts=30, **kwargs).learn(60)
+    saved.save_replay_buffer(tmp_path / "buffer")
+    saved.save(tmp_path / "model")
+    named_class = PrioritizedHerReplayBuffer if named else None
+    model = PERDQN("MultiInputPolicy", env, buffer_size=100, learning_starts=30, replay_buffer_class=named_class)
+    model.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
+    assert type(model.replay_buffer) is PrioritizedHerReplayBuffer
+    assert model.replay_buffer.n_sampled_goal == 2
+    np.testing.assert_array_equal(model.replay_buffer.ep_length, saved.replay_buffer.ep_length)
+    assert_mass_is_where_it_belongs(model.replay_buffer)
+    model.learn(20, reset_num_timesteps=False)
+    model.save(tmp_path / "again")
+    for path in ("again", "model"):
+        for kwargs in ({}, dict(replay_buffer_class=None)):
+            assert type(PERDQN.load(tmp_path / path, env=env, **kwargs).replay_buffer) is PrioritizedHerReplayBuffer
+
+
+def test_stock_hindsight_is_refused_with_the_name_of_ours():
+    with pytest.raises(ValueError, match=r"HerReplayBuffer is not: use PrioritizedHerReplayBuffer$"):
+        PERDQN("MultiInputPolicy", make_env(1), replay_buffer_class=HerReplayBuffer)
+
+
+def test_a_buffer_without_goals_is_refused_where_goals_are_needed(tmp_path):
+    env = make_env(1)
+    for cls in (DQN, PERDQN):
+        cls("MultiInputPolicy", env, buffer_size=100, learning_starts=30).learn(40).save_replay_buffer(tmp_path / "buffer")
+        model = PERDQN("MultiInputPolicy", env, buffer_size=100, replay_buffer_class=PrioritizedHerReplayBuffer)
+        before = model.replay_buffer
+        with pytest.raises(ValueError, match="no goals to relabel"):
+            model.load_replay_buffer(tmp_path / "buffer")
+        assert model.replay_buffer is before
 
 
 def test_unsupported_combination():
