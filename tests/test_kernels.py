@@ -1,7 +1,9 @@
 """The compiled kernels start wherever the package is installed."""
 
+import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -77,3 +79,54 @@ def test_prefetch_changes_nothing_and_never_fails():
             hint(array, np.uint64(index))
         np.testing.assert_array_equal(array, np.arange(10))
     assert any("prefetch" in code.lower() for code in hint.inspect_llvm().values())
+
+
+TRAIN = """
+import warnings
+warnings.simplefilter("always")
+from sb3_per import PERDQN
+model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=5, batch_size=4, policy_kwargs=dict(net_arch=[4]), seed=0)
+model.learn(20)
+print(model.replay_buffer.priorities.sum())
+"""
+
+
+def run_with_cache(program: str, folder: Any, **environment: str) -> tuple[str, str]:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder), **environment}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_a_disk_that_is_full_or_damaged_does_not_stop_a_run(tmp_path):
+    """Machine code that cannot be written or read is compiled again; a warning says where."""
+    full = """
+import errno, numba.core.caching
+def save(*args):
+    raise OSError(errno.ENOSPC, "No space left on device")
+numba.core.caching.IndexDataCacheFile.save = save
+"""
+    expected, said = run_with_cache(full + TRAIN, tmp_path)
+    assert "Cannot write the machine code" in said and str(tmp_path) in said and "No space left" in said
+    assert run_with_cache(TRAIN, tmp_path) == (expected, "")
+    files = list(tmp_path.rglob("*.nb[ci]"))
+    assert len(files) > 10
+    for path in files:
+        path.write_bytes(b"")
+    output, said = run_with_cache(TRAIN, tmp_path)
+    assert output == expected
+    assert "Cannot read the machine code" in said
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    output, _ = run_with_cache(TRAIN, tmp_path / "file" / "cache")
+    assert float(output) > 0
+
+
+def test_without_numbas_compiler():
+    done = subprocess.run(
+        [sys.executable, "-c", "import sb3_per"], capture_output=True, text=True, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    )
+    assert done.returncode != 0
+    assert "ImportError: sb3_per needs numba's compiler, which NUMBA_DISABLE_JIT=1 switches off: unset it" in done.stderr

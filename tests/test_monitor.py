@@ -179,3 +179,31 @@ def test_picture_of_a_buffer(counted, tmp_path):
         np.testing.assert_allclose(median.get_ydata(), [np.median(of_age(group)) for group in ages], rtol=1e-6)
     figure.savefig(tmp_path / "buffer.png")
     assert (tmp_path / "buffer.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("n_envs", [2, 3, 4, 8])
+@pytest.mark.parametrize("max_transitions", [50, 100, 333])
+def test_part_of_a_large_buffer_is_of_all_environments(n_envs, max_transitions):
+    """Every k-th slot is of one environment only where k is a multiple of their number."""
+    buffer = make_buffer(n_rows=1200, n_envs=n_envs)
+    fill([buffer], 1200)
+    buffer.update_priorities(np.arange(1200 * n_envs), np.arange(1200 * n_envs) % n_envs + 1.0)
+    counts = Counter(statistics(buffer, max_transitions)[0]["priorities"].round(6).tolist())
+    assert len(counts) == n_envs
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert 0.4 * max_transitions < sum(counts.values()) <= max_transitions
+
+
+def test_a_record_holds_no_tensors():
+    """A buffer of a GPU run can be loaded where there is no GPU; and what the user does with a batch does not change it."""
+    buffer = make_buffer(n_rows=10)
+    fill([buffer], 10)
+    buffer.draw_record = DrawRecord(10)
+    buffer.update_priorities(np.arange(10), np.arange(10.0))
+    batch = buffer.sample(5)
+    expected = batch.weights.numpy().copy()
+    batch.weights.zero_()
+    ((ids, weights, _),) = buffer.draw_record.batches
+    assert type(ids) is type(weights) is np.ndarray
+    np.testing.assert_array_equal(weights, expected)
+    assert b"torch" not in pickle.dumps(buffer.draw_record)

@@ -1,6 +1,7 @@
 """Exact ranks, against a sorted list."""
 
 import pickle
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -124,3 +125,42 @@ def test_errors_change_nothing(call, error, value):
     with pytest.raises(error, match=value):
         call(tree)
     assert pickle.dumps(tree) == before
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_many_changes_at_once_are_as_many_one_by_one(data):
+    """Above some number the order is laid out anew; ties, repeated leaves, infinity and empty leaves included."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    capacity = data.draw(st.integers(1, 900))
+    at_once, one_by_one = RankTree(capacity, 0.7), RankTree(capacity, 0.7)
+    for _ in range(data.draw(st.integers(1, 6))):
+        n = int(rng.integers(1, 2 * capacity + 1))
+        leaves = rng.integers(0, capacity, n)
+        priorities = rng.choice([0.0, 1.0, 2.0, np.inf, *rng.random(3)], n)
+        with mock.patch("sb3_per.trees.rank_tree._MANY", int(rng.choice([1, 100, 10**9]))):
+            at_once.update(leaves, priorities)
+        with mock.patch("sb3_per.trees.rank_tree._MANY", 10**9):
+            one_by_one.update(leaves, priorities)
+        np.testing.assert_array_equal(at_once[:], one_by_one[:])
+        prefix_sums = rng.random(20) * at_once.total
+        if at_once.total > 0:
+            np.testing.assert_array_equal(at_once.find(prefix_sums), one_by_one.find(prefix_sums))
+
+
+def test_work_of_filling_is_linear(monkeypatch):
+    """Adopting millions of transitions: the entries that are moved are counted, not the time."""
+    tree = RankTree(200_000, 0.7)
+    moved = []
+    monkeypatch.setattr("sb3_per.trees.rank_tree._write", lambda *args: moved.append(args) or -1)
+    tree.fill(0, 199_999, np.inf)
+    assert not moved  # not one after the other
+    np.testing.assert_array_equal(np.argsort(-tree[:])[:3], [199_999, 199_998, 199_997])
+    monkeypatch.undo()
+    tree = RankTree(6000, 0.7)
+    bad = np.full(5000, 1.0)
+    bad[17] = np.nan
+    before = tree[:]
+    with pytest.raises(ValueError, match=r"nan \(leaf 17\)"):
+        tree.update(np.arange(5000), bad)
+    np.testing.assert_array_equal(tree[:], before)

@@ -1,5 +1,7 @@
 """Formulas of the schemes, each against its equation."""
 
+import re
+
 import numpy as np
 import pytest
 import torch as th
@@ -285,3 +287,57 @@ def test_repr_names_the_settings():
 def test_bad_settings(cls, kwargs, value):
     with pytest.raises(ValueError, match=value):
         cls(**kwargs)
+
+
+class Faulty(PriorityScheme):
+    """A scheme of a user, with a fault in one method."""
+
+    def __init__(self, method: str, value: float):
+        super().__init__(alpha=1.0)
+        self.method, self.value = method, value
+
+    def priority(self, abs_td_errors):
+        return np.full(len(abs_td_errors), self.value) if self.method == "priority" else abs_td_errors
+
+    def mass(self, priority):
+        return np.full(np.shape(priority), self.value) if self.method == "mass" else super().mass(priority)
+
+    def mass_of_new(self, max_priority):
+        return self.value if self.method == "mass_of_new" else super().mass_of_new(max_priority)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, -1.0])
+@pytest.mark.parametrize("method", ["priority", "mass", "mass_of_new"])
+def test_what_a_scheme_gives_is_checked(method, value):
+    """Before it enters the tree, where it would make all weights NaN."""
+    buffer = make_buffer(4, scheme=Faulty(method, value))
+    fill([buffer], 4)
+    if method in ("mass_of_new", "mass"):
+        with pytest.raises(ValueError, match=str(value)):
+            buffer.sample(2)  # new ones have a mass too
+        return
+    before, max_priority = buffer.priorities, buffer.max_priority
+    if (method, value) == ("priority", -1.0):
+        return  # bounded by the default mass
+    with pytest.raises(ValueError, match=str(value)):
+        buffer.update_priorities([0, 1], [1.0, 2.0])
+    np.testing.assert_array_equal(buffer.priorities, before)
+    assert buffer.max_priority == max_priority
+
+
+def test_a_mass_that_goes_wrong_later():
+    buffer = make_buffer(4, scheme=Faulty("", 0.0))
+    fill([buffer], 4)
+    buffer.sample(2)
+    buffer.scheme.method, buffer.scheme.value = "mass", np.nan
+    before = buffer.priorities
+    with pytest.raises(ValueError, match="nan"):
+        buffer.update_priorities([0, 1], [1.0, 2.0])
+    np.testing.assert_array_equal(buffer.priorities, before)
+    assert buffer.max_priority == 1.0
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 0), (2, 2, 2)])
+def test_reduce_refuses_other_shapes(shape):
+    with pytest.raises(ValueError, match=re.escape(str(shape))):
+        Proportional().reduce(np.ones(shape))

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_per import SumTree
+from sb3_per.trees.rank_tree import RankTree
 
 CAPACITIES = [*range(1, 131), 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 4095, 4096, 4097]
 
@@ -213,3 +214,45 @@ def test_sums_that_overflow():
     tree = SumTree(100)
     tree.update(np.arange(3, 90), np.finfo(np.float64).max)
     assert ((tree.find([0.0, 1.0, 1e308, np.inf]) >= 0) & (tree.find([0.0, 1.0, 1e308, np.inf]) < 100)).all()
+
+
+@pytest.mark.parametrize("make_tree", [SumTree, lambda capacity: RankTree(capacity, 0.7)])
+@pytest.mark.parametrize(
+    "call, error, value",
+    [
+        (lambda t: t.fill(0, 9, 1.0), IndexError, "9"),
+        (lambda t: t.fill(-1, 2, 1.0), IndexError, "-1"),
+        (lambda t: t.fill(4, 4, 1.0), IndexError, "4"),
+        (lambda t: t.fill(10**12, 10**12, 1.0), IndexError, "1000000000000"),
+        (lambda t: t.fill(0, 2, -1.0), ValueError, "-1.0"),
+        (lambda t: t.fill(0, 2, np.nan), ValueError, "nan"),
+        (lambda t: t.update([0, 4], 1.0), IndexError, "4"),
+        (lambda t: t.update(np.array([2**63], dtype=np.uint64), 1.0), IndexError, "outside"),
+        (lambda t: t[[0, 9]], IndexError, "9"),
+    ],
+)
+def test_nothing_outside_of_a_tree_is_touched(make_tree, call, error, value):
+    """No kernel is given an index out of range: it would write into memory of others."""
+    tree = make_tree(4)
+    tree.update(np.arange(4), np.arange(1.0, 5.0))
+    before = tree[:]
+    with pytest.raises(error, match=value):
+        call(tree)
+    np.testing.assert_array_equal(tree[:], before)
+
+
+def test_fill():
+    """As a slice of an array."""
+    for first, last in [(0, 0), (2, 19), (7, 8), (19, 19), (0, 19)]:
+        tree, reference = SumTree(20), np.arange(20.0)
+        tree.update(np.arange(20), reference)
+        tree.fill(first, last, 3.0)
+        reference[first : last + 1] = 3.0
+        np.testing.assert_array_equal(tree[:], reference)
+        assert tree.total == reference.sum()
+    with pytest.raises(ValueError, match="inf"):
+        tree.fill(0, 1, np.inf)
+    ranks = RankTree(4, 0.7)
+    ranks.fill(1, 2, np.inf)  # before all others, whatever they are
+    ranks.update([0], [1e300])
+    np.testing.assert_allclose(ranks[:], [3**-0.7, 2**-0.7, 1.0, 0.0])

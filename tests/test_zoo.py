@@ -17,7 +17,7 @@ import matplotlib
 
 from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.zoo import ALGORITHMS, config_path, main, register
-from tests.utils import ROOT
+from tests.utils import ROOT, make_buffer
 
 matplotlib.use("Agg")
 
@@ -181,6 +181,42 @@ def test_tuning_with_hindsight():
     assert (tried["epsilon"], tried["copy_info_dict"]) == (1e-3, True)
     assert {"goal_selection_strategy", "n_sampled_goal", "alpha", "beta_start", "scheme"} <= set(tried)
     assert HYPERPARAMS_CONVERTER["per_sac"](trial.params)["replay_buffer_kwargs"] == tried
+
+
+@pytest.mark.parametrize(
+    "form", [dict(n_sampled_goal=3), dict(goal_selection_strategy="final"), dict(update_from_virtual=False)]
+)
+def test_tuning_knows_hindsight_by_any_of_its_settings(form):
+    import optuna
+    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
+
+    register()
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
+    arguments = {"using_her_replay_buffer": False, "her_kwargs": form}
+    tried = HYPERPARAMS_SAMPLER["per_sac"](trial, 1, 1, arguments)["replay_buffer_kwargs"]
+    assert {"goal_selection_strategy", "n_sampled_goal"} <= set(tried)
+    assert tried.items() >= {k: v for k, v in form.items() if k == "update_from_virtual"}.items()
+    assert HYPERPARAMS_CONVERTER["per_sac"](trial.params)["replay_buffer_kwargs"] == tried
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_study_can_be_continued_with_another_file(algo):
+    """Every trial is a buffer that can be built, whatever the file says of beta; and the files may differ."""
+    import optuna
+    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
+
+    register()
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    files = [dict(beta_start=0, beta_end=0), dict(beta_end=0.3, epsilon=0.01), {}, dict(beta_start=0.9), dict(beta_end=0.3)]
+    for file in files * 3:
+        trial = study.ask()
+        sampled = HYPERPARAMS_SAMPLER[algo](trial, 1, 1, {"using_her_replay_buffer": False, "her_kwargs": dict(file)})
+        kwargs = sampled["replay_buffer_kwargs"]
+        assert make_buffer(4, **kwargs).beta_end == file.get("beta_end", 1.0)
+        assert kwargs["beta_start"] <= file.get("beta_end", 1.0)
+        assert kwargs.get("epsilon") == file.get("epsilon")
+        assert HYPERPARAMS_CONVERTER[algo](trial.params)["replay_buffer_kwargs"] == kwargs
+        study.tell(trial, 1.0)
 
 
 def test_tuning_refuses_a_scheme_object():
