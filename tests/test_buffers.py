@@ -1,10 +1,7 @@
 """Storage stays SB3's: the same rows give the same samples. What prioritization adds is held against obvious references."""
 
 import copy
-import gc
 import pickle
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 
-from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, Proportional
+from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, add_one, assert_same_state, fill, make_buffer, normalizer
 
 
@@ -417,125 +414,6 @@ def test_extreme_exponents(alpha, td_error):
     assert th.isfinite(buffer.sample(8).weights).all()
 
 
-TD_ERRORS = np.array([[0.5, -1.5], [-2.0, 2.0], [0.0, 1.0]])
-
-
-@pytest.mark.parametrize(
-    "td_errors",
-    [
-        TD_ERRORS,
-        -TD_ERRORS,
-        np.abs(TD_ERRORS).astype(np.float32),
-        th.tensor(TD_ERRORS),
-        th.tensor(TD_ERRORS, dtype=th.float32, requires_grad=True),
-        th.tensor(TD_ERRORS, dtype=th.bfloat16),
-        TD_ERRORS.tolist(),
-        np.abs(TD_ERRORS).mean(axis=1),
-        np.abs(TD_ERRORS).mean(axis=1, keepdims=True),
-    ],
-)
-def test_forms_of_td_errors(td_errors):
-    buffer = make_buffer(3)
-    fill([buffer], 3)
-    if isinstance(td_errors, np.ndarray):
-        td_errors.setflags(write=False)
-    assert buffer.update_priorities(np.arange(3, dtype=np.int32), td_errors) == 3
-    np.testing.assert_allclose(buffer.priorities[:, 0], (np.array([1.0, 2.0, 0.5]) + 1e-6) ** 0.6, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "reduction, expected", [("mean", [1.0, 2.0, 0.5]), ("max", [1.5, 2.0, 1.0]), ("min", [0.5, 2.0, 0.0])]
-)
-def test_td_error_reduction(reduction, expected):
-    buffer = make_buffer(3, td_error_reduction=reduction, alpha=1.0, epsilon=0.25)
-    fill([buffer], 3)
-    buffer.update_priorities(np.arange(3), TD_ERRORS)
-    np.testing.assert_allclose(buffer.priorities[:, 0], np.array(expected) + 0.25)
-
-
-@pytest.mark.parametrize(
-    "kwargs, value",
-    [
-        (dict(alpha=-0.1), "-0.1"),
-        (dict(alpha=np.nan), "nan"),
-        (dict(beta_start=1.1), "1.1"),
-        (dict(beta_start=-0.2), "-0.2"),
-        (dict(beta_end=1.5), "1.5"),
-        (dict(beta_start=0.8, beta_end=0.6), "0.6"),
-        (dict(beta_anneal_steps=0), "0"),
-        (dict(beta_anneal_steps=1.5), "1.5"),
-        (dict(epsilon=0.0), "0.0"),
-        (dict(epsilon=-1e-6), "-1e-06"),
-        (dict(scheme="propotional"), "propotional"),
-        (dict(scheme=Proportional(), alpha=0.3), "0.3"),
-        (dict(scheme=Proportional(), epsilon=0.3), "0.3"),
-        (dict(td_error_reduction="median"), "median"),
-        (dict(n_steps=0), "0"),
-        (dict(n_steps=2.0), "2.0"),
-        (dict(gamma=1.01), "1.01"),
-    ],
-)
-@pytest.mark.parametrize("obs_space", ["box", "dict"])
-def test_bad_settings(kwargs, value, obs_space):
-    with pytest.raises(ValueError, match=value):
-        make_buffer(obs_space=obs_space, **kwargs)
-
-
-def test_unsupported_combination():
-    with pytest.raises(NotImplementedError, match=r"optimize_memory_usage.*Dict"):
-        make_buffer(obs_space="dict", optimize_memory_usage=True, handle_timeout_termination=False)
-
-
-@pytest.mark.parametrize("beta_anneal_steps", [None, 100])
-@pytest.mark.parametrize(
-    "call, error, value",
-    [
-        (lambda b: b.sample(0), ValueError, "0"),
-        (lambda b: b.sample(-4), ValueError, "-4"),
-        (lambda b: b.update_priorities([0, 1], [1.0]), ValueError, r"\(1,\)"),
-        (lambda b: b.update_priorities([0, 1], np.ones((1, 2))), ValueError, r"\(1, 2\)"),
-        (lambda b: b.update_priorities([0, 1], np.ones((2, 2, 1))), ValueError, r"\(2, 2, 1\)"),
-        (lambda b: b.update_priorities([0, 1], np.ones((2, 0))), ValueError, r"\(2, 0\)"),
-        (lambda b: b.update_priorities([0, 1], 1.0), ValueError, r"\(\)"),
-        (lambda b: b.update_priorities([0, 1], [1.0, np.nan]), ValueError, "nan"),
-        (lambda b: b.update_priorities([0, 1], [[1.0, -np.inf], [0.0, 0.0]]), ValueError, "-inf"),
-        (lambda b: b.update_priorities([0, 1], th.tensor([np.inf, 1.0])), ValueError, "inf"),
-        (lambda b: b.update_priorities([4, 14], [9.0, 9.0]), IndexError, "14"),
-        (lambda b: b.update_priorities([4, -1], [9.0, 9.0]), IndexError, "-1"),
-        (lambda b: b.update_priorities([4.0, 5.0], [9.0, 9.0]), IndexError, "float64"),
-        (lambda b: b.update_priorities([[4, 5]], [[9.0, 9.0]]), ValueError, r"\(1, 2\)"),
-    ],
-)
-def test_errors_change_nothing(call, error, value, beta_anneal_steps):
-    buffer = make_buffer(5, n_envs=2, beta_anneal_steps=beta_anneal_steps)
-    fill([buffer], 7)
-    before = pickle.dumps(buffer)
-    random_state = np.random.get_state()[1].copy()
-    with pytest.raises(error, match=value):
-        call(buffer)
-    assert pickle.dumps(buffer) == before
-    np.testing.assert_array_equal(np.random.get_state()[1], random_state)
-
-
-@pytest.mark.parametrize("obs_space", ["box", "dict"])
-def test_sampling_from_an_empty_buffer(obs_space):
-    buffer = make_buffer(5, 2, obs_space, beta_anneal_steps=7)
-    before = pickle.dumps(buffer)
-    with pytest.raises(ValueError, match="empty"):
-        buffer.sample(3)
-    assert pickle.dumps(buffer) == before
-
-
-def test_failed_add_changes_no_priority():
-    buffer = make_buffer(4)
-    fill([buffer], 6)
-    before = (buffer.priorities, buffer.pos, buffer._next_id)
-    with pytest.raises(ValueError):
-        buffer.add(np.zeros((1, 3)), np.zeros((1, 3)), np.zeros((1, 2)), np.zeros(5), np.zeros(1), [{}])
-    np.testing.assert_array_equal(buffer.priorities, before[0])
-    assert (buffer.pos, buffer._next_id) == before[1:]
-
-
 @pytest.mark.parametrize("n_rows_added", [4, 10, 27])
 @pytest.mark.parametrize("obs_space", ["box", "dict", "memory"])
 def test_from_replay_buffer(obs_space, n_rows_added):
@@ -615,70 +493,3 @@ def test_positional_arguments_are_those_of_sb3(space):
     cls = PrioritizedDictReplayBuffer if isinstance(space, spaces.Dict) else PrioritizedReplayBuffer
     buffer = cls(30, space, ACTION_SPACES["box"], "cpu", 3, False, False)
     assert (buffer.buffer_size, buffer.n_envs, buffer.handle_timeout_termination) == (10, 3, False)
-
-
-def python_work(function: Callable[[], Any]) -> tuple[int, int]:
-    """Python instructions that a call executes, and functions that it calls, compiled ones too."""
-    n_instructions = n_calls = 0
-
-    def trace(frame: Any, event: str, arg: Any) -> Any:
-        nonlocal n_instructions
-        frame.f_trace_opcodes = True
-        n_instructions += event == "opcode"
-        return trace
-
-    def profile(frame: Any, event: str, arg: Any) -> None:
-        nonlocal n_calls
-        n_calls += event in ("call", "c_call")
-
-    previous = sys.gettrace(), sys.getprofile()
-    gc.disable()  # finalizers of what other tests have left behind
-    try:
-        sys.settrace(trace)
-        function()
-        sys.settrace(previous[0])
-        sys.setprofile(profile)
-        function()
-    finally:
-        gc.enable()
-        sys.settrace(previous[0])
-        sys.setprofile(previous[1])
-    return n_instructions, n_calls
-
-
-def test_python_work_is_seen():
-    """What the next test relies on: a pass over the batch in Python, or one call for each row, is counted."""
-    loops = python_work(lambda: [i + 1 for i in range(10)]), python_work(lambda: [i + 1 for i in range(20)])
-    assert loops[0][0] < loops[1][0]
-    calls = python_work(lambda: list(map(abs, range(10)))), python_work(lambda: [abs(i) for i in range(20)])
-    assert calls[0][1] < calls[1][1]
-
-
-@pytest.mark.parametrize("scheme", ["proportional", "rank", "lap", "pal", "uniform"])
-@pytest.mark.parametrize(
-    "obs_space, normalize, kwargs",
-    [
-        ("box", False, {}),
-        ("box", True, {}),
-        ("image", False, dict(n_envs=3)),
-        ("dict", False, {}),
-        ("box", False, dict(n_steps=3)),
-        ("dict", False, dict(n_steps=3, n_envs=2)),
-        ("box", False, dict(optimize_memory_usage=True, handle_timeout_termination=False)),
-    ],
-)
-def test_no_python_pass_over_the_batch(scheme, obs_space, normalize, kwargs):
-    """Whatever the batch size, `sample` and `update_priorities` execute the same Python instructions and calls."""
-    buffer = make_buffer(n_rows=50, obs_space=obs_space, scheme=scheme, **kwargs)
-    fill([buffer], 60)
-    env = normalizer(buffer.observation_space, buffer.action_space) if normalize else None
-    work = []
-    for batch_size in (2, 20, 2, 200):  # the first round compiles
-        td_errors = th.randn(batch_size, 2)
-
-        def cycle(batch_size=batch_size, td_errors=td_errors) -> None:
-            buffer.update_priorities(buffer.sample(batch_size, env=env).indices, td_errors)
-
-        cycle()
-        work.append(python_work(cycle))
-    assert work[1] == work[2] == work[3]
