@@ -391,6 +391,29 @@ def test_hindsight_is_not_lost_on_loading(named, prioritized, tmp_path):
             assert type(PERDQN.load(tmp_path / path, env=env, **kwargs).replay_buffer) is PrioritizedHerReplayBuffer
 
 
+@pytest.mark.parametrize(
+    "settings", [dict(scheme="rank"), dict(alpha=0.9), dict(beta_end=0.5), dict(update_from_virtual=False)]
+)
+def test_hindsight_with_other_settings(settings):
+    """Of a prioritized buffer: what can be drawn stays what it was, and so do goals and ids."""
+    env = make_env(2)
+    buffer = make_her(PrioritizedHerReplayBuffer, env, n_sampled_goal=2)
+    player = Player(env, buffer)
+    player.step(40)
+    buffer.update_priorities(buffer.sample(20).indices, np.arange(20.0))
+    before, ids = buffer.priorities, buffer.transition_ids
+    player.step(1)
+    changed = PrioritizedHerReplayBuffer.from_replay_buffer(buffer, **settings)
+    assert_mass_is_where_it_belongs(changed)
+    assert changed.n_sampled_goal == 2
+    assert (changed.transition_ids == ids).sum() == ids.size - 2
+    same = (buffer.priorities == changed.priorities).all()
+    assert same == ("scheme" not in settings and "alpha" not in settings)
+    assert (before > 0).any()
+    Player(env, changed).step(30)
+    assert_mass_is_where_it_belongs(changed)
+
+
 def test_stock_hindsight_is_refused_with_the_name_of_ours():
     with pytest.raises(ValueError, match=r"HerReplayBuffer is not: use PrioritizedHerReplayBuffer$"):
         PERDQN("MultiInputPolicy", make_env(1), replay_buffer_class=HerReplayBuffer)

@@ -63,28 +63,34 @@ class DrawableRing(TransitionRing):
         self._count_foreign_steps()
         if self._n_admitted != self._n_added:
             self._admit()
-            self._n_admitted = self._n_added
 
     def _admit(self) -> None:
         """Let the newest steps be drawn, with the mass that they came with, or that of ``max_priority``."""
-        first = max(self._n_admitted * self.n_envs, self._oldest_id)
+        oldest, end = self._oldest_id, self._next_id
+        first = max(self._n_admitted * self.n_envs, oldest)
         if self._given_masses is None:
-            self._fill(first, self._next_id, self._mass_of_new())
+            self._fill(first, end, self._mass_of_new())
         else:
-            self._give_masses(np.arange(first, self._next_id) % self._capacity)
-        # What is still held, but not as a whole.
-        self._fill(self._next_id - self.size() * self.n_envs, self._oldest_id, 0.0)
+            self._give_masses(np.arange(first, end) % self._capacity)
+        if self.optimize_memory_usage:
+            # What is still held, but not as a whole.
+            self._fill(end - self.size() * self.n_envs, oldest, 0.0)
+        self._n_admitted = self._n_added
+
+    def _readmit(self) -> None:
+        """Have all transitions admitted anew, to a tree that is empty."""
+        self._n_admitted = self._n_before_ring
 
     def _fill(self, first: int, end: int, mass: float) -> None:
         """Set the masses of the transitions from one id to another, which are not more than the ring holds."""
-        if first >= end:
-            return
-        first_leaf, last_leaf = first % self._capacity, (end - 1) % self._capacity
-        if first_leaf <= last_leaf:
-            self._tree.fill(first_leaf, last_leaf, mass)
-        else:
-            self._tree.fill(first_leaf, self._capacity - 1, mass)
-            self._tree.fill(0, last_leaf, mass)
+        capacity = self._capacity
+        first_leaf, n_leaves = first % capacity, end - first
+        if first_leaf + n_leaves > capacity:
+            n_leaves = first_leaf + n_leaves - capacity
+            self._tree.fill(first_leaf, capacity - 1, mass)
+            first_leaf = 0
+        if n_leaves > 0:
+            self._tree.fill(first_leaf, first_leaf + n_leaves - 1, mass)
 
     def _give_masses(self, leaves: np.ndarray) -> None:
         """Set the masses of new transitions, shape (n,)."""

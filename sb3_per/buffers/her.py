@@ -115,6 +115,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         if end < start:
             end += self.buffer_size
         self._finished.append(self._leaves_of_episode(start, end, env_idx))
+        self._n_admitted = -1  # also if it is finished without a step: truncated
 
     def _leaves_of_episode(self, start: int, end: int, env_idx: int) -> np.ndarray:
         leaves: np.ndarray = (np.arange(start, end) % self.buffer_size) * self.n_envs + env_idx
@@ -130,11 +131,11 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             # Part of an episode may have been overwritten since.
             self._give_masses(leaves[flat(self.ep_length)[leaves] > 0])
         self._finished.clear()
+        self._n_admitted = self._n_added
 
-    def _settle(self) -> None:
-        super()._settle()
-        if self._finished:  # without a step: an episode that was truncated
-            self._admit()
+    def _readmit(self) -> None:
+        self._finished = [np.flatnonzero(self.ep_length)]
+        self._n_admitted = -1
 
     def _count_foreign_steps(self) -> bool:
         is_foreign = super()._count_foreign_steps()

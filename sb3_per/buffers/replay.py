@@ -146,7 +146,7 @@ class PrioritizedReplayBuffer(DrawableRing):
             prioritized._tree, prioritized._mass_of_max = buffer._tree, buffer._mass_of_max
         else:
             prioritized._tree = prioritized.scheme.make_tree(prioritized._capacity)
-            prioritized._n_admitted = prioritized._n_before_ring
+            prioritized._readmit()
         prioritized.beta = max(prioritized.beta, prioritized.beta_start)
         prioritized._settle()
         return prioritized
@@ -217,9 +217,9 @@ class PrioritizedReplayBuffer(DrawableRing):
         :param batch_size: number of transitions
         :return: leaves, int64, in the order of the batch, and their masses, float64, both of shape (batch_size,)
         """
-        if self._draws_as_stock:
-            return self._stock_draw(batch_size), np.ones(batch_size)
-        return self._tree.draw(np.random.random_sample(batch_size), self.stratified)
+        if self.stratified or not self._draws_as_stock:
+            return self._tree.draw(np.random.random_sample(batch_size), self.stratified)
+        return self._stock_draw(batch_size), np.ones(batch_size)
 
     @property
     def _draws_as_stock(self) -> bool:
@@ -275,7 +275,8 @@ class PrioritizedReplayBuffer(DrawableRing):
                 value = errors[bad][~np.isfinite(errors[bad])][0]
                 raise ValueError(f"td_errors must be finite, not {value} (transition id {ids[bad]})")
 
-            self._settle()  # before `max_priority` changes
+            if self._n_admitted != self._n_added:
+                self._admit()  # before `max_priority` changes
             if n_held < len(ids) or self._some_are_not_ready:
                 drawable = self._can_be_drawn(ids)
                 leaves, abs_td_errors = leaves[drawable], abs_td_errors[drawable]
@@ -286,7 +287,8 @@ class PrioritizedReplayBuffer(DrawableRing):
                     raise ValueError(f"{self.scheme}.priority() gave {largest}: it must be finite")
                 self._tree.update(leaves, self.scheme.mass(priority))
                 self.max_priority = max(self.max_priority, largest)
-            self._lock.n_unanswered = min(self._lock.n_unanswered, 0)
+            if self._lock.n_unanswered > 0:
+                self._lock.n_unanswered = 0
         return len(leaves)
 
     def update_beta(self, progress_remaining: float) -> None:

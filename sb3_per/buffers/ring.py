@@ -97,10 +97,7 @@ class TransitionRing(ReplayBuffer):
         :return: whether there was anything
         """
         n_held = self._n_added - self._n_before_ring
-        is_counted = n_held == self.pos
-        if self.full:
-            is_counted = n_held >= self.buffer_size and n_held % self.buffer_size == self.pos
-        if is_counted:
+        if n_held % self.buffer_size == self.pos and (n_held >= self.buffer_size) == self.full:
             return False
         if self.pos == self.buffer_size:  # interrupted in the middle of SB3's `add`
             self.full, self.pos = True, 0
@@ -219,10 +216,8 @@ class TransitionRing(ReplayBuffer):
         else:
             windows, lengths = self._windows(leaves)
             last = (leaves + (lengths - 1) * self.n_envs) % self._capacity
-        cursor = self.pos * self.n_envs
-        ids, rewards, dones = _read_batch(
-            windows, last, flat(self.rewards), flat(self.dones), flat(self.timeouts), cursor, self._lap_start
-        )
+        cursor, columns = self.pos * self.n_envs, (self.rewards.ravel(), self.dones.ravel(), self.timeouts.ravel())
+        ids, rewards, dones = _read_batch(windows, last, *columns, cursor, self._lap_start)
 
         obs, next_obs = self._observations_at(leaves), self._next_observations_at(last)
         self._relabel(obs, next_obs, rewards, windows, lengths)

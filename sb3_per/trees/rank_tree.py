@@ -103,16 +103,16 @@ def _lay_out(arrays: _Arrays, position: int, entry_priorities: np.ndarray, entry
 
 @kernel
 def _lay_out_all(arrays: _Arrays, sorted_priorities: np.ndarray, sorted_leaves: np.ndarray) -> None:
-    """Write sorted entries into an empty order. Half-full blocks: there is room for what comes, and none is joined at once."""
+    """Write sorted entries into an empty order, the blocks as full as many changes leave them: there is room for more."""
     bounds, counters = arrays[4], arrays[8]
-    half = _BLOCK_SIZE // 2
+    size = _BLOCK_SIZE * 3 // 4
     counters[_N_LEAVES] = sorted_leaves.size
-    counters[_N_BLOCKS] = max(-(-sorted_leaves.size // half), 1)
-    for position in range(-(-sorted_leaves.size // half)):
-        first = position * half
+    counters[_N_BLOCKS] = max(-(-sorted_leaves.size // size), 1)
+    for position in range(-(-sorted_leaves.size // size)):
+        first = position * size
         if position > 0:
             bounds[position] = sorted_priorities[first]
-        _lay_out(arrays, position, sorted_priorities[first : first + half], sorted_leaves[first : first + half])
+        _lay_out(arrays, position, sorted_priorities[first : first + size], sorted_leaves[first : first + size])
 
 
 @kernel
@@ -430,7 +430,7 @@ class RankTree(SumTree):
     @classmethod
     def takes(cls, mass: float) -> bool:
         """See :meth:`SumTree.takes`; infinity is allowed."""
-        return bool(mass >= 0.0)
+        return mass >= 0.0
 
     def _masses(self) -> np.ndarray:
         masses = np.zeros(self.capacity)

@@ -267,10 +267,10 @@ class SumTree:
         :raises IndexError: for a leaf outside ``[0, capacity)``
         :raises ValueError: for a negative or non-finite mass. Nothing is changed in either case.
         """
-        self._require_leaf(first)
-        self._require_leaf(last)
-        if not self.takes(mass):
-            raise ValueError(f"A priority must be {self._BOUNDS}, not {mass}")
+        if not (0 <= first <= last < self.capacity and self.takes(mass)):
+            self._require_leaf(first)
+            self._require_leaf(last)
+            raise ValueError(f"A priority must be {self._BOUNDS}, not {mass} (leaves {first} to {last})")
         self._fill(first, last, mass)
 
     def clear(self) -> None:
@@ -283,7 +283,7 @@ class SumTree:
         :param mass: any number
         :return: whether a leaf can have it: finite and at least 0
         """
-        return bool(0.0 <= mass < np.inf)  # a NaN fails the comparison as well
+        return 0.0 <= mass < np.inf  # a NaN fails the comparison as well
 
     def _require_leaf(self, leaf: int) -> None:
         if not 0 <= leaf < self.capacity:
