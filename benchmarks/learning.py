@@ -22,11 +22,15 @@ import gymnasium as gym
 import numpy as np
 import stable_baselines3
 from campaign import Job, run_missing
+from chain_env import ChainEnv
+from controls import with_control
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
 
 import sb3_per
+from sb3_per.checkpoints import prioritized_class_of
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from pairs_trading_env import PairsTradingEnv
@@ -65,6 +69,11 @@ class Suite:
     :param env_kwargs: of training and evaluation environments
     :param solved: mean return that ends a run; None trains on
     :param episode_length: in steps, where it is fixed and the report shall count episodes
+    :param policy: name of the policy class
+    :param score: of a run: ``"return"``, the mean return of evaluation episodes; ``"success"``, the share of the newest
+        training episodes that reached their goal
+    :param rates: factors of the learning rate; every variant runs at each of them
+    :param endpoint: what was to be compared, written down before the runs
     """
 
     environments: tuple[str, ...]
@@ -78,7 +87,20 @@ class Suite:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     solved: float | None = None
     episode_length: int | None = None
+    policy: str = "MlpPolicy"
+    score: str = "return"
+    rates: tuple[float, ...] = (1.0,)
+    endpoint: str = ""
 
+
+# A third of the task's learning rate, the task's, and three times. Prioritization changes which rate is best, so that a
+# comparison at one rate mostly measures that.
+THREE_RATES = (1 / 3, 1.0, 3.0)
+
+_AT_RATES = (
+    "Each arm at its own best of the three learning rates, chosen on the even seeds and measured on the odd ones; and its "
+    "mean over the three rates. A gain counts if it vanishes when the priorities are shuffled within the batch."
+)
 
 # Huber threshold and exponent of LAP for Atari; its defaults are those for continuous control.
 DISCRETE_LAP = dict(scheme="lap", alpha=0.6, kappa=0.01)
@@ -185,6 +207,144 @@ SUITES = {
 }
 
 
+def at_rates(variants: dict[str, Variant], learning_rate: float, rates: tuple[float, ...]) -> dict[str, Variant]:
+    """
+    :param variants: by name
+    :param learning_rate: of the task
+    :param rates: factors
+    :return: each of the variants at each of the rates
+    """
+    return {
+        named_at(name, rate): replace(variant, settings={**variant.settings, "learning_rate": learning_rate * rate})
+        for name, variant in variants.items()
+        for rate in rates
+    }
+
+
+def named_at(variant: str, rate: float) -> str:
+    """What a variant is called at a factor of the learning rate."""
+    return f"{variant} @ {rate:.3g}"
+
+
+def _arms(algorithm: str, **buffer_kwargs: dict[str, Any]) -> dict[str, Variant]:
+    """Prioritized variants by name, each with its settings of the buffer."""
+    return {
+        name.replace("_", " "): Variant(f"PER{algorithm}", dict(replay_buffer_kwargs=settings))
+        for name, settings in buffer_kwargs.items()
+    }
+
+
+_NO_WEIGHTS = dict(beta_start=0.0, beta_end=0.0)
+# The candidate for the defaults, from a first look at one learning rate.
+_CANDIDATE: dict[str, Any] = dict(epsilon=0.01, weight_normalization="mean", uniform_fraction=0.25)
+
+# Which of the settings pay. Goals that are reached by chance are the rare events here.
+_BITS_ARMS = {
+    "DQN": Variant("DQN"),
+    **_arms("DQN", uniform=dict(scheme="uniform"), defaults={}, LAP=dict(scheme="lap")),
+    **{
+        f"epsilon {epsilon:g}, {normalization}": Variant(
+            "PERDQN", dict(replay_buffer_kwargs=dict(epsilon=epsilon, weight_normalization=normalization))
+        )
+        for epsilon in (1e-6, 0.01, 0.1)
+        for normalization in ("max", "mean")
+        if (epsilon, normalization) != (1e-6, "max")  # the defaults
+    },
+    **{
+        f"epsilon {epsilon:g}, no weights": Variant("PERDQN", dict(replay_buffer_kwargs=dict(epsilon=epsilon, **_NO_WEIGHTS)))
+        for epsilon in (1e-6, 0.01, 0.1)
+    },
+    "epsilon 0.01, mean, eta 0.1": Variant("PERDQN", dict(replay_buffer_kwargs={**_CANDIDATE, "uniform_fraction": 0.1})),
+    "epsilon 0.01, mean, eta 0.25": Variant("PERDQN", dict(replay_buffer_kwargs=_CANDIDATE)),
+    # The controls.
+    "shuffled, LAP": Variant("PERDQN", dict(replay_buffer_kwargs=dict(scheme="shuffled lap"))),
+    "shuffled, no weights": Variant("PERDQN", dict(replay_buffer_kwargs=dict(scheme="shuffled proportional", **_NO_WEIGHTS))),
+    "shuffled, epsilon 0.01, mean, eta 0.25": Variant(
+        "PERDQN", dict(replay_buffer_kwargs=dict(scheme="shuffled proportional", **_CANDIDATE))
+    ),
+}
+
+_CHAIN_ARMS = {
+    "DQN": Variant("DQN"),
+    **_arms(
+        "DQN",
+        uniform=dict(scheme="uniform"),
+        defaults={},
+        LAP=dict(scheme="lap", kappa=0.01),
+        no_weights=_NO_WEIGHTS,
+        candidate=_CANDIDATE,
+    ),
+    "shuffled, defaults": Variant("PERDQN", dict(replay_buffer_kwargs=dict(scheme="shuffled proportional"))),
+}
+
+_PAIRS_ARMS = {
+    "SAC": Variant("SAC"),
+    **_arms(
+        "SAC",
+        uniform=dict(scheme="uniform"),
+        defaults={},
+        candidate=_CANDIDATE,
+        LAP=dict(scheme="lap"),
+        defaults_and_uniform_actor=dict(actor_batch="uniform"),
+        defaults_and_weighted_actor=dict(actor_batch="weighted"),
+    ),
+}
+
+SUITES["bits-rates"] = Suite(
+    endpoint="Success of the last 50 training episodes. " + _AT_RATES,
+    environments=("BitFlipping-v0",),
+    variants=at_rates(_BITS_ARMS, 2e-3, THREE_RATES),
+    rates=THREE_RATES,
+    seeds=20,
+    steps=1_500,
+    n_envs=2,
+    n_evaluations=15,
+    score="success",
+    policy="MultiInputPolicy",
+    # Those of SB3's own test of HER.
+    settings=dict(
+        replay_buffer_class="HerReplayBuffer",
+        replay_buffer_kwargs=dict(n_sampled_goal=5, goal_selection_strategy="future"),
+        train_freq=1,
+        gradient_steps=2,
+        learning_starts=20,
+        exploration_final_eps=0.02,
+        target_update_interval=100,
+        batch_size=32,
+        buffer_size=100_000,
+        stats_window_size=50,
+    ),
+)
+SUITES["chain-rates"] = Suite(
+    endpoint="Steps until the way to the end is known. " + _AT_RATES,
+    environments=("Chain-v0",),
+    variants=at_rates(_CHAIN_ARMS, 1e-3, THREE_RATES),
+    rates=THREE_RATES,
+    seeds=20,
+    steps=40_000,
+    n_evaluations=160,
+    n_episodes=1,
+    solved=1.0,
+    settings=dict(
+        policy_kwargs=dict(net_arch=[64]),
+        train_freq=8,
+        learning_starts=500,
+        exploration_fraction=0.5,
+        exploration_final_eps=0.2,
+        target_update_interval=500,
+        batch_size=32,
+        buffer_size=40_000,
+        gamma=0.95,
+    ),
+)
+SUITES["pairs-rates"] = replace(
+    SUITES["pairs"],
+    endpoint="Mean return of the last evaluations. " + _AT_RATES,
+    variants=at_rates(_PAIRS_ARMS, 1e-3, THREE_RATES),
+    rates=THREE_RATES,
+)
+
+
 def register_environments() -> None:
     """Make the environments of the suites known to Gymnasium; MinAtar does not do it when it is imported."""
     from minatar.gym import register_envs
@@ -193,6 +353,8 @@ def register_environments() -> None:
         return
     register_envs()
     gym.register("PairsTrading-v0", PairsTradingEnv)
+    gym.register("BitFlipping-v0", BitFlippingEnv, kwargs=dict(n_bits=10, continuous=False))
+    gym.register("Chain-v0", ChainEnv)
 
 
 def evaluation_steps(suite: Suite) -> list[int]:
@@ -202,7 +364,14 @@ def evaluation_steps(suite: Suite) -> list[int]:
 
 def settings_of(suite: Suite, variant: str) -> dict[str, Any]:
     """Of the suite, with what the variant changes in them; a copy, for SAC writes into its ``policy_kwargs``."""
-    return copy.deepcopy({**suite.settings, **suite.variants[variant].settings})
+    changed = suite.variants[variant].settings
+    settings = {**suite.settings, **changed}
+    if "replay_buffer_kwargs" in suite.settings:
+        settings["replay_buffer_kwargs"] = {
+            **suite.settings["replay_buffer_kwargs"],
+            **changed.get("replay_buffer_kwargs", {}),
+        }
+    return copy.deepcopy(settings)
 
 
 def make_model(suite: Suite, environment: str, variant: str, seed: int) -> Any:
@@ -213,8 +382,13 @@ def make_model(suite: Suite, environment: str, variant: str, seed: int) -> Any:
     if "action_noise" in settings:
         n_actions = env.action_space.shape[0]
         settings["action_noise"] = NormalActionNoise(np.zeros(n_actions), np.full(n_actions, settings["action_noise"]))
-    library = sb3_per if algorithm in sb3_per.__all__ else stable_baselines3
-    return getattr(library, algorithm)("MlpPolicy", env, seed=seed, **settings)
+    is_ours = algorithm in sb3_per.__all__
+    if "replay_buffer_class" in settings:
+        stock = getattr(stable_baselines3, settings["replay_buffer_class"])
+        settings["replay_buffer_class"] = prioritized_class_of(stock) if is_ours else stock
+    if is_ours and "replay_buffer_kwargs" in settings:
+        settings["replay_buffer_kwargs"] = with_control(settings["replay_buffer_kwargs"])
+    return getattr(sb3_per if is_ours else stable_baselines3, algorithm)(suite.policy, env, seed=seed, **settings)
 
 
 def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, Any]:
@@ -232,8 +406,11 @@ def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, 
     def evaluate(*_: Any) -> bool:
         if model.num_timesteps < pending[0]:
             return True
-        test_env.seed(EVALUATION_SEED)
-        mean = float(np.mean(evaluate_policy(model, test_env, suite.n_episodes, deterministic=True)[0]))
+        if suite.score == "success":
+            mean = float(np.mean(model.ep_success_buffer)) if model.ep_success_buffer else 0.0
+        else:
+            test_env.seed(EVALUATION_SEED)
+            mean = float(np.mean(evaluate_policy(model, test_env, suite.n_episodes, deterministic=True)[0]))
         returns[str(pending.pop(0))] = round(mean, 4)
         return bool(pending) and (suite.solved is None or mean < suite.solved)
 
@@ -253,6 +430,8 @@ def fingerprint(suite: Suite, variant: str) -> str:
         suite.env_kwargs,
         suite.solved,
     ]
+    if (suite.policy, suite.score) != ("MlpPolicy", "return"):
+        asked += [suite.policy, suite.score]
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
 
 

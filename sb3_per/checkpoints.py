@@ -270,4 +270,4 @@ def _is_other_scheme(scheme: PriorityScheme, asked_for: dict[str, Any]) -> bool:
         if type(wanted) is not type(scheme) or (asked_for["scheme"] is wanted and repr(wanted) != repr(scheme)):
             return True
     settings = {name: value for name, value in asked_for.items() if name != "scheme" and value is not None}
-    return any(hasattr(scheme, name) and getattr(scheme, name) != value for name, value in settings.items())
+    return any(name in scheme.settings and scheme.settings[name] != value for name, value in settings.items())

@@ -21,6 +21,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.checkpoints import CheckpointMixin, prioritized_class_of
+from sb3_per.schemes import LAP
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -43,6 +44,9 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
 
     #: Whether the loss is one of scalar TD errors, which LAP and PAL replace by their own.
     has_scalar_td_loss: ClassVar[bool] = True
+
+    #: Whether an actor learns from :meth:`_actor_batch`, and not only values from the batch.
+    has_actor: ClassVar[bool] = False
 
     # The buffer whose newest step `_last_obs` follows.
     _continued_buffer: PrioritizedReplayBuffer | None = None
@@ -97,6 +101,23 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
         discounts = self.gamma if batch.discounts is None else batch.discounts
         return batch.rewards + (1 - batch.dones) * discounts * next_values
 
+    def _actor_batch(self, batch: PrioritizedReplayBufferSamples) -> tuple[Any, th.Tensor | None]:
+        """
+        What the actor learns from, as ``actor_batch`` says: large TD errors, which the critics' batch is full of, say that the
+        critics are wrong there, and so is the gradient that they give the actor (arXiv 2209.00532).
+
+        :param batch: of the critics
+        :return: observations, and weights of mean 1, shape (batch_size, 1), or ``None`` where all are equal
+        """
+        buffer = self.replay_buffer
+        if buffer.actor_batch == "uniform":
+            return buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env), None
+        if buffer.actor_batch == "prioritized":
+            return batch.observations, None
+        assert batch.n_p is not None, "A batch that was put together by hand has no probabilities to weight by"
+        weights = 1.0 / batch.n_p
+        return batch.observations, buffer.to_torch((weights / weights.mean()).astype(np.float32).reshape(-1, 1))
+
     def _td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
         """
         TD errors of a batch without an update, from the same code as those of a gradient step. Random numbers, of a policy's
@@ -133,9 +154,12 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
             buffer.update_beta(self._current_progress_remaining)
 
         means = _Means()
+        arguments: dict[str, Any] = {"env": self._vec_normalize_env}
         for gradient_step in range(gradient_steps):
             self._n_updates += 1
-            batch = buffer.sample(self.batch_size if batch_size is None else batch_size, env=self._vec_normalize_env)
+            if buffer.recency < 1.0 and gradient_steps > 1:
+                arguments["position"] = (gradient_step + 1) / gradient_steps
+            batch = buffer.sample(self.batch_size if batch_size is None else batch_size, **arguments)
             td_errors, metrics = self._gradient_step(batch, gradient_step)
             buffer.update_priorities(batch.indices, td_errors)
             means.add(batch.weights, metrics)
@@ -146,6 +170,8 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
                 self.logger.record(name, value)
             self.logger.record("per/beta", buffer.beta)
             self.logger.record("per/max_priority", buffer.max_priority)
+            if isinstance(buffer.scheme, LAP) and buffer.scheme.kappa_is_auto:
+                self.logger.record("per/kappa", buffer.scheme.kappa)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         buffer, last_obs = self.replay_buffer, self._last_obs
@@ -197,6 +223,11 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
             raise NotImplementedError(
                 f"{type(self).__name__} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD "
                 f"error, and this algorithm regresses quantiles. Use the proportional, rank or uniform scheme"
+            )
+
+        if buffer.actor_batch != "prioritized" and not self.has_actor:
+            raise NotImplementedError(
+                f"{type(self).__name__} with actor_batch={buffer.actor_batch!r} is not supported: it has no actor"
             )
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
@@ -265,6 +296,15 @@ class _Means:
     def _extend(self, name: str, values: Any) -> None:
         total, count = self._sums[name]
         self._sums[name] = (total + float(np.sum(values, dtype=np.float64)), count + len(values))
+
+
+def weighted_mean(values: th.Tensor, weights: th.Tensor | None) -> th.Tensor:
+    """
+    :param values: shape (batch_size, 1)
+    :param weights: of mean 1, in the same shape; ``None``: all equal
+    :return: their mean
+    """
+    return values.mean() if weights is None else (weights * values).mean()
 
 
 def minimise(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: float | None = None) -> None:

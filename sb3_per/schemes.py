@@ -6,9 +6,10 @@ The two are one decision: drawing by ``|td|^alpha`` changes the expected gradien
 run, and knows nothing of storage, networks or algorithms.
 """
 
+import copy
 import inspect
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -85,6 +86,9 @@ class PriorityScheme:
     #: Whether batches carry importance-sampling weights; if not, all weights are 1.
     importance_sampling: ClassVar[bool] = True
 
+    #: Whether all masses are equal, whatever the errors.
+    draws_uniformly: ClassVar[bool] = False
+
     #: Whether :meth:`loss` is another than the algorithm's own; it needs scalar TD errors then.
     replaces_loss: ClassVar[bool] = False
 
@@ -101,8 +105,13 @@ class PriorityScheme:
         self._least, self._largest = np.maximum(bounds, _LEAST_MASS)
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name[0] != "_")
+        settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
         return f"{type(self).__name__}({settings})"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the constructor was told, by name."""
+        return {name: value for name, value in vars(self).items() if name[0] != "_"}
 
     def make_tree(self, capacity: int) -> SumTree:
         """
@@ -147,6 +156,20 @@ class PriorityScheme:
         :return: mass of a transition that has no TD error yet, not below any other
         """
         return self.mass(max_priority)
+
+    @property
+    def has_inverse(self) -> bool:
+        """Whether :meth:`priority_of` is the inverse of :meth:`mass`: not if that was replaced, or gives 1 for all."""
+        own = type(self)
+        is_default = own.mass is PriorityScheme.mass and own.mass_of_new is PriorityScheme.mass_of_new
+        return self.alpha > 0.0 and (is_default or own.priority_of is not PriorityScheme.priority_of)
+
+    def priority_of(self, mass: float) -> float:
+        """
+        :param mass: of a transition
+        :return: its priority, the inverse of :meth:`mass`
+        """
+        return float(mass ** (1.0 / self.alpha))
 
     def weights(self, masses: np.ndarray, beta: float) -> np.ndarray:
         """
@@ -233,7 +256,8 @@ class LAP(PriorityScheme):
     the Huber loss is quadratic and needs no correction.
 
     :param alpha: prioritization exponent, at least 0
-    :param kappa: threshold of the Huber loss and least priority, in units of the value function, above 0
+    :param kappa: threshold of the Huber loss and least priority, in units of the value function, above 0; ``"auto"``: the mean
+        absolute reward, which the buffer keeps up to date (arXiv 2501.16142 divides rewards by it)
     :param td_error_reduction: how the errors of several critics become one: ``"mean"``, ``"max"`` or ``"min"``
     :raises ValueError: for a negative alpha, kappa <= 0, or an unknown reduction
     """
@@ -241,9 +265,18 @@ class LAP(PriorityScheme):
     importance_sampling = False
     replaces_loss = True
 
-    def __init__(self, alpha: float = 0.4, kappa: float = DEFAULT_KAPPA, td_error_reduction: str = "max"):
+    def __init__(self, alpha: float = 0.4, kappa: float | str = DEFAULT_KAPPA, td_error_reduction: str = "max"):
         super().__init__(alpha, td_error_reduction)
-        self.kappa = _positive("kappa", kappa)
+        self.kappa_is_auto = kappa == "auto"
+        self.kappa = DEFAULT_KAPPA if isinstance(kappa, str) and self.kappa_is_auto else _positive("kappa", kappa)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See :attr:`PriorityScheme.settings`; an automatic kappa is ``"auto"``, whatever its value."""
+        settings = super().settings
+        if settings.pop("kappa_is_auto"):
+            settings["kappa"] = "auto"
+        return settings
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """p = ``max(|td|, kappa)``, see :meth:`PriorityScheme.priority`."""
@@ -265,6 +298,7 @@ class Uniform(PriorityScheme):
     """
 
     importance_sampling = False
+    draws_uniformly = True
 
     def __init__(self, td_error_reduction: str = "mean"):
         super().__init__(alpha=0.0, td_error_reduction=td_error_reduction)
@@ -285,6 +319,8 @@ class PAL(LAP):
     :raises ValueError: for a negative alpha, kappa <= 0, or an unknown reduction
     """
 
+    draws_uniformly = True
+
     def mass(self, priority: np.ndarray | float) -> np.ndarray:
         """1 for every transition: the draw is uniform."""
         return np.ones(np.shape(priority))
@@ -303,10 +339,10 @@ class PAL(LAP):
         return th.where(abs_td_errors <= self.kappa, near, far).sum(dim=1).mean() / scale
 
 
-def _positive(name: str, value: float) -> float:
-    if not 0.0 < value < np.inf:
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, str) or not 0.0 < value < np.inf:
         raise ValueError(f"{name} must be finite and above 0, not {value}")
-    return value
+    return value  # type: ignore[no-any-return]
 
 
 _SCHEMES: dict[str, Callable[..., PriorityScheme]] = {
@@ -322,14 +358,14 @@ def make_scheme(
     scheme: str | PriorityScheme = "proportional",
     alpha: float | None = None,
     epsilon: float = DEFAULT_EPSILON,
-    kappa: float = DEFAULT_KAPPA,
+    kappa: float | str = DEFAULT_KAPPA,
     td_error_reduction: str | None = None,
 ) -> PriorityScheme:
     """
     :param scheme: name of a scheme, or a scheme object, which brings its own settings
     :param alpha: prioritization exponent, ``None`` for the scheme's default
     :param epsilon: added to ``|td|`` (proportional)
-    :param kappa: Huber threshold and least priority (LAP, PAL)
+    :param kappa: Huber threshold and least priority (LAP, PAL), or ``"auto"``
     :param td_error_reduction: how several critics become one number, ``None`` for the scheme's default
     :return: the scheme object; of the settings, each scheme takes those that it has
     :raises ValueError: for an unknown name, for settings out of their range, or for settings beside a scheme object
@@ -340,12 +376,16 @@ def make_scheme(
         given = {name: value for name, value in settings.items() if value != defaults[name].default}
         if given:
             raise ValueError(f"Settings belong into the scheme object {scheme}, not beside it: {given}")
-        return scheme
+        # An automatic kappa is of one run, and the object may be in the settings of several.
+        return copy.copy(scheme) if getattr(scheme, "kappa_is_auto", False) else scheme
     if scheme not in _SCHEMES:
         raise ValueError(f"Unknown scheme {scheme!r}: choose one of {sorted(_SCHEMES)}, or pass a PriorityScheme object")
     # Also those that the scheme does not take: a bad value is a mistake even where it would have no effect.
     PriorityScheme(0.0 if alpha is None else alpha, td_error_reduction or "mean")
     _positive("epsilon", epsilon)
-    _positive("kappa", kappa)
+    if kappa != "auto":
+        _positive("kappa", kappa)
+    elif scheme not in ("lap", "pal"):
+        raise ValueError(f"kappa='auto' is for the schemes 'lap' and 'pal', which have a kappa, not for {scheme!r}")
     taken = inspect.signature(_SCHEMES[scheme]).parameters
     return _SCHEMES[scheme](**{name: value for name, value in settings.items() if name in taken and value is not None})

@@ -5,7 +5,7 @@ from sb3_contrib import CrossQ
 
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import frozen, minimise
+from sb3_per.off_policy import frozen, minimise, weighted_mean
 
 
 class PERCrossQ(EntropyRegularizedMixin, CrossQ):
@@ -48,13 +48,14 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         if self._n_updates % self.policy_delay != 0:
             return td_errors, metrics
 
+        observations, weights = self._actor_batch(batch)
         self.actor.set_bn_training_mode(True)
-        actions_pi, log_prob = self.actor.action_log_prob(batch.observations)
+        actions_pi, log_prob = self.actor.action_log_prob(observations)
         log_prob = log_prob.reshape(-1, 1)
         self.actor.set_bn_training_mode(False)
-        metrics.update(self._update_ent_coef(log_prob))
+        metrics.update(self._update_ent_coef(log_prob, weights))
         with frozen(self.critic.optimizer):
-            q_pi = th.cat(self.critic(batch.observations, actions_pi), dim=1).min(dim=1, keepdim=True).values
-        actor_loss = (ent_coef * log_prob - q_pi).mean()
+            q_pi = th.cat(self.critic(observations, actions_pi), dim=1).min(dim=1, keepdim=True).values
+        actor_loss = weighted_mean(ent_coef * log_prob - q_pi, weights)
         minimise(actor_loss, self.actor.optimizer)
         return td_errors, {**metrics, "actor_loss": actor_loss}

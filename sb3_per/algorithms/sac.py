@@ -6,7 +6,7 @@ import torch as th
 from stable_baselines3 import SAC
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update
+from sb3_per.off_policy import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update, weighted_mean
 
 
 class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
@@ -15,6 +15,8 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
 
     :meth:`_gradient_step` is SAC's and TQC's; their critics differ, in :meth:`_value_losses` and :meth:`_policy_value`.
     """
+
+    has_actor = True
 
     # Attributes of the algorithms that this mixin stands left of.
     actor: Any
@@ -32,10 +34,10 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         optimizers = [self.actor.optimizer, self.critic.optimizer, self.ent_coef_optimizer]
         return [optimizer for optimizer in optimizers if optimizer is not None]
 
-    def _policy_value(self, batch: PrioritizedReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
+    def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
         """
-        :param batch: the drawn transitions
-        :param actions: actions of the current policy at their observations, with gradient
+        :param observations: that the actor learns from
+        :param actions: actions of the current policy there, with gradient
         :return: what the actor is to maximise, shape (batch_size, 1)
         """
         raise NotImplementedError
@@ -46,17 +48,18 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         if self.use_sde:
             # log_std has changed since the last gradient step.
             self.actor.reset_noise()
-        actions_pi, log_prob = self.actor.action_log_prob(batch.observations)
+        observations, weights = self._actor_batch(batch)
+        actions_pi, log_prob = self.actor.action_log_prob(observations)
         log_prob = log_prob.reshape(-1, 1)
         critic_loss, td_errors = self._value_loss(batch)
         minimise(critic_loss, self.critic.optimizer)
 
         ent_coef = self._current_ent_coef()
-        metrics = {"ent_coef": ent_coef, **self._update_ent_coef(log_prob)}
+        metrics = {"ent_coef": ent_coef, **self._update_ent_coef(log_prob, weights)}
 
         with frozen(self.critic.optimizer):
-            value = self._policy_value(batch, actions_pi)
-        actor_loss = (ent_coef * log_prob - value).mean()
+            value = self._policy_value(observations, actions_pi)
+        actor_loss = weighted_mean(ent_coef * log_prob - value, weights)
         minimise(actor_loss, self.actor.optimizer)
 
         if gradient_step % self.target_update_interval == 0:
@@ -78,16 +81,17 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         ent_coef: th.Tensor = self.ent_coef_tensor if self.log_ent_coef is None else self.log_ent_coef.detach().exp()
         return ent_coef
 
-    def _update_ent_coef(self, log_prob: th.Tensor) -> dict[str, th.Tensor]:
+    def _update_ent_coef(self, log_prob: th.Tensor, weights: th.Tensor | None) -> dict[str, th.Tensor]:
         """
         Learn the entropy coefficient, if it is learned (arXiv 1812.05905, equation 18).
 
         :param log_prob: log-probability of the current policy's actions, shape (batch_size, 1)
+        :param weights: of the actor's batch
         :return: what to log
         """
         if self.ent_coef_optimizer is None:
             return {}
-        ent_coef_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
+        ent_coef_loss = -weighted_mean(self.log_ent_coef * (log_prob + self.target_entropy).detach(), weights)
         minimise(ent_coef_loss, self.ent_coef_optimizer)
         return {"ent_coef_loss": ent_coef_loss}
 
@@ -110,5 +114,5 @@ class PERSAC(EntropyRegularizedMixin, SAC):
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
         return 0.5 * td_errors.square(), td_errors
 
-    def _policy_value(self, batch: PrioritizedReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
-        return th.cat(self.critic(batch.observations, actions), dim=1).min(dim=1, keepdim=True).values
+    def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
+        return th.cat(self.critic(observations, actions), dim=1).min(dim=1, keepdim=True).values

@@ -4,7 +4,7 @@ import torch as th
 from stable_baselines3 import DDPG, TD3
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update
+from sb3_per.off_policy import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update, weighted_mean
 
 
 class PERTD3(PrioritizedOffPolicyMixin, TD3):
@@ -16,6 +16,8 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
     TD error, mean over the twin critics. On MuJoCo, plain PER did not help TD3, and LAP and PAL did (Fujimoto et al.
     2020): ``replay_buffer_kwargs=dict(scheme="lap")``.
     """
+
+    has_actor = True
 
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.actor.optimizer, self.critic.optimizer]
@@ -39,9 +41,10 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         if self._n_updates % self.policy_delay != 0:
             return td_errors, {"critic_loss": critic_loss}
 
-        actions = self.actor(batch.observations)
+        observations, weights = self._actor_batch(batch)
+        actions = self.actor(observations)
         with frozen(self.critic.optimizer):
-            actor_loss = -self.critic.q1_forward(batch.observations, actions).mean()
+            actor_loss = -weighted_mean(self.critic.q1_forward(observations, actions), weights)
         minimise(actor_loss, self.actor.optimizer)
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.actor.parameters(), self.actor_target.parameters(), self.tau)

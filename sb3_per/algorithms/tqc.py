@@ -1,5 +1,7 @@
 """Truncated Quantile Critics with prioritized experience replay."""
 
+from typing import Any
+
 import torch as th
 from sb3_contrib import TQC
 
@@ -32,6 +34,6 @@ class PERTQC(EntropyRegularizedMixin, TQC):
         losses = pairwise_quantile_huber_loss(quantiles, targets).mean(dim=(1, 2, 3)).unsqueeze(dim=1)
         return losses, targets.mean(dim=2) - quantiles.mean(dim=2)
 
-    def _policy_value(self, batch: PrioritizedReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
-        quantiles: th.Tensor = self.critic(batch.observations, actions)
+    def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
+        quantiles: th.Tensor = self.critic(observations, actions)
         return quantiles.mean(dim=2).mean(dim=1, keepdim=True)

@@ -2,13 +2,20 @@
 Which transitions of the ring can be drawn, and the mass that a new one gets. It knows the tree, and nothing of draws.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import torch as th
+from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers.ring import TransitionRing
-from sb3_per.schemes import PriorityScheme
+from sb3_per.buffers.ring import TransitionRing, is_count
+from sb3_per.schemes import LAP, PriorityScheme, RankBased
+
+INITIAL_PRIORITIES = ("max", "mean", "td_error")
+
+# After how many updates the mean absolute reward is computed anew, as in MR.Q (arXiv 2501.16142).
+KAPPA_INTERVAL = 250
 
 
 class DrawableRing(TransitionRing):
@@ -17,12 +24,44 @@ class DrawableRing(TransitionRing):
 
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.ReplayBuffer``
     :param scheme: what a mass is
+    :param initial_priority: of a new transition: ``"max"``, ``"mean"`` or ``"td_error"``
+    :param max_priority_interval: after how many updates ``max_priority`` becomes the largest in the buffer; ``None``: never
     :param kwargs: SB3's keyword arguments and those of :class:`~sb3_per.buffers.ring.TransitionRing`
+    :raises ValueError: for a setting outside of its range, or one that the scheme has no use for
     """
 
-    def __init__(self, *args: Any, scheme: PriorityScheme, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        scheme: PriorityScheme,
+        initial_priority: str = "max",
+        max_priority_interval: int | None = None,
+        **kwargs: Any,
+    ):
+        if initial_priority not in INITIAL_PRIORITIES:
+            raise ValueError(f"initial_priority must be one of {INITIAL_PRIORITIES}, not {initial_priority!r}")
+        if initial_priority != "max" and scheme.draws_uniformly:
+            raise ValueError(f"initial_priority={initial_priority!r} has no effect with {scheme}, which draws uniformly")
+        if initial_priority == "mean" and isinstance(scheme, RankBased):
+            raise ValueError(f"initial_priority='mean' has no meaning with {scheme}: ranks have no mean priority")
+        if max_priority_interval is not None:
+            if not is_count(max_priority_interval):
+                raise ValueError(
+                    f"max_priority_interval must be None or an integer of at least 1, not {max_priority_interval!r}"
+                )
+            if not scheme.has_inverse:
+                raise ValueError(
+                    f"max_priority_interval={max_priority_interval} has no effect with {scheme}: priorities cannot be read "
+                    "off its masses"
+                )
         super().__init__(*args, **kwargs)
         self.scheme = scheme
+        self.initial_priority = initial_priority
+        self.max_priority_interval = max_priority_interval
+        # Calls of `update_priorities`, if somebody asks; and at how many of them kappa="auto" is computed next.
+        self._n_updates = 0
+        self._next_kappa = 0.0 if getattr(scheme, "kappa_is_auto", False) else np.inf
+        self._counts_updates = max_priority_interval is not None or self._next_kappa == 0.0
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         # `max_priority` and the mass that a new transition gets for it.
@@ -57,6 +96,19 @@ class DrawableRing(TransitionRing):
 
     # Whether some of the transitions that are in the buffer as a whole cannot be drawn.
     _some_are_not_ready = False
+
+    @property
+    def _n_drawable(self) -> int:
+        """How many can be drawn."""
+        return self._next_id - self._oldest_id
+
+    def _drawable_leaves(self, n_newest: int) -> Callable[[np.ndarray], np.ndarray]:
+        """
+        :param n_newest: how many of the newest transitions that can be drawn
+        :return: the leaves of those with given numbers, from 0, the oldest
+        """
+        first = self._next_id - n_newest
+        return lambda numbers: (first + numbers) % self._capacity
 
     def _settle(self) -> None:
         """Tell the tree of the steps that came since it was told last. A draw behind it reads the state, and changes none."""
@@ -102,12 +154,56 @@ class DrawableRing(TransitionRing):
         self._tree.update(leaves, masses)
 
     def _mass_of_new(self) -> float:
+        if self._next_kappa == 0:
+            self._refresh_kappa()
+        if self.initial_priority == "mean" and self._tree.total > 0.0:
+            return self._tree.total / self._n_with_mass
         if self._mass_of_max is None or self._mass_of_max[0] != self.max_priority:
             mass = float(self.scheme.mass_of_new(self.max_priority))
             if not self._tree.takes(mass):
                 raise ValueError(f"{self.scheme}.mass_of_new() gave {mass}: it must be finite and at least 0")
             self._mass_of_max = (self.max_priority, mass)
         return self._mass_of_max[1]
+
+    @property
+    def _n_with_mass(self) -> int:
+        """Number of leaves that the tree has a mass for."""
+        n_steps = min(self._n_admitted - self._n_before_ring, self.buffer_size - self.optimize_memory_usage)
+        return n_steps * self.n_envs
+
+    def _count_update(self) -> None:
+        """What is due after so many updates, for those who have asked."""
+        self._n_updates += 1
+        if self.max_priority_interval is not None and self._n_updates % self.max_priority_interval == 0:
+            mass = float(self._tree[:].max())
+            self.max_priority = self.scheme.priority_of(mass)
+            self._mass_of_max = (self.max_priority, mass)  # to the bit: no power of a root
+
+    def _refresh_kappa(self, env: VecNormalize | None = None) -> None:
+        """
+        ``kappa="auto"``: the mean absolute reward of the buffer, as the learner sees it.
+
+        :param env: associated VecNormalize
+        """
+        assert isinstance(self.scheme, LAP)
+        if self.size() == 0:
+            return
+        rewards = self._normalize_reward(self.rewards[: self.size()], env)
+        mean = float(np.abs(rewards, dtype=np.float64).mean())
+        if mean > 0.0:  # else there is no unit yet
+            is_first = self._next_kappa == 0
+            self.scheme.kappa = mean
+            # Nothing but rewards has a unit: the maximum begins where the least priority is.
+            self.max_priority = mean if is_first else max(self.max_priority, mean)
+        self._next_kappa = self._n_updates + KAPPA_INTERVAL
+
+    def _masses_of(self, td_errors: np.ndarray | th.Tensor) -> np.ndarray:
+        if self.initial_priority != "td_error":
+            raise ValueError(f"td_errors with add() need initial_priority='td_error', not {self.initial_priority!r}")
+        errors = np.abs(as_matrix(td_errors, self.n_envs), dtype=np.float64)
+        if not np.isfinite(errors).all():
+            raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]}")
+        return self.scheme.mass(self.scheme.priority(self.scheme.reduce(errors)))
 
     def _begin_ring(self) -> None:
         super()._begin_ring()
@@ -152,9 +248,6 @@ class DrawableRing(TransitionRing):
                     self._note_masses(masses[i])
 
     def _note_masses(self, masses: np.ndarray) -> None:
-        """
-        :param masses: of the step added last, shape (n_envs,)
-        """
         if self._given_masses is None:
             self._given_masses = np.full(self._capacity, -1), np.zeros(self._capacity)
         ids = self._next_id - self.n_envs + np.arange(self.n_envs)
@@ -168,3 +261,25 @@ def _steps(obs: Any) -> Iterable[Any]:
     if isinstance(obs, dict):
         return (dict(zip(obs, step, strict=True)) for step in zip(*obs.values(), strict=True))
     return obs  # type: ignore[no-any-return]
+
+
+def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
+    """
+    :param td_errors: shape (batch_size,), (batch_size, 1) or (batch_size, n_critics)
+    :param batch_size: number of ids that they belong to
+    :return: the same, contiguous, float32 or float64 of shape (batch_size, n_critics)
+    :raises ValueError: for another shape
+    """
+    if isinstance(td_errors, th.Tensor):
+        td_errors = td_errors.detach() if td_errors.requires_grad else td_errors
+        td_errors = td_errors if td_errors.is_cpu else td_errors.cpu()
+        if td_errors.dtype is not th.float32:
+            td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
+        td_errors = td_errors.numpy()
+    array = np.asarray(td_errors)
+    if array.dtype.char not in "fd" or not array.flags.carray:
+        array = np.array(array, dtype=np.float64, order="C")
+    matrix = array[:, None] if array.ndim == 1 else array
+    if matrix.ndim != 2 or len(matrix) != batch_size or matrix.shape[1] == 0:
+        raise ValueError(f"td_errors of shape {array.shape} do not fit {batch_size} transition ids")
+    return matrix

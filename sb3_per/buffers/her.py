@@ -1,6 +1,7 @@
 """Prioritized hindsight experience replay."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.replay import PrioritizedReplayBuffer, as_matrix
+from sb3_per.buffers.drawable import as_matrix
+from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.ring import flat, rows
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 
@@ -28,7 +30,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     :param update_from_virtual: whether the TD error of a virtual transition becomes the priority of the real one behind
         it. ``False``: only real ones count; ``update_priorities`` must be given whole batches as they were drawn then
     :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedReplayBuffer`
-    :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations
+    :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations, and for
+        ``recency``
     :raises ValueError: if achieved goals cannot be written into ``desired_goal``: another shape, or a type that loses them
     """
 
@@ -38,6 +41,11 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     def __init__(self, *args: Any, update_from_virtual: bool = True, **kwargs: Any):
         observation_space = kwargs["observation_space"] if "observation_space" in kwargs else args[1]
         _require_goals_to_fit(observation_space)
+        if kwargs.get("recency", 1.0) != 1.0:
+            raise NotImplementedError(
+                f"recency={kwargs['recency']} with hindsight is not supported: the newest transitions are of episodes that "
+                "are not over, and cannot be drawn"
+            )
         # Leaves of episodes that were finished since the tree was told last.
         self._finished: list[np.ndarray] = []
         super().__init__(*args, **kwargs)
@@ -54,13 +62,14 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         return isinstance(buffer, HerReplayBuffer)
 
     def sample(  # type: ignore[override]
-        self, batch_size: int, env: VecNormalize | None = None
+        self, batch_size: int, env: VecNormalize | None = None, position: float | None = None
     ) -> PrioritizedReplayBufferSamples:
         """
         Draw transitions of finished episodes, see :meth:`PrioritizedReplayBuffer.sample`.
 
         :param batch_size: number of transitions, real and virtual
         :param env: associated VecNormalize, to normalize the observations and rewards
+        :param position: without influence
         :return: exactly ``batch_size`` transitions, the real ones first
         :raises RuntimeError: before the end of the first episode
         :raises ValueError: if the environment's ``compute_reward`` does not give one reward for each goal
@@ -121,6 +130,18 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         leaves: np.ndarray = (np.arange(start, end) % self.buffer_size) * self.n_envs + env_idx
         return leaves
 
+    @property
+    def _n_drawable(self) -> int:
+        return int(np.count_nonzero(self.ep_length))
+
+    @property
+    def _n_with_mass(self) -> int:
+        return int(np.count_nonzero(self._tree[:]))
+
+    def _drawable_leaves(self, n_newest: int) -> Callable[[np.ndarray], np.ndarray]:
+        # All of them: emphasizing the newest is refused.
+        return np.flatnonzero(self.ep_length).__getitem__
+
     def _can_be_drawn(self, ids: np.ndarray) -> np.ndarray:
         drawable: np.ndarray = super()._can_be_drawn(ids) & (rows(self.ep_length, ids % self._capacity) > 0)
         return drawable
@@ -157,8 +178,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     def _n_virtual(self, batch_size: int) -> int:
         return int(self.her_ratio * batch_size)
 
-    def _draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-        leaves, masses = super()._draw(batch_size)
+    def _draw(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+        leaves, masses = super()._draw(batch_size, position)
         if self._draws_as_stock:
             # The first ones are virtual, and stand last in the batch.
             order = np.roll(np.arange(batch_size), -self._n_virtual(batch_size))
@@ -173,14 +194,31 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         if first == len(windows):
             return
         windows = windows[first:]
-        row_indices, env_indices = np.divmod(windows[:, 0], self.n_envs)
-        goals = self._sample_goals(row_indices, env_indices)
-        obs["desired_goal"][first:] = next_obs["desired_goal"][first:] = goals
+        goals = self._relabel_observations(obs, windows[:, 0])
+        next_obs["desired_goal"][first:] = goals
 
         # Only the steps that count: what lies behind the end of a window may not be of the same episode.
         n_steps = np.ones(len(windows), dtype=np.int64) if lengths is None else lengths[first:]
         counts = np.arange(windows.shape[1]) < n_steps[:, None]
         rewards[first:][counts] = self._rewards_for(windows[counts], np.repeat(goals, n_steps, axis=0))
+
+    def _relabel_observations(self, obs: Any, virtual_leaves: np.ndarray) -> np.ndarray:
+        """
+        :param obs: gathered observations; the last ones get new goals
+        :param virtual_leaves: of those
+        :return: the goals
+        """
+        goals: np.ndarray = self._sample_goals(*np.divmod(virtual_leaves, self.n_envs))
+        obs["desired_goal"][len(obs["desired_goal"]) - len(goals) :] = goals
+        return goals
+
+    def _gather_observations(self, leaves: np.ndarray) -> Any:
+        leaves = np.random.permutation(leaves)
+        obs = super()._gather_observations(leaves)
+        n_virtual = self._n_virtual(len(leaves))
+        if n_virtual > 0:
+            self._relabel_observations(obs, leaves[len(leaves) - n_virtual :])
+        return obs
 
     def _rewards_for(self, leaves: np.ndarray, goals: np.ndarray) -> np.ndarray:
         """

@@ -15,12 +15,16 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.draw_record import DrawRecord
-from sb3_per.buffers.drawable import DrawableRing
+from sb3_per.buffers.drawable import as_matrix
+from sb3_per.buffers.drawing import DrawingRing
 from sb3_per.buffers.ring import TransitionRing, is_count
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, Uniform, make_scheme
+from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
 from sb3_per.trees.kernels import kernel
-from sb3_per.trees.sum_tree import as_batch
+from sb3_per.trees.sum_tree import as_batch, spread
+
+WEIGHT_NORMALIZATIONS = ("max", "mean", "none")
+ACTOR_BATCHES = ("prioritized", "weighted", "uniform")
 
 # Version of the pickled state. One that is not known is refused.
 _STATE_VERSION = 1
@@ -32,7 +36,7 @@ _MANY_DRAWS = 10
 SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
 
 
-class PrioritizedReplayBuffer(DrawableRing):
+class PrioritizedReplayBuffer(DrawingRing):
     """
     Replay buffer that draws transitions in proportion to their priority (Schaul et al. 2016, arXiv 1511.05952).
 
@@ -53,11 +57,27 @@ class PrioritizedReplayBuffer(DrawableRing):
     :param beta_anneal_steps: ``None``: linear in training progress, ``beta_end`` at the end of ``learn()``;
         an int: linear over that many calls of :meth:`sample`
     :param epsilon: added to ``|td|``, in units of the value function, above 0 (proportional)
-    :param kappa: Huber threshold and least priority of LAP and PAL, in units of the value function, above 0
+    :param kappa: Huber threshold and least priority of LAP and PAL, in units of the value function, above 0; ``"auto"``: the
+        mean absolute reward of the buffer, refreshed every 250 updates
     :param td_error_reduction: how the errors of several critics become one: ``"mean"``, ``"max"`` or ``"min"``.
         ``None``: the scheme's default (``"mean"``, LAP and PAL ``"max"``)
     :param stratified: one draw from each of ``batch_size`` equal slices of the total. ``False``: independent draws; with the
         uniform scheme these are SB3's own, for the same seed the same transitions
+    :param uniform_fraction: share eta of uniform draws, in [0, 1): P = (1 - eta) m / sum m + eta / N; then no (N P)^-beta is
+        above eta^-beta. Schemes that draw uniformly ignore it
+    :param weight_normalization: weights (N P)^-beta divided by the largest of the batch, ``"max"``, by their mean, ``"mean"``,
+        or as they are, ``"none"``
+    :param actor_batch: what the actor and the entropy coefficient learn from: ``"prioritized"``, the batch of the critics;
+        ``"weighted"``, the same, each sample with the weight 1 / (N P), of mean 1; ``"uniform"``, a uniform batch of its own
+    :param initial_priority: of a new transition: ``"max"``, the maximum; ``"mean"``, the mean mass of the buffer;
+        ``"td_error"``, the TD error that :meth:`add` was given with it, without one the maximum
+    :param max_priority_interval: after so many updates, again and again, ``max_priority`` becomes the largest in the buffer
+        (TD7: 250); ``None``: never
+    :param recency: in (0, 1]: emphasizing recent experience (Wang & Ross 2019, arXiv 1906.04009): the k-th of K draws in a
+        call of ``train()`` sees only the newest max(N recency^(1000 k / K), recency_min) transitions; 1: all. Where K = 1, and
+        where :meth:`sample` is called by hand, k / K is a random number
+    :param recency_min: see ``recency``, at least 1
+    :param unique: no transition twice in a batch: successive draws from what is left
     :param n_steps: number of steps of the n-step return, computed when sampling; 1 is the ordinary TD target
     :param gamma: discount factor of the n-step return
     :param kwargs: SB3's keyword arguments
@@ -73,9 +93,17 @@ class PrioritizedReplayBuffer(DrawableRing):
         beta_end: float = 1.0,
         beta_anneal_steps: int | None = None,
         epsilon: float = DEFAULT_EPSILON,
-        kappa: float = DEFAULT_KAPPA,
+        kappa: float | str = DEFAULT_KAPPA,
         td_error_reduction: str | None = None,
         stratified: bool = True,
+        uniform_fraction: float = 0.0,
+        weight_normalization: str = "max",
+        actor_batch: str = "prioritized",
+        initial_priority: str = "max",
+        max_priority_interval: int | None = None,
+        recency: float = 1.0,
+        recency_min: int = 5000,
+        unique: bool = False,
         n_steps: int = 1,
         gamma: float = 0.99,
         **kwargs: Any,
@@ -87,14 +115,36 @@ class PrioritizedReplayBuffer(DrawableRing):
             raise ValueError(f"beta never decreases: beta_end={beta_end} is below beta_start={beta_start}")
         if beta_anneal_steps is not None and not is_count(beta_anneal_steps):
             raise ValueError(f"beta_anneal_steps must be None or an integer of at least 1, not {beta_anneal_steps!r}")
+        for name, value, known in (
+            ("weight_normalization", weight_normalization, WEIGHT_NORMALIZATIONS),
+            ("actor_batch", actor_batch, ACTOR_BATCHES),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {known}, not {value!r}")
         scheme = make_scheme(scheme, alpha, epsilon, kappa, td_error_reduction)
+        if weight_normalization != "max" and not scheme.importance_sampling:
+            raise ValueError(f"weight_normalization={weight_normalization!r} has no effect with {scheme}: its weights are 1")
 
-        super().__init__(*args, scheme=scheme, n_steps=n_steps, gamma=gamma, **kwargs)
+        super().__init__(
+            *args,
+            scheme=scheme,
+            stratified=stratified,
+            uniform_fraction=uniform_fraction,
+            initial_priority=initial_priority,
+            max_priority_interval=max_priority_interval,
+            recency=recency,
+            recency_min=recency_min,
+            unique=unique,
+            n_steps=n_steps,
+            gamma=gamma,
+            **kwargs,
+        )
 
         self.beta_start = beta_start
         self.beta_end = beta_end
         self.beta_anneal_steps = beta_anneal_steps
-        self.stratified = stratified
+        self.weight_normalization = weight_normalization
+        self.actor_batch = actor_batch
         #: the current importance-sampling exponent; never decreases
         self.beta = beta_start
         #: counts the draws, if it is asked to, see :class:`~sb3_per.monitor.PriorityMonitor`
@@ -140,10 +190,11 @@ class PrioritizedReplayBuffer(DrawableRing):
         # Built with a single row: the arrays come from the other buffer.
         prioritized = cls(buffer_size=buffer.n_envs, **settings)
         # SB3's NStepReplayBuffer has `n_steps` and `gamma` as well; the settings asked for here count.
-        own = {*cls._keywords(), "_mass_of_max", "_tree"}
+        own = {*cls._keywords(), "_mass_of_max", "_tree", "_next_kappa", "_counts_updates"}
         vars(prioritized).update({name: value for name, value in vars(buffer).items() if name not in own})
         if isinstance(buffer, PrioritizedReplayBuffer) and repr(buffer.scheme) == repr(prioritized.scheme):
-            prioritized._tree, prioritized._mass_of_max = buffer._tree, buffer._mass_of_max
+            for name in ("_tree", "_mass_of_max", "_next_kappa"):
+                setattr(prioritized, name, getattr(buffer, name))
         else:
             prioritized._tree = prioritized.scheme.make_tree(prioritized._capacity)
             prioritized._readmit()
@@ -179,28 +230,29 @@ class PrioritizedReplayBuffer(DrawableRing):
     # ---- draw and update
 
     def sample(  # type: ignore[override]
-        self, batch_size: int, env: VecNormalize | None = None
+        self, batch_size: int, env: VecNormalize | None = None, position: float | None = None
     ) -> PrioritizedReplayBufferSamples:
         """
-        Draw transitions with probability P(i) = mass_i / total, with replacement.
+        Draw transitions with probability P(i) = mass_i / total, with replacement; settings change that.
 
         :param batch_size: number of transitions
         :param env: associated VecNormalize, to normalize the observations and rewards
+        :param position: k / K of the k-th of K draws in a row, for ``recency``; ``None``: a random number
         :return: exactly ``batch_size`` transitions, with their weights and ids
-        :raises ValueError: for a batch size below 1, or if no transition can be drawn
+        :raises ValueError: for a batch size below 1, or if no transition can be drawn, or with ``unique`` not so many
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         with self._lock:
+            if self._n_updates >= self._next_kappa:
+                self._refresh_kappa(env)
             self._settle()
-            if self._tree.total == 0.0:
-                raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
-            leaves, masses = self._draw(batch_size)
-            if self.scheme.importance_sampling:
-                weights = self.scheme.weights(masses, self.beta)
-            else:
-                weights = np.ones((batch_size, 1), np.float32)
+            self._require_drawable()
+            leaves, weighing = self._draw(batch_size, position)
+            weights = self._weights(weighing)
             samples = self._gather(leaves, weights, env)
+            if self.actor_batch == "weighted":
+                samples.n_p = self._n_p(weighing)
             if self.draw_record is not None:
                 self.draw_record.add(samples.indices, weights, self._next_id)
             if self.beta_anneal_steps is not None:
@@ -212,27 +264,48 @@ class PrioritizedReplayBuffer(DrawableRing):
                     self._complain()
         return samples
 
-    def _draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """
-        :param batch_size: number of transitions
-        :return: leaves, int64, in the order of the batch, and their masses, float64, both of shape (batch_size,)
-        """
-        if self.stratified or not self._draws_as_stock:
-            return self._tree.draw(np.random.random_sample(batch_size), self.stratified)
-        return self._stock_draw(batch_size), np.ones(batch_size)
+    def _require_drawable(self) -> None:
+        if self._tree.total == 0.0:
+            raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
 
-    @property
-    def _draws_as_stock(self) -> bool:
-        return not self.stratified and isinstance(self.scheme, Uniform)
+    def _weights(self, weighing: np.ndarray) -> np.ndarray:
+        """
+        :param weighing: what the draw gave, in proportion to the probabilities, shape (batch_size,)
+        :return: importance-sampling weights, float32 of shape (batch_size, 1)
+        """
+        if not self.scheme.importance_sampling:
+            return np.ones((len(weighing), 1), np.float32)
+        weights = self.scheme.weights(weighing, self.beta)
+        if self.weight_normalization == "max":
+            return weights
+        if self.weight_normalization == "mean":
+            return np.asarray(weights / weights.mean())
+        # A scheme gives 1 to the least probable.
+        with np.errstate(over="ignore"):
+            unnormalized = weights * self._n_p(weighing.min()) ** -self.beta
+        return np.minimum(unnormalized, np.finfo(np.float32).max).astype(np.float32)
 
-    def _stock_draw(self, batch_size: int) -> np.ndarray:
-        """SB3's draw, with the same random numbers."""
-        if self.optimize_memory_usage and self.full:
-            rows = (np.random.randint(1, self.buffer_size, size=batch_size) + self.pos) % self.buffer_size
-        else:
-            rows = np.random.randint(0, self.size(), size=batch_size)
-        leaves: np.ndarray = rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=batch_size)
-        return leaves
+    def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """
+        Observations of transitions that are drawn uniformly, and nothing else of them; with hindsight, as many have a new goal
+        as in a batch.
+
+        :param batch_size: how many
+        :param env: associated VecNormalize
+        :return: tensor of shape (batch_size, ...), or a dictionary of them
+        :raises ValueError: if no transition can be drawn
+        """
+        with self._lock:
+            self._settle()
+            self._require_drawable()
+            n_drawable = self._n_drawable
+            numbers = (spread(np.random.random_sample(batch_size), 1.0, self.stratified) * n_drawable).astype(np.int64)
+            obs = self._gather_observations(self._drawable_leaves(n_drawable)(numbers.clip(max=n_drawable - 1)))
+            return self._map_obs(self._to_torch(), self._normalize_obs(obs, env))
+
+    def _gather_observations(self, leaves: np.ndarray) -> Any:
+        """Observations of these leaves as an actor is to see them."""
+        return self._observations_at(leaves)
 
     def _complain(self) -> None:
         self._lock.n_unanswered = -1
@@ -287,6 +360,8 @@ class PrioritizedReplayBuffer(DrawableRing):
                     raise ValueError(f"{self.scheme}.priority() gave {largest}: it must be finite")
                 self._tree.update(leaves, self.scheme.mass(priority))
                 self.max_priority = max(self.max_priority, largest)
+                if self._counts_updates:
+                    self._count_update()
             if self._lock.n_unanswered > 0:
                 self._lock.n_unanswered = 0
         return len(leaves)
@@ -308,28 +383,6 @@ class PrioritizedReplayBuffer(DrawableRing):
 
 def _parameters(cls: type) -> Iterable[inspect.Parameter]:
     return inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
-
-
-def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
-    """
-    :param td_errors: shape (batch_size,), (batch_size, 1) or (batch_size, n_critics)
-    :param batch_size: number of ids that they belong to
-    :return: the same, contiguous, float32 or float64 of shape (batch_size, n_critics)
-    :raises ValueError: for another shape
-    """
-    if isinstance(td_errors, th.Tensor):
-        td_errors = td_errors.detach() if td_errors.requires_grad else td_errors
-        td_errors = td_errors if td_errors.is_cpu else td_errors.cpu()
-        if td_errors.dtype is not th.float32:
-            td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
-        td_errors = td_errors.numpy()
-    array = np.asarray(td_errors)
-    if array.dtype.char not in "fd" or not array.flags.carray:
-        array = np.array(array, dtype=np.float64, order="C")
-    matrix = array[:, None] if array.ndim == 1 else array
-    if matrix.ndim != 2 or len(matrix) != batch_size or matrix.shape[1] == 0:
-        raise ValueError(f"td_errors of shape {array.shape} do not fit {batch_size} transition ids")
-    return matrix
 
 
 @kernel

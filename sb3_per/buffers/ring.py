@@ -123,6 +123,7 @@ class TransitionRing(ReplayBuffer):
         reward: np.ndarray,
         done: np.ndarray,
         infos: list[dict[str, Any]],
+        td_errors: np.ndarray | th.Tensor | None = None,
     ) -> None:
         """
         Store one step of every environment, see SB3.
@@ -133,12 +134,25 @@ class TransitionRing(ReplayBuffer):
         :param reward: rewards, shape (n_envs,)
         :param done: end of an episode, shape (n_envs,)
         :param infos: one dictionary per environment
+        :param td_errors: of these transitions, if they are known, shape (n_envs,) or (n_envs, n_critics); the priorities they
+            are drawn by from the start. Needs ``initial_priority="td_error"``
         """
+        masses = None if td_errors is None else self._masses_of(td_errors)
         with self._lock:
             if self.pos == self.buffer_size:
                 self._count_foreign_steps()
             super().add(obs, next_obs, action, reward, done, infos)
             self._n_added += 1  # only now: a failed `add` has changed nothing
+            if masses is not None:
+                self._note_masses(masses)
+
+    def _masses_of(self, td_errors: np.ndarray | th.Tensor) -> np.ndarray:
+        """Sampling masses of one step, shape (n_envs,)."""
+        raise NotImplementedError
+
+    def _note_masses(self, masses: np.ndarray) -> None:
+        """Sampling masses of the step added last, shape (n_envs,)."""
+        raise NotImplementedError
 
     def reset(self) -> None:
         """Forget all transitions; ids go on, so that ids from before are stale."""

@@ -368,6 +368,25 @@ def _leaves_at(arrays: _Arrays, ranks: np.ndarray) -> np.ndarray:
     return found
 
 
+@kernel
+def _ranks_of(arrays: _Arrays, leaves: np.ndarray) -> np.ndarray:
+    """Ranks of leaves, from 0; -1 for those that are not in the order."""
+    _, _, taken, _, _, sizes, positions, slot_of, counters = arrays
+    n_before = np.zeros(counters[_N_BLOCKS], np.int64)
+    for position in range(1, n_before.size):
+        n_before[position] = n_before[position - 1] + sizes[position - 1]
+    ranks = np.full(leaves.size, -1, np.int64)
+    for i in range(leaves.size):
+        if slot_of[leaves[i]] != _NONE:
+            block, slot = divmod(slot_of[leaves[i]], _BLOCK_SIZE)
+            rank = n_before[positions[block]]
+            for word in range(slot // 64):
+                rank += _n_bits(taken[block, word])
+            before = (_ONE << np.uint64(slot % 64)) - _ONE
+            ranks[i] = rank + _n_bits(taken[block, slot // 64] & before)
+    return ranks
+
+
 class RankTree(SumTree):
     """
     Exact ranks of priorities, and draws by rank (Schaul et al. 2016, section 3.3).
@@ -437,6 +456,15 @@ class RankTree(SumTree):
         ranks = np.arange(self._n_leaves)
         masses[_leaves_at(self._arrays, ranks)] = (ranks + 1.0) ** -self.alpha
         return masses
+
+    def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
+        ranks = _ranks_of(self._arrays, leaves.reshape(-1).astype(np.int64)).reshape(leaves.shape)
+        masses: np.ndarray = np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
+        return masses
+
+    def sum_before(self, leaf: int) -> float:
+        """Not here: the leaves are in the order of their priorities."""
+        raise NotImplementedError("The prefix sums of a RankTree run over ranks, not over leaves")
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
         if leaves.size < max(self._n_leaves // 4, _MANY):

@@ -111,6 +111,18 @@ def _find(sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray) -> np.n
 
 
 @kernel
+def _sum_before(sums: np.ndarray, starts: np.ndarray, leaf: int) -> float:
+    """Sum of all leaves before this one; of no more than seven siblings a level."""
+    total, node = 0.0, np.uint64(leaf)
+    for level in range(starts.size - 1):
+        first = (node >> _THREE) << _THREE
+        for sibling in range(first, node):
+            total += sums[starts[level] + np.uint64(sibling)]
+        node >>= _THREE
+    return total
+
+
+@kernel
 def spread(uniforms: np.ndarray, total: float, stratified: bool) -> np.ndarray:
     """Turn uniform numbers into prefix sums: over ``[0, total)``, or each over its own slice of it."""
     prefix_sums = np.empty(uniforms.size)
@@ -197,14 +209,13 @@ class SumTree:
         :return: the mass of each, float64 in the shape of ``indices``; a copy, never a view
         :raises IndexError: for a leaf outside ``[0, capacity)``; negative indices do not wrap
         """
-        masses = self._masses()
         if isinstance(indices, slice):
-            return masses[indices].copy()
+            return self._masses()[indices].copy()
         indices = self._integers(indices)
         outside = (indices < 0) | (indices >= self.capacity)
         if outside.any():
             self._require_leaf(indices[outside].flat[0])
-        found = masses[indices]
+        found = self._masses_at(indices)
         return found if indices.ndim else float(found)
 
     def update(self, indices: Any, priorities: Any) -> None:
@@ -257,6 +268,17 @@ class SumTree:
         self._require_mass()
         return self._draw(uniforms, stratified)
 
+    def sum_before(self, leaf: int) -> float:
+        """
+        :param leaf: up to ``capacity``
+        :return: sum of the masses of all leaves before this one, in time logarithmic in the capacity
+        :raises IndexError: for another leaf
+        """
+        if leaf == self.capacity:
+            return self.total
+        self._require_leaf(leaf)
+        return float(_sum_before(self._sums, self._starts, leaf))
+
     def fill(self, first: int, last: int, mass: float) -> None:
         """
         Set the mass of neighbouring leaves, as ``tree[first : last + 1] = mass`` would.
@@ -298,6 +320,11 @@ class SumTree:
     def _masses(self) -> np.ndarray:
         """Mass of every leaf, shape (capacity,)."""
         return self._sums[: self.capacity]
+
+    def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
+        """Mass of these leaves, of any shape; a copy."""
+        masses: np.ndarray = self._sums[leaves]
+        return masses
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
         """Set masses; ``ALL_WRITTEN``, or the position of the first bad entry, and then nothing is changed."""
