@@ -175,10 +175,11 @@ def test_tuning_with_hindsight():
 
     register()
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
-    kwargs = dict(goal_selection_strategy="future", n_sampled_goal=4, epsilon=1e-3, copy_info_dict=True)
+    kwargs = dict(goal_selection_strategy="future", n_sampled_goal=4, stratified=False, copy_info_dict=True)
     sampled = HYPERPARAMS_SAMPLER["per_sac"](trial, 1, 1, {"using_her_replay_buffer": False, "her_kwargs": kwargs})
     tried = sampled["replay_buffer_kwargs"]
-    assert (tried["epsilon"], tried["copy_info_dict"]) == (1e-3, True)
+    assert (tried["stratified"], tried["copy_info_dict"]) == (False, True)
+    assert "recency" not in tried
     assert {"goal_selection_strategy", "n_sampled_goal", "alpha", "beta_start", "scheme"} <= set(tried)
     assert HYPERPARAMS_CONVERTER["per_sac"](trial.params)["replay_buffer_kwargs"] == tried
 
@@ -214,9 +215,32 @@ def test_a_study_can_be_continued_with_another_file(algo):
         kwargs = sampled["replay_buffer_kwargs"]
         assert make_buffer(4, **kwargs).beta_end == file.get("beta_end", 1.0)
         assert kwargs["beta_start"] <= file.get("beta_end", 1.0)
-        assert kwargs.get("epsilon") == file.get("epsilon")
+        if "epsilon" in file:
+            assert kwargs["epsilon"] == file["epsilon"]
         assert HYPERPARAMS_CONVERTER[algo](trial.params)["replay_buffer_kwargs"] == kwargs
         study.tell(trial, 1.0)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_setting_is_tuned_where_it_has_a_use(algo):
+    """What comes out can be built; what the file has is left to it."""
+    import optuna
+    from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER
+
+    register()
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    seen: set[str] = set()
+    for _ in range(60):
+        arguments = {"using_her_replay_buffer": False, "her_kwargs": dict(unique=True)}
+        kwargs = HYPERPARAMS_SAMPLER[algo](study.ask(), 1, 1, arguments)["replay_buffer_kwargs"]
+        assert kwargs["unique"]
+        buffer = make_buffer(4, **kwargs)
+        assert all(getattr(buffer, name, value) == value for name, value in kwargs.items() if name != "scheme")
+        seen |= kwargs.keys()
+    expected = {"uniform_fraction", "weight_normalization", "initial_priority", "max_priority_interval", "recency", "epsilon"}
+    assert expected <= seen
+    assert ("actor_batch" in seen) == (algo not in DISCRETE)
+    assert ("kappa" in seen) == (algo not in ("per_qrdqn", "per_tqc"))
 
 
 def test_tuning_refuses_a_scheme_object():

@@ -7,17 +7,38 @@ would be another set of choices once the file has changed, and Optuna refuses to
 """
 
 import json
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
+from sb3_per.buffers.replay import ACTOR_BATCHES, WEIGHT_NORMALIZATIONS
 from sb3_per.schemes import PriorityScheme
 
 # The stock class whose search space the Zoo has; it has none for CrossQ, which is SAC without target networks.
 _STOCK = {"per_crossq": "sac"}
 
-# Parameters of a trial that belong into `replay_buffer_kwargs`.
+# Parameters of a trial that belong into `replay_buffer_kwargs`; those from epsilon on are tuned unless the file has them. Not
+# `unique`: a batch that is larger than what is stored at first, as many that the Zoo tries, would end the trial.
 _BUFFER_SETTINGS = ("scheme", "alpha", "beta_start", "n_sampled_goal", "goal_selection_strategy")
+_FURTHER_SETTINGS = (
+    "epsilon",
+    "kappa",
+    "uniform_fraction",
+    "weight_normalization",
+    "actor_batch",
+    "initial_priority",
+    "max_priority_interval",
+    "recency",
+)
+# Of them, those that only some schemes have a use for.
+_USES = {
+    "epsilon": ("proportional",),
+    "kappa": ("lap",),
+    "weight_normalization": ("proportional", "rank"),
+    "initial_priority": ("proportional", "lap"),
+    "max_priority_interval": ("proportional", "lap"),
+}
 _KEPT = "kept_replay_buffer_kwargs="
 
 # What only a buffer with hindsight has.
@@ -49,12 +70,39 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
         "alpha": trial.suggest_float("alpha", 0.2, 0.9),
         "beta_start": trial.suggest_float("beta_start", 0.2, 1.0),
     }
+    is_hindsight = not _HINDSIGHT.isdisjoint(additional_args["her_kwargs"])
+    tuned.update(_further(algo, trial, is_hindsight, kept))
     # The Zoo recognises SB3's own class only.
-    additional_args["using_her_replay_buffer"] = not _HINDSIGHT.isdisjoint(additional_args["her_kwargs"])
+    additional_args["using_her_replay_buffer"] = is_hindsight
     stock = _STOCK.get(algo, algo.removeprefix("per_"))
     hyperparams = HYPERPARAMS_SAMPLER[stock](trial, n_actions, n_envs, additional_args)
     goals = hyperparams.pop("replay_buffer_kwargs", {})
-    return _hyperparams(algo, hyperparams, {**goals, **kept, **tuned})
+    return _hyperparams(algo, hyperparams, {**goals, **kept, **tuned}, tuned)
+
+
+def _further(algo: str, trial: Any, is_hindsight: bool, kept: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param algo: name of a prioritized algorithm
+    :param trial: trial of Optuna; every range is the same in all trials
+    :param is_hindsight: whether the buffer has hindsight
+    :param kept: settings of the file, which are not tuned
+    :return: settings of the draw, of the weights and of the priorities
+    """
+    choices: dict[str, Callable[[str], Any]] = {
+        "epsilon": lambda name: trial.suggest_float(name, 1e-6, 0.1, log=True),
+        "kappa": lambda name: trial.suggest_categorical(name, [1.0, "auto"]),
+        "uniform_fraction": lambda name: trial.suggest_float(name, 0.0, 0.5),
+        "weight_normalization": lambda name: trial.suggest_categorical(name, list(WEIGHT_NORMALIZATIONS)),
+        "actor_batch": lambda name: trial.suggest_categorical(name, list(ACTOR_BATCHES)),
+        "initial_priority": lambda name: trial.suggest_categorical(name, ["max", "mean"]),  # no actor knows TD errors here
+        "max_priority_interval": lambda name: trial.suggest_categorical(name, [None, 250]),
+        "recency": lambda name: trial.suggest_float(name, 0.995, 1.0),
+    }
+    if algo in ("per_dqn", "per_qrdqn"):
+        del choices["actor_batch"]
+    if is_hindsight:
+        del choices["recency"]
+    return {name: choose(name) for name, choose in choices.items() if name not in kept}
 
 
 def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -68,20 +116,25 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
     for name in [name for name in params if name.startswith(_KEPT)]:
         del params[name]
         kept = json.loads(name.removeprefix(_KEPT))
-    settings = {name: params.pop(name) for name in _BUFFER_SETTINGS if name in params}
+    settings = {name: params.pop(name) for name in (*_BUFFER_SETTINGS, *_FURTHER_SETTINGS) if name in params}
     if params.get("noise_type", "none") is None:
         # The Zoo would hand them to the constructor.
         del params["noise_type"], params["noise_std"]
-    return _hyperparams(algo, convert_offpolicy_params(params), {**kept, **settings})
+    return _hyperparams(algo, convert_offpolicy_params(params), {**kept, **settings}, settings)
 
 
-def _hyperparams(algo: str, hyperparams: dict[str, Any], buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
+def _hyperparams(
+    algo: str, hyperparams: dict[str, Any], buffer_kwargs: dict[str, Any], tuned: Iterable[str]
+) -> dict[str, Any]:
     """
     :param algo: name of a prioritized algorithm
     :param hyperparams: of the stock algorithm
     :param buffer_kwargs: settings of the buffer, tuned ones and those of the file
+    :param tuned: names of those that were tuned; what the scheme has no use for is left out
     :return: hyperparameters that the algorithm takes
     """
+    scheme = buffer_kwargs.get("scheme", "proportional")
+    buffer_kwargs = {k: v for k, v in buffer_kwargs.items() if k not in tuned or scheme in _USES.get(k, (scheme,))}
     if "beta_end" in buffer_kwargs and "beta_start" in buffer_kwargs:
         # Beta never decreases. Its range is the same in all trials, whatever the file says of its end.
         buffer_kwargs = {**buffer_kwargs, "beta_start": min(buffer_kwargs["beta_start"], buffer_kwargs["beta_end"])}
