@@ -24,7 +24,9 @@ from gymnasium import spaces
 from sb3_per import PrioritizedReplayBuffer
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
-REPLAYS = ("uniform", "oracle", "proportional", "rank")
+# The last two are prioritized with transitions that enter with their own TD error, not with the maximum.
+REPLAYS = ("uniform", "oracle", "proportional", "rank", "proportional, own error", "rank, own error")
+OWN_ERROR = ", own error"
 STEP_SIZE = 0.25
 THRESHOLD = 1e-3
 MAX_UPDATES = 20_000_000
@@ -79,31 +81,40 @@ class Learner:
         return td_error
 
 
-def fill(buffer: PrioritizedReplayBuffer, n_states: int) -> None:
-    """All transitions, in random order."""
+def fill(buffer: PrioritizedReplayBuffer, n_states: int, learner: Learner | None = None) -> None:
+    """
+    All transitions, in random order.
+
+    :param buffer: empty
+    :param n_states: in a row
+    :param learner: whose TD errors the transitions bring with them; ``None``: they have none
+    """
     transitions = all_transitions(n_states)
     for i in np.random.permutation(len(transitions)):
         state, action, reward, next_state, done = transitions[i]
-        buffer.add(np.array([state]), np.array([next_state]), np.array([action]), np.array([reward]), np.array([done]), [{}])
+        errors = None if learner is None else np.array([learner.td_error(state, action)])
+        parts = (np.array([part]) for part in (state, next_state, action, reward, done))
+        buffer.add(*parts, [{}], td_errors=errors)
 
 
 def replay(learner: Learner, scheme: str) -> Iterator[None]:
     """
     One update each time, of a transition that the buffer draws.
 
-    :param scheme: of the buffer; there are no importance-sampling weights
+    :param scheme: of the buffer, with ``OWN_ERROR`` behind it or not; there are no importance-sampling weights
     """
-    n_states = learner.n_states
+    n_states, knows_errors = learner.n_states, scheme.endswith(OWN_ERROR)
     buffer = PrioritizedReplayBuffer(
         len(all_transitions(n_states)),
         spaces.Discrete(n_states + 1),
         spaces.Discrete(2),
         device="cpu",
-        scheme=scheme,
+        scheme=scheme.removesuffix(OWN_ERROR),
         beta_start=0.0,
         beta_end=0.0,
+        initial_priority="td_error" if knows_errors else "max",
     )
-    fill(buffer, n_states)
+    fill(buffer, n_states, learner if knows_errors else None)
     while True:
         batch = buffer.sample(1)
         td_error = learner.update(batch.observations.item(), batch.actions.item())

@@ -7,6 +7,7 @@ What the runs of `learning.py` say: tables and figures with intervals, by rliabl
 - score of a run: mean of its last evaluations, a fifth of them
 - IQM: mean of the middle half of the runs; the interval holds 95% of 2,000 stratified bootstrap samples of the runs
 - probability of improvement: that a run of this variant scores higher than one of the first variant, in the same environment
+- suites at several learning rates: see :func:`report_rates`
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from campaign import read
-from learning import OUT, SUITES, Suite, evaluation_steps, fingerprint, variants_in
+from learning import OUT, SUITES, Suite, evaluation_steps, fingerprint, named_at, variants_in
 from matplotlib.figure import Figure
 from rliable import library, metrics, plot_utils
 from seaborn import color_palette
@@ -222,6 +223,82 @@ def report_solved(suite: Suite, curves: Scores, path: Path) -> list[str]:
     return lines
 
 
+def score_of(suite: Suite, curves: Scores) -> Scores:
+    """
+    Of the runs, more is better: minus the steps until solved, the success in the end, or the last fifth of the returns. Shape
+    (runs, environments).
+    """
+    if suite.solved is not None:
+        steps = evaluation_steps(suite)
+        solved = {v: np.logical_or.accumulate(values >= suite.solved, axis=-1) for v, values in curves.items()}
+        return {v: -steps_until(values, steps).astype(float) for v, values in solved.items()}
+    if suite.score == "success":
+        return {v: values[..., -1] for v, values in curves.items()}
+    return final(curves)
+
+
+def at_best_rates(scores: dict[str, np.ndarray]) -> tuple[dict[str, int], Scores]:
+    """
+    Each arm at its own best rate: chosen on one half of the seeds and measured on the other, or the best of several would be
+    reported for its luck.
+
+    :param scores: by arm, shape (rates, runs, environments)
+    :return: number of the rate, and the scores of the other half there
+    """
+    best = {
+        arm: int(np.argmax([metrics.aggregate_iqm(values) for values in by_rate[:, ::2]])) for arm, by_rate in scores.items()
+    }
+    return best, {arm: by_rate[best[arm], 1::2] for arm, by_rate in scores.items()}
+
+
+def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
+    """Every arm at several learning rates: which rate suits it, what it reaches there, and what it reaches on average."""
+    by_name = score_of(suite, curves)
+    arms = list(dict.fromkeys(name.rsplit(" @ ", 1)[0] for name in by_name))
+    scores = {arm: np.stack([by_name[named_at(arm, rate)] for rate in suite.rates]) for arm in arms}
+    sign = -1 if suite.solved is not None else 1
+    what = {True: "steps until solved, less is better", False: suite.score}[suite.solved is not None]
+    digits = digits_for(by_name)
+    best, at_best = at_best_rates(scores)
+    means = {arm: values.mean(axis=0) for arm, values in scores.items()}
+    stock = arms[0]
+
+    lines = [
+        f"Endpoint, written down before the runs: {suite.endpoint}",
+        "",
+        f"By factor of the learning rate, {what}, IQM:",
+        "",
+    ]
+    columns = [iqm({arm: sign * values[i] for arm, values in scores.items()}) for i in range(len(suite.rates))]
+    rows = [[arm, *(cell(column, arm, digits) for column in columns)] for arm in arms]
+    lines += table(["arm", *(f"{rate:.3g}" for rate in suite.rates)], rows)
+    lines += ["At its own best rate, chosen on the even seeds and measured on the odd ones; and its mean over the rates:", ""]
+    summaries = [(iqm({a: sign * v for a, v in each.items()}), improvement(each)) for each in (at_best, means)]
+    rows = []
+    for arm in arms:
+        cells = [text for middle, better in summaries for text in (cell(middle, arm, digits), cell(better, arm, 2))]
+        rows.append([arm, f"{suite.rates[best[arm]]:.3g}", *cells])
+    improves = f"probability of improvement on {stock}"
+    lines += table(["arm", "best", f"{what}, at it", improves, "mean over the rates", improves], rows)
+    draw_rates([middle for middle, _ in summaries], arms, what, path)
+    return lines
+
+
+def draw_rates(panels: list[Estimates], arms: list[str], what: str, path: Path) -> None:
+    """Figures and intervals of all arms, side by side with those of the first."""
+    figure = Figure(figsize=(10, 1.2 + 0.32 * len(arms)), layout="constrained")
+    titles = ("at its own best learning rate", "mean over the learning rates")
+    for axes, title, estimates in zip(figure.subplots(1, 2, sharey=True), titles, panels, strict=True):
+        values, low, high = np.array([estimates[arm][:, 0] for arm in arms]).T
+        places = -np.arange(len(arms))
+        axes.errorbar(values, places, xerr=[values - low, high - values], fmt="o", capsize=3, color="C0")
+        axes.axvspan(low[0], high[0], color="grey", alpha=0.2)
+        axes.set_yticks(places, arms)
+        axes.set(title=title, xlabel=what)
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
 def write(name: str, suite: Suite, out: Path) -> None:
     """The report of a suite, if it has a seed that all variants have run: ``<name>.md`` and ``<name>.png``."""
     curves = load(suite, read(out / f"{name}.csv"))
@@ -230,6 +307,8 @@ def write(name: str, suite: Suite, out: Path) -> None:
         print(f"{name}: no seed that all variants have run")
         return
     report = report_returns if suite.solved is None else report_solved
+    if len(suite.rates) > 1:
+        report = report_rates
     lines = [f"{n_runs} runs of {suite.steps:,} steps for each variant and environment, the same seeds for all.", ""]
     lines += report(suite, curves, out / f"{name}.png")
     (out / f"{name}.md").write_text("\n".join(lines).rstrip() + "\n")

@@ -79,6 +79,19 @@ def test_prioritization_learns_with_fewer_updates(scheme):
     assert uniform >= 4 * prioritized >= 4 * oracle
 
 
+def test_transitions_that_bring_their_own_error():
+    """They are drawn by it from the start, not by the maximum."""
+    n_states = 5
+    learner = cliffwalk.Learner(n_states)
+    size = len(cliffwalk.all_transitions(n_states))
+    observations, actions = spaces.Discrete(n_states + 1), spaces.Discrete(2)
+    buffer = PrioritizedReplayBuffer(size, observations, actions, device="cpu", initial_priority="td_error")
+    cliffwalk.fill(buffer, n_states, learner)
+    pairs = zip(buffer.observations.ravel(), buffer.actions.ravel(), strict=True)
+    errors = np.array([learner.td_error(int(state), int(action)) for state, action in pairs])
+    np.testing.assert_allclose(buffer.priorities.ravel(), (np.abs(errors) + 1e-6) ** 0.6)
+
+
 @pytest.mark.slow
 def test_eight_times_fewer_updates_with_twelve_states():
     assert median_of_updates(12, "uniform", range(11)) >= 8 * median_of_updates(12, "proportional", range(11))

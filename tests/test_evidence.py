@@ -52,6 +52,23 @@ def test_a_failure_loses_nothing(tmp_path):
 def test_variants_differ_in_the_prioritization_alone(name):
     suite = learning.SUITES[name]
     assert suite.seeds >= 5
+    if len(suite.rates) > 1:
+        arms: dict = {}
+        for variant, made in suite.variants.items():
+            arm, rate = variant.rsplit(" @ ", 1)
+            arms.setdefault(arm, {})[rate] = made
+        stock = next(iter(arms))
+        base = arms[stock]["1"].settings["learning_rate"]
+        for arm, by_rate in arms.items():
+            assert [made.settings["learning_rate"] / base for made in by_rate.values()] == pytest.approx(suite.rates)
+            assert list(by_rate) == [f"{rate:.3g}" for rate in suite.rates]
+            assert {made.algorithm for made in by_rate.values()} == {stock if arm == stock else f"PER{stock}"}
+            others = [{k: v for k, v in made.settings.items() if k != "learning_rate"} for made in by_rate.values()]
+            assert others[0] == others[1] == others[2]
+            assert set(others[0]) == (set() if arm == stock else {"replay_buffer_kwargs"})
+        assert arms["uniform"]["1"].settings["replay_buffer_kwargs"] == dict(scheme="uniform")  # the twin
+        assert suite.endpoint
+        return
     stock = next(iter(suite.variants.values()))
     assert not stock.algorithm.startswith("PER") and not stock.settings
     for variant in list(suite.variants.values())[1:]:
@@ -196,7 +213,9 @@ def test_no_report_without_runs(tmp_path):
 def test_page_shows_every_suite():
     page = (ROOT / "docs" / "evidence.md").read_text()
     shown = [name for name in NAMES if f"{{include}} evidence/{name}.md" in page and f"(evidence/{name}.png)" in page]
-    assert shown == NAMES
+    assert [name for name in NAMES if name not in shown and name not in learning.UNDER_WAY] == []
+    for name in learning.UNDER_WAY:
+        assert f"`{name}`" in page  # that it is not complete
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -205,8 +224,12 @@ def test_published_runs_are_complete(name):
     suite = learning.SUITES[name]
     rows = campaign.read(EVIDENCE / f"{name}.csv")
     asked = [{key: str(value) for key, value in job.items()} for job, _ in learning.jobs_of(suite)]
-    assert len(rows) == len(asked)
-    assert all({key: row[key] for key in asked[0]} in asked for row in rows)
+    there = [{key: row[key] for key in asked[0]} for row in rows]
+    assert all(row in asked for row in there)
+    assert len({str(row) for row in there}) == len(rows)
+    assert (len(rows) < len(asked)) == (name in learning.UNDER_WAY)
+    if name in learning.UNDER_WAY:
+        return
     curves = report.load(suite, rows)
     assert all(values.shape[0] == suite.seeds for values in curves.values())
     if suite.solved is None:
@@ -217,9 +240,85 @@ def test_published_runs_are_complete(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_published_reports_are_those_of_the_runs(name, tmp_path):
+    if not (EVIDENCE / f"{name}.md").exists():
+        assert name in learning.UNDER_WAY
+        return
     (tmp_path / f"{name}.csv").write_bytes((EVIDENCE / f"{name}.csv").read_bytes())
     report.write(name, learning.SUITES[name], tmp_path)
     assert (tmp_path / f"{name}.md").read_text() == (EVIDENCE / f"{name}.md").read_text()
+
+
+def rates_suite() -> tuple:
+    """A suite at three rates, and rows in which an arm's best rate differs between the halves of the seeds."""
+    variants = learning.at_rates(
+        {"SAC": learning.Variant("SAC"), "PERSAC": learning.Variant("PERSAC")}, 1e-3, (1 / 3, 1.0, 3.0)
+    )
+    suite = replace(
+        learning.SUITES["pairs"], variants=variants, rates=(1 / 3, 1.0, 3.0), seeds=8, n_evaluations=5, endpoint="E."
+    )
+    rng = np.random.default_rng(0)
+    curves = {name: rng.normal(size=(8, 1, 5)) * 0.1 + 5 for name in variants}
+    curves["PERSAC @ 3"][::2] += 10  # luck on the even seeds
+    return suite, curves
+
+
+def test_best_rate_is_chosen_on_other_seeds_than_it_is_measured_on():
+    suite, curves = rates_suite()
+    scores = {arm: np.stack([report.final(curves)[f"{arm} @ {r:.3g}"] for r in suite.rates]) for arm in ("SAC", "PERSAC")}
+    best, at_best = report.at_best_rates(scores)
+    assert best["PERSAC"] == 2
+    np.testing.assert_array_equal(at_best["PERSAC"], report.final(curves)["PERSAC @ 3"][1::2])
+    assert at_best["PERSAC"].max() < 6
+
+
+@pytest.mark.parametrize("changes", [{}, dict(score="success"), dict(solved=5.0)])
+def test_report_at_three_rates(changes, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "SAMPLES", 50)
+    suite, curves = rates_suite()
+    lines = report.report_rates(replace(suite, **changes), curves, tmp_path / "rates.png")
+    text = "\n".join(lines)
+    assert text.count("\n| PERSAC |") == text.count("\n| SAC |") == 2
+    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
+    if not changes:
+        middle = np.sort(report.final(curves)["SAC @ 1"][:, 0])[2:-2].mean()
+        assert f"{middle:.2f} [" in text
+
+
+def test_control_has_the_same_priorities_in_another_order():
+    controls = benchmark("controls")
+    kwargs = dict(scheme="shuffled lap", kappa=0.3, uniform_fraction=0.1)
+    control = controls.with_control(kwargs)
+    assert control["uniform_fraction"] == 0.1
+    assert (control["scheme"].kappa, control["scheme"].replaces_loss) == (0.3, True)
+    errors = np.arange(100.0).reshape(50, 2)
+    np.random.seed(0)
+    reduced = control["scheme"].reduce(errors)
+    assert sorted(reduced) == sorted(errors.max(axis=1)) and list(reduced) != list(errors.max(axis=1))
+    assert controls.with_control(dict(scheme="rank")) == dict(scheme="rank")
+
+
+def test_comparison_on_an_environment_of_the_user(tmp_path, capsys, monkeypatch):
+    compare = benchmark("compare")
+    monkeypatch.setattr(report, "SAMPLES", 20)
+    command = [
+        "--algo",
+        "DQN",
+        "--env",
+        "CartPole-v1",
+        "--steps",
+        "60",
+        "--seeds",
+        "2",
+        "--out",
+        str(tmp_path),
+        "--workers",
+        "1",
+    ]
+    compare.main([*command, "--buffer", "dict(scheme='lap', kappa=0.5)", "--settings", "dict(learning_starts=10)"])
+    text = capsys.readouterr().out
+    for arm in ("DQN", "uniform", "setting", "setting, shuffled"):
+        assert text.count(f"\n| {arm} |") == 2
+    assert len(campaign.read(tmp_path / "DQN_CartPole_v1.csv")) == 24
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/choosing.md", "docs/evidence.md"])
