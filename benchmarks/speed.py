@@ -223,6 +223,18 @@ def buffer_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
     yield "rank", rank
     yield "scaling", scaling
 
+    for name, kwargs in {
+        "uniform_fraction=0.1": dict(uniform_fraction=0.1),
+        "unique": dict(unique=True),
+        "recency=0.996": dict(recency=0.996),
+    }.items():
+
+        def setting(name: str = name, kwargs: dict[str, Any] = kwargs) -> Row:
+            buffers = (filled(prioritized(size, *mujoco, device="cpu", **changed)) for changed in (kwargs, {}))
+            return against_itself(f"sample(256) + update, {name}", "default", np.nan, *buffers)
+
+        yield f"setting {name}", setting
+
 
 def add_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
     """One step of all environments."""
@@ -304,6 +316,18 @@ def training_rows(quick: bool, device: str) -> Iterator[tuple[str, Callable[[], 
         what, against = f"gradient step, {ours.__name__}", f"{theirs.__name__} on {device}"
         return compare(what, against, target, steps[0], steps[1], 100, rounds=3 if quick else 25)
 
+    def uniform_actor() -> Row:
+        models = []
+        for kwargs in (dict(actor_batch="uniform"), {}):
+            model = PERSAC(
+                "MlpPolicy", "Pendulum-v1", learning_starts=2_000, seed=0, device=device, replay_buffer_kwargs=kwargs
+            )
+            models.append(model.learn(2_000))
+        steps = [lambda model=model: model.train(gradient_steps=1, batch_size=model.batch_size) for model in models]
+        what = 'gradient step, PERSAC, actor_batch="uniform"'
+        return compare(what, f"default on {device}", np.nan, steps[0], steps[1], 100, rounds=3 if quick else 25)
+
+    yield "step uniform actor", uniform_actor
     yield "step sac", lambda: step(PERSAC, SAC, "Pendulum-v1", 1.00)
     yield "step td3", lambda: step(PERTD3, TD3, "Pendulum-v1", 1.00)
     yield "step dqn", lambda: step(PERDQN, DQN, "CartPole-v1", 1.02)
