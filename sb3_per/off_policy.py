@@ -17,9 +17,11 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecFrameStack, unwrap_vec_wrapper
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.buffers.frames import GOALS
 from sb3_per.checkpoints import CheckpointMixin, prioritized_class_of
 from sb3_per.schemes import LAP
 
@@ -188,6 +190,9 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
 
     def _setup_model(self) -> None:
         saved_beta = self._restore_settings()
+        if self.replay_buffer_kwargs.get("frames") == "auto":
+            # Into a dictionary of its own, the caller's is never written to; saved, so that it need not be found again.
+            self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, "frames": self._frames_of_env()}
         if self.replay_buffer_class is None:
             self.replay_buffer_class = self._default_buffer_class()
         self._require_prioritized(self.replay_buffer_class)
@@ -232,6 +237,23 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
         return PrioritizedDictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else PrioritizedReplayBuffer
+
+    def _frames_of_env(self) -> int | dict[str, int]:
+        """
+        :return: number of frames that the environment stacks; for Dict observations by key, all but goals
+        :raises ValueError: if it does not stack frames
+        """
+        stack = None if self.env is None else unwrap_vec_wrapper(self.env, VecFrameStack)
+        if stack is None:
+            raise ValueError(
+                "frames='auto' found no VecFrameStack in the environment: write the number of frames in an observation, e.g. "
+                "frames=4 for FrameStackObservation(env, 4), or frames=1 where none are stacked"
+            )
+        n_frames = int(stack.stacked_obs.n_stack)
+        if not isinstance(self.observation_space, spaces.Dict):
+            return n_frames
+        parts = self.observation_space.spaces.items()
+        return {key: n_frames for key, part in parts if isinstance(part, spaces.Box) and key not in GOALS}
 
     def _buffer_kwargs(self) -> dict[str, Any]:
         """

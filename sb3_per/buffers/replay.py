@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per.buffers.draw_record import DrawRecord
 from sb3_per.buffers.drawable import as_matrix
 from sb3_per.buffers.drawing import DrawingRing
+from sb3_per.buffers.frames import frames_by_key
 from sb3_per.buffers.ring import TransitionRing, is_count
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
@@ -80,6 +81,8 @@ class PrioritizedReplayBuffer(DrawingRing):
     :param unique: no transition twice in a batch: successive draws from what is left
     :param n_steps: number of steps of the n-step return, computed when sampling; 1 is the ordinary TD target
     :param gamma: discount factor of the n-step return
+    :param frames: number of frames in a stack: each frame is stored once; for Dict observations a dictionary, e.g.
+        ``dict(image=4)``; ``None``: SB3's arrays
     :param kwargs: SB3's keyword arguments
     :raises ValueError: for a setting outside of its range, before any memory is allocated
     """
@@ -106,6 +109,7 @@ class PrioritizedReplayBuffer(DrawingRing):
         unique: bool = False,
         n_steps: int = 1,
         gamma: float = 0.99,
+        frames: int | str | dict[str, int] | None = None,
         **kwargs: Any,
     ):
         for name, beta in (("beta_start", beta_start), ("beta_end", beta_end)):
@@ -137,6 +141,7 @@ class PrioritizedReplayBuffer(DrawingRing):
             unique=unique,
             n_steps=n_steps,
             gamma=gamma,
+            frames=frames,
             **kwargs,
         )
 
@@ -198,6 +203,9 @@ class PrioritizedReplayBuffer(DrawingRing):
         else:
             prioritized._tree = prioritized.scheme.make_tree(prioritized._capacity)
             prioritized._readmit()
+        prioritized._store_frames(
+            {} if prioritized.frames is None else frames_by_key(prioritized.frames, buffer.observation_space)
+        )
         prioritized.beta = max(prioritized.beta, prioritized.beta_start)
         prioritized._settle()
         return prioritized
