@@ -26,6 +26,9 @@ _ZERO = 2**32 - 1
 # Observations that hindsight replaces.
 GOALS = ("achieved_goal", "desired_goal")
 
+# Words that are compared without a branch in between.
+_BLOCK = 128
+
 # Adds over which it is judged whether the data are stacks.
 _JUDGED_ADDS = 1000
 
@@ -109,6 +112,9 @@ class FrameStore:
         self.n_rows, self.n_envs, self.shape, self.dtype, self.n_frames = n_rows, n_envs, shape, np.dtype(dtype), n_frames
         self.axis = stack_axis(shape, n_frames)
         self.frame_bytes = int(np.prod(shape)) * self.dtype.itemsize // n_frames
+        self._batch_shape = (n_envs, *shape)
+        # What is compared at a time.
+        self._word: type = np.uint64 if self.frame_bytes % 8 == 0 else np.uint8
         # A power of two, so that numbers of frames may run over the end of their 32 bits.
         wanted = min(max(_SEGMENT_BYTES // max(self.frame_bytes, 1), 1), max(n_rows * n_envs // 4, 8))
         self._shift = int(np.log2(wanted))
@@ -125,7 +131,7 @@ class FrameStore:
         self._oldest_segment = 0
         self._n_rows_written = 0
         # The next observation of the step before: bytes, and numbers of its frames, -1 for the zero frame.
-        self._last_bytes = np.zeros((n_envs, n_frames, self.frame_bytes), np.uint8)
+        self._last_bytes = np.zeros((n_envs, n_frames, self.frame_bytes // self._word().itemsize), self._word)
         self._last_numbers = np.full((n_envs, n_frames), -1, np.int64)
         self._pending: np.ndarray | None = None
         # Of the first slots written: how many, and how many of them brought one frame.
@@ -167,8 +173,8 @@ class FrameStore:
         )
         self._lowest[row], self._pending = lowest, None
         self._n_rows_written += 1
-        oldest_row = (row + 1 - min(self._n_rows_written, self.n_rows)) % self.n_rows
-        self._release(int(self._lowest[oldest_row]))
+        oldest_row = (row + 1 if self._n_rows_written >= self.n_rows else row + 1 - self._n_rows_written) % self.n_rows
+        self._release(self._lowest.item(oldest_row))
         if not self._is_judged:
             self.n_written += self.n_envs
             self.n_shifted += n_shifted
@@ -192,9 +198,10 @@ class FrameStore:
 
     def _reserve(self, n_frames: int) -> None:
         """Memory for so many frames more."""
-        first, last = self._next_number >> self._shift, (self._next_number + n_frames) >> self._shift
+        last = (self._next_number + n_frames) >> self._shift
         if last in self._segments:
             return
+        first = self._next_number >> self._shift
         new = {number: self._piece() for number in range(first, last + 1) if number not in self._segments}
         self._segments.update(new)
         n_live = last - self._oldest_segment + 1
@@ -224,14 +231,17 @@ class FrameStore:
             )
 
     def _as_frames(self, observations: np.ndarray) -> np.ndarray:
-        """Bytes of the frames, the stack axis first: uint8 of shape (n_envs, n_frames, frame_bytes), contiguous."""
-        observations = np.broadcast_to(np.asarray(observations, self.dtype), (self.n_envs, *self.shape))
+        """Words of the frames, the stack axis first: shape (n_envs, n_frames, words of a frame), contiguous."""
+        if observations.shape != self._batch_shape or observations.dtype != self.dtype:
+            observations = np.broadcast_to(np.asarray(observations, self.dtype), self._batch_shape)
         shape, n = self.shape, self.n_frames
+        if self.axis == 0 and observations.flags.c_contiguous:
+            return observations.reshape(self.n_envs, n, -1).view(self._word)
         if self.axis == 0:
             frames = observations.reshape(self.n_envs, n, shape[0] // n, *shape[1:])
         else:
             frames = np.moveaxis(observations.reshape(self.n_envs, *shape[:-1], n, shape[-1] // n), -2, 1)
-        return np.ascontiguousarray(frames).reshape(self.n_envs, n, -1).view(np.uint8)
+        return np.ascontiguousarray(frames).reshape(self.n_envs, n, -1).view(self._word)
 
     # ---- out
 
@@ -348,10 +358,11 @@ class FramedArray:
 @kernel
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
     """The same bytes; a block at a time, without a branch inside."""
-    for start in range(0, a.size, 1024):
-        difference = np.uint8(0)
-        for i in range(start, min(start + 1024, a.size)):
-            difference |= a[i] ^ b[i]
+    for start in range(0, a.size, _BLOCK):
+        part_a, part_b = a[start : start + _BLOCK], b[start : start + _BLOCK]
+        difference = a.dtype.type(0)
+        for i in range(part_a.size):
+            difference |= part_a[i] ^ part_b[i]
         if difference != 0:
             return False
     return True
@@ -359,10 +370,11 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 @kernel
 def _is_zero(a: np.ndarray) -> bool:
-    for start in range(0, a.size, 1024):
-        found = np.uint8(0)
-        for i in range(start, min(start + 1024, a.size)):
-            found |= a[i]
+    for start in range(0, a.size, _BLOCK):
+        part = a[start : start + _BLOCK]
+        found = a.dtype.type(0)
+        for i in range(part.size):
+            found |= part[i]
         if found != 0:
             return False
     return True
@@ -376,8 +388,9 @@ def _store(frame: np.ndarray, addresses: np.ndarray, shift: int, next_number: in
     if next_number % (1 << 32) == _ZERO:
         next_number += 1
     segment, place = next_number >> shift, next_number & ((1 << shift) - 1)
-    address = addresses[segment % addresses.size] + np.uint64(place * frame.size)
-    copy_to_address(frame, np.uint64(0), address, np.uint64(frame.size))
+    n_bytes = frame.size * frame.itemsize
+    address = addresses[segment % addresses.size] + np.uint64(place * n_bytes)
+    copy_to_address(frame, np.uint64(0), address, np.uint64(n_bytes))
     return next_number, next_number + 1
 
 
