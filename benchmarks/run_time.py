@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch as th
 from baselines import PythonTree
-from speed import filled, machine
+from speed import machine
 from stable_baselines3 import TD3
+from timing import filled
 
 from sb3_per import PERTD3, Proportional, SumTree
 from sb3_per.trees.sum_tree import ALL_WRITTEN

@@ -28,10 +28,9 @@ env = VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", seed=0), n_stack=4)
 model = PERDQN(
     "CnnPolicy",
     env,
-    # Each observation is stored once: 10,000 of 28 kB.
-    buffer_size=10_000,
-    optimize_memory_usage=True,
-    replay_buffer_kwargs=dict(handle_timeout_termination=False),
+    # Every frame is stored once: 7 kB for a transition, not 56 kB.
+    buffer_size=100_000,
+    replay_buffer_kwargs=dict(frames="auto"),
     learning_starts=STEPS // 20,
     # RL Zoo's settings for DQN, but for the learning rate, a quarter of it as in the paper.
     learning_rate=1e-4 / 4,

@@ -1,0 +1,88 @@
+"""Rows of the benchmark on frames that are stored once."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import FakeImageEnv
+from stable_baselines3.common.vec_env import VecFrameStack
+from timing import Row, box, compare, sample_and_update, seconds
+
+from sb3_per import PERDQN, PrioritizedReplayBuffer
+
+_IMAGES, _ACTIONS = box(4, 84, 84, dtype=np.uint8), spaces.Discrete(4)
+
+
+def _steps(n_envs: int) -> Iterator[tuple[Any, ...]]:
+    """Episodes of 40 steps, whose stacks begin with zeros."""
+    rng = np.random.default_rng(0)
+    frames = rng.integers(1, 255, (301, n_envs, 1, 84, 84)).astype(np.uint8)
+    while True:
+        first = int(rng.integers(301))
+        for t in range(40):
+            stack = [frames[(first + t + j) % 301] if t + j >= 3 else np.zeros_like(frames[0]) for j in range(5)]
+            obs, next_obs = np.concatenate(stack[:4], axis=1), np.concatenate(stack[1:], axis=1)
+            yield obs, next_obs, np.zeros((n_envs, 1)), np.zeros(n_envs), np.full(n_envs, t == 39), [{}] * n_envs
+
+
+def _filled(size: int, n_envs: int, rival: Any) -> list[Any]:
+    """A buffer with frames, and a rival, after a little more than a lap."""
+    arguments = (size, _IMAGES, _ACTIONS, "cpu", n_envs)
+    made = [PrioritizedReplayBuffer(*arguments, frames=4), rival(*arguments)]
+    stream = _steps(n_envs)
+    for _ in range(size // n_envs + 200):
+        step = next(stream)
+        for buffer in made:
+            buffer.add(*step)
+    return made
+
+
+def _learn(quick: bool) -> Row:
+    """The two runs in turn, in parts."""
+    n_parts, n_steps = (2, 200) if quick else (10, 2_000)
+    models = []
+    for kwargs in (dict(frames=4), {}):
+        env = VecFrameStack(make_vec_env(lambda: FakeImageEnv(4, 84, 84, 1), 1), 4)
+        small: dict[str, Any] = dict(buffer_size=5_000, learning_starts=100, seed=0)
+        models.append(PERDQN("CnnPolicy", env, replay_buffer_kwargs=kwargs, **small))
+    times = np.empty((n_parts, 2))
+    for part in range(n_parts):
+        for i, model in enumerate(models):
+            times[part, i] = seconds(lambda: model.learn(n_steps // n_parts, reset_num_timesteps=False), 1)  # noqa: B023
+    figure = float(np.median(times[:, 0] / times[:, 1]))
+    return Row("learn(), PERDQN with CnnPolicy, frames", "plain", figure, 1.02, *times.sum(axis=0).tolist())
+
+
+def frame_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """Stacks of four images, each frame stored once, in episodes of 40 steps."""
+    size = 2_000 if quick else 50_000
+
+    def sample(rival: Any, target: float) -> Row:
+        framed, other = _filled(size, 1, rival)
+        theirs = sample_and_update(other, 32) if rival is PrioritizedReplayBuffer else lambda: other.sample(32)
+        return compare("sample(32) + update, frames", rival.__name__, target, sample_and_update(framed, 32), theirs, 100)
+
+    def add(n_envs: int) -> Row:
+        framed, other = _filled(size, n_envs, ReplayBuffer)
+        recorded = [next(stream) for stream in [_steps(n_envs)] for _ in range(200)]
+        both = [itertools.cycle(recorded) for _ in range(2)]
+        what = f"add, frames, {n_envs} environment{'s' * (n_envs > 1)}"
+        ours, theirs = lambda: framed.add(*next(both[0])), lambda: other.add(*next(both[1]))
+        return compare(what, "ReplayBuffer", 1.25, ours, theirs, 400)
+
+    def memory() -> Row:
+        framed = _filled(size, 1, ReplayBuffer)[0]
+        columns = (framed.actions, framed.rewards, framed.dones, framed.timeouts, framed._tree._sums)
+        n_bytes = framed.observations.store.nbytes + sum(column.nbytes for column in columns)
+        return Row("memory of frames, bytes per transition, plain 56,468", "", n_bytes / size, 7_460.0)
+
+    yield "frames sample", lambda: sample(ReplayBuffer, 1.0)
+    yield "frames sample plain", lambda: sample(PrioritizedReplayBuffer, 1.25)
+    yield "frames add 1", lambda: add(1)
+    yield "frames add 16", lambda: add(16)
+    yield "frames memory", memory
+    yield "frames learn", lambda: _learn(quick)
