@@ -10,7 +10,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import FakeImageEnv
 from stable_baselines3.common.vec_env import VecFrameStack
-from timing import Row, box, compare, sample_and_update, seconds
+from timing import Absent, Row, box, compare, sample_and_update, seconds
 
 from sb3_per import PERDQN, PrioritizedReplayBuffer
 
@@ -39,6 +39,37 @@ def _filled(size: int, n_envs: int, rival: Any) -> list[Any]:
         for buffer in made:
             buffer.add(*step)
     return made
+
+
+def _cpprb(size: int) -> tuple[Callable[[], Any], float]:
+    """Its prioritized buffer with frame compression, which wants the stack last; its memory is mapped, and not told."""
+    import cpprb
+
+    fields: dict[str, Any] = {"obs": {"shape": (84, 84, 4), "dtype": np.uint8}, "act": {}, "rew": {}, "done": {}}
+    rival = cpprb.PrioritizedReplayBuffer(size, fields, next_of="obs", stack_compress="obs")
+    stream = _steps(1)
+    for _ in range(size + 200):
+        obs, next_obs, action, reward, done, _ = next(stream)
+        last = (np.moveaxis(each[0], 0, -1) for each in (obs, next_obs))
+        obs, next_obs = last
+        rival.add(obs=obs, next_obs=next_obs, act=action, rew=reward, done=done)
+        if done[0]:
+            rival.on_episode_end()
+    errors = np.random.default_rng(0).random(32)
+    return lambda: rival.update_priorities(rival.sample(32)["indexes"], errors), 0.0
+
+
+def _extra_buffers(size: int) -> tuple[Callable[[], Any], float]:
+    """Compresses whole stacks, of which random images are the worst case; uniform draws."""
+    try:
+        from sb3_extra_buffers.compressed import CompressedReplayBuffer
+    except ImportError as error:
+        raise Absent(f"sb3-extra-buffers: {error}") from None
+    rival = CompressedReplayBuffer(size, _IMAGES, _ACTIONS, "cpu", 1)
+    stream = _steps(1)
+    for _ in range(size + 200):
+        rival.add(*next(stream))
+    return lambda: rival.sample(32), 0.0
 
 
 def _learn(quick: bool) -> Row:
@@ -80,6 +111,15 @@ def frame_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
         n_bytes = framed.observations.store.nbytes + sum(column.nbytes for column in columns)
         return Row("memory of frames, bytes per transition, plain 56,468", "", n_bytes / size, 7_460.0)
 
+    def peer(make: Callable[[int], tuple[Callable[[], Any], float]], name: str) -> Row:
+        """Time of a draw and, for those who have priorities, an update; and their memory, in the name."""
+        theirs, n_bytes = make(size)
+        framed = _filled(size, 1, ReplayBuffer)[0]
+        against = f"{name}, {n_bytes / size:,.0f} bytes a transition" if n_bytes else name
+        return compare("sample(32) + update, frames", against, np.nan, sample_and_update(framed, 32), theirs, 50)
+
+    yield "frames peer cpprb", lambda: peer(_cpprb, "cpprb, next_of, stack_compress")
+    yield "frames peer extra", lambda: peer(_extra_buffers, "sb3-extra-buffers, rle, without priorities")
     yield "frames sample", lambda: sample(ReplayBuffer, 1.0)
     yield "frames sample plain", lambda: sample(PrioritizedReplayBuffer, 1.25)
     yield "frames add 1", lambda: add(1)

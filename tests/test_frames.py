@@ -1,6 +1,7 @@
 """Frames stored once, against a plain twin with the same adds and seeds: the same bytes come out, whatever comes in."""
 
 import copy
+import inspect
 import pickle
 import warnings
 from typing import Any
@@ -589,7 +590,18 @@ STREAMS = {
     "gymnasium": lambda n: make_vec_env(lambda: gym.wrappers.FrameStackObservation(Frames((10, 12)), 4), n),
     "vectors": lambda n: VecFrameStack(make_vec_env(lambda: Frames((5,), np.float32), n), 4),
     "one frame": lambda n: VecTransposeImage(make_vec_env(Frames, n)),
+    "MinAtar": lambda n: VecFrameStack(make_vec_env(minatar, n), 4),
 }
+
+
+def minatar() -> gym.Env:
+    """Bools of 10 x 10 x channels, without a time limit of their own."""
+    pytest.importorskip("minatar")
+    from minatar.gym import register_envs
+
+    if "MinAtar/Breakout-v1" not in gym.registry:
+        register_envs()
+    return gym.make("MinAtar/Breakout-v1", max_episode_steps=60)
 
 
 @pytest.mark.parametrize("n_envs", [1, 4])
@@ -660,6 +672,24 @@ def test_a_run_is_that_of_the_plain_twin(scheme, frames, tmp_path):
     same_bytes(found[0].replay_buffer.observations[:], found[1].replay_buffer.observations)
 
 
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_an_atari_run_is_that_of_the_plain_twin(n_envs):
+    """PERDQN with CnnPolicy on a game, with SB3's wrappers: parameters and stored bytes."""
+    pytest.importorskip("ale_py")
+    from stable_baselines3.common.env_util import make_atari_env
+
+    found = []
+    for kwargs in (dict(frames="auto"), {}):
+        env = VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", n_envs=n_envs, seed=0), 4)
+        small: dict[str, Any] = dict(
+            buffer_size=80, learning_starts=40, batch_size=8, policy_kwargs=dict(net_arch=[8]), seed=0
+        )
+        found.append(PERDQN("CnnPolicy", env, replay_buffer_kwargs=kwargs, **small).learn(150))
+    for key, value in found[1].policy.state_dict().items():
+        assert th.equal(value, found[0].policy.state_dict()[key]), key
+    same_bytes(found[0].replay_buffer.next_observations[:], found[1].replay_buffer.next_observations)
+
+
 def test_auto_without_a_stack():
     with pytest.raises(ValueError, match=r"frames='auto' found no VecFrameStack.*frames=4"):
         PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(frames="auto"))
@@ -702,3 +732,102 @@ def test_a_store_of_its_own():
         assert store.gather(np.array([0]), True).tolist() == [[value ^ 1]]
     with pytest.raises(IndexError, match="1"):
         store.gather(np.array([1]), False)
+
+
+# ---- deliberate defects
+
+
+DEFECTS = {
+    "equal numbers, not bytes": ("part_a[i] ^ part_b[i]", "np.uint64(FLOATS(part_a[i]) != FLOATS(part_b[i]))"),
+    "observations are not compared": ("_are_equal(observations[e].reshape(-1), last_bytes[e].reshape(-1))", "True"),
+    "next observations are not compared": ("_are_equal(next_observations[e, j], observations[e, j + 1])", "True"),
+    "zeros are not compared": ("if _is_zero(frame):", "if frame[0] == 0:"),
+    "repeats are not compared": ("if j > 0 and _are_equal(frames[j], frames[j - 1]):", "if j > 0:"),
+}
+
+
+def with_defect(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    """The kernels of the module again, from a source with a defect in it."""
+    from sb3_per.buffers import frames
+
+    source = inspect.getsource(frames)
+    source = source[source.index("@kernel") :]
+    assert old in source
+    namespace = dict(vars(frames))
+    code = source.replace(old, new).replace("FLOATS", "_as_float")
+    # Compiled for this test alone, so without a cache on disk.
+    import numba
+
+    @numba.extending.intrinsic
+    def _as_float(typing_context: Any, word: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], context.get_value_type(numba.float64))
+
+        return numba.float64(word), generate
+
+    namespace.update(kernel=numba.njit, _as_float=_as_float)
+    exec(code, namespace)
+    for name in ("_are_equal", "_is_zero", "_store", "_store_all", "_encode", "_decode"):
+        monkeypatch.setattr(frames, name, namespace[name])
+
+
+def laps_of_a_plain_twin(dtype: Any) -> None:
+    for form, k, seed in (("channels first", 3, 0), ("vector", 2, 1), ("channels last", 1, 2)):
+        form = form if dtype == np.uint8 else "wide"
+        framed, plain = twins(form, k, dtype, 12, 2)
+        stream = Stream(form, k, dtype, 2, seed)
+        for _ in range(5):
+            add((framed, plain), stream, 12)
+            same_bytes(framed.observations[:], plain.observations)
+            same_bytes(framed.next_observations[:], plain.next_observations)
+
+
+@pytest.fixture
+def wide_form(monkeypatch):
+    """Frames of one word."""
+    monkeypatch.setitem(FORMS, "wide", ((1,), "last"))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_without_a_defect(dtype, wide_form, monkeypatch):
+    laps_of_a_plain_twin(dtype)
+    with_defect(monkeypatch, "n_shifted += 1", "n_shifted += 1")  # compiled anew, as it is
+    laps_of_a_plain_twin(dtype)
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_seen(name, wide_form, monkeypatch):
+    with_defect(monkeypatch, *DEFECTS[name])
+    with pytest.raises(AssertionError):
+        laps_of_a_plain_twin(np.float64 if name.startswith("equal") else np.uint8)
+
+
+def test_recycling_a_row_early_is_seen(monkeypatch):
+    release, init = FrameStore._release, FrameStore.__init__
+
+    def early(self: FrameStore, oldest_number: int) -> None:
+        release(self, min(oldest_number + (1 << self._shift), self._next_number))
+
+    def roomy(self: FrameStore, *args: Any) -> None:
+        init(self, *args)
+        self._addresses = np.zeros(256, np.uint64)  # never made anew: what was given back keeps its address
+
+    monkeypatch.setattr(FrameStore, "_release", early)
+    monkeypatch.setattr(FrameStore, "__init__", roomy)
+    with pytest.raises(AssertionError):
+        laps_of_a_plain_twin(np.uint8)
+
+
+def test_sharing_zeros_by_the_done_flag_is_seen(monkeypatch):
+    """What others do: behind the end of an episode, a stack is a frame and zeros."""
+    begin = FrameStore.begin
+
+    def inferring(self: FrameStore, observations: np.ndarray) -> None:
+        observations = np.array(observations)
+        if self._n_rows_written % 7 == 0 and self.axis == 0:  # where an episode is believed to begin
+            observations[:, : -(self.shape[0] // self.n_frames)] = 0
+        begin(self, observations)
+
+    monkeypatch.setattr(FrameStore, "begin", inferring)
+    with pytest.raises(AssertionError):
+        laps_of_a_plain_twin(np.uint8)

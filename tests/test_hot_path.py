@@ -55,6 +55,7 @@ def test_python_work_is_seen():
         ("box", False, {}),
         ("box", True, {}),
         ("image", False, dict(n_envs=3)),
+        ("image", False, dict(n_envs=3, frames=2)),
         ("dict", False, {}),
         ("box", False, dict(n_steps=3)),
         ("dict", False, dict(n_steps=3, n_envs=2)),

@@ -279,6 +279,16 @@ def test_names_of_our_classes_in_hyperparameter_files(zoo, monkeypatch):
     zoo("enjoy", "per_dqn", "--no-render", "-n", "20", env=name)
 
 
+def test_frames_from_a_hyperparameter_file(zoo, monkeypatch):
+    """A number in the YAML; the run goes on from its zip, and plays."""
+    entry = settings(frame_stack=3, replay_buffer_kwargs=dict(frames=3))
+    run = zoo("train", "per_sac", "--save-replay-buffer", entry=entry)
+    buffer = load_from_pkl(run / "replay_buffer.pkl")
+    assert buffer.frames == 3 and buffer.frames_per_transition < 1.1
+    assert loaded("per_sac", run).replay_buffer.frames == 3
+    zoo("enjoy", "per_sac", "--no-render", "-n", "20")
+
+
 def test_plots(zoo, monkeypatch):
     import matplotlib.pyplot as plt
 

@@ -116,7 +116,8 @@ def test_comment_says_where_the_numbers_come_from(algo):
 
 @pytest.mark.parametrize("algo, name", ENTRIES)
 def test_buffer_takes_the_settings(algo, name):
-    settings = CONFIGS[algo][name]["replay_buffer_kwargs"]
+    settings = dict(CONFIGS[algo][name]["replay_buffer_kwargs"])
+    assert settings.pop("frames", None) == ("auto" if name == "atari" else None)
     assert settings == SETTINGS[algo]
     buffer = PrioritizedReplayBuffer(10, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], **settings)
     assert_has_settings(buffer, algo)
@@ -200,6 +201,9 @@ def test_trains_in_the_zoo(algo, name, zoo, tmp_path):
     assert getattr(model, "double_q", False) == CONFIGS[algo][name].get("double_q", False)
     assert_learns(manager, model)
     assert_has_settings(model.replay_buffer, algo)
+    if name == "atari":
+        assert model.replay_buffer.frames == 4  # the number in the same entry
+        assert model.replay_buffer.frames_per_transition < 1.5
 
 
 def assert_learns(manager: Any, model: Any) -> None:
@@ -215,8 +219,9 @@ def assert_learns(manager: Any, model: Any) -> None:
     "algo, name", [(algo, name) for algo, name in ENTRIES if "optimize_memory_usage" in CONFIGS[algo][name]]
 )
 def test_memory_can_be_optimized(algo, name, zoo, tmp_path):
-    """As the comment in the entry says."""
+    """In place of frames, as SB3 does it."""
     settings = {**CONFIGS[algo][name]["replay_buffer_kwargs"], "handle_timeout_termination": False}
+    settings.pop("frames")
     manager, model = build(zoo, algo, name, tmp_path, optimize_memory_usage=True, replay_buffer_kwargs=settings)
     assert_learns(manager, model)
     assert model.replay_buffer.optimize_memory_usage
