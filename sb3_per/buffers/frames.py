@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from sb3_per.trees.kernels import copy_from_address, copy_to_address, kernel
 
-# Size of a piece of the pool, at most; pieces are allocated when they are reached.
+# Size of a piece of the pool, at most; pieces are allocated when they are reached, and are smaller where the whole pool is.
 _SEGMENT_BYTES = 64 * 2**20
 
 # Reference to the frame whose bytes are all 0, which is never stored; no frame gets this number.
@@ -116,7 +116,7 @@ class FrameStore:
         # What is compared at a time.
         self._word: type = np.uint64 if self.frame_bytes % 8 == 0 else np.uint8
         # A power of two, so that numbers of frames may run over the end of their 32 bits.
-        wanted = min(max(_SEGMENT_BYTES // max(self.frame_bytes, 1), 1), max(n_rows * n_envs // 4, 8))
+        wanted = min(max(_SEGMENT_BYTES // max(self.frame_bytes, 1), 1), max(n_rows * n_envs // 64, 8))
         self._shift = int(np.log2(wanted))
         # References of both observations of a slot; and by row, the least number of a frame that one of them refers to.
         self._references = np.full((n_rows * n_envs, 2 * n_frames), _ZERO, np.uint32)

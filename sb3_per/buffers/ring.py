@@ -220,9 +220,13 @@ class TransitionRing(ReplayBuffer):
         """
         masses = None if td_errors is None else self._masses_of(td_errors)
         with self._lock:
-            if self.pos == self.buffer_size:
-                self._count_foreign_steps()
-            super().add(obs, next_obs, action, reward, done, infos)
+            try:
+                super().add(obs, next_obs, action, reward, done, infos)
+            except IndexError:
+                if self.pos < self.buffer_size:
+                    raise
+                self._count_foreign_steps()  # SB3's `add` was interrupted before it had set its cursor back
+                super().add(obs, next_obs, action, reward, done, infos)
             self._n_added += 1  # only now: a failed `add` has changed nothing
             if masses is not None:
                 self._note_masses(masses)
