@@ -407,12 +407,15 @@ def test_copies_continue_alike(name):
     np.testing.assert_array_equal(changed.priorities, buffer.priorities)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("kind", ["plain", "her"])
-def test_a_draw_changes_nothing(name, kind):
-    if kind == "her" and "recency" in SETTINGS[name]:
+@pytest.mark.parametrize(
+    "kwargs", [*SETTINGS.values(), *(dict(scheme=scheme) for scheme in SCHEMES), dict(scheme="uniform", stratified=False)]
+)
+@pytest.mark.parametrize("kind", ["plain", "memory", "her"])
+def test_a_draw_changes_nothing(kwargs, kind):
+    """Once the tree knows what came in, drawing reads the state and no more."""
+    if kind == "her" and "recency" in kwargs:
         return
-    buffer = filled_buffer(kind, **SETTINGS[name])
+    buffer = filled_buffer(kind, **kwargs)
     buffer.sample(2)
     before = pickle.dumps(buffer)
     buffer.sample(5)

@@ -7,7 +7,7 @@ It knows neither formulas of priorities (``schemes``) nor algorithms.
 import inspect
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch as th
@@ -255,7 +255,8 @@ class PrioritizedReplayBuffer(DrawingRing):
             if self._n_updates >= self._next_kappa:
                 self._refresh_kappa(env)
             self._settle()
-            self._require_drawable()
+            if self._tree.total == 0.0:
+                self._refuse_to_draw()
             leaves, weighing = self._draw(batch_size, position)
             weights = self._weights(weighing)
             samples = self._gather(leaves, weights, env)
@@ -272,9 +273,8 @@ class PrioritizedReplayBuffer(DrawingRing):
                     self._complain()
         return samples
 
-    def _require_drawable(self) -> None:
-        if self._tree.total == 0.0:
-            raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
+    def _refuse_to_draw(self) -> NoReturn:
+        raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
 
     def _weights(self, weighing: np.ndarray) -> np.ndarray:
         """
@@ -305,7 +305,8 @@ class PrioritizedReplayBuffer(DrawingRing):
         """
         with self._lock:
             self._settle()
-            self._require_drawable()
+            if self._tree.total == 0.0:
+                self._refuse_to_draw()
             n_drawable = self._n_drawable
             numbers = (spread(np.random.random_sample(batch_size), 1.0, self.stratified) * n_drawable).astype(np.int64)
             obs = self._gather_observations(self._drawable_leaves(n_drawable)(numbers.clip(max=n_drawable - 1)))

@@ -404,7 +404,7 @@ def rows(stored: np.ndarray | FramedArray, leaves: np.ndarray) -> np.ndarray:
         return stored.at(leaves)
     if not stored.flags.c_contiguous:
         return np.ascontiguousarray(stored[np.divmod(leaves, stored.shape[1])])
-    return flat(stored).take(leaves, axis=0)
+    return stored.reshape(-1, *stored.shape[2:]).take(leaves, axis=0)
 
 
 @kernel

@@ -1,0 +1,135 @@
+"""Frames in Dict and HER buffers, and from and to buffers without frames."""
+
+import copy
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+
+from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from tests.test_frames import ACTIONS, Stream, same_batches, same_bytes, shape_of
+
+
+def dict_step(streams: dict[str, Stream], rng: Any, n_envs: int) -> tuple[Any, Any, np.ndarray, list[dict[str, Any]]]:
+    parts = {key: stream.step() for key, stream in streams.items()}
+    obs, next_obs = ({key: part[i] for key, part in parts.items()} for i in (0, 1))
+    for each in (obs, next_obs):
+        each["vector"] = rng.normal(size=(n_envs, 3)).astype(np.float32)
+    return obs, next_obs, parts["image"][2], parts["image"][3]
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 3, 5])
+def test_dictionaries(n_steps):
+    """Some keys in frames, of different numbers, others in arrays."""
+    box = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)
+    last = spaces.Box(0, 255, shape_of("channels last", 2), np.uint8)
+    space = spaces.Dict({"image": box, "last": last, "vector": spaces.Box(-9, 9, (3,))})
+    arguments = (24, space, ACTIONS, "cpu", 2)
+    framed = PrioritizedDictReplayBuffer(*arguments, frames=dict(image=4, last=2), n_steps=n_steps)
+    plain = PrioritizedDictReplayBuffer(*arguments, n_steps=n_steps)
+    streams = {
+        key: Stream(form, k, np.uint8, 2, k) for key, form, k in (("image", "channels first", 4), ("last", "channels last", 2))
+    }
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        obs, next_obs, dones, infos = dict_step(streams, rng, 2)
+        for buffer in (framed, plain):
+            buffer.add(obs, next_obs, np.zeros((2, 1)), np.zeros(2), dones, infos)
+        same_batches(framed, plain)
+    for key in space.spaces:
+        same_bytes(framed.observations[key][:], plain.observations[key])
+
+
+class GoalImages(gym.Env):
+    """Stacks of random images, and goals."""
+
+    def __init__(self) -> None:
+        goal = spaces.Box(-9, 9, (2,), np.float32)
+        box = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+        self.observation_space = spaces.Dict({"observation": box, "achieved_goal": goal, "desired_goal": goal})
+        self.action_space = spaces.Discrete(2)
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> np.ndarray:
+        return -np.abs(achieved_goal - desired_goal).sum(axis=-1).astype(np.float32)
+
+    def _observation(self) -> dict[str, np.ndarray]:
+        goals = {key: self.np_random.normal(size=2).astype(np.float32) for key in ("achieved_goal", "desired_goal")}
+        return {"observation": np.concatenate(self.frames), **goals}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.frames = [np.zeros((1, 36, 36), np.uint8)] * 3 + [self.np_random.integers(1, 255, (1, 36, 36), np.uint8)]
+        self.t = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.frames = [*self.frames[1:], self.np_random.integers(1, 255, (1, 36, 36), np.uint8)]
+        self.t += 1
+        return self._observation(), -1.0, False, self.t == 7, {}
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "rank"])
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_hindsight(n_steps, scheme):
+    """A whole run: the same parameters to the bit."""
+    found = []
+    for frames in (None, dict(observation=4)):
+        model = PERDQN(
+            "MultiInputPolicy",
+            make_vec_env(GoalImages, n_envs=2, seed=0),
+            buffer_size=60,
+            learning_starts=20,
+            batch_size=8,
+            n_steps=n_steps,
+            replay_buffer_class=PrioritizedHerReplayBuffer,
+            replay_buffer_kwargs=dict(frames=frames, scheme=scheme),
+            policy_kwargs=dict(net_arch=[8]),
+            seed=0,
+        ).learn(150)
+        found.append(model)
+    for key, value in found[0].policy.state_dict().items():
+        assert th.equal(value, found[1].policy.state_dict()[key]), key
+    same_bytes(found[1].replay_buffer.observations["observation"][:], found[0].replay_buffer.observations["observation"])
+    assert found[1].replay_buffer.frames_per_transition < 1.4
+
+
+@pytest.mark.parametrize("n_added", [0, 5, 12, 30])
+@pytest.mark.parametrize("dict_obs", [False, True])
+def test_from_and_to_plain_buffers(dict_obs, n_added):
+    """A plain buffer of SB3, a plain one of ours, and a framed one become each other; what is held stays what it is."""
+    box = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)
+    space = spaces.Dict({"image": box, "vector": spaces.Box(-9, 9, (3,))}) if dict_obs else box
+    cls, stock_cls = (PrioritizedDictReplayBuffer, DictReplayBuffer) if dict_obs else (PrioritizedReplayBuffer, ReplayBuffer)
+    frames: Any = dict(image=4) if dict_obs else 4
+    arguments = (24, space, ACTIONS, "cpu", 2)
+    stock, plain = stock_cls(*arguments), cls(*arguments)
+    streams = {"image": Stream("channels first", 4, np.uint8, 2, 0)}
+    rng = np.random.default_rng(0)
+
+    def step(*buffers: Any) -> None:
+        obs, next_obs, dones, infos = dict_step(streams, rng, 2)
+        parts = (obs, next_obs) if dict_obs else (obs["image"], next_obs["image"])
+        for buffer in buffers:
+            buffer.add(*parts, np.zeros((2, 1)), np.zeros(2), dones, infos)
+
+    for _ in range(n_added):
+        step(stock, plain)
+    framed = cls.from_replay_buffer(stock, frames=frames)
+    again = cls.from_replay_buffer(pickle.loads(pickle.dumps(framed)), frames=None)
+    framed_again = cls.from_replay_buffer(copy.deepcopy(again), frames=frames, alpha=0.6)
+    for _ in range(5):
+        step(plain, framed, again, framed_again)
+    for buffer in (framed, again, framed_again):
+        for name in ("observations", "next_observations"):
+            actual, expected = getattr(buffer, name), getattr(plain, name)
+            for key in space.spaces if dict_obs else [None]:
+                same_bytes(*((each if key is None else each[key])[:] for each in (actual, expected)))
+        same_batches(copy.deepcopy(buffer), copy.deepcopy(plain), 10, same_ids=n_added <= 12)  # laps of SB3's are not counted
+    assert type(again.observations["image"] if dict_obs else again.observations) is np.ndarray
+    assert (framed.frames, again.frames, framed_again.frames) == (frames, None, frames)
