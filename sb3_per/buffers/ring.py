@@ -85,6 +85,8 @@ class TransitionRing(ReplayBuffer):
 
         :param n_frames: number of frames by key
         """
+        if not n_frames and not self._frame_stores():
+            return
         space = self.observation_space
         n_held, first = self.size(), self.pos if self.full else 0
         held_rows = [(first + i) % self.buffer_size for i in range(n_held)]
