@@ -153,7 +153,7 @@ class FrameStore:
         Second half of a step: it takes the place of what was in the row.
 
         :param row: of the ring
-        :param next_observations: in the form of the observations
+        :param next_observations: in the form of the observations; kept until the next step, so nobody else may write to it
         :raises MemoryError: if there is no memory for another piece of the pool; nothing has changed then
         """
         if self._pending is None:
@@ -171,7 +171,7 @@ class FrameStore:
             self._shift,
             self._next_number,
         )
-        self._lowest[row], self._pending = lowest, None
+        self._lowest[row], self._pending, self._last_bytes = lowest, None, next_frames
         self._n_rows_written += 1
         oldest_row = (row + 1 if self._n_rows_written >= self.n_rows else row + 1 - self._n_rows_written) % self.n_rows
         self._release(self._lowest.item(oldest_row))
@@ -185,7 +185,7 @@ class FrameStore:
         """Forget all rows."""
         self._n_rows_written = 0
         self._references[:] = _ZERO
-        self._last_bytes[:] = 0
+        self._last_bytes = np.zeros_like(self._last_bytes)
         self._last_numbers[:] = -1
         self._release(self._next_number)
 
@@ -417,7 +417,7 @@ def _encode(
     next_number: int,
 ) -> tuple[int, int, int]:
     """
-    Fill the references of a row, and what is the last one from then on.
+    Fill the references of a row, and the numbers of what is the last one from then on.
 
     :return: number of the frame that is stored next; least number that the row refers to; how many have shifted by one
     """
@@ -446,7 +446,6 @@ def _encode(
             references[e, n_frames + j] = numbers[j] if numbers[j] >= 0 else _ZERO
             if numbers[j] >= 0:
                 lowest = min(lowest, numbers[j])
-        last_bytes[e] = next_observations[e]
         last_numbers[e] = numbers
     return next_number, lowest, n_shifted
 

@@ -99,7 +99,7 @@ class TransitionRing(ReplayBuffer):
                 store = FrameStore(self.buffer_size, self.n_envs, part.shape or (), part.dtype, int(n_frames[key]))
                 arrays: Any = (FramedArray(store, False), FramedArray(store, True))
                 for row in held_rows:
-                    arrays[0][row], arrays[1][row] = obs[row], next_obs[row]
+                    arrays[0][row], arrays[1][row] = obs[row], np.array(next_obs[row])
             elif isinstance(obs, FramedArray):
                 arrays = (obs[:], next_obs[:])
             else:
