@@ -301,6 +301,16 @@ def test_extend_with_masses(scheme, n_steps):
     np.testing.assert_array_equal(clone.priorities, buffer.priorities)
 
 
+def test_masses_of_another_scheme_do_not_count():
+    """They are in its unit: with another scheme all transitions are at the maximum."""
+    buffer = make_buffer(6, n_envs=2)
+    zeros = np.zeros((3, 2, 3))
+    buffer.extend(zeros, zeros, np.zeros((3, 2, 2)), zeros[..., 0], zeros[..., 0], [[{}, {}]] * 3, np.full((3, 2), 0.01))
+    assert (buffer.priorities[:3] == 0.01).all()
+    changed = PrioritizedReplayBuffer.from_replay_buffer(buffer, alpha=0.9)
+    assert (changed.priorities[:3] == 1.0).all()
+
+
 def test_masses_wait_for_the_end_of_the_episode():
     """With hindsight, a transition can be drawn later than it comes in."""
     env = counting_env(n_envs=2, goals=True)

@@ -130,7 +130,8 @@ class DrawableRing(TransitionRing):
         self._n_admitted = self._n_added
 
     def _readmit(self) -> None:
-        """Have all transitions admitted anew, to a tree that is empty."""
+        """Have all transitions admitted anew, to the empty tree of another scheme, whose masses have another unit."""
+        self._given_masses = None
         self._n_admitted = self._n_before_ring
 
     def _fill(self, first: int, end: int, mass: float) -> None:

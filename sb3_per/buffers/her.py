@@ -155,6 +155,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         self._n_admitted = self._n_added
 
     def _readmit(self) -> None:
+        super()._readmit()
         self._finished = [np.flatnonzero(self.ep_length)]
         self._n_admitted = -1
 
