@@ -289,6 +289,18 @@ def test_td_errors_as_initial_priority(scheme, n_critics):
         assert buffer.max_priority == maximum == 1.0
 
 
+def test_td_errors_with_hindsight():
+    """They wait for the end of the episode."""
+    env = make_vec_env(lambda: CountingEnv(goals=True), n_envs=2)
+    spaces = (env.observation_space, env.action_space)
+    buffer = PrioritizedHerReplayBuffer(20, *spaces, env, "cpu", 2, initial_priority="td_error", alpha=1.0)
+    obs = {key: np.zeros((2, 2), np.float32) for key in env.observation_space.spaces}
+    for step in range(3):
+        done = np.array([step == 2, False])
+        buffer.add(obs, obs, np.zeros((2, 1)), np.zeros(2), done, [{}] * 2, td_errors=np.array([step + 1.0, 9.0]))
+    np.testing.assert_allclose(buffer.priorities[:3], [[1, 0], [2, 0], [3, 0]], atol=2e-6)
+
+
 @pytest.mark.parametrize(
     "setting, td_errors, value",
     [
