@@ -12,6 +12,7 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedReplayBufferSamples,
 )
+from sb3_per.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
 from sb3_per.monitor import PriorityMonitor
 from sb3_per.off_policy import PrioritizedOffPolicyMixin
 from sb3_per.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
@@ -28,6 +29,7 @@ __all__ = [
     "PERSAC",
     "PERTD3",
     "PERTQC",
+    "BufferCheckpointCallback",
     "PERCrossQ",
     "PrioritizedDictReplayBuffer",
     "PrioritizedHerReplayBuffer",
@@ -40,4 +42,5 @@ __all__ = [
     "RankBased",
     "SumTree",
     "Uniform",
+    "latest_checkpoint",
 ]

@@ -26,6 +26,8 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
 )
 from sb3_per.buffers.replay import SCHEME_SETTINGS
+from sb3_per.files.atomic import sync_directory, write_file
+from sb3_per.files.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
 from sb3_per.schemes import PriorityScheme, make_scheme
 
 SelfMixin = TypeVar("SelfMixin", bound="CheckpointMixin")
@@ -55,6 +57,8 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     replay_buffer: PrioritizedReplayBuffer
 
+    _continued_buffer: PrioritizedReplayBuffer | None
+
     # Whether the training progress is not that of the run before, which came with a zip, until `learn` counts anew.
     _progress_is_current = True
 
@@ -64,6 +68,9 @@ class CheckpointMixin(OffPolicyAlgorithm):
         raise NotImplementedError
 
     def _buffer_kwargs(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _make_buffer(self) -> PrioritizedReplayBuffer:
         raise NotImplementedError
 
     def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
@@ -84,7 +91,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
     ) -> None:
         """
         See SB3. The zip also loads as the stock algorithm: what SB3 cannot read travels under a name of its own. Where the
-        stock algorithm refuses what works here, a warning says so.
+        stock algorithm refuses what works here, a warning says so. A zip of the same name is there until this one is whole.
 
         :param path: path of the zip file
         :param exclude: names of attributes to leave out in addition
@@ -103,7 +110,13 @@ class CheckpointMixin(OffPolicyAlgorithm):
         checkpoint.replay_buffer_kwargs = {k: v for k, v in self.replay_buffer_kwargs.items() if k not in settings}
         # One string: SB3 unpickles what is not JSON, and a scheme object could only be unpickled where this package is.
         vars(checkpoint)["prioritized_replay"] = data_to_json({"settings": settings, "beta": self._beta()})
-        super(CheckpointMixin, checkpoint).save(path, exclude, include)
+        save = super(CheckpointMixin, checkpoint).save
+        if isinstance(path, (str, pathlib.Path)):
+            path = _zip_path(pathlib.Path(path))
+            write_file(path, lambda file: save(file, exclude, include))  # type: ignore[arg-type]
+            sync_directory(path.parent)
+        else:
+            save(path, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:
         excluded = [*super()._excluded_save_params(), "_continued_buffer", "_progress_is_current"]
@@ -189,17 +202,59 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     # ---- the buffer
 
+    def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, full: bool = False, keep: int = 2) -> None:
+        """
+        Save the buffer. A name that ends in ``.buffer`` is that of a directory: what is new since the last time is added to
+        it, a kill at any moment leaves what was saved before, and loading it runs no code. Other names are pickles, as in SB3.
+
+        :param path: path of the directory or of the pickle
+        :param full: of a directory, write all anew, e.g. because stored observations were changed by hand
+        :param keep: of a directory, how many generations stay, at least 1
+        :raises ValueError: for another ``keep``, or infos that only a pickle can hold
+        :raises OSError: e.g. on a full disk; of a directory, what was saved before stays
+        """
+        if isinstance(path, (str, pathlib.Path)) and pathlib.Path(path).suffix == SUFFIX:
+            assert self.replay_buffer is not None, "The replay buffer is not defined"
+            save_buffer(self.replay_buffer, path, self.num_timesteps, full, keep)
+        else:
+            super().save_replay_buffer(path)
+
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """
-        See SB3. A prioritized buffer comes back with its priorities, ids, beta and maximum; a plain SB3 buffer becomes a
-        prioritized one, without copying its data. Where the model's settings contradict the buffer's, the model's count, with
-        a warning: its ``n_steps`` and ``gamma``, and what ``replay_buffer_kwargs`` names. If another scheme is named, or
-        another setting of it, all priorities become the largest.
+        See SB3. A directory, ``NAME.buffer``, is data: class, spaces, scheme and settings are the model's, the newest
+        generation that is whole is read, and no code of the file runs. An empty buffer is filled, another one replaced. Of
+        another ``buffer_size``, the newest transitions that fit come along; of another scheme, all get the largest priority.
 
-        :param path: path to the pickled buffer; unpickling runs code that the file brings
+        A file is a pickle. A prioritized buffer comes back with its priorities, ids, beta and maximum; a plain SB3 buffer
+        becomes a prioritized one, without copying its data. Where the model's settings contradict the buffer's, the model's
+        count, with a warning: its ``n_steps`` and ``gamma``, and what ``replay_buffer_kwargs`` names. If another scheme is
+        named, or another setting of it, all priorities become the largest.
+
+        :param path: of the directory, of the manifest of one of its generations, or of a pickle; **unpickling runs code that
+            the file brings**
         :param truncate_last_traj: for HER, whether the last trajectory was finished
-        :raises ValueError: for a buffer of another shape, number of environments or kind; nothing has changed then
+        :raises ValueError: for a buffer of another shape, number of environments or kind, or a damaged one; nothing has
+            changed then
+        :raises FileNotFoundError: if there is nothing
         """
+        if isinstance(path, (str, pathlib.Path)) and is_buffer_path(pathlib.Path(path)):
+            self._load_buffer_files(pathlib.Path(path), truncate_last_traj)
+        else:
+            self._load_pickled_buffer(path, truncate_last_traj)
+        self._continued_buffer = None  # what comes next does not follow what was loaded
+
+    def _load_buffer_files(self, path: pathlib.Path, truncate_last_traj: bool) -> None:
+        live, beta = getattr(self, "replay_buffer", None), self._beta()
+        loaded = load_buffer(self._make_buffer() if live is None else live, path)
+        loaded.beta = max(loaded.beta, beta)
+        if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
+            loaded.truncate_last_trajectory()
+        if live is not None and live.size() == 0:
+            live.take_over(loaded)
+        else:
+            self.replay_buffer = loaded
+
+    def _load_pickled_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool) -> None:
         previous, beta = getattr(self, "replay_buffer", None), self._beta()
         try:
             super().load_replay_buffer(path, truncate_last_traj)
@@ -257,6 +312,19 @@ class CheckpointMixin(OffPolicyAlgorithm):
         if described:
             warnings.warn(f"The loaded buffer has other settings, and those of this model count: {', '.join(described)}")
         return changed
+
+
+def _zip_path(path: pathlib.Path) -> pathlib.Path:
+    """The file that SB3 would write to; its folder is there."""
+    if path.suffix == "":
+        path = path.with_name(f"{path.name}.zip")
+    if path.is_dir():
+        warnings.warn(f"{path} is a folder: saved to {path}_2 in its place")
+        return _zip_path(path.with_name(f"{path.name}_2"))
+    # A link stays one.
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _is_other_scheme(scheme: PriorityScheme, asked_for: dict[str, Any]) -> bool:

@@ -196,23 +196,26 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
         if self.replay_buffer_class is None:
             self.replay_buffer_class = self._default_buffer_class()
         self._require_prioritized(self.replay_buffer_class)
-        buffer_kwargs = self._buffer_kwargs()
         if self.replay_buffer is None:
-            self.replay_buffer = self.replay_buffer_class(
-                self.buffer_size,
-                self.observation_space,
-                self.action_space,
-                device=self.device,
-                n_envs=self.n_envs,
-                optimize_memory_usage=self.optimize_memory_usage,
-                **buffer_kwargs,
-            )
+            self.replay_buffer = self._make_buffer()
         self._require_supported(self.replay_buffer)
         self.replay_buffer.beta = max(self.replay_buffer.beta, saved_beta)
         with warnings.catch_warnings():
             # SB3 ignores `n_steps` for a buffer class that it does not know, and says so. Ours has received it.
             warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
             super()._setup_model()
+
+    def _make_buffer(self) -> PrioritizedReplayBuffer:
+        assert self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, PrioritizedReplayBuffer)
+        return self.replay_buffer_class(
+            self.buffer_size,
+            self.observation_space,
+            self.action_space,
+            device=self.device,
+            n_envs=self.n_envs,
+            optimize_memory_usage=self.optimize_memory_usage,
+            **self._buffer_kwargs(),
+        )
 
     def _require_prioritized(self, buffer_class: type[ReplayBuffer]) -> None:
         if not issubclass(buffer_class, PrioritizedReplayBuffer):

@@ -2,6 +2,7 @@
 Which transitions of the ring can be drawn, and the mass that a new one gets. It knows the tree, and nothing of draws.
 """
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.ring import TransitionRing, is_count
 from sb3_per.schemes import LAP, PriorityScheme, RankBased
+from sb3_per.trees.rank_tree import RankTree
 
 INITIAL_PRIORITIES = ("max", "mean", "td_error")
 
@@ -211,6 +214,81 @@ class DrawableRing(TransitionRing):
         self._n_admitted = self._n_added
         self._tree.clear()
 
+    # ---- all of it, for files
+
+    def _extract(self) -> Contents:
+        contents = super()._extract()
+        contents.numbers.update(
+            n_admitted=self._n_admitted,
+            n_updates=self._n_updates,
+            next_kappa=None if np.isinf(self._next_kappa) else self._next_kappa,
+            kappa=getattr(self.scheme, "kappa", None),
+            max_priority=self.max_priority,
+            mass_of_max=None if np.isinf(self._mass_of_max or [0.0]).any() else self._mass_of_max,
+        )
+        first, end = contents.first, contents.end
+        if isinstance(self._tree, RankTree):
+            leaves, contents.arrays["ranked_priorities"] = self._tree.ranked()
+            contents.arrays["ranked_transitions"] = (leaves - first * self.n_envs) % self._capacity
+        else:
+            masses = self._tree.masses.reshape(self.buffer_size, self.n_envs)
+            contents.columns["masses"] = [masses[part] for part in self._row_slices(first, end)]
+        if self._given_masses is not None:
+            ids, given = self._given_masses
+            is_given = (ids >= first * self.n_envs) & (ids == self._ids_at(np.arange(self._capacity)))
+            contents.arrays.update(given_ids=ids[is_given], given_masses=given[is_given])
+        return contents
+
+    def _allocate(self) -> None:
+        super()._allocate()
+        # The scheme too: kappa="auto" changes it.
+        self.scheme = copy.copy(self.scheme)
+        self._tree = self.scheme.make_tree(self._capacity)
+        self._n_admitted, self._given_masses = 0, None
+
+    def _restore(self, contents: Contents, keeps_masses: bool = True) -> None:
+        """
+        See :class:`~sb3_per.buffers.ring.TransitionRing`.
+
+        :param contents: of a buffer of any size
+        :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
+        :raises ValueError: if it contradicts itself; this buffer is of no use then
+        """
+        super()._restore(contents)
+        numbers = contents.numbers
+        self.max_priority = _checked(numbers["max_priority"], "max_priority")
+        self._n_updates = int(numbers["n_updates"])
+        self._mass_of_max, self._next_kappa = None, 0.0 if getattr(self.scheme, "kappa_is_auto", False) else np.inf
+        if not keeps_masses:
+            self._readmit()
+            return
+        if numbers["next_kappa"]:
+            self.scheme.kappa, self._next_kappa = _checked(numbers["kappa"], "kappa"), float(numbers["next_kappa"])  # type: ignore[attr-defined]
+        if numbers["mass_of_max"] is not None:
+            of_max = float(numbers["mass_of_max"][0]), float(numbers["mass_of_max"][1])
+            self._mass_of_max = of_max if self._tree.takes(of_max[1]) else None
+        shift, n_dropped = self._n_added - contents.end, contents.end - contents.first - self.size()
+        n_admitted = int(numbers["n_admitted"])
+        # -1: there is something to be admitted beside the newest steps.
+        self._n_admitted = -1 if n_admitted < 0 else max(min(n_admitted, contents.end) + shift, self._n_added - self.size())
+        first_id = (self._n_added - self.size()) * self.n_envs
+        if isinstance(self._tree, RankTree):
+            transitions = contents.arrays["ranked_transitions"] - n_dropped * self.n_envs
+            is_kept = (transitions >= 0) & (transitions < self.size() * self.n_envs)
+            leaves = (first_id + transitions[is_kept]) % self._capacity
+            self._tree.rank(leaves, contents.arrays["ranked_priorities"][is_kept])
+        else:
+            masses = contents.arrays["masses"][n_dropped:]
+            for rows in self._row_slices(self._n_added - self.size(), self._n_added):
+                part, masses = masses[: rows.stop - rows.start], masses[rows.stop - rows.start :]
+                self._tree.update(np.arange(rows.start * self.n_envs, rows.stop * self.n_envs), part.reshape(-1))
+        if "given_ids" in contents.arrays:
+            ids = contents.arrays["given_ids"] + shift * self.n_envs
+            is_kept = (ids >= first_id) & (ids < self._next_id)
+            self._given_masses = np.full(self._capacity, -1), np.zeros(self._capacity)
+            self._given_masses[0][ids[is_kept] % self._capacity] = ids[is_kept]
+            self._given_masses[1][ids[is_kept] % self._capacity] = contents.arrays["given_masses"][is_kept]
+
     def extend(
         self,
         obs: Any,
@@ -255,6 +333,12 @@ class DrawableRing(TransitionRing):
         leaves = ids % self._capacity
         self._given_masses[0][leaves] = ids
         self._given_masses[1][leaves] = masses
+
+
+def _checked(value: Any, name: str) -> float:
+    if not 0.0 < float(value) < np.inf:
+        raise ValueError(f"{name} must be above 0 and finite, not {value}")
+    return float(value)
 
 
 def _steps(obs: Any) -> Iterable[Any]:

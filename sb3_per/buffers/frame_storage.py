@@ -1,6 +1,8 @@
 """SB3's storage, with observations in frames where that is asked for. It knows nothing of ids or priorities."""
 
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from gymnasium import spaces
@@ -88,5 +90,57 @@ class FrameStorage(ReplayBuffer):
         return max(store.n_frames_held for store in stores) / n_held if n_held else 0.0
 
     def _frame_stores(self) -> list[FrameStore]:
-        parts = self.observations.values() if isinstance(self.observations, dict) else [self.observations]
-        return [part.store for part in parts if isinstance(part, FramedArray)]
+        return list(self._named_stores().values())
+
+    # ---- by name, for files
+
+    def _named_stores(self) -> dict[str, FrameStore]:
+        """Stores of frames."""
+        return {name: part.store for name, part in _named("frames", self.observations) if isinstance(part, FramedArray)}
+
+    def _rows(self) -> dict[str, np.ndarray]:
+        """What is written once for every step: arrays of shape (buffer_size, n_envs, ...)."""
+        parts = dict(_named("observations", self.observations))
+        if not self.optimize_memory_usage:
+            parts.update(_named("next_observations", self.next_observations))
+        arrays = {name: part for name, part in parts.items() if not isinstance(part, FramedArray)}
+        for name, store in self._named_stores().items():
+            arrays[name.replace("frames", "references", 1)] = store.references
+        return {**arrays, "actions": self.actions}
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """What may change after the step it belongs to: arrays of shape (buffer_size, n_envs)."""
+        return {"rewards": self.rewards, "dones": self.dones, "timeouts": self.timeouts}
+
+    def _allocate(self) -> None:
+        """New arrays with nothing in them, in place of those that may be another buffer's as well."""
+
+        def empty(part: Any) -> Any:
+            # Not `zeros_like`, which writes all of it; this takes memory for rows that are written.
+            return np.zeros(part.shape, part.dtype)
+
+        def pair(obs: Any, next_obs: Any) -> Any:
+            if isinstance(obs, FramedArray):
+                store = obs.store.emptied()
+                return FramedArray(store, False), FramedArray(store, True)
+            return empty(obs), empty(next_obs)
+
+        if isinstance(self.observations, dict):
+            pairs = {key: pair(obs, self.next_observations[key]) for key, obs in self.observations.items()}
+            self.observations = {key: both[0] for key, both in pairs.items()}  # type: ignore[assignment]
+            self.next_observations = {key: both[1] for key, both in pairs.items()}  # type: ignore[assignment]
+        elif self.optimize_memory_usage:
+            self.observations = empty(self.observations)
+        else:
+            self.observations, self.next_observations = pair(self.observations, self.next_observations)
+        self.actions, self.rewards = empty(self.actions), empty(self.rewards)
+        self.dones, self.timeouts = empty(self.dones), empty(self.timeouts)
+        self.pos, self.full = 0, False
+
+
+def _named(name: str, observations: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of observations; the name of one of several has its key behind a dot."""
+    if isinstance(observations, dict):
+        yield from ((f"{name}.{quote(str(key), safe='')}", part) for key, part in observations.items())
+    else:
+        yield name, observations

@@ -29,6 +29,9 @@ GOALS = ("achieved_goal", "desired_goal")
 # Words that are compared without a branch in between.
 _BLOCK = 128
 
+# Rows whose references are looked at together.
+_CHECKED_ROWS = 2**14
+
 # Adds over which it is judged whether the data are stacks.
 _JUDGED_ADDS = 1000
 
@@ -265,6 +268,91 @@ class FrameStore:
         return np.asarray(np.ascontiguousarray(np.moveaxis(frames, 1, -2)).reshape(*leaves.shape, *shape))
 
     # ---- state
+
+    @property
+    def references(self) -> np.ndarray:
+        """
+        Numbers of the frames of an observation and of the next one, modulo 2^32; 2^32 - 1 is the frame of zeros. A view,
+        uint32 of shape (n_rows, n_envs, 2 * n_frames).
+        """
+        return self._references.reshape(self.n_rows, self.n_envs, -1)
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """Of one frame of the pool."""
+        shape = list(self.shape)
+        shape[self.axis] //= self.n_frames
+        return tuple(shape)
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Of the frames that are held: the first, and the one that comes next."""
+        return self._oldest_number, self._next_number
+
+    def emptied(self) -> "FrameStore":
+        """A new one of the same kind, with nothing in it."""
+        return FrameStore(self.n_rows, self.n_envs, self.shape, self.dtype, self.n_frames)
+
+    def frames(self, first: int, end: int) -> list[np.ndarray]:
+        """
+        Frames of the pool by number.
+
+        :param first: number of the first
+        :param end: number behind the last
+        :return: views, one behind the other, of the type of the observations and of shape (n, *frame_shape)
+        """
+        blocks, size = [], 1 << self._shift
+        while first < end:
+            number, place = divmod(first, size)
+            n = min(size - place, end - first)
+            piece = self._segments[number][place * self.frame_bytes : (place + n) * self.frame_bytes]
+            blocks.append(piece.view(self.dtype).reshape(n, *self.frame_shape))
+            first += n
+        return blocks
+
+    def reserve_numbers(self, first: int, end: int) -> None:
+        """
+        Make an empty store ready for frames that are written into :meth:`frames`.
+
+        :param first: number of the first
+        :param end: number behind the last
+        :raises MemoryError: see :meth:`finish`
+        """
+        self._next_number = self._oldest_number = first
+        self._oldest_segment = first >> self._shift
+        self._reserve(end - first)
+        self._next_number = end
+
+    def adopt(self, first_row: int, n_rows: int) -> None:
+        """
+        Take note of references that were written into :attr:`references`.
+
+        :param first_row: of the oldest step
+        :param n_rows: how many, up to the newest step
+        :raises ValueError: if one refers to a frame that is not held; then nothing of this store may be used
+        """
+        oldest, end = self.numbers
+
+        def numbers_of(references: np.ndarray, of_zero: int) -> np.ndarray:
+            # Numbers run on over the end of the 32 bits.
+            return np.where(references == _ZERO, of_zero, oldest + (references.astype(np.int64) - oldest) % 2**32)
+
+        held = (first_row + np.arange(n_rows)) % self.n_rows
+        lowest = np.empty(n_rows, np.int64)
+        for start in range(0, n_rows, _CHECKED_ROWS):
+            part = slice(start, start + _CHECKED_ROWS)
+            numbers = numbers_of(self.references[held[part]].reshape(len(held[part]), -1), oldest)
+            if numbers.max() >= end:
+                raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
+            lowest[part] = numbers_of(self.references[held[part]].reshape(len(numbers), -1), end).min(axis=1)
+        # What an older row wants, later ones may want as well.
+        self._lowest[held] = np.minimum.accumulate(lowest[::-1])[::-1]
+        self._n_rows_written, self._is_judged = n_rows, True
+        if n_rows:
+            self._release(self._lowest.item(first_row))
+            # What comes next may go on where this ends.
+            self._last_numbers = numbers_of(self.references[held[-1], :, self.n_frames :], -1)
+            self._last_bytes = self._as_frames(self.gather(held[-1] * self.n_envs + np.arange(self.n_envs), True))
 
     @property
     def nbytes(self) -> int:

@@ -11,6 +11,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.drawable import as_matrix
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
@@ -173,6 +174,65 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     def _stock_draw(self, batch_size: int) -> np.ndarray:
         return np.random.choice(np.flatnonzero(self.ep_length), size=batch_size, replace=True)
+
+    # ---- all of it, for files
+
+    def _rows(self) -> dict[str, np.ndarray]:
+        # Without `copy_info_dict`, SB3's are empty dictionaries all along.
+        return {**super()._rows(), **({"infos": self.infos} if self.copy_info_dict else {})}
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {**super()._columns(), "ep_length": self.ep_length}
+
+    def _extract(self) -> Contents:
+        contents = super()._extract()
+        held = np.arange(contents.first, contents.end)
+        # How far back, not in which row: that depends on the size.
+        since_start = (held[:, None] - self.ep_start[held % self.buffer_size]) % self.buffer_size
+        finished = [self._ids_at(leaves) for leaves in self._finished]
+        contents.arrays.update(
+            steps_since_start=since_start.astype(np.int32),
+            steps_under_way=(contents.end - self._current_ep_start) % self.buffer_size,
+            finished_ids=np.concatenate([*finished, np.empty(0, np.int64)]),
+            finished_lengths=np.array([len(ids) for ids in finished], np.int64),
+        )
+        return contents
+
+    def _allocate(self) -> None:
+        super()._allocate()
+        self.ep_start, self.ep_length = (np.zeros(self.ep_length.shape, np.int64) for _ in range(2))
+        self._current_ep_start = np.zeros_like(self._current_ep_start)
+        self._finished = []
+        if self.copy_info_dict:
+            self.infos = np.full_like(self.infos, {})  # one for all: SB3 replaces it, and never writes to it
+
+    def _restore(self, contents: Contents, keeps_masses: bool = True) -> None:
+        n, n_held = contents.end - contents.first, self.size()
+        held = np.arange(self._n_added - n_held, self._n_added)
+        since_start = contents.arrays["steps_since_start"][n - n_held :].astype(np.int64)
+        under_way = contents.arrays["steps_under_way"]
+        lengths = self.ep_length[held % self.buffer_size]
+        if ((lengths > 0) & (since_start >= lengths)).any() or since_start.min(initial=0) < 0 or lengths.min(initial=0) < 0:
+            raise ValueError("A transition is not in its own episode")
+        if contents.buffer_size != self.buffer_size:
+            # Of an episode whose beginning is not there, nothing can be drawn; the one under way begins where it is.
+            is_cut = since_start > np.arange(n_held)[:, None]
+            since_start[is_cut] = np.broadcast_to(np.arange(n_held)[:, None], is_cut.shape)[is_cut]
+            lengths[is_cut] = 0
+            under_way = np.minimum(under_way, n_held)
+        self.ep_length[held % self.buffer_size] = lengths
+        self.ep_start[held % self.buffer_size] = (held[:, None] - since_start) % self.buffer_size
+        self._current_ep_start = (self._n_added - under_way) % self.buffer_size
+        super()._restore(contents, keeps_masses)
+        if not keeps_masses:
+            return
+        if contents.buffer_size != self.buffer_size:
+            self._tree.update(np.flatnonzero((flat(self.ep_length) == 0) & (self._tree.masses > 0.0)), 0.0)
+        ids = contents.arrays["finished_ids"] + (self._n_added - contents.end) * self.n_envs
+        ends = np.cumsum(contents.arrays["finished_lengths"])
+        for finished in np.split(ids, ends)[: len(ends)]:
+            is_held = (finished >= held.min(initial=self._n_added) * self.n_envs) & (finished < self._next_id)
+            self._finished.append(finished[is_held] % self._capacity)
 
     # ---- virtual transitions
 

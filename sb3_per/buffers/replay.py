@@ -14,6 +14,7 @@ import torch as th
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.draw_record import DrawRecord
 from sb3_per.buffers.drawable import as_matrix
 from sb3_per.buffers.drawing import DrawingRing
@@ -234,6 +235,20 @@ class PrioritizedReplayBuffer(DrawingRing):
         if not set(changed).isdisjoint(SCHEME_SETTINGS):
             names.discard("scheme")
         return {name: getattr(buffer, name) for name in names if hasattr(buffer, name)}
+
+    # ---- all of it, for files
+
+    def _extract(self) -> Contents:
+        contents = super()._extract()
+        contents.numbers.update(beta=self.beta, n_sampled=self._n_sampled)
+        return contents
+
+    def _restore(self, contents: Contents, keeps_masses: bool = True) -> None:
+        super()._restore(contents, keeps_masses)
+        if not 0.0 <= contents.numbers["beta"] <= 1.0:
+            raise ValueError(f"beta must be in [0, 1], not {contents.numbers['beta']}")
+        self.beta = max(self.beta_start, float(contents.numbers["beta"]))
+        self._n_sampled = int(contents.numbers["n_sampled"])
 
     # ---- draw and update
 

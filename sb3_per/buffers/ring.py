@@ -12,18 +12,21 @@ Storage is Stable-Baselines3's. Nothing is known here of priorities.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.frame_storage import FrameStorage
 from sb3_per.buffers.frames import FramedArray
 from sb3_per.buffers.runtime import Runtime
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.trees.kernels import kernel, prefetch
+
+RingT = TypeVar("RingT", bound="TransitionRing")
 
 
 class TransitionRing(FrameStorage):
@@ -191,6 +194,82 @@ class TransitionRing(FrameStorage):
             # Without a next observation of their own, SB3 too makes them terminations.
             if not self.optimize_memory_usage:
                 self.timeouts[newest, in_episode] = 1
+
+    # ---- all of it, for files
+
+    def _row_slices(self, first: int, end: int) -> list[slice]:
+        """
+        :param first: step that is held, the first one of all is 0
+        :param end: step behind the last
+        :return: their rows, in their order
+        """
+        row = first % self.buffer_size
+        n_before_end = min(end - first, self.buffer_size - row)
+        parts = slice(row, row + n_before_end), slice(0, end - first - n_before_end)
+        return [part for part in parts if part.stop > part.start]
+
+    def _extract(self) -> Contents:
+        """What is held, apart from rows and frames. It reads and changes nothing; some of it are views."""
+        self._count_foreign_steps()
+        end = self._n_added
+        contents = Contents(end - self.size(), end, self.buffer_size, {"n_before_ring": self._n_before_ring})
+        slices = self._row_slices(contents.first, end)
+        contents.columns = {name: [column[part] for part in slices] for name, column in self._columns().items()}
+        if self.optimize_memory_usage:
+            contents.arrays["newest_next_observations"] = self.observations[self.pos % self.buffer_size]
+        return contents
+
+    def _emptied(self: "RingT") -> "RingT":
+        """A new buffer with the same settings and nothing in it."""
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        twin._allocate()
+        return twin
+
+    def _allocate(self) -> None:
+        super()._allocate()
+        self._n_added = self._n_before_ring = 0
+        self._lock = Runtime()
+
+    def take_over(self, other: "TransitionRing") -> None:
+        """
+        Become what another buffer is; this one keeps its lock, which others may wait for.
+
+        :param other: of the same class and settings; not to be used any more
+        """
+        with self._lock:
+            state = {**vars(other), "_lock": self._lock}
+            self._lock.saved = other._lock.saved
+            vars(self).update(state)
+
+    def _place(self, first: int, end: int, n_before_ring: int | None) -> None:
+        """
+        Say which steps an empty buffer is about to be given.
+
+        :param first: the oldest step
+        :param end: the step behind the newest
+        :param n_before_ring: what was before the ring began, of a buffer of the same size; ``None``: of another size
+        """
+        if n_before_ring is None:
+            # Ids agree with slots, and none is one that has been.
+            self._n_before_ring = -(-end // self.buffer_size) * self.buffer_size
+            self._n_added = self._n_before_ring + end - first
+        else:
+            self._n_before_ring, self._n_added = n_before_ring, end
+        self.pos = self._n_added % self.buffer_size
+        self.full = self._n_added - self._n_before_ring >= self.buffer_size
+
+    def _restore(self, contents: Contents) -> None:
+        """
+        Take what :meth:`_extract` gave, after :meth:`_place`, when rows, frames and columns are filled.
+
+        :param contents: of a buffer of any size
+        :raises ValueError: if it contradicts itself; this buffer is of no use then
+        """
+        for store in self._frame_stores():
+            store.adopt((self._n_added - self.size()) % self.buffer_size, self.size())
+        if self.optimize_memory_usage:
+            self.observations[self.pos] = contents.arrays["newest_next_observations"]
 
     # ---- what goes out
 

@@ -1,6 +1,8 @@
 """What a buffer needs while it is used, and what does not belong to its state."""
 
 import threading
+from pathlib import Path
+from typing import Any
 
 
 class Runtime(type(threading.RLock())):  # type: ignore[misc]
@@ -9,11 +11,13 @@ class Runtime(type(threading.RLock())):  # type: ignore[misc]
     holds. It is equal to any other.
     """
 
-    __slots__ = ("__dict__", "n_unanswered")
+    __slots__ = ("__dict__", "n_unanswered", "saved")
 
     def __init__(self) -> None:
         #: draws in a row that were not followed by an update, -1 once that was complained of
         self.n_unanswered = 0
+        #: what is on disk already, by directory, see :mod:`sb3_per.files`
+        self.saved: dict[Path, Any] = {}
 
     def __reduce__(self) -> tuple[type["Runtime"], tuple[()]]:
         return Runtime, ()

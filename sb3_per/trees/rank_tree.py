@@ -14,7 +14,7 @@ opened or closed, which takes many changes, moves the N / 256 entries of the dir
 import numpy as np
 
 from sb3_per.trees.kernels import kernel, prefetch
-from sb3_per.trees.sum_tree import ALL_WRITTEN, SumTree, spread
+from sb3_per.trees.sum_tree import ALL_WRITTEN, SumTree, as_batch, spread
 
 # Slots of a block, and words of 64 bits that tell which are taken. Small blocks make a long directory, whose entries
 # move when a block is opened or closed; long ones take longer to search.
@@ -462,6 +462,32 @@ class RankTree(SumTree):
         masses: np.ndarray = np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
         return masses
 
+    def ranked(self) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :return: the leaves that can be drawn, int64, those of the largest priorities first, and their priorities, float64
+        """
+        leaves = _leaves_at(self._arrays, np.arange(self._n_leaves))
+        return leaves, self._arrays[0].reshape(-1)[self._arrays[7][leaves]]
+
+    def rank(self, leaves: np.ndarray, priorities: np.ndarray) -> None:
+        """
+        Put all leaves in an order, and forget the one before; what :meth:`ranked` gave.
+
+        :param leaves: that can be drawn, each of them once, integers
+        :param priorities: above 0, of each, the largest first
+        :raises IndexError: for a leaf outside ``[0, capacity)``, or twice
+        :raises ValueError: if the priorities are not in order. Nothing is changed in either case.
+        """
+        leaves, priorities = as_batch(leaves, np.int64), as_batch(priorities, np.float64)
+        for leaf in (leaves.min(initial=0), leaves.max(initial=0)):
+            self._require_leaf(leaf)
+        if len(np.unique(leaves)) != len(leaves):
+            raise IndexError("A leaf has one rank, and is there twice")
+        if len(leaves) != len(priorities) or not (priorities > 0.0).all() or (priorities[1:] > priorities[:-1]).any():
+            raise ValueError("Priorities must be above 0, one for each leaf, the largest first")
+        self.clear()
+        _lay_out_all(self._arrays, priorities, leaves)
+
     def sum_before(self, leaf: int) -> float:
         """Not here: the leaves are in the order of their priorities."""
         raise NotImplementedError("The prefix sums of a RankTree run over ranks, not over leaves")
@@ -480,9 +506,7 @@ class RankTree(SumTree):
         Set priorities by laying out the whole order anew: many changes one after the other would move the directory over and
         over again, which is quadratic where all of them belong to the same place, as those of new transitions do.
         """
-        priorities, slot_of = self._arrays[0], self._arrays[7]
-        order = _leaves_at(self._arrays, np.arange(self._n_leaves))
-        order_priorities = priorities.reshape(-1)[slot_of[order]]
+        order, order_priorities = self.ranked()
         # The last one of repeated leaves counts, and of equal priorities the one that was set last ranks first.
         changed, first = np.unique(changed[::-1], return_index=True)
         latest_first = np.argsort(first, kind="stable")

@@ -203,6 +203,11 @@ class SumTree:
         """Sum of all masses."""
         return float(self._sums[-1])
 
+    @property
+    def masses(self) -> np.ndarray:
+        """Mass of every leaf, shape (capacity,). Not to be written to: it may be a view."""
+        return self._masses()
+
     def __getitem__(self, indices: Any) -> Any:
         """
         :param indices: a leaf, an array of leaves of any shape, or a slice
