@@ -232,7 +232,7 @@ class DrawableRing(TransitionRing):
             contents.arrays["ranked_transitions"] = (leaves - first * self.n_envs) % self._capacity
         else:
             masses = self._tree.masses.reshape(self.buffer_size, self.n_envs)
-            contents.columns["masses"] = [masses[part] for part in self._row_slices(first, end)]
+            contents.columns["masses"] = self._in_order(masses, first, end)
         if self._given_masses is not None:
             ids, given = self._given_masses
             is_given = (ids >= first * self.n_envs) & (ids == self._ids_at(np.arange(self._capacity)))
@@ -270,7 +270,9 @@ class DrawableRing(TransitionRing):
         shift, n_dropped = self._n_added - contents.end, contents.end - contents.first - self.size()
         n_admitted = int(numbers["n_admitted"])
         # -1: there is something to be admitted beside the newest steps.
-        self._n_admitted = -1 if n_admitted < 0 else max(min(n_admitted, contents.end) + shift, self._n_added - self.size())
+        if n_admitted >= 0:
+            n_admitted = max(min(n_admitted, contents.end) + shift, self._n_before_ring)
+        self._n_admitted = n_admitted
         first_id = (self._n_added - self.size()) * self.n_envs
         if isinstance(self._tree, RankTree):
             transitions = contents.arrays["ranked_transitions"] - n_dropped * self.n_envs

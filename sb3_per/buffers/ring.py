@@ -208,13 +208,16 @@ class TransitionRing(FrameStorage):
         parts = slice(row, row + n_before_end), slice(0, end - first - n_before_end)
         return [part for part in parts if part.stop > part.start]
 
+    def _in_order(self, array: np.ndarray, first: int, end: int) -> list[np.ndarray]:
+        """Rows of an array, of the steps from one to another: views, at least one."""
+        return [array[part] for part in self._row_slices(first, end)] or [array[:0]]
+
     def _extract(self) -> Contents:
         """What is held, apart from rows and frames. It reads and changes nothing; some of it are views."""
         self._count_foreign_steps()
         end = self._n_added
         contents = Contents(end - self.size(), end, self.buffer_size, {"n_before_ring": self._n_before_ring})
-        slices = self._row_slices(contents.first, end)
-        contents.columns = {name: [column[part] for part in slices] for name, column in self._columns().items()}
+        contents.columns = {name: self._in_order(column, contents.first, end) for name, column in self._columns().items()}
         if self.optimize_memory_usage:
             contents.arrays["newest_next_observations"] = self.observations[self.pos % self.buffer_size]
         return contents

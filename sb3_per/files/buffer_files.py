@@ -217,8 +217,7 @@ def _streams(buffer: PrioritizedReplayBuffer, contents: Contents) -> Iterator[_S
     rows = buffer._rows()
 
     def members_of_steps(first: int, end: int) -> dict[str, Member]:
-        slices = buffer._row_slices(first, end)
-        blocks = {name: [array[part] for part in slices] for name, array in rows.items()}
+        blocks = {name: buffer._in_order(array, first, end) for name, array in rows.items()}
         if "infos" in blocks:
             blocks["infos"], blocks["infos_end"] = ([part] for part in infos.encode(np.concatenate(blocks["infos"])))
         return {name: Member(_shape_of(parts), parts[0].dtype, parts) for name, parts in blocks.items()}
@@ -246,11 +245,9 @@ def _divide(stream: _Stream, saved: Saved) -> tuple[list[Part], list[_NewPart]]:
     kept = [part for part in saved.parts if part.stream == stream.name and part.end > stream.first]
     begin = max(kept[-1].end if kept else stream.first, stream.first)
     if begin < stream.end:
-        n_bytes = (stream.end - begin) * stream.n_bytes
-        small = max(_SMALL_BYTES, (stream.end - stream.first) * stream.n_bytes * _SMALL_SHARE)
+        small = max(_SMALL_BYTES // max(stream.n_bytes, 1), (stream.end - stream.first) * _SMALL_SHARE)
         # Join no more than is new, again and again: every step is written a few times at most.
-        while kept and kept[-1].size <= n_bytes and kept[-1].size + n_bytes <= small:
-            n_bytes += kept[-1].size
+        while kept and kept[-1].first >= max(2 * begin - stream.end, stream.end - small):
             begin = max(kept.pop().first, stream.first)
     step = max(_PART_BYTES // max(stream.n_bytes, 1), 1)
     new = []
