@@ -53,11 +53,18 @@ def held(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     return state
 
 
+def as_dicts(value: Any) -> Any:
+    """Without the order that an OrderedDict insists on."""
+    if isinstance(value, dict):
+        return {key: as_dicts(part) for key, part in value.items()}
+    return [as_dicts(part) for part in value] if isinstance(value, list) else value
+
+
 def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         if name == "infos":  # dictionaries with arrays in them
-            assert repr(actual[name].tolist()) == repr(value.tolist())
+            assert repr(as_dicts(actual[name].tolist())) == repr(as_dicts(value.tolist()))
             continue
         np.testing.assert_array_equal(actual[name], value, err_msg=name)
         if isinstance(value, np.ndarray):
