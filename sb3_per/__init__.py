@@ -12,6 +12,7 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedReplayBufferSamples,
 )
+from sb3_per.demonstrations import from_minari, to_minari
 from sb3_per.monitor import PriorityMonitor
 from sb3_per.off_policy import PrioritizedOffPolicyMixin
 from sb3_per.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
@@ -40,4 +41,6 @@ __all__ = [
     "RankBased",
     "SumTree",
     "Uniform",
+    "from_minari",
+    "to_minari",
 ]
