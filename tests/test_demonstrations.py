@@ -80,7 +80,6 @@ class Recorded(NamedTuple):
     reward: np.ndarray
     done: np.ndarray
     timeout: np.ndarray
-    hole: np.ndarray
 
 
 def play(buffer: ReplayBuffer, n_steps: int, seed: int = 0, p_end: float = 0.2, p_hole: float = 0.0) -> Recorded:
@@ -102,7 +101,7 @@ def play(buffer: ReplayBuffer, n_steps: int, seed: int = 0, p_end: float = 0.2, 
         reward, done = rng.normal(size=n_envs).astype(np.float32), rng.random(n_envs) < p_end
         timeout = done & (rng.random(n_envs) < 0.5)
         infos = [{"TimeLimit.truncated": bool(t)} for t in timeout]
-        steps.append(Recorded(obs, next_obs, action, reward, done, timeout, hole))
+        steps.append(Recorded(obs, next_obs, action, reward, done, timeout))
         buffer.add(copy.copy(obs), copy.copy(next_obs), action, reward, done, infos)
         other = batch_of(buffer.observation_space, n_envs)
         obs = each(np.copy, next_obs)
@@ -178,11 +177,21 @@ def test_round_trip(kind, n_envs, n_steps):
     assert_holds_the_same(copied, buffer)
 
 
-@pytest.mark.parametrize("name", ["box64", "discrete", "multi_discrete"])
-def test_round_trip_of_actions(name):
-    buffer, copied = (make("box", 10, 2, ACTION_SPACES[name]) for _ in range(2))
+@pytest.mark.parametrize(
+    "space",
+    [
+        *(ACTION_SPACES[name] for name in ("box64", "discrete", "multi_discrete")),
+        spaces.Box(-2, 2, (2, 3)),
+        spaces.MultiBinary(3),
+    ],
+    ids=str,
+)
+def test_round_trip_of_actions(space):
+    buffer, copied = (make("box", 10, 2, space) for _ in range(2))
     play(buffer, 14)
-    assert from_minari(to_minari(buffer, new_id()), copied) == 20
+    dataset = to_minari(buffer, new_id())
+    assert space.contains(dataset[0].actions[0]) and dataset[0].actions.dtype == space.dtype
+    assert from_minari(dataset, copied) == 20
     buffer.end_episodes()
     assert_holds_the_same(copied, buffer)
 
