@@ -13,6 +13,7 @@ from sb3_per.buffers import (
     PrioritizedReplayBufferSamples,
 )
 from sb3_per.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
+from sb3_per.demonstrations import from_minari, to_minari
 from sb3_per.monitor import PriorityMonitor
 from sb3_per.off_policy import PrioritizedOffPolicyMixin
 from sb3_per.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
@@ -42,5 +43,7 @@ __all__ = [
     "RankBased",
     "SumTree",
     "Uniform",
+    "from_minari",
     "latest_checkpoint",
+    "to_minari",
 ]

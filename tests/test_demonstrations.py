@@ -1,0 +1,725 @@
+"""Minari datasets: what a buffer holds comes out as episodes, and goes into a buffer as it was."""
+
+import copy
+import itertools
+import sys
+import warnings
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.policies import BasePolicy
+
+from sb3_per import (
+    PERSAC,
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    from_minari,
+    to_minari,
+)
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, assert_same_state, batch_of, fill, make_buffer
+
+minari = pytest.importorskip("minari")  # needs Python 3.11
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari")
+
+BOX, IMAGE = OBSERVATION_SPACES["box"], spaces.Box(0, 255, (4, 5, 3), np.uint8)
+DISCRETE = ACTION_SPACES["discrete"]
+GOALS = {name: spaces.Box(-1, 1, (2,), np.float32) for name in ("observation", "achieved_goal", "desired_goal")}
+
+# Neither symmetric nor powers of 2; a range that is exact, and a point.
+ODD_ACTIONS = spaces.Box(np.float32([-2.0, 0.1, -7.3]), np.float32([2.0, 0.7, 11.9]), dtype=np.float32)
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def datasets_folder(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("minari")
+        patch.setenv("MINARI_DATASETS_PATH", str(folder))
+        yield folder
+
+
+def new_id() -> str:
+    return f"test/data{next(_numbers)}-v0"
+
+
+def make(kind: str, n_rows: int, n_envs: int, action_space: spaces.Space = ACTION_SPACES["box"], **kwargs: Any) -> Any:
+    """An empty buffer; its kind is one of KINDS or an observation space of the other tests."""
+    common = {"device": "cpu", "n_envs": n_envs, **kwargs}
+    if kind == "her":
+        cls: Any = PrioritizedHerReplayBuffer
+        return cls(n_rows * n_envs, spaces.Dict(GOALS), action_space, env=None, n_sampled_goal=0, **common)
+    if kind == "optimized":
+        common |= {"optimize_memory_usage": True, "handle_timeout_termination": False}
+    if kind == "frames":
+        common |= {"frames": 2}
+    obs_space = OBSERVATION_SPACES[{"optimized": "box", "frames": "image"}.get(kind, kind)]
+    cls = PrioritizedDictReplayBuffer if isinstance(obs_space, spaces.Dict) else PrioritizedReplayBuffer
+    return cls(n_rows * n_envs, obs_space, action_space, **common)
+
+
+KINDS = ["her", "optimized", "frames", *OBSERVATION_SPACES]
+
+
+class Recorded(NamedTuple):
+    """Steps as they were added, each array of shape (n_steps, n_envs, ...)."""
+
+    obs: Any
+    next_obs: Any
+    action: np.ndarray
+    reward: np.ndarray
+    done: np.ndarray
+    timeout: np.ndarray
+
+
+def play(buffer: ReplayBuffer, n_steps: int, seed: int = 0, p_end: float = 0.2, p_hole: float = 0.0) -> Recorded:
+    """
+    Add random steps. Each observation is the next observation of the step before, but behind a hole, and, as in environments,
+    behind the end of an episode.
+    """
+    rng = np.random.default_rng(seed)
+    for space in (buffer.observation_space, buffer.action_space):
+        space.seed(seed)
+    n_envs = buffer.n_envs
+    obs, steps = batch_of(buffer.observation_space, n_envs), []
+    for _ in range(n_steps):
+        next_obs, hole = batch_of(buffer.observation_space, n_envs), rng.random(n_envs) < p_hole
+        if isinstance(buffer.action_space, spaces.Box):
+            action = rng.uniform(-1, 1, (n_envs, *buffer.action_space.shape)).astype(np.float32)
+        else:
+            action = batch_of(buffer.action_space, n_envs)
+        reward, done = rng.normal(size=n_envs).astype(np.float32), rng.random(n_envs) < p_end
+        timeout = done & (rng.random(n_envs) < 0.5)
+        infos = [{"TimeLimit.truncated": bool(t)} for t in timeout]
+        steps.append(Recorded(obs, next_obs, action, reward, done, timeout))
+        buffer.add(copy.copy(obs), copy.copy(next_obs), action, reward, done, infos)
+        other = batch_of(buffer.observation_space, n_envs)
+        obs = each(np.copy, next_obs)
+        each(lambda a, b, jumps=hole | done: a.__setitem__(jumps, b[jumps]), obs, other)
+    return Recorded(*(each(lambda *parts: np.stack(parts), *column) for column in zip(*steps, strict=True)))
+
+
+def each(function: Any, *obs: Any) -> Any:
+    """A function of arrays, also of dictionaries of them."""
+    if isinstance(obs[0], dict):
+        return {key: function(*(o[key] for o in obs)) for key in obs[0]}
+    return function(*obs)
+
+
+def at(obs: Any, index: Any) -> Any:
+    return each(lambda array: array[index], obs)
+
+
+def join(*obs: Any) -> Any:
+    return each(lambda *parts: np.concatenate(parts), *obs)
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(np.array_equal(a[key], b[key]) for key in a) if isinstance(a, dict) else np.array_equal(a, b)
+
+
+def held(buffer: Any, env_idx: int) -> dict[str, Any]:
+    """What a buffer holds of an environment, oldest first; a dictionary of arrays of shape (n, ...)."""
+    ids = buffer.transition_ids[:, env_idx]
+    rows = [row for row in np.argsort(ids) if ids[row] >= buffer._oldest_id]
+    leaves = np.array(rows, dtype=np.int64) * buffer.n_envs + env_idx
+    obs, next_obs = buffer._observations_at(leaves), buffer._next_observations_at(leaves)
+    parts = {"reward": buffer.rewards[rows, env_idx], "action": buffer.actions[rows, env_idx]}
+    for name, o in (("obs", obs), ("next_obs", next_obs)):
+        parts |= {f"{name} {key}": array for key, array in (o if isinstance(o, dict) else {"": o}).items()}
+    dones, timeouts = buffer.dones[rows, env_idx], buffer.timeouts[rows, env_idx]
+    return {**parts, "terminal": dones * (1 - timeouts), "last": dones}
+
+
+def assert_holds_the_same(buffer: Any, source: Any, atol_of_actions: float = 0.0) -> None:
+    """Both hold the same transitions, in the same order, to the bit where actions are not scaled."""
+    for env_idx in range(buffer.n_envs):
+        actual, expected = held(buffer, env_idx), held(source, env_idx)
+        for name in expected:
+            atol = atol_of_actions if name == "action" else 0.0
+            assert actual[name].dtype == expected[name].dtype
+            np.testing.assert_allclose(actual[name], expected[name], rtol=0, atol=atol, err_msg=name)
+
+
+# ---- there and back
+
+
+@pytest.mark.parametrize("n_steps", [7, 10, 37])
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:With optimize_memory_usage")
+def test_round_trip(kind, n_envs, n_steps):
+    """
+    For all kinds of storage, before and after laps: everything comes back to the bit, in the same order, to the same
+    environment; and only what runs has become a truncation.
+    """
+    buffer = make(kind, 10, n_envs)
+    play(buffer, n_steps, seed=n_steps)
+    before = copy.deepcopy(buffer)
+    dataset = to_minari(buffer, new_id())
+    assert_holds_the_same(buffer, before)
+    n_held = min(n_steps, 10) - (kind == "optimized" and n_steps >= 10)
+    assert dataset.total_steps == n_held * n_envs
+
+    copied = make(kind, 10, n_envs)
+    assert from_minari(dataset, copied) == n_held * n_envs
+    buffer.end_episodes()
+    assert_holds_the_same(copied, buffer)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        *(ACTION_SPACES[name] for name in ("box64", "discrete", "multi_discrete")),
+        spaces.Box(-2, 2, (2, 3)),
+        spaces.MultiBinary(3),
+    ],
+    ids=str,
+)
+def test_round_trip_of_actions(space):
+    buffer, copied = (make("box", 10, 2, space) for _ in range(2))
+    play(buffer, 14)
+    dataset = to_minari(buffer, new_id())
+    assert space.contains(dataset[0].actions[0]) and dataset[0].actions.dtype == space.dtype
+    assert from_minari(dataset, copied) == 20
+    buffer.end_episodes()
+    assert_holds_the_same(copied, buffer)
+
+
+def test_round_trip_of_scaled_actions():
+    """
+    An action is rounded to the float32 of the space, and scaled again to that of the buffer. Relative to half the range, the
+    first is half an ulp of the largest bound, here 2^-21 / 9.6; the second is half an ulp of 1, 2^-24; together 1.1e-7.
+    """
+    buffer, copied = (make("box", 10, 2, ODD_ACTIONS) for _ in range(2))
+    played = play(buffer, 10)
+    dataset = to_minari(buffer, new_id())
+    assert dataset.action_space == ODD_ACTIONS
+    actions = np.concatenate([episode.actions for episode in dataset])
+    scaled = np.concatenate([played.action[:, 0], played.action[:, 1]])
+    expected = BasePolicy.unscale_action(SimpleNamespace(action_space=ODD_ACTIONS), scaled.astype(np.float64))
+    np.testing.assert_allclose(actions, expected, rtol=0, atol=2e-6)
+    assert actions.dtype == np.float32 and (actions > 1).any()
+
+    from_minari(dataset, copied)
+    buffer.end_episodes()
+    assert_holds_the_same(copied, buffer, 1.1e-7)
+    again = BasePolicy.scale_action(SimpleNamespace(action_space=ODD_ACTIONS), actions.astype(np.float64))
+    np.testing.assert_allclose(np.concatenate([held(copied, i)["action"] for i in range(2)]), again, rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("bounds", [(-1, 1), (-2, 2), (0, 1)])
+def test_common_ranges_cost_no_bit(bounds):
+    space = spaces.Box(*bounds, (2,), np.float32)
+    buffer, copied = (make("box", 200, 1, space) for _ in range(2))
+    play(buffer, 200)
+    buffer.actions[:] = np.round(buffer.actions * 2**20) / 2**20  # bits that a sum with 1 does not push out
+    from_minari(to_minari(buffer, new_id()), copied)
+    np.testing.assert_array_equal(copied.actions, buffer.actions)
+
+
+def test_a_point_in_the_range_of_actions():
+    space = spaces.Box(np.float32([0.5, -1]), np.float32([0.5, 1]))
+    buffer, copied = (make("box", 5, 1, space) for _ in range(2))
+    play(buffer, 5)
+    dataset = to_minari(buffer, new_id())
+    assert (dataset[0].actions[:, 0] == 0.5).all()
+    from_minari(dataset, copied)
+    np.testing.assert_array_equal(copied.actions[:, 0, 0], 0.0)
+
+
+# ---- out
+
+
+@given(
+    seed=st.integers(0, 2**16),
+    n_envs=st.integers(1, 3),
+    n_steps=st.integers(1, 40),
+    n_steps_between=st.integers(0, 12),
+    p_hole=st.sampled_from([0.0, 0.2]),
+    kind=st.sampled_from(["box", "dict", "frames", "discrete"]),
+)
+@settings(max_examples=30)
+def test_episodes(seed, n_envs, n_steps, n_steps_between, p_hole, kind):
+    """They begin and end where it was played so, and contain what was played: laps, holes and a reset in between or not."""
+    buffer = make(kind, 12, n_envs)
+    if n_steps_between:
+        play(buffer, n_steps_between, seed + 1)
+        buffer.reset()
+    played = play(buffer, n_steps, seed, p_hole=p_hole)
+    episodes = list(to_minari(buffer, new_id()))
+
+    first = max(0, n_steps - 12)
+    for env_idx in range(n_envs):
+        start = first
+        for t in range(first, n_steps):
+            is_hole = t + 1 < n_steps and not same(at(played.next_obs, (t, env_idx)), at(played.obs, (t + 1, env_idx)))
+            if not (played.done[t, env_idx] or is_hole or t == n_steps - 1):
+                continue
+            episode, chosen = episodes.pop(0), slice(start, t + 1)
+            last = at(played.next_obs, (slice(t, t + 1), env_idx))
+            assert same(episode.observations, join(at(played.obs, (chosen, env_idx)), last))
+            np.testing.assert_array_equal(episode.rewards, played.reward[chosen, env_idx])
+            np.testing.assert_array_equal(episode.actions, played.action[chosen, env_idx])
+            is_terminated = played.done[t, env_idx] and not played.timeout[t, env_idx]
+            assert not episode.terminations[:-1].any() and not episode.truncations[:-1].any()
+            assert (episode.terminations[-1], episode.truncations[-1]) == (is_terminated, not is_terminated)
+            start = t + 1
+    assert not episodes
+
+
+def test_observations_that_are_nan_continue():
+    buffer = make("box", 10, 1)
+    nan = np.full((1, 3), np.nan, np.float32)
+    for _ in range(5):
+        buffer.add(nan, nan, np.zeros((1, 2)), np.zeros(1), np.zeros(1), [{}])
+    assert to_minari(buffer, new_id()).total_episodes == 1
+
+
+def test_long_episodes_are_compared_to_their_ends():
+    """More than are compared at a time: the one hole is found wherever it is."""
+    for hole in (0, 254, 255, 256, 257, 599):
+        buffer = make("discrete", 601, 1)
+        for t in range(601):
+            obs = np.array([t % 7])
+            buffer.add(obs, (obs + 1 + (t == hole)) % 7, np.zeros((1, 2)), np.zeros(1), np.zeros(1), [{}])
+        dataset = to_minari(buffer, new_id())
+        assert [len(episode.rewards) for episode in dataset] == [hole + 1, 600 - hole]
+
+
+def test_a_timeout_ends_an_episode_also_without_done():
+    buffer = make("box", 10, 1)
+    obs = np.zeros((1, 3))
+    for t in range(5):
+        buffer.add(obs, obs, np.zeros((1, 2)), np.zeros(1), np.zeros(1), [{"TimeLimit.truncated": t == 1}])
+    dataset = to_minari(buffer, new_id())
+    assert [(len(episode.rewards), episode.truncations[-1]) for episode in dataset] == [(2, True), (3, True)]
+
+
+def test_steps_that_came_past_add_are_exported():
+    buffer = make("box", 10, 1)
+    played = play(buffer, 3)
+    ReplayBuffer.add(buffer, *(np.zeros((1, n)) for n in (3, 3, 2)), np.ones(1), np.zeros(1), [{}])
+    rewards = np.concatenate([episode.rewards for episode in to_minari(buffer, new_id())])
+    assert rewards.tolist() == [*played.reward[:, 0], 1.0]
+
+
+def test_form_of_discrete_data():
+    buffer = make("discrete", 10, 1, DISCRETE)
+    play(buffer, 4, p_end=0.0)
+    episode = to_minari(buffer, new_id())[0]
+    assert episode.observations.shape == (5,) and episode.actions.shape == (4,)
+    assert buffer.observation_space.contains(episode.observations[0])
+
+
+def test_what_minari_is_told(datasets_folder):
+    buffer = make_buffer()
+    fill([buffer], 5)
+    name = new_id()
+    dataset = to_minari(buffer, name, author="Ada", description="Random steps", eval_env="Pendulum-v1")
+    metadata = dataset.storage.metadata
+    assert dataset.id == name and metadata["author"] == {"Ada"} and metadata["description"] == "Random steps"
+    assert dataset.recover_environment(eval_env=True).spec.id == "Pendulum-v1"
+    assert (datasets_folder / name).is_dir()
+    assert minari.load_dataset(name).total_steps == 5
+
+
+def test_a_failed_export_leaves_nothing(datasets_folder, monkeypatch):
+    buffer, name = make_buffer(), new_id()
+    with pytest.raises(ValueError, match="empty buffer"):
+        to_minari(buffer, name)
+    fill([buffer], 10)
+    with pytest.raises(gym.error.Error):
+        to_minari(buffer, name, eval_env="Nothing-v0")
+    with pytest.raises(ValueError, match="observation space"):
+        to_minari(buffer, name, observation_space=spaces.Box(-1, 1, (4,)))
+    with monkeypatch.context() as patch:
+        patch.setattr("sb3_per.demonstrations._episode", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            to_minari(buffer, name)
+    assert not (datasets_folder / name).exists()
+
+    assert to_minari(buffer, name).total_steps == 10
+    with pytest.raises(ValueError, match="already exists"):
+        to_minari(buffer, name)
+    assert minari.load_dataset(name).total_steps == 10
+
+
+def test_optimize_memory_usage_warns():
+    buffer = make("optimized", 10, 1)
+    fill([buffer], 5)
+    with pytest.warns(UserWarning, match="optimize_memory_usage"):
+        warnings.filterwarnings("ignore", module="minari")
+        to_minari(buffer, new_id())
+
+
+# ---- images
+
+
+def images(n: int, shape: tuple[int, ...] = (36, 40, 3)) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (n, *shape), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_channels(is_dict):
+    """Large enough to be JPEG for Minari: channels first inside, last outside if wanted, and no bit is lost."""
+    outside: Any = spaces.Box(0, 255, (36, 40, 3), np.uint8)
+    inside: Any = spaces.Box(0, 255, (3, 36, 40), np.uint8)
+    obs: Any = images(6)
+    transposed: Any = obs.transpose(0, 3, 1, 2)
+    if is_dict:
+        number = spaces.Discrete(9)
+        outside, inside = (spaces.Dict({"image": space, "number": number}) for space in (outside, inside))
+        obs, transposed = ({"image": array, "number": np.arange(6)} for array in (obs, transposed))
+    dataset = make_dataset(outside, [(obs, True)])
+
+    cls = PrioritizedDictReplayBuffer if is_dict else PrioritizedReplayBuffer
+    buffer = cls(5, inside, DISCRETE, device="cpu")
+    assert from_minari(dataset, buffer) == 5
+    for stored, start in ((buffer.observations, 0), (buffer.next_observations, 1)):
+        expected = at(transposed, slice(start, start + 5))
+        assert same(each(lambda a, b: a.reshape(b.shape), stored, expected), expected)
+
+    assert same(to_minari(buffer, new_id())[0].observations, transposed)
+    assert same(to_minari(buffer, new_id(), observation_space=outside)[0].observations, obs)
+
+
+def make_dataset(
+    obs_space: spaces.Space,
+    episodes: list[tuple[Any, bool | None]],
+    action_space: spaces.Space = DISCRETE,
+    actions: Any = None,
+    infos: Any = None,
+) -> Any:
+    """Episodes are observations and whether they end with a termination; ``None``: with no flag at all."""
+    from minari.data_collector import EpisodeBuffer
+
+    buffers, n_before = [], 0
+    for obs, is_terminated in episodes:
+        n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs) - 1
+        terminations, truncations = np.zeros((2, n), bool)
+        terminations[-1:], truncations[-1:] = is_terminated is True, is_terminated is False
+        acted = np.zeros(n, np.int64) if actions is None else actions[:n]
+        rewards = np.arange(n_before, n_before + n, dtype=np.float64)
+        buffers.append(
+            EpisodeBuffer(
+                observations=obs,
+                actions=acted,
+                rewards=rewards,
+                terminations=terminations,
+                truncations=truncations,
+                infos=infos,
+            )
+        )
+        n_before += n
+    return minari.create_dataset_from_buffers(
+        new_id(), buffers, observation_space=obs_space, action_space=action_space, jpeg_encoding=False
+    )
+
+
+# ---- in
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 9), st.sampled_from([True, False, None])), min_size=1, max_size=6),
+    n_envs=st.integers(1, 4),
+    kind=st.sampled_from(["box", "her"]),
+)
+@settings(max_examples=30)
+def test_import(lengths, n_envs, kind):
+    """
+    Nothing is lost but the first few, in fewer numbers than there are environments; the order stays; a termination is one and
+    nothing else is; each environment ends with the end of an episode; and no more episodes than needed are cut.
+    """
+    n_total = sum(length for length, _ in lengths)
+    n_steps, n_left_out = divmod(n_total, n_envs)
+    buffer = make(kind, max(n_steps, 1) + 1, n_envs, DISCRETE)
+    space, rng = buffer.observation_space, np.random.default_rng(0)
+    space.seed(0)
+    episodes = []
+    for length, is_terminated in lengths:
+        obs = [space.sample() for _ in range(length + 1)]
+        episodes.append((each(lambda *parts: np.stack(parts), *obs), is_terminated))
+    dataset = make_dataset(space, episodes, actions=rng.integers(0, 3, 9))
+    if n_steps == 0:
+        with pytest.raises(ValueError, match=f"{n_total} transitions"):
+            from_minari(dataset, buffer)
+        return
+    assert from_minari(dataset, buffer) == n_steps * n_envs
+
+    parts = [held(buffer, env_idx) for env_idx in range(n_envs)]
+    together = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    np.testing.assert_array_equal(together["reward"], np.arange(n_left_out, n_total))
+    np.testing.assert_array_equal(together["action"].ravel(), np.concatenate([e.actions for e in dataset])[n_left_out:])
+    for name, kept in (("obs", slice(None, -1)), ("next_obs", slice(1, None))):
+        expected = at(join(*(at(obs, kept) for obs, _ in episodes)), slice(n_left_out, None))
+        for key, array in (expected if kind == "her" else {"": expected}).items():
+            np.testing.assert_array_equal(together[f"{name} {key}"], array)
+    terminal = np.concatenate([[False] * (length - 1) + [is_terminated is True] for length, is_terminated in lengths])
+    np.testing.assert_array_equal(together["terminal"], terminal[n_left_out:])
+    last = np.concatenate([[False] * (length - 1) + [True] for length, _ in lengths])[n_left_out:].reshape(n_envs, n_steps)
+    last[:, -1] = True
+    np.testing.assert_array_equal(together["last"], last.ravel())
+    if kind == "her":
+        assert (buffer.ep_length > 0).sum() == n_steps * n_envs
+
+
+def chain(*ends: bool | None, length: int = 4) -> Any:
+    """Episodes of this length; their observations are numbers that count on, and those of different episodes differ."""
+    space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    episodes = [(np.arange(length + 1, dtype=np.float32)[:, None] + 100 * i, end) for i, end in enumerate(ends)]
+    return make_dataset(space, episodes), space
+
+
+def test_truncations_bootstrap_and_terminations_do_not():
+    """As the critic sees it, also behind windows of several steps, none of which goes over a seam."""
+    dataset, space = chain(True, False, None)
+    buffer = PrioritizedReplayBuffer(30, space, DISCRETE, device="cpu", n_steps=3, gamma=1.0)
+    from_minari(dataset, buffer)
+    samples = buffer.sample(400)
+    obs, next_obs = (tensor.numpy().ravel() for tensor in (samples.observations, samples.next_observations))
+    np.testing.assert_array_equal(next_obs, np.minimum(obs + 3, obs // 100 * 100 + 4))
+    np.testing.assert_array_equal(samples.dones.numpy().ravel(), next_obs == 4)
+    assert (next_obs == 104).any() and (next_obs == 204).any()
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_own_steps_are_not_continued(n_envs):
+    """Neither by those of the dataset nor the other way round."""
+    dataset, space = chain(False, None, length=5)
+    buffer = PrioritizedReplayBuffer(60, space, DISCRETE, device="cpu", n_envs=n_envs, n_steps=4, gamma=1.0)
+
+    def run(start: int) -> None:
+        for t in range(start, start + 6):
+            obs = np.full((n_envs, 1), t)
+            buffer.add(obs, obs + 1, np.zeros((n_envs, 1)), np.zeros(n_envs), np.zeros(n_envs), [{}] * n_envs)
+
+    run(1000)
+    from_minari(dataset, buffer)
+    run(2000)
+    samples = buffer.sample(600)
+    obs, next_obs = (tensor.numpy().ravel() for tensor in (samples.observations, samples.next_observations))
+    last = np.select([obs < 100, obs < 200, obs < 2000], [5, 105, 1006], 2006)
+    np.testing.assert_array_equal(next_obs, np.minimum(obs + 4, last))
+    assert not samples.dones.numpy().any()
+    assert len(np.unique(obs)) == 6 + 10 + 6
+
+
+def test_own_episodes_with_hindsight_are_not_continued():
+    source, buffer = make("her", 20, 2), make("her", 40, 2)
+    play(source, 9, p_end=0.1)
+    play(buffer, 3, p_end=0.0)
+    assert from_minari(to_minari(source, new_id()), buffer) == 18
+    assert (buffer.ep_length[:3] == 3).all() and (buffer.ep_length[3:12] > 0).all()
+    play(buffer, 4, p_end=0.0)
+    assert (buffer.ep_start[12:16] == 12).all() and (buffer.ep_length[12:] == 0).all()
+
+
+def test_infos():
+    """What all steps have comes back; what has no place in arrays, or only some have, does not."""
+    source, buffer = (make("her", 10, 2, DISCRETE, copy_info_dict=True) for _ in range(2))
+    space = source.observation_space
+    for t in range(6):
+        infos = [
+            {"x": t + 10 * i, "inner": {"pos": np.array([t, i])}, "name": "a", "TimeLimit.truncated": t == 2, "a/b": 1}
+            | ({"some": 1} if t % 2 else {"ragged": np.zeros(t)})
+            for i in range(2)
+        ]
+        source.add(batch_of(space, 2), batch_of(space, 2), np.zeros((2, 1)), np.zeros(2), np.full(2, t == 2), infos)
+    source.next_observations = {
+        key: np.concatenate([source.observations[key][1:], array[-1:]]) for key, array in source.next_observations.items()
+    }
+    dataset = to_minari(source, new_id())
+    assert dataset[0].infos["x"].tolist() == [0, 0, 1, 2]
+    from_minari(dataset, buffer)
+    for t in range(6):
+        for i in range(2):
+            info = buffer.infos[t, i]
+            assert info["x"] == t + 10 * i and info["inner"]["pos"].tolist() == [t, i]
+            assert info["TimeLimit.truncated"] == (t in (2, 5))
+            assert info.keys() == {"x", "inner", "TimeLimit.truncated"}
+    plain = make("her", 10, 2, DISCRETE)
+    from_minari(dataset, plain)
+    assert to_minari(plain, new_id())[0].infos is None
+
+
+@pytest.mark.parametrize("n_infos", [3, 4])
+def test_infos_with_and_without_that_of_the_reset(n_infos):
+    space = spaces.Dict(GOALS)
+    obs = {key: np.zeros((4, 2), np.float32) for key in GOALS}
+    buffer = make("her", 10, 1, DISCRETE, copy_info_dict=True)
+    from_minari(make_dataset(space, [(obs, True)], infos={"x": np.arange(n_infos)}), buffer)
+    assert [info["x"] for info in buffer.infos[:3, 0]] == [n_infos - 3, n_infos - 2, n_infos - 1]
+
+
+def test_an_episode_that_contradicts_its_metadata():
+    """What came before it stays, and ends as a truncation."""
+    space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    dataset = make_dataset(space, [(np.zeros((n + 1, 1), np.float32), True) for n in (5, 2, 4)])
+    dataset.storage.update_episode_metadata([{"total_steps": 3}], [2])
+    buffer = PrioritizedReplayBuffer(30, space, DISCRETE, device="cpu", n_envs=2)
+    with pytest.raises(ValueError, match=r"Episode 2 of .* has 4 rewards, and 3 steps"):
+        from_minari(dataset, buffer)
+    assert buffer.size() == 2
+    np.testing.assert_array_equal(buffer.dones[:2], [[0, 0], [1, 1]])
+    np.testing.assert_array_equal(buffer.timeouts[:2], [[0, 0], [1, 0]])
+
+
+def test_stacks_share_their_frames():
+    """Stacks that come in through a dataset need as little memory as those of an environment."""
+    space = spaces.Box(0, 255, (4, 6, 6), np.uint8)
+    buffer, copied = (PrioritizedReplayBuffer(60, space, DISCRETE, device="cpu", n_envs=2, frames=4) for _ in range(2))
+    frames = images(49, (2, 6, 6))
+    for t in range(45):
+        obs, next_obs = (frames[start : start + 4].swapaxes(0, 1) for start in (t, t + 1))
+        buffer.add(obs, next_obs, np.zeros((2, 1)), np.zeros(2), np.full(2, t == 40), [{}, {}])
+    from_minari(to_minari(buffer, new_id()), copied)
+    buffer.end_episodes()
+    assert_holds_the_same(copied, buffer)
+    assert copied.frames_per_transition == buffer.frames_per_transition < 1.2
+
+
+def test_a_selection_of_episodes():
+    dataset, space = chain(True, False, True)
+    buffer = PrioritizedReplayBuffer(30, space, DISCRETE, device="cpu")
+    assert from_minari(dataset.filter_episodes(lambda episode: bool(episode.terminations[-1])), buffer) == 8
+    assert buffer.observations[:8].ravel().tolist() == [0, 1, 2, 3, 200, 201, 202, 203]
+
+
+def test_by_name():
+    dataset, space = chain(True)
+    buffer = PrioritizedReplayBuffer(30, space, DISCRETE, device="cpu")
+    assert from_minari(dataset.id, buffer) == 4
+    with pytest.raises(FileNotFoundError, match="test/nothing-v0"):
+        from_minari("test/nothing-v0", buffer)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (BOX, spaces.Box(-1, 1, (4,))),
+        (BOX, spaces.Box(-1, 1, (3,), np.float64)),
+        (BOX, spaces.Box(-1, 2, (3,))),
+        (BOX, spaces.Discrete(3)),
+        (spaces.Discrete(3), spaces.Discrete(4)),
+        (IMAGE, spaces.Box(0, 255, (3, 5, 4), np.uint8)),
+        (IMAGE, spaces.Box(0, 1, (3, 4, 5), np.uint8)),
+        (spaces.Dict({"a": BOX, "b": BOX}), spaces.Dict({"a": BOX})),
+        (spaces.Dict({"a": BOX}), spaces.Dict({"a": BOX, "b": BOX})),
+        (spaces.Dict({"a": BOX}), spaces.Dict({"b": BOX})),
+        (spaces.Dict({"a": BOX}), BOX),
+        (BOX, spaces.Dict({"a": BOX})),
+    ],
+)
+def test_other_observations_are_refused(theirs, ours):
+    obs = each(np.asarray, batch_of(theirs, 3))
+    dataset = make_dataset(theirs, [(obs, True)])
+    cls = PrioritizedDictReplayBuffer if isinstance(ours, spaces.Dict) else PrioritizedReplayBuffer
+    assert_refused(dataset, cls(10, ours, DISCRETE, device="cpu"), ValueError, theirs, ours)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (spaces.Discrete(3), spaces.Discrete(4)),
+        (ODD_ACTIONS, spaces.Box(-1, 1, (3,))),
+        (ODD_ACTIONS, spaces.Discrete(3)),
+    ],
+)
+def test_other_actions_are_refused(theirs, ours):
+    dataset = make_dataset(BOX, [(batch_of(BOX, 3), True)], theirs, batch_of(theirs, 2))
+    assert_refused(dataset, PrioritizedReplayBuffer(10, BOX, ours, device="cpu"), ValueError, theirs, ours)
+
+
+@pytest.mark.parametrize("space", [spaces.Box(-np.inf, 1, (2,)), spaces.Box(0, 5, (2,), np.int64)])
+def test_actions_without_a_range_are_refused(space):
+    dataset = make_dataset(BOX, [(batch_of(BOX, 3), True)], space, batch_of(space, 2))
+    buffer = PrioritizedReplayBuffer(10, BOX, space, device="cpu")
+    assert_refused(dataset, buffer, ValueError, "finite bounds")
+    play(buffer, 3) if space.dtype.kind == "i" else fill([buffer], 3)
+    with pytest.raises(ValueError, match="finite bounds"):
+        to_minari(buffer, new_id())
+
+
+@pytest.mark.parametrize("n_envs", [1, 5])
+def test_more_than_there_is_room_for_is_refused(n_envs):
+    dataset = make_dataset(BOX, [(batch_of(BOX, 25), True)])  # 24 transitions: with 5 environments, 4 left out
+    for n_rows, kind in ((20 // n_envs + 3, "box"), (24 // n_envs - 1, "box"), (24 // n_envs, "optimized")):
+        buffer = make(kind, n_rows, n_envs, DISCRETE)
+        if n_rows * n_envs > 24:
+            assert from_minari(dataset, buffer) == 24 // n_envs * n_envs
+        elif n_rows < 24 // n_envs or kind == "optimized":
+            assert_refused(dataset, buffer, ValueError, "24 transitions")
+    buffer = make("box", 24 // n_envs, n_envs, DISCRETE)
+    assert from_minari(dataset, buffer) == 24 // n_envs * n_envs
+
+
+def test_an_empty_dataset_is_refused():
+    assert_refused(make_dataset(BOX, []), make("box", 5, 1, DISCRETE), ValueError, "0 transitions")
+
+
+def test_other_buffers_are_refused():
+    dataset, buffer = make_dataset(BOX, [(batch_of(BOX, 3), True)]), ReplayBuffer(10, BOX, DISCRETE, device="cpu")
+    with pytest.raises(TypeError, match="from_replay_buffer"):
+        from_minari(dataset, buffer)
+    with pytest.raises(TypeError, match="from_replay_buffer"):
+        to_minari(buffer, new_id())
+
+
+def assert_refused(dataset: Any, buffer: Any, error: type[Exception], *named: Any) -> None:
+    """The error names these, and the buffer stays what it was, also where its episode runs."""
+    if buffer.action_space == DISCRETE:
+        play(buffer, 2, p_end=0.0)
+    before = copy.deepcopy(buffer)
+    with pytest.raises(error) as caught:
+        from_minari(dataset, buffer)
+    for name in named:
+        assert str(name) in str(caught.value)
+    assert_same_state(buffer, before)
+
+
+def test_without_minari(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minari", None)
+    for call in (lambda: to_minari(make_buffer(), "a-v0"), lambda: from_minari("a-v0", make_buffer())):
+        with pytest.raises(ImportError, match=r"pip install 'sb3_per\[minari\]'"):
+            call()
+
+
+# ---- with an algorithm
+
+
+def test_what_an_algorithm_played_is_what_the_environment_saw():
+    """The environment, set back to each observation, answers to the action of the dataset with the next one and the reward."""
+    model = PERSAC("MlpPolicy", make_vec_env("Pendulum-v1", n_envs=2, seed=1), buffer_size=700, learning_starts=10_000, seed=1)
+    model.learn(600)
+    dataset = to_minari(model.replay_buffer, new_id(), env="Pendulum-v1")
+    assert [len(episode.rewards) for episode in dataset] == [200, 100, 200, 100]
+    assert not any(episode.terminations.any() for episode in dataset)
+    env = dataset.recover_environment()
+    env.reset()
+    for episode in dataset:
+        for t in (0, 50, 98):
+            cos, sin, velocity = episode.observations[t].astype(np.float64)
+            env.unwrapped.state = np.array([np.arctan2(sin, cos), velocity])
+            obs, reward, *_ = env.step(episode.actions[t])
+            np.testing.assert_allclose(obs, episode.observations[t + 1], atol=1e-5)
+            assert reward == pytest.approx(episode.rewards[t], abs=1e-4)
+        assert np.abs(episode.actions).max() > 1.5
+
+    student = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=1000, learning_starts=10, seed=1)
+    assert from_minari(dataset, student.replay_buffer) == 600
+    student.learn(20)
+    assert student.replay_buffer.size() == 620
