@@ -15,8 +15,8 @@ from sb3_per.files.atomic import TEMPORARY, write_file
 from sb3_per.files.buffer_files import SUFFIX, save_buffer
 from sb3_per.files.generations import Directory, num_timesteps_of
 
-# Behind the prefix, in the name of a buffer.
-_BUFFER = f"_replay_buffer{SUFFIX}"
+#: behind the prefix, in the name of a buffer
+BUFFER = f"_replay_buffer{SUFFIX}"
 
 
 class BufferCheckpointCallback(CheckpointCallback):
@@ -73,7 +73,7 @@ class BufferCheckpointCallback(CheckpointCallback):
             self._write("VecNormalize", path, lambda path: write_file(path, lambda file: pickle.dump(normalize, file)))
         buffer = getattr(self.model, "replay_buffer", None)
         if self.save_replay_buffer and buffer is not None:
-            path = Path(self.save_path) / (self.name_prefix + _BUFFER)
+            path = Path(self.save_path) / (self.name_prefix + BUFFER)
             self._write("replay buffer", path, lambda path: save_buffer(buffer, path, self.num_timesteps, keep=self.keep))
 
     def _write(self, what: str, path: Any, write: Any) -> None:
@@ -92,15 +92,27 @@ def latest_checkpoint(folder: str | Path) -> tuple[Path, Path] | None:
     """
     folder = Path(folder)
     pairs: list[tuple[int, Path, Path]] = []
-    for path in folder.glob(f"*{_BUFFER}"):
+    for path in folder.glob(f"*{BUFFER}"):
         directory = Directory(path.absolute())
         whole = [name for name in directory.manifests() if directory.is_whole(name)]
         for name in whole:
             steps = num_timesteps_of(name)
-            model = folder / f"{path.name.removesuffix(_BUFFER)}_{steps}_steps.zip"
+            model = folder / f"{path.name.removesuffix(BUFFER)}_{steps}_steps.zip"
             pairs.append((steps, model, path if name == whole[0] else path / name))
     pairs.sort(key=lambda pair: pair[0], reverse=True)
     return next(((model, path) for _, model, path in pairs if _is_whole_zip(model)), None)
+
+
+def manifest_of(path: Path, num_timesteps: int) -> Path | None:
+    """
+    :param path: directory of a buffer
+    :param num_timesteps: of a model
+    :return: a path for ``load_replay_buffer``: the directory if its newest generation is of that moment, the manifest of an
+        older one that is, or ``None``; not whether it is whole
+    """
+    names = Directory(path.absolute()).manifests()
+    fitting = [name for name in names if num_timesteps_of(name) == num_timesteps]
+    return None if not fitting else path if fitting[0] == names[0] else path / fitting[0]
 
 
 def _is_whole_zip(path: Path) -> bool:

@@ -199,7 +199,8 @@ class Directory:
         :raises DamagedFileError: if one of them is not what was written
         """
         for part in parts:
-            if self._signature(part.name) != self.known.get(part.name):
+            signature = self._signature(part.name)
+            if signature is None or signature != self.known.get(part.name):
                 self.known.pop(part.name, None)
                 part.check(self.path)
                 self.note(part.name)

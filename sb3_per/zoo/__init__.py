@@ -4,7 +4,8 @@ RL Zoo with the prioritized algorithms: registers them, and hands over to the Zo
     python -m sb3_per.zoo train --algo per_sac --env Pendulum-v1
     python -m sb3_per.zoo enjoy --algo per_sac --env Pendulum-v1 -f logs/
 
-Every option is the Zoo's. It knows nothing of training; the extra ``zoo`` of this package installs what it needs.
+Every option is the Zoo's, but for ``train --resume``: it goes on with a run that was killed, see :mod:`sb3_per.zoo.runs`. It
+knows nothing of training; the extra ``zoo`` of this package installs what it needs.
 """
 
 import argparse
@@ -96,8 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = arguments[1:]
 
     register()
+    resume = script == "train" and "--resume" in options
     if script == "train":
-        options = _with_config(options)
+        options = _with_config([option for option in options if option != "--resume"])
     command_line, sys.argv = sys.argv, [f"{parser.prog} {script}", *options]
     from rl_zoo3.utils import ALGOS
 
@@ -107,11 +109,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         module, function = SCRIPTS[script]
         if function is None:
             runpy.run_module(module, run_name="__main__")
+        elif script == "train":
+            _train(resume)
         else:
             getattr(importlib.import_module(module), function)()
     finally:
         sys.argv = command_line
         ALGOS.update(ALGORITHMS)
+
+
+def _train(resume: bool) -> None:
+    """
+    The Zoo's script, with our manager in place of its own.
+
+    :param resume: go on with the newest run
+    """
+    from rl_zoo3 import train
+
+    from sb3_per.zoo.runs import RunManager
+
+    names = vars(train)
+    managers = {"ExperimentManager": names["ExperimentManager"]}
+    names["ExperimentManager"] = functools.partial(RunManager, resume=resume)
+    try:
+        train.train()
+    finally:
+        names.update(managers)
 
 
 def _with_config(options: list[str]) -> list[str]:
