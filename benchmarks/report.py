@@ -2,7 +2,7 @@
 What the runs of `learning.py` say: tables and figures with intervals, by rliable (Agarwal et al. 2021, arXiv 2108.13264).
 
     python benchmarks/report.py                # every suite that has runs, into docs/evidence
-    python benchmarks/report.py --only pairs   # the suites whose name contains this
+    python benchmarks/report.py --only pairs   # this suite, or those whose name contains this
 
 - score of a run: mean of its last evaluations, a fifth of them
 - IQM: mean of the middle half of the runs; the interval holds 95% of 2,000 stratified bootstrap samples of the runs
@@ -13,10 +13,23 @@ What the runs of `learning.py` say: tables and figures with intervals, by rliabl
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from campaign import read
-from learning import OUT, SUITES, Suite, evaluation_steps, fingerprint, named_at, variants_in
+from learning import (
+    OUT,
+    SUITES,
+    Suite,
+    arm_of,
+    evaluation_steps,
+    fingerprint,
+    named_at,
+    seeds_of,
+    suites_named,
+    variants_in,
+)
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rliable import library, metrics, plot_utils
 from seaborn import color_palette
@@ -45,7 +58,7 @@ def load(suite: Suite, rows: list[dict[str, str]]) -> Scores:
         if row["variant"] in suite.variants and row["settings"] == fingerprint(suite, row["variant"])
     }
     asked = [(environment, variant) for environment in suite.environments for variant in variants_in(suite, environment)]
-    seeds = [seed for seed in range(suite.seeds) if all((*pair, seed) in runs for pair in asked)]
+    seeds = [seed for seed in seeds_of(suite) if all((*pair, seed) in runs for pair in asked)]
     nothing = [np.nan] * len(columns)
     return {
         v: np.array([[runs.get((e, v, seed), nothing) for e in suite.environments] for seed in seeds]) for v in suite.variants
@@ -251,52 +264,81 @@ def at_best_rates(scores: dict[str, np.ndarray]) -> tuple[dict[str, int], Scores
     return best, {arm: by_rate[best[arm], 1::2] for arm, by_rate in scores.items()}
 
 
+def by_rate(suite: Suite, curves: Scores, environment: str) -> dict[str, np.ndarray]:
+    """
+    :param suite: at several learning rates
+    :param curves: of its runs
+    :param environment: one of its
+    :return: by arm, scores of the runs there, more is better, shape (rates, runs, 1)
+    """
+    scores = in_one(suite, score_of(suite, curves), environment)
+    arms = dict.fromkeys(map(arm_of, scores))
+    return {arm: np.stack([scores[named_at(arm, rate)] for rate in suite.rates]) for arm in arms}
+
+
+def mean_over_rates(scores: dict[str, np.ndarray]) -> Scores:
+    """What a user gets who changes one word, whatever the learning rate; scores as of :func:`by_rate`."""
+    return {arm: values.mean(axis=0) for arm, values in scores.items()}
+
+
 def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
     """Every arm at several learning rates: which rate suits it, what it reaches there, and what it reaches on average."""
-    by_name = score_of(suite, curves)
-    arms = list(dict.fromkeys(name.rsplit(" @ ", 1)[0] for name in by_name))
-    scores = {arm: np.stack([by_name[named_at(arm, rate)] for rate in suite.rates]) for arm in arms}
-    sign = -1 if suite.solved is not None else 1
     what = {True: "steps until solved, less is better", False: suite.score}[suite.solved is not None]
-    digits = digits_for(by_name)
-    best, at_best = at_best_rates(scores)
-    means = {arm: values.mean(axis=0) for arm, values in scores.items()}
-    stock = arms[0]
-
-    lines = [
-        f"Endpoint, written down before the runs: {suite.endpoint}",
-        "",
-        f"By factor of the learning rate, {what}, IQM:",
-        "",
-    ]
-    columns = [iqm({arm: sign * values[i] for arm, values in scores.items()}) for i in range(len(suite.rates))]
-    rows = [[arm, *(cell(column, arm, digits) for column in columns)] for arm in arms]
-    lines += table(["arm", *(f"{rate:.3g}" for rate in suite.rates)], rows)
-    lines += ["At its own best rate, chosen on the even seeds and measured on the odd ones; and its mean over the rates:", ""]
-    summaries = [(iqm({a: sign * v for a, v in each.items()}), improvement(each)) for each in (at_best, means)]
-    rows = []
-    for arm in arms:
-        cells = [text for middle, better in summaries for text in (cell(middle, arm, digits), cell(better, arm, 2))]
-        rows.append([arm, f"{suite.rates[best[arm]]:.3g}", *cells])
-    improves = f"probability of improvement on {stock}"
-    lines += table(["arm", "best", f"{what}, at it", improves, "mean over the rates", improves], rows)
-    draw_rates([middle for middle, _ in summaries], arms, what, path)
+    lines = [f"Endpoint, written down before the runs: {suite.endpoint}", ""]
+    panels = {}
+    for environment in suite.environments:
+        of_this, panels[environment] = rates_in_one(suite, by_rate(suite, curves, environment), what)
+        lines += ([f"{environment}:", ""] if len(suite.environments) > 1 else []) + of_this
+    draw_rates(panels, what, path)
     return lines
 
 
-def draw_rates(panels: list[Estimates], arms: list[str], what: str, path: Path) -> None:
-    """Figures and intervals of all arms, side by side with those of the first."""
-    figure = Figure(figsize=(10, 1.2 + 0.32 * len(arms)), layout="constrained")
+def rates_in_one(suite: Suite, scores: dict[str, np.ndarray], what: str) -> tuple[list[str], list[Estimates]]:
+    """
+    :param suite: at several learning rates
+    :param scores: in one of its environments, as of :func:`by_rate`
+    :param what: they are
+    :return: tables; and figures with intervals of each arm at its own best rate, and of its mean over the rates
+    """
+    sign = -1 if suite.solved is not None else 1
+    digits = digits_for(scores)
+    best, at_best = at_best_rates(scores)
+    lines = [f"By factor of the learning rate, {what}, IQM:", ""]
+    columns = [iqm({arm: sign * values[i] for arm, values in scores.items()}) for i in range(len(suite.rates))]
+    rows = [[arm, *(cell(column, arm, digits) for column in columns)] for arm in scores]
+    lines += table(["arm", *(f"{rate:.3g}" for rate in suite.rates)], rows)
+    lines += ["At its own best rate, chosen on the even seeds and measured on the odd ones; and its mean over the rates:", ""]
+    means = mean_over_rates(scores)
+    summaries = [(iqm({a: sign * v for a, v in each.items()}), improvement(each)) for each in (at_best, means)]
+    rows = []
+    for arm in scores:
+        cells = [text for middle, better in summaries for text in (cell(middle, arm, digits), cell(better, arm, 2))]
+        rows.append([arm, f"{suite.rates[best[arm]]:.3g}", *cells])
+    improves = f"probability of improvement on {next(iter(scores))}"
+    lines += table(["arm", "best", f"{what}, at it", improves, "mean over the rates", improves], rows)
+    return lines, [middle for middle, _ in summaries]
+
+
+def draw_rates(panels: dict[str, list[Estimates]], what: str, path: Path) -> None:
+    """Figures and intervals of all arms, side by side with those of the first; a row for each environment."""
+    n_arms = len(next(iter(panels.values()))[0])
+    figure = Figure(figsize=(10, (1.2 + 0.32 * n_arms) * len(panels)), layout="constrained")
     titles = ("at its own best learning rate", "mean over the learning rates")
-    for axes, title, estimates in zip(figure.subplots(1, 2, sharey=True), titles, panels, strict=True):
-        values, low, high = np.array([estimates[arm][:, 0] for arm in arms]).T
-        places = -np.arange(len(arms))
-        axes.errorbar(values, places, xerr=[values - low, high - values], fmt="o", capsize=3, color="C0")
-        axes.axvspan(low[0], high[0], color="grey", alpha=0.2)
-        axes.set_yticks(places, arms)
-        axes.set(title=title, xlabel=what)
-        axes.grid(alpha=0.3)
+    rows = figure.subplots(len(panels), 2, sharey=True, squeeze=False)
+    for row, (environment, estimates_of) in zip(rows, panels.items(), strict=True):
+        for axes, title, estimates in zip(row, titles, estimates_of, strict=True):
+            errorbars(axes, estimates, -np.arange(float(n_arms)))
+            axes.axvspan(*next(iter(estimates.values()))[1:, 0], color="grey", alpha=0.2)
+            axes.set_yticks(-np.arange(n_arms), list(estimates))
+            axes.set(title=title if len(panels) == 1 else f"{environment}, {title}", xlabel=what)
     figure.savefig(path, dpi=120)
+
+
+def errorbars(axes: Axes, estimates: Estimates, places: np.ndarray, **style: Any) -> None:
+    """Figures and intervals, lying, one above the other."""
+    values, low, high = np.array([each[:, 0] for each in estimates.values()]).T
+    axes.errorbar(values, places, xerr=[values - low, high - values], fmt="o", capsize=3, **{"color": "C0", **style})
+    axes.grid(alpha=0.3)
 
 
 def write(name: str, suite: Suite, out: Path) -> None:
@@ -318,12 +360,11 @@ def write(name: str, suite: Suite, out: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Write the reports of the suites that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help=f"suites whose name contains this: {', '.join(SUITES)}")
+    parser.add_argument("--only", default="", help=f"a suite, or a part of several names: {', '.join(SUITES)}")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files, and of the reports")
     args = parser.parse_args(arguments)
-    for name, suite in SUITES.items():
-        if args.only in name:
-            write(name, suite, args.out)
+    for name, suite in suites_named(args.only).items():
+        write(name, suite, args.out)
 
 
 if __name__ == "__main__":
