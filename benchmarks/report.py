@@ -2,12 +2,13 @@
 What the runs of `learning.py` say: tables and figures with intervals, by rliable (Agarwal et al. 2021, arXiv 2108.13264).
 
     python benchmarks/report.py                # every suite that has runs, into docs/evidence
-    python benchmarks/report.py --only pairs   # this suite, or those whose name contains this
+    python benchmarks/report.py --only pairs   # this suite, or those whose name contains this; and the summary of all
 
 - score of a run: mean of its last evaluations, a fifth of them
 - IQM: mean of the middle half of the runs; the interval holds 95% of 2,000 stratified bootstrap samples of the runs
 - probability of improvement: that a run of this variant scores higher than one of the first variant, in the same environment
 - suites at several learning rates: see :func:`report_rates`
+- all complete suites together: see :func:`summarise`
 """
 
 import argparse
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 from campaign import read
 from learning import (
+    CANDIDATE,
+    NO_WEIGHTS,
     OUT,
     SUITES,
     Suite,
@@ -34,9 +37,19 @@ from matplotlib.figure import Figure
 from rliable import library, metrics, plot_utils
 from seaborn import color_palette
 
+from sb3_per.schemes import DEFAULT_EPSILON
+
 SAMPLES = 2_000
 # Of the final return, which has to be reached.
 CONVERGED = 0.95
+
+# What the summary of all suites shows, by the settings of the buffer: what there was before, and what bits-rates was won by.
+SUMMED_UP: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "LAP": dict(scheme="lap"),
+    "candidate": CANDIDATE,
+    "no weights": NO_WEIGHTS,
+}
 
 # By variant: shape (runs, environments) or, for curves, (runs, environments, evaluations).
 Scores = dict[str, np.ndarray]
@@ -341,6 +354,79 @@ def errorbars(axes: Axes, estimates: Estimates, places: np.ndarray, **style: Any
     axes.grid(alpha=0.3)
 
 
+# ---- all suites together
+
+
+def kind_of(suite: Suite, name: str) -> str | None:
+    """
+    :param suite: with this variant
+    :param name: of the variant
+    :return: which of the settings that are summed up it has; None if it has others, changes anything else, or is stock. LAP is
+        LAP at whatever alpha and kappa suit a task
+    """
+    variant = suite.variants[name]
+    rest = {key: value for key, value in variant.settings.items() if key != "learning_rate" or len(suite.rates) == 1}
+    settings = rest.pop("replay_buffer_kwargs", {})
+    if rest or not variant.algorithm.startswith("PER"):
+        return None
+    if settings.get("scheme") == "lap" and settings.keys() <= {"scheme", "alpha", "kappa"}:
+        return "LAP"
+    default = dict(epsilon=DEFAULT_EPSILON)
+    return next((kind for kind, those in SUMMED_UP.items() if {**default, **settings} == {**default, **those}), None)
+
+
+def summarise(out: Path) -> dict[str, tuple[str, Estimates]]:
+    """
+    :param out: folder of the CSV files
+    :return: by task: the suite, and of each setting that is summed up and ran there the probability to be better than stock;
+        at several learning rates, that of the mean over them. Of several complete suites with a task, the last.
+    """
+    found: dict[str, tuple[str, Estimates]] = {}
+    for name, suite in SUITES.items():
+        curves = load(suite, read(out / f"{name}.csv"))
+        if any(len(values) < suite.seeds for values in curves.values()):
+            continue  # not complete
+        for environment in suite.environments:
+            if len(suite.rates) > 1:
+                better = improvement(mean_over_rates(by_rate(suite, curves, environment)))
+            else:
+                better = improvement(in_one(suite, score_of(suite, curves), environment))
+            kinds = {kind_of(suite, v): arm_of(v) for v in variants_in(suite, environment)}
+            there = {kind: better[kinds[kind]] for kind in SUMMED_UP if kind in kinds}
+            task = f"{environment.removeprefix('MinAtar/')}, {suite.steps:,} steps"
+            found.pop(task, None)
+            found[task] = (name, there)
+    return found
+
+
+def write_summary(out: Path) -> None:
+    """``summary.md`` and ``summary.png``: does it learn better than stock, by task, for the settings that matter most?"""
+    found = summarise(out)
+    if not found:
+        return
+    heading = ["task", "suite", "learning rates", *SUMMED_UP]
+    rows = []
+    for task, (name, better) in found.items():
+        rows.append([task, f"`{name}`", str(len(SUITES[name].rates)), *(cell(better, kind, 2) for kind in SUMMED_UP)])
+    (out / "summary.md").write_text("\n".join(table(heading, rows)).rstrip() + "\n")
+
+    figure = Figure(figsize=(8, 1.2 + 0.62 * len(found)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(0.5, color="grey")
+    for i, (kind, color) in enumerate(zip(SUMMED_UP, color_palette("colorblind", len(SUMMED_UP)), strict=True)):
+        of_kind = {task: better[kind] for task, (_, better) in found.items() if kind in better}
+        if not of_kind:
+            continue
+        places = np.array([-float(list(found).index(task)) for task in of_kind]) + 0.27 - 0.18 * i
+        errorbars(axes, of_kind, places, color=color, label=kind)
+    labels = [task + ", one rate" * (len(SUITES[name].rates) == 1) for task, (name, _) in found.items()]
+    axes.set_yticks(-np.arange(len(found)), labels)
+    axes.set(xlabel="probability of improvement on the stock class", xlim=(-0.02, 1.02))
+    figure.legend(loc="outside upper center", ncols=len(SUMMED_UP))
+    figure.savefig(out / "summary.png", dpi=120)
+    print(out / "summary.md")
+
+
 def write(name: str, suite: Suite, out: Path) -> None:
     """The report of a suite, if it has a seed that all variants have run: ``<name>.md`` and ``<name>.png``."""
     curves = load(suite, read(out / f"{name}.csv"))
@@ -365,6 +451,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     for name, suite in suites_named(args.only).items():
         write(name, suite, args.out)
+    write_summary(args.out)
 
 
 if __name__ == "__main__":

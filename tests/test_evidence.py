@@ -260,6 +260,87 @@ def test_no_report_without_runs(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def write_rows(path, suite, curves) -> None:
+    """The CSV file of a campaign, whose curves have the shape (runs, environments, evaluations)."""
+    columns = list(map(str, learning.evaluation_steps(suite)))
+    with path.open("w", newline="") as file:
+        writer = campaign.csv.DictWriter(file, ["environment", "variant", "seed", "settings", *columns])
+        writer.writeheader()
+        for name, (_, environment, variant, seed) in learning.jobs_of(suite):
+            values = curves[variant][seed - suite.first_seed, suite.environments.index(environment)]
+            writer.writerow({**name, **dict(zip(columns, map(float, values), strict=True))})
+
+
+def test_summary_is_of_complete_suites(tmp_path, monkeypatch):
+    """Of two with the same task the later one; one that lacks a run does not count, until it has it."""
+    monkeypatch.setattr(report, "SAMPLES", 50)
+    settings = {"defaults": {}, "LAP": dict(scheme="lap", kappa=0.3), "other": dict(scheme="rank")}
+    variants = {
+        "SAC": learning.Variant("SAC"),
+        **{name: learning.Variant("PERSAC", dict(replay_buffer_kwargs=each)) for name, each in settings.items()},
+    }
+    plain = replace(learning.SUITES["pairs"], variants=variants, seeds=6, n_evaluations=5)
+    at_rates = replace(plain, variants=learning.at_rates(variants, 1e-3, (1 / 3, 1.0, 3.0)), rates=(1 / 3, 1.0, 3.0))
+    suites = {"plain": plain, "rates": at_rates, "longer": replace(plain, steps=2 * plain.steps)}
+    monkeypatch.setattr(report, "SUITES", suites)
+    rng = np.random.default_rng(0)
+    curves = {name: rng.normal(size=(6, 1, 5)) for name in (*plain.variants, *at_rates.variants)}
+    for name in ("LAP", "LAP @ 0.333"):
+        curves[name] += 100
+    for name in ("plain", "rates"):
+        write_rows(tmp_path / f"{name}.csv", suites[name], curves)
+
+    task = "PairsTrading-v0, 40,000 steps"
+    ((_, (name, better)),) = report.summarise(tmp_path).items()  # "longer" has no file yet
+    assert name == "rates" and list(better) == ["defaults", "LAP"]
+    assert better["LAP"][0, 0] == 1.0  # of the mean over the rates
+    assert better["defaults"][0, 0] < 1.0
+    report.write_summary(tmp_path)
+    assert f"| {task} | `rates` | 3 | " in (tmp_path / "summary.md").read_text()
+    assert (tmp_path / "summary.png").read_bytes().startswith(b"\x89PNG")
+
+    lines = (tmp_path / "rates.csv").read_text().splitlines()
+    (tmp_path / "rates.csv").write_text("\n".join(lines[:-1]))
+    assert report.summarise(tmp_path)[task][0] == "plain"
+
+
+def test_kinds_of_the_summary():
+    """By settings, whatever an arm is called."""
+    kinds = {
+        name: {arm: kind for arm in suite.variants if (kind := report.kind_of(suite, arm))}
+        for name, suite in learning.SUITES.items()
+    }
+    assert kinds["sparse"] == {"PERDQN": "defaults"}  # not at another learning rate
+    assert kinds["continuous-rates"] == {"PERTD3, LAP": "LAP"}  # with nothing else
+    assert kinds["discrete"] == {"PERDQN": "defaults", "PERDQN, LAP": "LAP"}
+    assert {arm: kind for arm, kind in kinds["bits-rates"].items() if arm.endswith("@ 1")} == {
+        "defaults @ 1": "defaults",
+        "LAP @ 1": "LAP",
+        "epsilon 1e-06, no weights @ 1": "no weights",
+        "epsilon 0.01, mean, eta 0.25 @ 1": "candidate",
+    }
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
+def test_pages_show_the_summary(page):
+    assert "evidence/summary.png)" in (ROOT / page).read_text()
+
+
+def test_summary_has_every_complete_suite():
+    summary = (EVIDENCE / "summary.md").read_text()
+    for name, suite in learning.SUITES.items():
+        for environment in () if name in learning.UNDER_WAY else suite.environments:
+            assert f"{environment.removeprefix('MinAtar/')}, {suite.steps:,} steps" in summary
+
+
+@pytest.mark.slow
+def test_published_summary_is_that_of_the_runs(tmp_path):
+    for path in EVIDENCE.glob("*.csv"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    report.write_summary(tmp_path)
+    assert (tmp_path / "summary.md").read_text() == (EVIDENCE / "summary.md").read_text()
+
+
 def test_page_shows_every_suite():
     page = (ROOT / "docs" / "evidence.md").read_text()
     shown = [name for name in NAMES if f"{{include}} evidence/{name}.md" in page and f"(evidence/{name}.png)" in page]
