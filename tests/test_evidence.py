@@ -478,6 +478,25 @@ def test_figures_in_the_text_are_those_of_the_reports(page):
     assert [figure for figure in stated if figure not in reported] == []
 
 
+# ---- weights
+
+
+def test_weights_of_the_picture(tmp_path, capsys, monkeypatch):
+    """Normalization changes the size of the weights, not how even they are; a larger epsilon does."""
+    weights = benchmark("weights")
+    monkeypatch.setattr(weights, "EPSILONS", (1e-6, 0.01))
+    found = {(n, e): weights.metrics_of(e, n, 20) for n in ("max", "mean", "none") for e in weights.EPSILONS}
+    for epsilon in weights.EPSILONS:
+        sizes, means = zip(*(found[n, epsilon] for n in ("max", "mean", "none")), strict=True)
+        np.testing.assert_allclose(sizes[1:], [sizes[0]] * 2, rtol=1e-4)
+        assert means[0].max() < 1.0 and means[1] == pytest.approx(1.0)
+        assert means[2].mean() == pytest.approx(1.0, abs=4 * means[2].std() / np.sqrt(20))  # E[1 / (N P)] = 1
+    assert found["max", 0.01].mean(axis=1).min() > 5 * found["max", 1e-6].mean(axis=1).max()
+    weights.main(["--out", str(tmp_path)])
+    assert capsys.readouterr().out.count("\n| max |") == 2
+    assert (tmp_path / "weights.png").read_bytes().startswith(b"\x89PNG")
+
+
 # ---- run time
 
 
