@@ -46,7 +46,7 @@ doc: .venv/dev
 benchmark: .venv/benchmark
 	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/speed.py --out docs/benchmarks
 
-# What docs/evidence lacks, and the reports on what it has. All of it takes hours; a stopped campaign continues where it was.
+# What docs/evidence lacks, and the reports on what it has. All of it takes days of one core; a stopped campaign continues where it was.
 evidence: .venv/benchmark
 	$(BIN)/python benchmarks/cliffwalk.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/learning.py --workers $(WORKERS)

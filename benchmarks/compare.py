@@ -17,7 +17,7 @@ from typing import Any
 
 import stable_baselines3
 from campaign import read, run_missing
-from controls import SHUFFLED
+from controls import control_of
 from learning import THREE_RATES, Suite, Variant, at_rates, jobs_of, train
 from report import load, report_rates
 
@@ -28,8 +28,8 @@ def arms_of(algorithm: str, buffer_kwargs: dict[str, Any]) -> dict[str, Variant]
     :param buffer_kwargs: the setting to be judged
     :return: what is compared
     """
-    control = {**buffer_kwargs, "scheme": SHUFFLED + buffer_kwargs.get("scheme", "proportional")}
-    prioritized = {"uniform": dict(scheme="uniform"), "setting": buffer_kwargs, "setting, shuffled": control}
+    settings = {"setting": buffer_kwargs, "setting, shuffled": control_of(buffer_kwargs)}
+    prioritized = {"uniform": dict(scheme="uniform"), **settings}
     return {
         algorithm: Variant(algorithm),
         **{name: Variant(f"PER{algorithm}", dict(replay_buffer_kwargs=kwargs)) for name, kwargs in prioritized.items()},

@@ -30,6 +30,14 @@ def shuffled(scheme: PriorityScheme) -> PriorityScheme:
     return control
 
 
+def control_of(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param buffer_kwargs: ``replay_buffer_kwargs`` of a setting, its scheme by name
+    :return: those of its control, whose scheme has a name, too, as the settings of a run must be written down
+    """
+    return {**buffer_kwargs, "scheme": SHUFFLED + buffer_kwargs.get("scheme", "proportional")}
+
+
 def with_control(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
     """
     :param buffer_kwargs: ``replay_buffer_kwargs``, whose scheme may be called ``"shuffled proportional"``

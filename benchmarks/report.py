@@ -2,28 +2,54 @@
 What the runs of `learning.py` say: tables and figures with intervals, by rliable (Agarwal et al. 2021, arXiv 2108.13264).
 
     python benchmarks/report.py                # every suite that has runs, into docs/evidence
-    python benchmarks/report.py --only pairs   # the suites whose name contains this
+    python benchmarks/report.py --only pairs   # this suite, or those whose name contains this; and the summary of all
 
 - score of a run: mean of its last evaluations, a fifth of them
 - IQM: mean of the middle half of the runs; the interval holds 95% of 2,000 stratified bootstrap samples of the runs
 - probability of improvement: that a run of this variant scores higher than one of the first variant, in the same environment
 - suites at several learning rates: see :func:`report_rates`
+- all complete suites together: see :func:`summarise`
 """
 
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from campaign import read
-from learning import OUT, SUITES, Suite, evaluation_steps, fingerprint, named_at, variants_in
+from learning import (
+    CANDIDATE,
+    NO_WEIGHTS,
+    OUT,
+    SUITES,
+    Suite,
+    arm_of,
+    evaluation_steps,
+    fingerprint,
+    named_at,
+    seeds_of,
+    suites_named,
+    variants_in,
+)
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rliable import library, metrics, plot_utils
 from seaborn import color_palette
 
+from sb3_per.schemes import DEFAULT_EPSILON
+
 SAMPLES = 2_000
 # Of the final return, which has to be reached.
 CONVERGED = 0.95
+
+# What the summary of all suites shows, by the settings of the buffer: what there was before, and what bits-rates was won by.
+SUMMED_UP: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "LAP": dict(scheme="lap"),
+    "candidate": CANDIDATE,
+    "no weights": NO_WEIGHTS,
+}
 
 # By variant: shape (runs, environments) or, for curves, (runs, environments, evaluations).
 Scores = dict[str, np.ndarray]
@@ -45,7 +71,7 @@ def load(suite: Suite, rows: list[dict[str, str]]) -> Scores:
         if row["variant"] in suite.variants and row["settings"] == fingerprint(suite, row["variant"])
     }
     asked = [(environment, variant) for environment in suite.environments for variant in variants_in(suite, environment)]
-    seeds = [seed for seed in range(suite.seeds) if all((*pair, seed) in runs for pair in asked)]
+    seeds = [seed for seed in seeds_of(suite) if all((*pair, seed) in runs for pair in asked)]
     nothing = [np.nan] * len(columns)
     return {
         v: np.array([[runs.get((e, v, seed), nothing) for e in suite.environments] for seed in seeds]) for v in suite.variants
@@ -251,52 +277,154 @@ def at_best_rates(scores: dict[str, np.ndarray]) -> tuple[dict[str, int], Scores
     return best, {arm: by_rate[best[arm], 1::2] for arm, by_rate in scores.items()}
 
 
+def by_rate(suite: Suite, curves: Scores, environment: str) -> dict[str, np.ndarray]:
+    """
+    :param suite: at several learning rates
+    :param curves: of its runs
+    :param environment: one of its
+    :return: by arm, scores of the runs there, more is better, shape (rates, runs, 1)
+    """
+    scores = in_one(suite, score_of(suite, curves), environment)
+    arms = dict.fromkeys(map(arm_of, scores))
+    return {arm: np.stack([scores[named_at(arm, rate)] for rate in suite.rates]) for arm in arms}
+
+
+def mean_over_rates(scores: dict[str, np.ndarray]) -> Scores:
+    """What a user gets who changes one word, whatever the learning rate; scores as of :func:`by_rate`."""
+    return {arm: values.mean(axis=0) for arm, values in scores.items()}
+
+
 def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
     """Every arm at several learning rates: which rate suits it, what it reaches there, and what it reaches on average."""
-    by_name = score_of(suite, curves)
-    arms = list(dict.fromkeys(name.rsplit(" @ ", 1)[0] for name in by_name))
-    scores = {arm: np.stack([by_name[named_at(arm, rate)] for rate in suite.rates]) for arm in arms}
-    sign = -1 if suite.solved is not None else 1
     what = {True: "steps until solved, less is better", False: suite.score}[suite.solved is not None]
-    digits = digits_for(by_name)
-    best, at_best = at_best_rates(scores)
-    means = {arm: values.mean(axis=0) for arm, values in scores.items()}
-    stock = arms[0]
-
-    lines = [
-        f"Endpoint, written down before the runs: {suite.endpoint}",
-        "",
-        f"By factor of the learning rate, {what}, IQM:",
-        "",
-    ]
-    columns = [iqm({arm: sign * values[i] for arm, values in scores.items()}) for i in range(len(suite.rates))]
-    rows = [[arm, *(cell(column, arm, digits) for column in columns)] for arm in arms]
-    lines += table(["arm", *(f"{rate:.3g}" for rate in suite.rates)], rows)
-    lines += ["At its own best rate, chosen on the even seeds and measured on the odd ones; and its mean over the rates:", ""]
-    summaries = [(iqm({a: sign * v for a, v in each.items()}), improvement(each)) for each in (at_best, means)]
-    rows = []
-    for arm in arms:
-        cells = [text for middle, better in summaries for text in (cell(middle, arm, digits), cell(better, arm, 2))]
-        rows.append([arm, f"{suite.rates[best[arm]]:.3g}", *cells])
-    improves = f"probability of improvement on {stock}"
-    lines += table(["arm", "best", f"{what}, at it", improves, "mean over the rates", improves], rows)
-    draw_rates([middle for middle, _ in summaries], arms, what, path)
+    lines = [f"Endpoint, written down before the runs: {suite.endpoint}", ""]
+    panels = {}
+    for environment in suite.environments:
+        of_this, panels[environment] = rates_in_one(suite, by_rate(suite, curves, environment), what)
+        lines += ([f"{environment}:", ""] if len(suite.environments) > 1 else []) + of_this
+    draw_rates(panels, what, path)
     return lines
 
 
-def draw_rates(panels: list[Estimates], arms: list[str], what: str, path: Path) -> None:
-    """Figures and intervals of all arms, side by side with those of the first."""
-    figure = Figure(figsize=(10, 1.2 + 0.32 * len(arms)), layout="constrained")
+def rates_in_one(suite: Suite, scores: dict[str, np.ndarray], what: str) -> tuple[list[str], list[Estimates]]:
+    """
+    :param suite: at several learning rates
+    :param scores: in one of its environments, as of :func:`by_rate`
+    :param what: they are
+    :return: tables; and figures with intervals of each arm at its own best rate, and of its mean over the rates
+    """
+    sign = -1 if suite.solved is not None else 1
+    digits = digits_for(scores)
+    best, at_best = at_best_rates(scores)
+    lines = [f"By factor of the learning rate, {what}, IQM:", ""]
+    columns = [iqm({arm: sign * values[i] for arm, values in scores.items()}) for i in range(len(suite.rates))]
+    rows = [[arm, *(cell(column, arm, digits) for column in columns)] for arm in scores]
+    lines += table(["arm", *(f"{rate:.3g}" for rate in suite.rates)], rows)
+    lines += ["At its own best rate, chosen on the even seeds and measured on the odd ones; and its mean over the rates:", ""]
+    means = mean_over_rates(scores)
+    summaries = [(iqm({a: sign * v for a, v in each.items()}), improvement(each)) for each in (at_best, means)]
+    rows = []
+    for arm in scores:
+        cells = [text for middle, better in summaries for text in (cell(middle, arm, digits), cell(better, arm, 2))]
+        rows.append([arm, f"{suite.rates[best[arm]]:.3g}", *cells])
+    improves = f"probability of improvement on {next(iter(scores))}"
+    lines += table(["arm", "best", f"{what}, at it", improves, "mean over the rates", improves], rows)
+    return lines, [middle for middle, _ in summaries]
+
+
+def draw_rates(panels: dict[str, list[Estimates]], what: str, path: Path) -> None:
+    """Figures and intervals of all arms, side by side with those of the first; a row for each environment."""
+    n_arms = len(next(iter(panels.values()))[0])
+    figure = Figure(figsize=(10, (1.2 + 0.32 * n_arms) * len(panels)), layout="constrained")
     titles = ("at its own best learning rate", "mean over the learning rates")
-    for axes, title, estimates in zip(figure.subplots(1, 2, sharey=True), titles, panels, strict=True):
-        values, low, high = np.array([estimates[arm][:, 0] for arm in arms]).T
-        places = -np.arange(len(arms))
-        axes.errorbar(values, places, xerr=[values - low, high - values], fmt="o", capsize=3, color="C0")
-        axes.axvspan(low[0], high[0], color="grey", alpha=0.2)
-        axes.set_yticks(places, arms)
-        axes.set(title=title, xlabel=what)
-        axes.grid(alpha=0.3)
+    rows = figure.subplots(len(panels), 2, sharey=True, squeeze=False)
+    for row, (environment, estimates_of) in zip(rows, panels.items(), strict=True):
+        for axes, title, estimates in zip(row, titles, estimates_of, strict=True):
+            errorbars(axes, estimates, -np.arange(float(n_arms)))
+            axes.axvspan(*next(iter(estimates.values()))[1:, 0], color="grey", alpha=0.2)
+            axes.set_yticks(-np.arange(n_arms), list(estimates))
+            axes.set(title=title if len(panels) == 1 else f"{environment}, {title}", xlabel=what)
     figure.savefig(path, dpi=120)
+
+
+def errorbars(axes: Axes, estimates: Estimates, places: np.ndarray, **style: Any) -> None:
+    """Figures and intervals, lying, one above the other."""
+    values, low, high = np.array([each[:, 0] for each in estimates.values()]).T
+    axes.errorbar(values, places, xerr=[values - low, high - values], fmt="o", capsize=3, **{"color": "C0", **style})
+    axes.grid(alpha=0.3)
+
+
+# ---- all suites together
+
+
+def kind_of(suite: Suite, name: str) -> str | None:
+    """
+    :param suite: with this variant
+    :param name: of the variant
+    :return: which of the settings that are summed up it has; None if it has others, changes anything else, or is stock. LAP is
+        LAP at whatever alpha and kappa suit a task
+    """
+    variant = suite.variants[name]
+    rest = {key: value for key, value in variant.settings.items() if key != "learning_rate" or len(suite.rates) == 1}
+    settings = rest.pop("replay_buffer_kwargs", {})
+    if rest or not variant.algorithm.startswith("PER"):
+        return None
+    if settings.get("scheme") == "lap" and settings.keys() <= {"scheme", "alpha", "kappa"}:
+        return "LAP"
+    default = dict(epsilon=DEFAULT_EPSILON)
+    return next((kind for kind, those in SUMMED_UP.items() if {**default, **settings} == {**default, **those}), None)
+
+
+def summarise(out: Path) -> dict[str, tuple[str, Estimates]]:
+    """
+    :param out: folder of the CSV files
+    :return: by task: the suite, and of each setting that is summed up and ran there the probability to be better than stock;
+        at several learning rates, that of the mean over them. Of several complete suites with a task, the last.
+    """
+    found: dict[str, tuple[str, Estimates]] = {}
+    for name, suite in SUITES.items():
+        curves = load(suite, read(out / f"{name}.csv"))
+        if any(len(values) < suite.seeds for values in curves.values()):
+            continue  # not complete
+        for environment in suite.environments:
+            if len(suite.rates) > 1:
+                better = improvement(mean_over_rates(by_rate(suite, curves, environment)))
+            else:
+                better = improvement(in_one(suite, score_of(suite, curves), environment))
+            kinds = {kind_of(suite, v): arm_of(v) for v in variants_in(suite, environment)}
+            there = {kind: better[kinds[kind]] for kind in SUMMED_UP if kind in kinds}
+            task = f"{environment.removeprefix('MinAtar/')}, {suite.steps:,} steps"
+            found.pop(task, None)
+            found[task] = (name, there)
+    return found
+
+
+def write_summary(out: Path) -> None:
+    """``summary.md`` and ``summary.png``: does it learn better than stock, by task, for the settings that matter most?"""
+    found = summarise(out)
+    if not found:
+        return
+    heading = ["task", "suite", "learning rates", *SUMMED_UP]
+    rows = []
+    for task, (name, better) in found.items():
+        rows.append([task, f"`{name}`", str(len(SUITES[name].rates)), *(cell(better, kind, 2) for kind in SUMMED_UP)])
+    (out / "summary.md").write_text("\n".join(table(heading, rows)).rstrip() + "\n")
+
+    figure = Figure(figsize=(8, 1.2 + 0.62 * len(found)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(0.5, color="grey")
+    for i, (kind, color) in enumerate(zip(SUMMED_UP, color_palette("colorblind", len(SUMMED_UP)), strict=True)):
+        of_kind = {task: better[kind] for task, (_, better) in found.items() if kind in better}
+        if not of_kind:
+            continue
+        places = np.array([-float(list(found).index(task)) for task in of_kind]) + 0.27 - 0.18 * i
+        errorbars(axes, of_kind, places, color=color, label=kind)
+    labels = [task + ", one rate" * (len(SUITES[name].rates) == 1) for task, (name, _) in found.items()]
+    axes.set_yticks(-np.arange(len(found)), labels)
+    axes.set(xlabel="probability of improvement on the stock class", xlim=(-0.02, 1.02))
+    figure.legend(loc="outside upper center", ncols=len(SUMMED_UP))
+    figure.savefig(out / "summary.png", dpi=120)
+    print(out / "summary.md")
 
 
 def write(name: str, suite: Suite, out: Path) -> None:
@@ -318,12 +446,12 @@ def write(name: str, suite: Suite, out: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Write the reports of the suites that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help=f"suites whose name contains this: {', '.join(SUITES)}")
+    parser.add_argument("--only", default="", help=f"a suite, or a part of several names: {', '.join(SUITES)}")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files, and of the reports")
     args = parser.parse_args(arguments)
-    for name, suite in SUITES.items():
-        if args.only in name:
-            write(name, suite, args.out)
+    for name, suite in suites_named(args.only).items():
+        write(name, suite, args.out)
+    write_summary(args.out)
 
 
 if __name__ == "__main__":

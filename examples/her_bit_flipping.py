@@ -22,7 +22,7 @@ model = PERDQN(
         n_sampled_goal=5,
         goal_selection_strategy="future",
         # No importance-sampling weights: being at most 1 they slow learning down, here to less than what stock DQN reaches
-        # (benchmarks/bit_flipping.py compares).
+        # (the suite bits-rates of benchmarks/learning.py compares).
         beta_start=0.0,
         beta_end=0.0,
     ),

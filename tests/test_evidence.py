@@ -90,6 +90,40 @@ def test_a_run_with_other_settings_is_another_run():
     assert learning.fingerprint(replace(suite, seeds=7), "SAC") == learning.fingerprint(suite, "SAC")
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-confirmation")])
+def test_confirmation_is_on_new_seeds(name):
+    """The same runs as in the suite that it confirms, with none of its seeds; halved by even and odd ones as there."""
+    suite, original = learning.SUITES[name], learning.SUITES[name.replace("confirmation", "rates")]
+    assert set(learning.seeds_of(suite)).isdisjoint(learning.seeds_of(original))
+    assert learning.jobs_of(suite)[0][0]["seed"] == suite.first_seed and suite.first_seed % 2 == 0
+    assert list(suite.variants)[: len(suite.rates)] == list(original.variants)[: len(suite.rates)]  # stock
+    for variant in suite.variants:
+        assert learning.fingerprint(suite, variant) == learning.fingerprint(original, variant)
+
+
+def test_confirmation_of_an_unknown_arm():
+    with pytest.raises(ValueError, match="nothing"):
+        learning.on_new_seeds(learning.SUITES["pairs-rates"], "uniform", "nothing")
+
+
+def test_what_may_win_has_its_control():
+    """Of the same settings, in the two suites whose winners are recommended."""
+    for name in ("bits-rates", "mountaincar-rates"):
+        variants = learning.SUITES[name].variants
+        for arm, control in ((arm, f"shuffled, {arm}") for arm in variants if f"shuffled, {arm}" in variants):
+            settings, of_control = (variants[each].settings["replay_buffer_kwargs"] for each in (arm, control))
+            assert of_control == {**settings, "scheme": f"shuffled {settings.get('scheme', 'proportional')}"}
+    assert [name for name in variants if name.startswith("shuffled") and name.endswith("@ 1")] == [
+        f"shuffled, {arm} @ 1" for arm in ("defaults", "LAP", "candidate", "no weights")
+    ]
+
+
+def test_a_whole_name_is_that_suite_alone():
+    assert list(learning.suites_named("pairs")) == ["pairs"]
+    assert set(learning.suites_named("pairs-")) == {"pairs-rates", "pairs-confirmation"}
+    assert list(learning.suites_named("")) == NAMES
+
+
 def short(name: str, **changes) -> learning.Suite:
     """A suite of a few steps."""
     suite = learning.SUITES[name]
@@ -109,6 +143,14 @@ def test_evaluations_do_not_change_training(name, which):
     assert list(often) == ["20", "40", "60", "80", "100", "120"]
     seldom = learning.train(replace(suite, n_evaluations=3), environment, variant, 1)
     assert seldom == {step: often[step] for step in ("40", "80", "120")}
+
+
+@pytest.mark.parametrize("name", ["bits-confirmation", "continuous-rates"])
+def test_quick_runs(name):
+    """To try a suite: with hindsight an episode must have ended before anything is drawn."""
+    suite = learning.quick(learning.SUITES[name])
+    ((_, arguments), *_) = learning.jobs_of(suite)
+    assert all(value != "" for value in learning.train(*arguments).values())
 
 
 def test_a_solved_run_ends():
@@ -138,7 +180,7 @@ def synthetic(seeds: int = 6, **changes) -> tuple:
     rows = [
         {**{key: str(value) for key, value in name.items()}, **dict(zip(columns, map(repr, map(float, values)), strict=True))}
         for name, (_, environment, variant, seed) in learning.jobs_of(suite)
-        for values in [returns[variant][seed, suite.environments.index(environment)]]
+        for values in [returns[variant][seed - suite.first_seed, suite.environments.index(environment)]]
     ]
     return suite, rows, returns
 
@@ -153,6 +195,14 @@ def test_load():
     for changed in (lacking, [{**row, "settings": "other"} if row not in lacking else row for row in rows]):
         for variant, values in report.load(suite, changed).items():
             np.testing.assert_array_equal(values, np.delete(returns[variant], 2, axis=0))
+
+
+def test_load_of_new_seeds():
+    suite, rows, returns = synthetic(first_seed=40)
+    for variant, values in report.load(suite, rows).items():
+        np.testing.assert_array_equal(values, returns[variant])
+    assert {row["seed"] for row in rows} == {str(seed) for seed in range(40, 46)}
+    assert all(len(values) == 0 for values in report.load(replace(suite, first_seed=0), rows).values())
 
 
 def test_score_is_the_mean_of_the_last_fifth():
@@ -208,6 +258,87 @@ def test_written_report(tmp_path, solved, monkeypatch):
 def test_no_report_without_runs(tmp_path):
     report.write("name", learning.SUITES["pairs"], tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def write_rows(path, suite, curves) -> None:
+    """The CSV file of a campaign, whose curves have the shape (runs, environments, evaluations)."""
+    columns = list(map(str, learning.evaluation_steps(suite)))
+    with path.open("w", newline="") as file:
+        writer = campaign.csv.DictWriter(file, ["environment", "variant", "seed", "settings", *columns])
+        writer.writeheader()
+        for name, (_, environment, variant, seed) in learning.jobs_of(suite):
+            values = curves[variant][seed - suite.first_seed, suite.environments.index(environment)]
+            writer.writerow({**name, **dict(zip(columns, map(float, values), strict=True))})
+
+
+def test_summary_is_of_complete_suites(tmp_path, monkeypatch):
+    """Of two with the same task the later one; one that lacks a run does not count, until it has it."""
+    monkeypatch.setattr(report, "SAMPLES", 50)
+    settings = {"defaults": {}, "LAP": dict(scheme="lap", kappa=0.3), "other": dict(scheme="rank")}
+    variants = {
+        "SAC": learning.Variant("SAC"),
+        **{name: learning.Variant("PERSAC", dict(replay_buffer_kwargs=each)) for name, each in settings.items()},
+    }
+    plain = replace(learning.SUITES["pairs"], variants=variants, seeds=6, n_evaluations=5)
+    at_rates = replace(plain, variants=learning.at_rates(variants, 1e-3, (1 / 3, 1.0, 3.0)), rates=(1 / 3, 1.0, 3.0))
+    suites = {"plain": plain, "rates": at_rates, "longer": replace(plain, steps=2 * plain.steps)}
+    monkeypatch.setattr(report, "SUITES", suites)
+    rng = np.random.default_rng(0)
+    curves = {name: rng.normal(size=(6, 1, 5)) for name in (*plain.variants, *at_rates.variants)}
+    for name in ("LAP", "LAP @ 0.333"):
+        curves[name] += 100
+    for name in ("plain", "rates"):
+        write_rows(tmp_path / f"{name}.csv", suites[name], curves)
+
+    task = "PairsTrading-v0, 40,000 steps"
+    ((_, (name, better)),) = report.summarise(tmp_path).items()  # "longer" has no file yet
+    assert name == "rates" and list(better) == ["defaults", "LAP"]
+    assert better["LAP"][0, 0] == 1.0  # of the mean over the rates
+    assert better["defaults"][0, 0] < 1.0
+    report.write_summary(tmp_path)
+    assert f"| {task} | `rates` | 3 | " in (tmp_path / "summary.md").read_text()
+    assert (tmp_path / "summary.png").read_bytes().startswith(b"\x89PNG")
+
+    lines = (tmp_path / "rates.csv").read_text().splitlines()
+    (tmp_path / "rates.csv").write_text("\n".join(lines[:-1]))
+    assert report.summarise(tmp_path)[task][0] == "plain"
+
+
+def test_kinds_of_the_summary():
+    """By settings, whatever an arm is called."""
+    kinds = {
+        name: {arm: kind for arm in suite.variants if (kind := report.kind_of(suite, arm))}
+        for name, suite in learning.SUITES.items()
+    }
+    assert kinds["sparse"] == {"PERDQN": "defaults"}  # not at another learning rate
+    assert kinds["continuous-rates"] == {"PERTD3, LAP": "LAP"}  # with nothing else
+    assert kinds["discrete"] == {"PERDQN": "defaults", "PERDQN, LAP": "LAP"}
+    assert {arm: kind for arm, kind in kinds["bits-rates"].items() if arm.endswith("@ 1")} == {
+        "defaults @ 1": "defaults",
+        "LAP @ 1": "LAP",
+        "epsilon 1e-06, no weights @ 1": "no weights",
+        "epsilon 0.01, mean, eta 0.25 @ 1": "candidate",
+    }
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
+def test_pages_show_the_summary(page):
+    assert "evidence/summary.png)" in (ROOT / page).read_text()
+
+
+def test_summary_has_every_complete_suite():
+    summary = (EVIDENCE / "summary.md").read_text()
+    for name, suite in learning.SUITES.items():
+        for environment in () if name in learning.UNDER_WAY else suite.environments:
+            assert f"{environment.removeprefix('MinAtar/')}, {suite.steps:,} steps" in summary
+
+
+@pytest.mark.slow
+def test_published_summary_is_that_of_the_runs(tmp_path):
+    for path in EVIDENCE.glob("*.csv"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    report.write_summary(tmp_path)
+    assert (tmp_path / "summary.md").read_text() == (EVIDENCE / "summary.md").read_text()
 
 
 def test_page_shows_every_suite():
@@ -271,6 +402,21 @@ def test_best_rate_is_chosen_on_other_seeds_than_it_is_measured_on():
     assert at_best["PERSAC"].max() < 6
 
 
+def test_each_environment_has_a_best_rate_of_its_own(tmp_path, monkeypatch):
+    """And a table: returns of one would drown those of another."""
+    monkeypatch.setattr(report, "SAMPLES", 50)
+    suite, curves = rates_suite()
+    suite = replace(suite, environments=("A", "B"))
+    curves = {name: np.concatenate([values, 1000 + values], axis=1) for name, values in curves.items()}
+    curves["SAC @ 0.333"][:, 0] += 5
+    curves["SAC @ 1"][:, 1] += 5
+    best = [report.at_best_rates(report.by_rate(suite, curves, environment))[0]["SAC"] for environment in "AB"]
+    assert best == [0, 1]
+    text = "\n".join(report.report_rates(suite, curves, tmp_path / "rates.png"))
+    assert text.index("\nA:\n") < text.index("\n| SAC | 0.333 |") < text.index("\nB:\n") < text.index("\n| SAC | 1 |")
+    assert text.count("\n| PERSAC |") == text.count("\n| SAC |") == 4
+
+
 @pytest.mark.parametrize("changes", [{}, dict(score="success"), dict(solved=5.0)])
 def test_report_at_three_rates(changes, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "SAMPLES", 50)
@@ -321,7 +467,7 @@ def test_comparison_on_an_environment_of_the_user(tmp_path, capsys, monkeypatch)
     assert len(campaign.read(tmp_path / "DQN_CartPole_v1.csv")) == 24
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/choosing.md", "docs/evidence.md"])
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}.md" for page in ("choosing", "evidence", "troubleshooting"))])
 def test_figures_in_the_text_are_those_of_the_reports(page):
     """Each figure with an interval, such as 13.8 [12.1, 14.6], is in a table of docs/evidence."""
     reported = "".join(path.read_text() for path in EVIDENCE.glob("*.md"))
@@ -330,6 +476,25 @@ def test_figures_in_the_text_are_those_of_the_reports(page):
     stated = re.findall(r"\d[\d.]* \[[\d.]+, [\d.]+\]", text)
     assert stated
     assert [figure for figure in stated if figure not in reported] == []
+
+
+# ---- weights
+
+
+def test_weights_of_the_picture(tmp_path, capsys, monkeypatch):
+    """Normalization changes the size of the weights, not how even they are; a larger epsilon does."""
+    weights = benchmark("weights")
+    monkeypatch.setattr(weights, "EPSILONS", (1e-6, 0.01))
+    found = {(n, e): weights.metrics_of(e, n, 20) for n in ("max", "mean", "none") for e in weights.EPSILONS}
+    for epsilon in weights.EPSILONS:
+        sizes, means = zip(*(found[n, epsilon] for n in ("max", "mean", "none")), strict=True)
+        np.testing.assert_allclose(sizes[1:], [sizes[0]] * 2, rtol=1e-4)
+        assert means[0].max() < 1.0 and means[1] == pytest.approx(1.0)
+        assert means[2].mean() == pytest.approx(1.0, abs=4 * means[2].std() / np.sqrt(20))  # E[1 / (N P)] = 1
+    assert found["max", 0.01].mean(axis=1).min() > 5 * found["max", 1e-6].mean(axis=1).max()
+    weights.main(["--out", str(tmp_path)])
+    assert capsys.readouterr().out.count("\n| max |") == 2
+    assert (tmp_path / "weights.png").read_bytes().startswith(b"\x89PNG")
 
 
 # ---- run time

@@ -1,0 +1,96 @@
+"""
+How even the importance-sampling weights are, by epsilon and normalization: draws from a full buffer, most of whose errors are
+tiny. What the metrics would say is measured, with the buffer and the metrics of the package.
+
+    python benchmarks/weights.py                   # the table, and docs/weights.png
+    python benchmarks/weights.py --out runs/try    # the picture into another folder
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+from matplotlib.figure import Figure
+from seaborn import color_palette
+
+from sb3_per import PrioritizedReplayBuffer
+from sb3_per.buffers.replay import WEIGHT_NORMALIZATIONS
+from sb3_per.off_policy import _Means
+
+OUT = Path(__file__).resolve().parents[1] / "docs"
+
+N_TRANSITIONS, N_ENVS = 100_000, 1_000
+BATCH_SIZE = 256
+N_BATCHES = 200
+EPSILONS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
+METRICS = ("per/effective_sample_size", "per/mean_weight")
+
+
+def td_errors() -> np.ndarray:
+    """95 of 100 are tiny, of about 1e-4, and the others of about 1. Shape (N_TRANSITIONS,)."""
+    rng = np.random.default_rng(0)
+    return np.abs(rng.normal(size=N_TRANSITIONS)) * np.where(rng.random(N_TRANSITIONS) < 0.95, 1e-4, 1.0)
+
+
+def metrics_of(epsilon: float, normalization: str, n_batches: int = N_BATCHES) -> np.ndarray:
+    """
+    :param epsilon: of the proportional scheme, with its alpha of 0.6
+    :param normalization: of the weights
+    :param n_batches: to draw; the same ones for every normalization
+    :return: ``METRICS`` of each batch at beta 1, the end of a run, shape (2, n_batches)
+    """
+    np.random.seed(0)  # the buffer draws from the global generator
+    space, errors = spaces.Box(-1, 1, (1,), np.float32), td_errors()
+    settings = dict(beta_start=1.0, epsilon=epsilon, weight_normalization=normalization)
+    buffer = PrioritizedReplayBuffer(N_TRANSITIONS, space, spaces.Discrete(2), "cpu", N_ENVS, **settings)
+    column = np.zeros((N_ENVS, 1))
+    for _ in range(N_TRANSITIONS // N_ENVS):
+        buffer.add(column, column, column, column[:, 0], column[:, 0], [{}] * N_ENVS)
+    buffer.update_priorities(np.arange(N_TRANSITIONS), errors)
+    found = []
+    for _ in range(n_batches):
+        batch = buffer.sample(BATCH_SIZE)
+        buffer.update_priorities(batch.indices, errors[batch.indices])  # learning would lower them
+        means = _Means()
+        means.add(batch.weights, {})
+        found.append([means.compute()[metric] for metric in METRICS])
+    return np.array(found).T
+
+
+def draw(found: dict[tuple[str, float], np.ndarray], path: Path) -> None:
+    """A panel for each metric, a line for each normalization: mean over the batches, and the middle 80% of them."""
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    styles = zip(WEIGHT_NORMALIZATIONS, ("-", "--", ":"), color_palette("colorblind", 3), strict=True)
+    all_axes = figure.subplots(1, 2)
+    for normalization, line, color in styles:
+        values = np.stack([found[normalization, epsilon] for epsilon in EPSILONS], axis=1)
+        for axes, of_metric in zip(all_axes, values, strict=True):
+            axes.plot(EPSILONS, of_metric.mean(axis=1), line, color=color, lw=2, label=f'"{normalization}"')
+            axes.fill_between(EPSILONS, *np.percentile(of_metric, [10, 90], axis=1), color=color, alpha=0.15)
+    for axes, metric in zip(all_axes, METRICS, strict=True):
+        axes.set(xscale="log", xlabel="epsilon", title=metric)
+        axes.grid(alpha=0.3)
+    all_axes[0].set_ylim(0, 1)
+    all_axes[1].set(yscale="log")
+    all_axes[0].legend(title="weight_normalization")
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Draw the batches, print the table, write the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of weights.png")
+    args = parser.parse_args(arguments)
+    found = {(n, epsilon): metrics_of(epsilon, n) for n in WEIGHT_NORMALIZATIONS for epsilon in EPSILONS}
+    print("| weight_normalization | epsilon | effective sample size | mean weight (its variation from batch to batch) |")
+    print("|---|---|---|---|")
+    for (normalization, epsilon), (sizes, weights) in found.items():
+        variation = weights.std() / weights.mean()
+        print(f"| {normalization} | {epsilon:g} | {sizes.mean():.2f} | {weights.mean():.3f} ({variation:.2f}) |")
+    args.out.mkdir(parents=True, exist_ok=True)
+    draw(found, args.out / "weights.png")
+
+
+if __name__ == "__main__":
+    main()
