@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import numpy as np
 import torch as th
 from baselines import NumpyTree, PythonTree
+from file_rows import file_rows
 from frame_rows import frame_rows
 from gymnasium import spaces
 from stable_baselines3 import DQN, SAC, TD3
@@ -402,7 +403,9 @@ def main() -> None:
     args = parser.parse_args()
 
     th.set_num_threads(2)
-    groups = [group(args.quick) for group in (tree_rows, add_rows, buffer_rows, frame_rows, memory_rows, start_rows)]
+    groups = [
+        group(args.quick) for group in (tree_rows, add_rows, buffer_rows, frame_rows, file_rows, memory_rows, start_rows)
+    ]
     makers = [maker for group in (*groups, training_rows(args.quick, args.device)) for maker in group]
     lines = [f"{machine()}; medians of {ROUNDS} rounds or more.", ""]
     lines += ["| what | against | ours | theirs | figure | target | |", "|---|---|---|---|---|---|---|"]

@@ -29,8 +29,8 @@ def train() -> None:
         model.load_replay_buffer(checkpoint[1])
     else:
         model = PERSAC("MlpPolicy", "Pendulum-v1", learning_rate=1e-3, seed=0)
-    part = f"{FOLDER}/from_{model.num_timesteps:06}"
-    evaluate = EvalCallback(make_vec_env("Pendulum-v1"), eval_freq=EVERY, log_path=part, verbose=0)
+    log_path = f"{FOLDER}/from_{model.num_timesteps:06}"
+    evaluate = EvalCallback(make_vec_env("Pendulum-v1"), eval_freq=EVERY, log_path=log_path, verbose=0)
     callbacks = [evaluate, BufferCheckpointCallback(EVERY, FOLDER)]
     model.learn(STEPS - model.num_timesteps, reset_num_timesteps=False, callback=callbacks)
 
@@ -42,10 +42,9 @@ def n_safe_steps() -> int:
 
 
 if "--train" in sys.argv:
-    sys.exit(train())
+    sys.exit(train())  # type: ignore[func-returns-value]
 shutil.rmtree(FOLDER, ignore_errors=True)
-command = [sys.executable, __file__, "--train"]
-process = subprocess.Popen(command)
+process = subprocess.Popen(command := [sys.executable, __file__, "--train"])
 while n_safe_steps() < STEPS / 2 and process.poll() is None:
     time.sleep(0.02)
 process.kill()

@@ -62,7 +62,7 @@ def sync_directory(path: Path) -> None:
 
 def remove_files(directory: Path, names: list[str]) -> None:
     """
-    Remove files, for good when this returns. A file that is not there, or cannot be removed, is left.
+    Remove files, for good after :func:`sync_directory`. One that is not there, or cannot be removed, is left.
 
     :param directory: where they are
     :param names: of the files
@@ -70,8 +70,6 @@ def remove_files(directory: Path, names: list[str]) -> None:
     for name in names:
         with suppress(OSError):
             os.unlink(directory / name)
-    if names:
-        sync_directory(directory)
 
 
 def make_directory(path: Path) -> None:

@@ -184,9 +184,20 @@ class _NewPart(NamedTuple):
     members: Callable[[], dict[str, Member]]
 
 
+def _as_bytes(blocks: list[np.ndarray]) -> list[np.ndarray]:
+    """SB3 writes zeros and ones as floats; where that is all, a quarter of the bytes will do."""
+    with np.errstate(invalid="ignore"):
+        small = [block.astype(np.uint8) for block in blocks]
+    is_all = all(np.array_equal(a, b) for a, b in zip(small, blocks, strict=True))
+    return small if is_all else blocks
+
+
 def _new_state(contents: Contents, generation: int) -> _NewPart:
     def members() -> dict[str, Member]:
-        columns = {name: Member(_shape_of(blocks), blocks[0].dtype, blocks) for name, blocks in contents.columns.items()}
+        columns = {}
+        for name, blocks in contents.columns.items():
+            blocks = _as_bytes(blocks) if name in ("dones", "timeouts") else blocks
+            columns[name] = Member(_shape_of(blocks), blocks[0].dtype, blocks)
         return {**columns, **{name: Member.of(array) for name, array in contents.arrays.items()}}
 
     return _NewPart(f"state-{generation:08d}.npz", "state", contents.first, contents.end, members)
@@ -443,8 +454,9 @@ class _PartReader:
             n_bytes = n_skipped * (facts.n_bytes // facts.shape[0])
             read_member(self.file, f"{self.path} ({name})", facts, [n_bytes, *targets])
             return
-        array = self.array(name)[n_skipped:]  # of a machine with another byte order
-        if array.dtype != like.dtype:
+        # Of a machine with another byte order, or flags.
+        array = self.array(name)[n_skipped:]
+        if not np.can_cast(array.dtype, like.dtype, "safe"):
             raise DamagedFileError(f"{self.path} is damaged: {name} is of type {facts.dtype}")
         for target in targets:
             target[...], array = array[: len(target)], array[len(target) :]

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,10 @@ class Part:
     end: int
     size: int
     members: dict[str, Facts]
+
+    def to_json(self) -> dict[str, Any]:
+        """For a manifest."""
+        return {**vars(self), "members": {name: vars(facts) for name, facts in self.members.items()}}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Part":
@@ -113,8 +117,8 @@ class Manifest:
         """
         :return: the file
         """
-        content = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1, allow_nan=False)
-        body = content.encode()[2:]  # without the brace and its line, which go before the checksum
+        content = {"format": FORMAT, "version": VERSION, **vars(self), "parts": [part.to_json() for part in self.parts]}
+        body = json.dumps(content, allow_nan=False).encode()[1:]  # the brace goes before the checksum
         return b'{"crc32": "%08x",\n' % zlib.crc32(body) + body
 
     @classmethod
@@ -270,7 +274,10 @@ class Directory:
                 kept.append(Manifest.read(self.path / name))
         wanted = {manifest.name for manifest in kept}
         # Manifests first, for good: none is to be there without its files.
-        atomic.remove_files(self.path, [name for name in self.manifests() if name not in wanted])
+        surplus = [name for name in self.manifests() if name not in wanted]
+        atomic.remove_files(self.path, surplus)
+        if surplus:
+            atomic.sync_directory(self.path)
         wanted |= {part.name for manifest in kept for part in manifest.parts}
         names = [entry.name for entry in os.scandir(self.path)]
         stale = [name for name in names if (_PART.fullmatch(name) and name not in wanted) or _LEFTOVER.fullmatch(name)]
