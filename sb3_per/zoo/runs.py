@@ -56,9 +56,11 @@ class RunManager(ExperimentManager):
     def create_callbacks(self) -> None:
         """As the Zoo's, but checkpoints of a prioritized algorithm, and evaluations that go on where they were."""
         super().create_callbacks()
-        for i, callback in enumerate(self.callbacks):
+        for callback in list(self.callbacks):
             if type(callback) is CheckpointCallback and self._is_ours():
-                self.callbacks[i] = BufferCheckpointCallback(
+                # The last one: what else is done at this step, such as an evaluation, is done when the checkpoint is there.
+                self.callbacks.remove(callback)
+                checkpoints = BufferCheckpointCallback(
                     save_freq=callback.save_freq,
                     save_path=callback.save_path,
                     name_prefix=callback.name_prefix,
@@ -66,6 +68,7 @@ class RunManager(ExperimentManager):
                     save_vecnormalize=bool(self.normalize),
                     verbose=callback.verbose,
                 )
+                self.callbacks.append(checkpoints)
             elif isinstance(callback, EvalCallback) and self.resumed_from is not None:
                 _continue_evaluations(callback, self.resumed_from)
         # Episodes of the run so far stay in its files.
