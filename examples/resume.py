@@ -50,10 +50,10 @@ while n_safe_steps() < STEPS / 2 and process.poll() is None:
 process.kill()
 print(f"ended with {process.wait()}, goes on at {n_safe_steps()} of {STEPS} steps")
 subprocess.run(command, check=True)
-
 parts = [np.load(path) for path in sorted(glob.glob(f"{FOLDER}/from_*/evaluations.npz"))]
 for part, label in zip(parts, ("until it was killed", "from the checkpoint on"), strict=True):
     plt.plot(part["timesteps"], part["results"].mean(axis=1), "o-", label=label)
+plt.gca().set(xlabel="steps of the environment", ylabel="mean return of 5 episodes")
 plt.legend()
 plt.savefig("runs/resume.png")
 print(f"end: {n_safe_steps()} steps, mean return {parts[-1]['results'][-1].mean():.0f}; runs/resume.png")

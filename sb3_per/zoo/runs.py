@@ -19,6 +19,10 @@ from sb3_per.checkpoints import CheckpointMixin
 from sb3_per.files.buffer_files import SUFFIX
 
 
+class RunHasEndedError(Exception):
+    """There is nothing to resume; no failure."""
+
+
 class RunManager(ExperimentManager):
     """
     The Zoo's manager. Checkpoints are whole whenever the run is killed, and with ``--save-replay-buffer`` hold the buffer.
@@ -40,10 +44,10 @@ class RunManager(ExperimentManager):
     def _resume(self, folder: Path) -> None:
         """
         :param folder: of a run
-        :raises SystemExit: if that run has come to its end
+        :raises RunHasEndedError: if that run has come to its end
         """
         if (folder / f"{self.env_name}.zip").exists():
-            raise SystemExit(f"The run in {folder} has come to its end: there is nothing to resume")
+            raise RunHasEndedError(f"The run in {folder} has come to its end: there is nothing to resume")
         checkpoint = latest_checkpoint(folder)
         if checkpoint is None:
             print(f"There is no whole checkpoint in {folder}, with model and buffer: begins anew")
