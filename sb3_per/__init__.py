@@ -3,6 +3,7 @@
 from sb3_per.algorithms.crossq import PERCrossQ
 from sb3_per.algorithms.dqn import PERDQN
 from sb3_per.algorithms.qrdqn import PERQRDQN
+from sb3_per.algorithms.recurrent_dqn import R2D2, PERRecurrentDQN
 from sb3_per.algorithms.sac import PERSAC
 from sb3_per.algorithms.td3 import PERDDPG, PERTD3
 from sb3_per.algorithms.tqc import PERTQC
@@ -33,8 +34,10 @@ __all__ = [
     "PERSAC",
     "PERTD3",
     "PERTQC",
+    "R2D2",
     "BufferCheckpointCallback",
     "PERCrossQ",
+    "PERRecurrentDQN",
     "PrioritizedDictReplayBuffer",
     "PrioritizedDictSequenceReplayBuffer",
     "PrioritizedHerReplayBuffer",

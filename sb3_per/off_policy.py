@@ -306,7 +306,7 @@ class _Means:
 
     def _add_up(self) -> None:
         for name, values in self._waiting.items():
-            self._extend(f"train/{name}", [value.item() for value in values])
+            self._extend(name if "/" in name else f"train/{name}", [value.item() for value in values])
         if self._weights:
             first = self._weights[0]
             weights = (first if len(self._weights) == 1 else th.cat(self._weights, dim=1)).cpu().numpy()

@@ -1,0 +1,1 @@
+"""Agents with memory: networks, policies, and what acting and learning with recurrent states needs."""
