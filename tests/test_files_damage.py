@@ -25,9 +25,10 @@ from hypothesis import strategies as st
 import sb3_per
 import sb3_per.files.buffer_files as buffer_files
 import sb3_per.files.npz as npz
+import tests.golden.make as golden
 from sb3_per.checkpoint_callback import latest_checkpoint
 from sb3_per.files.buffer_files import load_buffer, save_buffer
-from sb3_per.files.generations import Directory, Manifest, UnknownVersionError, num_timesteps_of
+from sb3_per.files.generations import VERSION, Directory, Manifest, UnknownVersionError, num_timesteps_of
 from sb3_per.files.npz import DamagedFileError
 from tests.saved import KINDS, Player, digest, make, names_of, resign, rewrite, write_signed
 from tests.utils import ROOT
@@ -803,3 +804,24 @@ def bring_a_pickle(content: dict[str, Any], path: Path) -> None:
     np.savez(path / part["name"], actions=np.array([Evil()], object))
     part["size"] = (path / part["name"]).stat().st_size
     part["members"]["actions"].update(dtype="|O", shape=[1], offset=64, n_header=100)
+
+
+# ---- files of all releases
+
+GOLDEN = json.loads(golden.EXPECTED.read_text())
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_files_of_an_older_release(name, tmp_path):
+    """They are loaded as they were saved, and what comes is added to them."""
+    kind = name.split("-")[0]
+    source = golden.HERE / f"{name}.buffer"
+    assert golden.contents(load_buffer(make(kind, 8), source)) == GOLDEN[name]
+    buffer = load_buffer(make(kind, 8), copied(source, tmp_path / "x.buffer"))
+    Player(buffer, 1).live(3)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    assert golden.contents(load_buffer(make(kind, 8), tmp_path / "x.buffer")) == golden.contents(buffer)
+
+
+def test_every_kind_has_files_of_this_version():
+    assert {f"{kind}-v{VERSION}" for kind in KINDS} <= GOLDEN.keys()
