@@ -138,10 +138,16 @@ class SequenceRing(PrioritizedReplayBuffer):
             self._require_states(states)
         with self._lock:
             self._count_foreign_steps()
-            row = self.pos
-            # Of the row that is about to be written: if that fails, nothing that can be drawn has changed.
-            n_left = self._count_steps(self._n_added, self._n_added + 1, starts, self._n_before_ring)
-            super().add(obs, next_obs, action, reward, done, infos, td_errors)
+            row, step = self.pos, self._n_added
+            # Before SB3 counts the row, so that none is there without its number.
+            overwritten = self.episode_steps[row].copy()
+            n_left = self._count_steps(step, step + 1, starts, self._n_before_ring)
+            try:
+                super().add(obs, next_obs, action, reward, done, infos, td_errors)
+            except BaseException:
+                if self._n_added == step:
+                    self.episode_steps[row] = overwritten
+                raise
             if n_left > 0 and self.buffer_size > 1:
                 self._truncate(row - 1, starts & (self.dones[row - 1] == 0))
             self._states.store(row, self.episode_steps[row], states)
