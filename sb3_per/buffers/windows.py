@@ -11,40 +11,62 @@ from sb3_per.trees.kernels import kernel, prefetch
 
 
 @kernel
-def count_steps(
+def number_next(
     episode_steps: np.ndarray,
     dones: np.ndarray,
     timeouts: np.ndarray,
+    before: int,
     starts: np.ndarray,
-    first: int,
-    end: int,
-    oldest: int,
-) -> int:
+    period: int,
+    burn_in: int,
+    numbers: np.ndarray,
+) -> tuple[int, int]:
     """
-    Fill in the number of each step within its episode.
+    Number a step within its episode, 0 for the first.
 
-    :param episode_steps: to fill, integers of shape (n_rows, n_envs)
-    :param dones: ends of episodes, in the same shape, up to the step before the last
+    :param episode_steps: numbers of the steps, shape (n_rows, n_envs)
+    :param dones: ends of episodes, in the same shape
     :param timeouts: those of them that are no terminations, in the same shape
-    :param starts: whether an episode starts with the first of these steps, beside where one has ended, shape (n_envs,)
-    :param first: the first of them
+    :param before: row of the step before; -1 if there is none
+    :param starts: whether an episode starts, beside where one has ended, shape (n_envs,)
+    :param period: windows begin at every so many steps of an episode
+    :param burn_in: steps before that which a window is unrolled from
+    :param numbers: to fill, shape (n_envs,)
+    :return: how many episodes were left without an end; and how many windows are unrolled from this step, not counting
+        those from the start of an episode
+    """
+    n_left = n_unrolled = 0
+    for e in range(numbers.size):
+        if before < 0 or dones[before, e] != 0 or timeouts[before, e] != 0:
+            numbers[e] = 0
+        elif starts[e]:
+            numbers[e] = 0
+            n_left += 1
+        else:
+            numbers[e] = episode_steps[before, e] + 1
+            n_unrolled += (numbers[e] + burn_in) % period == 0
+    return n_left, n_unrolled
+
+
+@kernel
+def number_by_dones(
+    episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int, oldest: int
+) -> None:
+    """
+    Number the steps from one to another within their episodes, which start where one has ended.
+
+    :param episode_steps: to fill, shape (n_rows, n_envs)
+    :param dones: ends of episodes, in the same shape
+    :param timeouts: those of them that are no terminations, in the same shape
+    :param first: the first of the steps
     :param end: the step behind the last of them
-    :param oldest: step that nothing was recorded before
-    :return: how many episodes were left without an end, before the first of these steps
+    :param oldest: step that there is nothing before
     """
     n_rows, n_envs = episode_steps.shape
-    n_left = 0
+    nowhere = np.zeros(n_envs, np.bool_)
     for step in range(first, end):
-        row, before = step % n_rows, (step - 1) % n_rows
-        for e in range(n_envs):
-            if step == oldest or dones[before, e] != 0 or timeouts[before, e] != 0:
-                episode_steps[row, e] = 0
-            elif step == first and starts[e]:
-                episode_steps[row, e] = 0
-                n_left += 1
-            else:
-                episode_steps[row, e] = episode_steps[before, e] + 1
-    return n_left
+        before = -1 if step == oldest else (step - 1) % n_rows
+        number_next(episode_steps, dones, timeouts, before, nowhere, 1, 0, episode_steps[step % n_rows])
 
 
 @kernel
@@ -52,7 +74,7 @@ def end_of_complete(
     episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, end: int, n_steps: int, env: int
 ) -> int:
     """
-    :param episode_steps: see :func:`count_steps`, as the next two
+    :param episode_steps: see :func:`number_next`, as the next two
     :param dones: ends of episodes
     :param timeouts: those of them that are no terminations
     :param end: step that is added next
@@ -85,7 +107,7 @@ def admit_windows(
 
     :param is_ready: to change, bool of shape (n_rows, n_envs)
     :param n_looked_at: step behind the last one that this was decided for, to change, shape (n_envs,)
-    :param episode_steps: see :func:`count_steps`, as the next two
+    :param episode_steps: see :func:`number_next`, as the next two
     :param dones: ends of episodes
     :param timeouts: those of them that are no terminations
     :param retired: the oldest step whose window could be drawn before
