@@ -15,6 +15,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per import (
+    PERDQN,
     PrioritizedDictReplayBuffer,
     PrioritizedDictSequenceReplayBuffer,
     PrioritizedReplayBuffer,
@@ -801,6 +802,12 @@ def test_refused_before_anything_is_allocated(kwargs, error, message):
     # A buffer of this size would not fit into any memory.
     with pytest.raises(error, match=message):
         make_sequences(10**15, **kwargs)
+
+
+def test_agents_without_memory_are_refused():
+    kwargs = dict(replay_buffer_class=PrioritizedSequenceReplayBuffer, buffer_size=100)
+    with pytest.raises(NotImplementedError, match="PERDQN with PrioritizedSequenceReplayBuffer .* no memory"):
+        PERDQN("MlpPolicy", "CartPole-v1", **kwargs)
 
 
 def test_hindsight_is_refused():

@@ -5,6 +5,7 @@ A window is known by its first step, the **anchor**: every ``sequence_period``-t
 same tree; all other leaves have mass 0. Nothing is known here of what a batch looks like, or of what a priority is.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +17,16 @@ from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.ring import is_count, rows
-from sb3_per.buffers.windows import admit_windows, end_of_complete, number_by_dones, number_next
+from sb3_per.buffers.windows import (
+    IS_UNROLLED_FROM,
+    LEAVES_OPEN,
+    admit_windows,
+    end_of_complete,
+    number_by_dones,
+    number_next,
+)
+
+_shape_of = operator.attrgetter("shape")
 
 # What makes a window another one.
 _WINDOW_SETTINGS = ("sequence_length", "_period", "burn_in", "n_steps")
@@ -69,10 +79,10 @@ class SequenceRing(PrioritizedReplayBuffer):
         self.sequence_period = sequence_period
         self.store_state = store_state
         self.state_shapes = shapes
-        # Of one step: shapes of its states, that no episode starts, and room for its numbers.
+        # Of one step: shapes of its states, that no episode starts, and the numbers in the row before it.
         self._shapes_of_step = [(n_layers, self.n_envs, hidden) for n_layers, hidden in shapes]
         self._no_starts = np.zeros(self.n_envs, np.bool_)
-        self._numbers = np.zeros(self.n_envs, np.int32)
+        self._overwritten = np.zeros(self.n_envs, np.int32)
         self._allocate_windows()
 
     def _allocate_windows(self) -> None:
@@ -80,7 +90,9 @@ class SequenceRing(PrioritizedReplayBuffer):
         shape = (self.buffer_size, self.n_envs)
         #: number of each step within its episode, int32 of shape (buffer_size, n_envs)
         self.episode_steps: np.ndarray = np.zeros(shape, np.int32)
+        # How many of the steps added have theirs, and SB3's cursor behind the one that was added last.
         self._n_numbered: int = self._n_added
+        self._known_cursor: tuple[int, bool] = (self.pos, self.full)
         self._states: RecurrentStates = RecurrentStates(
             *shape, self._period, self.burn_in, self.state_shapes, self.store_state
         )
@@ -135,36 +147,42 @@ class SequenceRing(PrioritizedReplayBuffer):
         """
         starts = self._no_starts
         if episode_starts is not None:
-            starts = np.ascontiguousarray(episode_starts, dtype=np.bool_)
-            if starts.shape != self._no_starts.shape:
+            starts = np.asarray(episode_starts, np.bool_)
+            if starts.shape != (self.n_envs,):
                 raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
-        if states is not None and [state.shape for state in states] != self._shapes_of_step:
-            found = [tuple(state.shape) for state in states]
+        if states is not None and [*map(_shape_of, states)] != self._shapes_of_step:
+            given = [tuple(state.shape) for state in states]
             raise ValueError(
-                f"states of shapes {found} do not fit state_shapes={self.state_shapes}: expected {self._shapes_of_step}"
+                f"states of shapes {given} do not fit state_shapes={self.state_shapes}: expected {self._shapes_of_step}"
             )
         with self._lock:
-            self._count_foreign_steps()
-            row = self.pos
-            before = (row - 1) % self.buffer_size if self._n_added > self._n_before_ring else -1
+            if (self.pos, self.full) != self._known_cursor:
+                self._count_foreign_steps()
+            row, step, kept = self.pos, self._n_added, self._states
             # Now: in a ring of a single row, the step before is about to be overwritten.
-            n_left, n_unrolled = number_next(
+            found = number_next(
                 self.episode_steps,
                 self.dones,
                 self.timeouts,
-                before,
+                row,
+                step == self._n_before_ring,
                 starts,
-                self._period,
-                self.burn_in,
-                self._numbers,
+                kept.period,
+                kept.burn_in,
+                self._overwritten,
             )
-            super().add(obs, next_obs, action, reward, done, infos, td_errors)
-            self.episode_steps[row] = self._numbers
-            self._n_numbered = self._n_added
-            if n_left > 0 and self.buffer_size > 1:
-                self._truncate(row - 1, starts & (self.dones[row - 1] == 0))
-            if n_unrolled > 0:
-                self._states.store(row, self._numbers, states)
+            try:
+                super().add(obs, next_obs, action, reward, done, infos, td_errors)
+            except BaseException:
+                if self._n_added == step:
+                    self.episode_steps[row] = self._overwritten
+                raise
+            self._n_numbered, self._known_cursor = self._n_added, (self.pos, self.full)
+            if found:
+                if found & LEAVES_OPEN and self.buffer_size > 1:
+                    self._truncate(row - 1, starts & (self.dones[row - 1] == 0))
+                if found & IS_UNROLLED_FROM:
+                    kept.store(row, self.episode_steps[row], states)
 
     def _count_foreign_steps(self) -> bool:
         is_foreign = super()._count_foreign_steps()

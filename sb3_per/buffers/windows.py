@@ -9,43 +9,51 @@ import numpy as np
 
 from sb3_per.trees.kernels import kernel, prefetch
 
+# What :func:`number_next` found.
+LEAVES_OPEN, IS_UNROLLED_FROM = 1, 2
+
 
 @kernel
 def number_next(
     episode_steps: np.ndarray,
     dones: np.ndarray,
     timeouts: np.ndarray,
-    before: int,
+    row: int,
+    is_first: bool,
     starts: np.ndarray,
     period: int,
     burn_in: int,
-    numbers: np.ndarray,
-) -> tuple[int, int]:
+    overwritten: np.ndarray,
+) -> int:
     """
     Number a step within its episode, 0 for the first.
 
-    :param episode_steps: numbers of the steps, shape (n_rows, n_envs)
+    :param episode_steps: to fill, numbers of the steps, shape (n_rows, n_envs)
     :param dones: ends of episodes, in the same shape
     :param timeouts: those of them that are no terminations, in the same shape
-    :param before: row of the step before; -1 if there is none
+    :param row: of the step
+    :param is_first: whether there is none before
     :param starts: whether an episode starts, beside where one has ended, shape (n_envs,)
     :param period: windows begin at every so many steps of an episode
     :param burn_in: steps before that which a window is unrolled from
-    :param numbers: to fill, shape (n_envs,)
-    :return: how many episodes were left without an end; and how many windows are unrolled from this step, not counting
-        those from the start of an episode
+    :param overwritten: to fill, what stood in the row before, shape (n_envs,)
+    :return: the sum of ``LEAVES_OPEN``, if an episode before had no end, and ``IS_UNROLLED_FROM``, if a window will be
+        unrolled from this step, and this is not the start of its episode
     """
-    n_left = n_unrolled = 0
-    for e in range(numbers.size):
-        if before < 0 or dones[before, e] != 0 or timeouts[before, e] != 0:
-            numbers[e] = 0
-        elif starts[e]:
-            numbers[e] = 0
-            n_left += 1
-        else:
-            numbers[e] = episode_steps[before, e] + 1
-            n_unrolled += (numbers[e] + burn_in) % period == 0
-    return n_left, n_unrolled
+    found = 0
+    before = (row - 1) % len(dones)
+    for e in range(overwritten.size):
+        number = 0
+        if not (is_first or dones[before, e] != 0 or timeouts[before, e] != 0):
+            if starts[e]:
+                found |= LEAVES_OPEN
+            else:
+                number = episode_steps[before, e] + 1
+                if (number + burn_in) % period == 0:
+                    found |= IS_UNROLLED_FROM
+        overwritten[e] = episode_steps[row, e]
+        episode_steps[row, e] = number
+    return found
 
 
 @kernel
@@ -63,10 +71,9 @@ def number_by_dones(
     :param oldest: step that there is nothing before
     """
     n_rows, n_envs = episode_steps.shape
-    nowhere = np.zeros(n_envs, np.bool_)
+    nowhere, overwritten = np.zeros(n_envs, np.bool_), np.empty(n_envs, episode_steps.dtype)
     for step in range(first, end):
-        before = -1 if step == oldest else (step - 1) % n_rows
-        number_next(episode_steps, dones, timeouts, before, nowhere, 1, 0, episode_steps[step % n_rows])
+        number_next(episode_steps, dones, timeouts, step % n_rows, step == oldest, nowhere, 1, 0, overwritten)
 
 
 @kernel
