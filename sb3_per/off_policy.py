@@ -243,8 +243,8 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
 
         if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not self.learns_from_sequences:
             raise NotImplementedError(
-                f"{type(self).__name__} with {type(buffer).__name__} is not supported: it has no memory, and learns from single "
-                "transitions"
+                f"{type(self).__name__} with {type(buffer).__name__} is not supported: it has no memory, and learns from "
+                "single transitions"
             )
 
         if buffer.actor_batch != "prioritized" and not self.has_actor:

@@ -806,7 +806,7 @@ def test_refused_before_anything_is_allocated(kwargs, error, message):
 
 def test_agents_without_memory_are_refused():
     kwargs = dict(replay_buffer_class=PrioritizedSequenceReplayBuffer, buffer_size=100)
-    with pytest.raises(NotImplementedError, match="PERDQN with PrioritizedSequenceReplayBuffer .* no memory"):
+    with pytest.raises(NotImplementedError, match=r"PERDQN with PrioritizedSequenceReplayBuffer .* no memory"):
         PERDQN("MlpPolicy", "CartPole-v1", **kwargs)
 
 
