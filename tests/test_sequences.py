@@ -23,6 +23,7 @@ from sb3_per import (
     SequenceReplayBufferSamples,
 )
 from sb3_per.buffers import recurrent_states, sequence_ring, sequences
+from sb3_per.buffers.ring import TransitionRing
 from sb3_per.files.buffer_files import load_buffer, save_buffer
 from tests.test_hot_path import python_work
 from tests.utils import OBSERVATION_SPACES, assert_same_state, batch_of, normalizer
@@ -609,6 +610,27 @@ def test_a_failed_add_changes_nothing_that_can_be_drawn(n_rows):
     reference.check(buffer)
 
 
+@pytest.mark.parametrize("where", [ReplayBuffer, TransitionRing])
+def test_an_interrupted_add(where, monkeypatch):
+    """Ctrl-C when SB3 has stored the step, before or after it is counted: it is there, and nothing is known of its state."""
+    buffer = make_sequences(15, 2, burn_in=1, sequence_period=2)
+    reference = Reference(buffer)
+    add = where.add
+
+    def interrupted(self: Any, *args: Any) -> None:
+        add(self, *args)
+        raise KeyboardInterrupt
+
+    for _ in range(25):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(where, "add", interrupted)
+            reference.play()
+        for steps in reference.steps:
+            steps[-1] = steps[-1]._replace(state=0.0)
+        reference.play(int(reference.rng.integers(1, 6)))
+        reference.check(buffer)
+
+
 @pytest.mark.parametrize("make", [np.asarray, th.tensor, lambda state: th.tensor(state, requires_grad=True)])
 def test_states_of_any_kind(make):
     buffer = make_sequences(30, 2, burn_in=0, sequence_length=2)
@@ -873,8 +895,8 @@ def assert_same_batches(actual: SequenceReplayBufferSamples, expected: SequenceR
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("n_rows", [15, 39, 41, 90])
-@pytest.mark.parametrize("n_played", [12, 40, 95])
+@pytest.mark.parametrize("n_rows", [15, 41, 90])
+@pytest.mark.parametrize("n_played", [12, 95])
 @pytest.mark.parametrize("other", [{}, dict(sequence_length=6, sequence_period=4), dict(n_steps=4), dict(alpha=0.1)])
 def test_files_of_another_size_or_window(n_rows, n_played, other, tmp_path):
     """What comes along is right, whatever the size, also where windows are longer now; the state of each is still its own."""
@@ -890,9 +912,9 @@ def test_files_of_another_size_or_window(n_rows, n_played, other, tmp_path):
     else:
         loaded = load_buffer(target, tmp_path / "a.buffer")
     reference.buffers = (loaded,)
-    for _ in range(n_rows // 2 + 2):
+    for _ in range(n_rows // 4 + 4):
         reference.check(loaded, is_whole=False)
-        reference.play(3)
+        reference.play(5)
     reference.check(loaded)
 
 
