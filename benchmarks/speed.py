@@ -10,11 +10,12 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import numpy as np
 import torch as th
 from baselines import NumpyTree, PythonTree
+from file_rows import file_rows
 from frame_rows import frame_rows
 from gymnasium import spaces
 from sequence_rows import sequence_rows
@@ -391,6 +393,40 @@ def as_line(row: Row) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def as_table(rows: Iterable[Row]) -> str:
+    """Markdown."""
+    head = [f"{machine()}; medians of several rounds.", "", "| what | against | ours | theirs | figure | target | |"]
+    return "\n".join([*head, "|---|---|---|---|---|---|---|", *map(as_line, rows), ""])
+
+
+def write(folder: Path, rows: dict[str, dict[str, Any]], absent: list[str], quick: bool, is_part: bool) -> None:
+    """
+    Write ``speed.json``, the tables ``speed.md`` and ``files.md``, and ``speed.png``.
+
+    :param folder: for them
+    :param rows: that were measured, by name
+    :param absent: why rows were left out
+    :param quick: whether the picture is a quick one
+    :param is_part: not all rows were asked for: those of the same machine that are there already stay, and so does the picture
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    results = {"machine": machine(), "rows": rows, "absent": absent}
+    path = folder / "speed.json"
+    if is_part and path.exists():
+        before = json.loads(path.read_text())
+        assert before["machine"] == machine(), f"{path} is of another machine: {before['machine']}"
+        results = {**before, "rows": {**before["rows"], **rows}}
+    else:
+        results["seconds"] = panels = curves(quick)
+        draw(panels, folder / "speed.png")
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    table = [Row(**row) for row in results["rows"].values()]
+    of_files = [row for row in table if re.match(r"(save|load|size|checkpoint|peak)\b", row.what)]
+    (folder / "files.md").write_text(as_table(of_files))
+    left_out = "".join(f"\nLeft out: {reason}\n" for reason in results["absent"])
+    (folder / "speed.md").write_text(as_table([row for row in table if row not in of_files]) + left_out)
+
+
 def main() -> None:
     """Run with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -403,33 +439,25 @@ def main() -> None:
     args = parser.parse_args()
 
     th.set_num_threads(2)
-    makers_of = (tree_rows, add_rows, buffer_rows, frame_rows, sequence_rows, memory_rows, start_rows)
+    makers_of = (tree_rows, add_rows, buffer_rows, frame_rows, file_rows, sequence_rows, memory_rows, start_rows)
     groups = [group(args.quick) for group in makers_of]
     makers = [maker for group in (*groups, training_rows(args.quick, args.device)) for maker in group]
-    lines = [f"{machine()}; medians of {ROUNDS} rounds or more.", ""]
-    lines += ["| what | against | ours | theirs | figure | target | |", "|---|---|---|---|---|---|---|"]
-    print("\n".join(lines))
-    rows, absent = [], []
+    print(as_table([]), end="")
+    rows, absent = {}, []
     for key, maker in makers:
         if args.only not in key:
             continue
         try:
-            rows.append(maker())
+            row = maker()
         except Absent as error:
             absent.append(str(error))
             continue
-        lines.append(as_line(rows[-1]))
-        print(lines[-1], flush=True)
-    lines += ["", *(f"Left out: {reason}" for reason in absent)]
-    print("\n".join(lines[len(lines) - len(absent) - 1 :]))
+        rows[f"{row.what} | {row.against}"] = row
+        print(as_line(row), flush=True)
+    print("\n".join(f"Left out: {reason}" for reason in absent))
 
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        panels = curves(args.quick)
-        draw(panels, args.out / "speed.png")
-        results = {"machine": machine(), "rows": [row._asdict() for row in rows], "absent": absent, "seconds": panels}
-        (args.out / "speed.json").write_text(json.dumps(results, indent=1) + "\n")
-        (args.out / "speed.md").write_text("\n".join(lines) + "\n")
+        write(args.out, {name: row._asdict() for name, row in rows.items()}, absent, args.quick, bool(args.only))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from sb3_per.convert import main as convert
 from tests.utils import ROOT
 
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts)]
@@ -73,6 +74,7 @@ def short_runs(tmp_path, monkeypatch):
         return learn(self, min(total_timesteps, MAX_STEPS), *args, **kwargs)
 
     monkeypatch.setattr(OffPolicyAlgorithm, "learn", learn_shortly)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     yield
     for model in models:
         if getattr(model, "env", None) is not None:  # the Zoo's tuner deletes it
@@ -128,6 +130,8 @@ def commands_of(code: str) -> list[list[str]]:
 def run_or_check(words: list[str]) -> None:
     if words[:3] == ["python", "-m", "sb3_per.zoo"]:
         run_zoo(words[3:])
+    elif words[:3] == ["python", "-m", "sb3_per.convert"]:
+        convert(words[3:])
     else:
         check(words)
 

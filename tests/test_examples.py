@@ -29,6 +29,10 @@ PROMISES: dict[str, tuple[list[str], list[str]]] = {
     "own_algorithm": ([" loss ", "max_priority", "effective_sample_size"], []),
     "own_scheme": ([" critic_loss ", "max_priority", "effective_sample_size"], []),
     "pairs_trading": (["SAC: mean return", "PERSAC: mean return", "rule: mean return"], ["pairs_trading.png"]),
+    "resume": (
+        ["ended with -9, goes on at 150 of 300", "end: 300 steps, mean return"],
+        ["resume.png", "resume/*_300_steps.zip"],
+    ),
     "swap_import": (["mean return"], ["swap_import.zip"]),
     "tune_with_zoo": (
         ["Number of finished trials:  2", " scheme: ", " alpha: ", " beta_start: "],
@@ -44,6 +48,14 @@ def goes_on_where_it_was(results: dict[str, Any]) -> None:
     assert buffer.beta == pytest.approx(0.4 + 0.6 * n_batches / 600, abs=0.01)
 
 
+def has_both_parts(results: dict[str, Any]) -> None:
+    """One learning curve: the second part begins where the checkpoint of the first one is, and ends at the end."""
+    first, second = (part["timesteps"] for part in results["parts"])
+    assert first[0] == 50 and second[-1] == 300
+    # Killed at the checkpoint of 150 steps, or a little later where the machine is busy.
+    assert 150 <= second[0] - 50 <= first[-1] < 300
+
+
 def has_a_picture_of_the_learning_curves(results: dict[str, Any]) -> None:
     ours, theirs, rule = results["axes"].get_lines()
     for line in (ours, theirs):
@@ -56,6 +68,7 @@ CHECKS = {
     "continue_run": goes_on_where_it_was,
     "lap_td3": lambda results: TD3.load("runs/lap_td3"),
     "pairs_trading": has_a_picture_of_the_learning_curves,
+    "resume": has_both_parts,
     "swap_import": lambda results: SAC.load("runs/swap_import"),
 }
 

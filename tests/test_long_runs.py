@@ -244,7 +244,7 @@ def test_a_model_is_saved_as_a_whole(tmp_path, monkeypatch):
 
 
 def test_names_of_zips_are_those_of_the_stock_algorithms(tmp_path):
-    """With and without suffix, in folders that are not there, where a folder has the name, through a link, and into a stream."""
+    """With and without suffix, in folders that are not there, where a folder has the name, through a link, into a stream."""
     (tmp_path / "ours").mkdir()
     (tmp_path / "stock").mkdir()
     with pytest.warns(UserWarning):

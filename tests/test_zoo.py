@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from stable_baselines3.common.save_util import load_from_pkl
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import load_results
+from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
+from stable_baselines3.common.vec_env import VecNormalize
 
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 import matplotlib
 
 from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.files.buffer_files import load_buffer
 from sb3_per.zoo import ALGORITHMS, config_path, main, register
 from tests.utils import ROOT, make_buffer
 
@@ -95,15 +99,24 @@ def test_players_do_not_allocate_the_buffer(zoo, monkeypatch):
     assert {algo: ALGOS[algo] for algo in ALGORITHMS} == ALGORITHMS  # as before
 
 
+def saved_buffer(algo: str, run: Path) -> PrioritizedReplayBuffer:
+    """What the run has saved, in a model of its own."""
+    model = loaded(algo, run)
+    (path,) = run.glob("*.buffer")
+    model.load_replay_buffer(path)
+    return model.replay_buffer
+
+
 def test_training_goes_on_with_the_saved_buffer(zoo):
     first = zoo("train", "per_sac", "--save-replay-buffer")
-    saved = load_from_pkl(first / "replay_buffer.pkl")
+    assert not list(first.glob("*.pkl"))
+    saved = saved_buffer("per_sac", first)
     assert saved.beta == pytest.approx(1.0, abs=0.01)
     second = zoo(
         "train", "per_sac", "--save-replay-buffer", "-i", str(first / "Pendulum-v1.zip"), entry=settings(n_timesteps=100)
     )
     assert second != first
-    continued = load_from_pkl(second / "replay_buffer.pkl")
+    continued = saved_buffer("per_sac", second)
     assert continued.pos == saved.pos + 100
     np.testing.assert_array_equal(continued.observations[: saved.pos], saved.observations[: saved.pos])
     assert continued.beta >= saved.beta
@@ -113,10 +126,93 @@ def test_training_goes_on_with_the_saved_buffer(zoo):
     assert loaded("per_sac", second)._n_updates > loaded("per_sac", first)._n_updates
 
 
+def test_a_pickle_of_an_older_run_is_still_loaded(zoo):
+    run = zoo("train", "per_sac")
+    model = ALGORITHMS["per_sac"].load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1")).learn(50)
+    save_to_pkl(run / "replay_buffer.pkl", model.replay_buffer)
+    second = zoo(
+        "train", "per_sac", "--save-replay-buffer", "-i", str(run / "Pendulum-v1.zip"), entry=settings(n_timesteps=70)
+    )
+    assert saved_buffer("per_sac", second).size() == 120
+
+
+def test_the_buffer_of_the_same_moment(zoo):
+    """Going on from a checkpoint takes the generation that belongs to it, not the newest."""
+    run = zoo("train", "per_sac", "--save-replay-buffer", "--save-freq", "120")
+    assert {path.name for path in run.glob("*.buffer")} == {"rl_model_replay_buffer.buffer"}
+    for model, n in (("rl_model_240_steps.zip", 239), ("Pendulum-v1.zip", 300)):
+        second = zoo("train", "per_sac", "--save-replay-buffer", "-i", str(run / model), entry=settings(n_timesteps=60))
+        buffer = ALGORITHMS["per_sac"].load(second / "Pendulum-v1.zip", buffer_size=1000).replay_buffer
+        assert load_buffer(buffer, second / "replay_buffer.buffer").size() == n + 60
+
+
+KILLED = """
+import os, signal, sys
+from stable_baselines3.common.callbacks import BaseCallback
+from sb3_per import checkpoint_callback
+from sb3_per.zoo import main
+
+save = checkpoint_callback.BufferCheckpointCallback.save
+def save_and_die(self):
+    save(self)
+    if self.num_timesteps >= 200:
+        os.kill(os.getpid(), signal.SIGKILL)
+checkpoint_callback.BufferCheckpointCallback.save = save_and_die
+main(sys.argv[1:])
+"""
+
+
+def test_a_killed_run_is_resumed_by_the_same_command(zoo, tmp_path, capsys):
+    """
+    In its own folder, from the checkpoint, up to the number of steps that was asked for, with the statistics of VecNormalize,
+    the episodes and the evaluations of the part before; a run that has ended is not resumed, and without one it begins.
+    """
+    algo, env = "per_sac", "Pendulum-v1"
+    options = ["--save-replay-buffer", "--save-freq", "100", "--resume", "--eval-freq", "50", "--eval-episodes", "2"]
+    entry = settings(n_timesteps=450, normalize=True)
+    Path("hyperparams.yml").write_text(yaml.safe_dump({env: entry}))
+    command = ["train", "--algo", algo, "--env", env, "-f", "logs", "-conf", "hyperparams.yml", "--seed", "3", *options]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, text=True)
+    assert killed.returncode == -9, killed.stderr
+    (run,) = Path("logs", algo).iterdir()
+    statistics = VecNormalize.load(str(run / "rl_model_vecnormalize_200_steps.pkl"), make_vec_env(env))
+    assert not (run / f"{env}.zip").exists()
+
+    assert zoo("train", algo, *options, entry=entry) == run
+    assert "at 200 steps" in capsys.readouterr().out
+    model = loaded(algo, run)
+    assert model.num_timesteps == 450
+    # Of 200 steps one was under way; the rest of the run came behind them.
+    buffer = saved_buffer(algo, run)
+    assert buffer.size() == 199 + 250
+    assert buffer.dones[198] == 1 and buffer.timeouts[198] == 1
+    final = VecNormalize.load(str(run / env / "vecnormalize.pkl"), make_vec_env(env))
+    assert final.obs_rms.count == pytest.approx(statistics.obs_rms.count + 251, abs=2)
+    assert load_results(str(run))["l"].tolist() == [200, 200]
+    with np.load(run / "evaluations.npz") as evaluations:
+        assert evaluations["timesteps"].tolist() == list(range(50, 451, 50))
+        assert evaluations["results"].shape == (9, 2)
+
+    capsys.readouterr()
+    zoo("train", algo, *options, entry=entry)
+    assert "has come to its end" in capsys.readouterr().out
+    assert loaded(algo, run).num_timesteps == 450
+    assert list(Path("logs", algo).iterdir()) == [run]
+    assert zoo("train", algo, *options[:3], entry=entry) != run  # without --resume, another one
+
+
+def test_nothing_to_resume(zoo):
+    """Begins; a folder without a whole checkpoint is left as it is."""
+    first = zoo("train", "per_dqn", "--resume")
+    (first / "CartPole-v1.zip").unlink()
+    assert zoo("train", "per_dqn", "--resume") != first
+
+
 def test_normalization_and_two_environments(zoo, capsys):
     entry = settings(n_envs=2, normalize=True, gradient_steps=2, n_timesteps=400)
     run = zoo("train", "per_td3", "--save-replay-buffer", entry=entry)
-    buffer = load_from_pkl(run / "replay_buffer.pkl")
+    buffer = ALGORITHMS["per_td3"].load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1", 2)).replay_buffer
+    buffer = load_buffer(buffer, run / "replay_buffer.buffer")
     assert buffer.n_envs == 2
     assert (buffer.priorities[: buffer.pos] > 0).all()
     assert len(np.unique(buffer.priorities[:, 0])) > 2 and len(np.unique(buffer.priorities[:, 1])) > 2

@@ -126,13 +126,15 @@ def _train(resume: bool) -> None:
     """
     from rl_zoo3 import train
 
-    from sb3_per.zoo.runs import RunManager
+    from sb3_per.zoo.runs import RunHasEndedError, RunManager
 
     names = vars(train)
     managers = {"ExperimentManager": names["ExperimentManager"]}
     names["ExperimentManager"] = functools.partial(RunManager, resume=resume)
     try:
         train.train()
+    except RunHasEndedError as ended:
+        print(ended)  # whoever starts the command again and again is told so, and that all is well
     finally:
         names.update(managers)
 

@@ -19,6 +19,10 @@ from sb3_per.checkpoints import CheckpointMixin
 from sb3_per.files.buffer_files import SUFFIX
 
 
+class RunHasEndedError(Exception):
+    """There is nothing to resume; no failure."""
+
+
 class RunManager(ExperimentManager):
     """
     The Zoo's manager. Checkpoints are whole whenever the run is killed, and with ``--save-replay-buffer`` hold the buffer.
@@ -40,10 +44,10 @@ class RunManager(ExperimentManager):
     def _resume(self, folder: Path) -> None:
         """
         :param folder: of a run
-        :raises SystemExit: if that run has come to its end
+        :raises RunHasEndedError: if that run has come to its end
         """
         if (folder / f"{self.env_name}.zip").exists():
-            raise SystemExit(f"The run in {folder} has come to its end: there is nothing to resume")
+            raise RunHasEndedError(f"The run in {folder} has come to its end: there is nothing to resume")
         checkpoint = latest_checkpoint(folder)
         if checkpoint is None:
             print(f"There is no whole checkpoint in {folder}, with model and buffer: begins anew")
@@ -56,9 +60,11 @@ class RunManager(ExperimentManager):
     def create_callbacks(self) -> None:
         """As the Zoo's, but checkpoints of a prioritized algorithm, and evaluations that go on where they were."""
         super().create_callbacks()
-        for i, callback in enumerate(self.callbacks):
+        for callback in list(self.callbacks):
             if type(callback) is CheckpointCallback and self._is_ours():
-                self.callbacks[i] = BufferCheckpointCallback(
+                # The last one: what else is done at this step, such as an evaluation, is done when the checkpoint is there.
+                self.callbacks.remove(callback)
+                checkpoints = BufferCheckpointCallback(
                     save_freq=callback.save_freq,
                     save_path=callback.save_path,
                     name_prefix=callback.name_prefix,
@@ -66,6 +72,7 @@ class RunManager(ExperimentManager):
                     save_vecnormalize=bool(self.normalize),
                     verbose=callback.verbose,
                 )
+                self.callbacks.append(checkpoints)
             elif isinstance(callback, EvalCallback) and self.resumed_from is not None:
                 _continue_evaluations(callback, self.resumed_from)
         # Episodes of the run so far stay in its files.

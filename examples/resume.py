@@ -1,0 +1,59 @@
+"""
+A run that is killed in the middle, with SIGKILL, and goes on from its newest whole checkpoint: runs/resume.png.
+
+    python examples/resume.py
+"""
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import matplotlib.pyplot as plt
+import numpy as np
+from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+from sb3_per import PERSAC, BufferCheckpointCallback, latest_checkpoint
+
+STEPS, EVERY = (300, 50) if os.environ.get("SB3_PER_SHORT") else (6_000, 500)
+FOLDER = "runs/resume"
+
+
+def train() -> None:
+    """What the user's script does, at the beginning and after every kill."""
+    if checkpoint := latest_checkpoint(FOLDER):
+        model = PERSAC.load(checkpoint[0], env=make_vec_env("Pendulum-v1"))
+        model.load_replay_buffer(checkpoint[1])
+    else:
+        model = PERSAC("MlpPolicy", "Pendulum-v1", learning_rate=1e-3, seed=0)
+    log_path = f"{FOLDER}/from_{model.num_timesteps:06}"
+    evaluate = EvalCallback(make_vec_env("Pendulum-v1"), eval_freq=EVERY, log_path=log_path, verbose=0)
+    callbacks = [evaluate, BufferCheckpointCallback(EVERY, FOLDER)]
+    model.learn(STEPS - model.num_timesteps, reset_num_timesteps=False, callback=callbacks)
+
+
+def n_safe_steps() -> int:
+    """Of the newest whole checkpoint, rl_model_1234_steps.zip."""
+    checkpoint = latest_checkpoint(FOLDER)
+    return int(checkpoint[0].stem.split("_")[-2]) if checkpoint else 0
+
+
+if "--train" in sys.argv:
+    sys.exit(train())  # type: ignore[func-returns-value]
+shutil.rmtree(FOLDER, ignore_errors=True)
+process = subprocess.Popen(command := [sys.executable, __file__, "--train"])
+while n_safe_steps() < STEPS / 2 and process.poll() is None:
+    time.sleep(0.02)
+process.kill()
+print(f"ended with {process.wait()}, goes on at {n_safe_steps()} of {STEPS} steps")
+subprocess.run(command, check=True)
+parts = [np.load(path) for path in sorted(glob.glob(f"{FOLDER}/from_*/evaluations.npz"))]
+for part, label in zip(parts, ("until it was killed", "from the checkpoint on"), strict=True):
+    plt.plot(part["timesteps"], part["results"].mean(axis=1), "o-", label=label)
+plt.gca().set(xlabel="steps of the environment", ylabel="mean return of 5 episodes")
+plt.legend()
+plt.savefig("runs/resume.png")
+print(f"end: {n_safe_steps()} steps, mean return {parts[-1]['results'][-1].mean():.0f}; runs/resume.png")
