@@ -8,9 +8,12 @@ from sb3_per.algorithms.td3 import PERDDPG, PERTD3
 from sb3_per.algorithms.tqc import PERTQC
 from sb3_per.buffers import (
     PrioritizedDictReplayBuffer,
+    PrioritizedDictSequenceReplayBuffer,
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
     PrioritizedReplayBufferSamples,
+    PrioritizedSequenceReplayBuffer,
+    SequenceReplayBufferSamples,
 )
 from sb3_per.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
 from sb3_per.demonstrations import from_minari, to_minari
@@ -33,14 +36,17 @@ __all__ = [
     "BufferCheckpointCallback",
     "PERCrossQ",
     "PrioritizedDictReplayBuffer",
+    "PrioritizedDictSequenceReplayBuffer",
     "PrioritizedHerReplayBuffer",
     "PrioritizedOffPolicyMixin",
     "PrioritizedReplayBuffer",
     "PrioritizedReplayBufferSamples",
+    "PrioritizedSequenceReplayBuffer",
     "PriorityMonitor",
     "PriorityScheme",
     "Proportional",
     "RankBased",
+    "SequenceReplayBufferSamples",
     "SumTree",
     "Uniform",
     "from_minari",

@@ -3,11 +3,15 @@
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.her import PrioritizedHerReplayBuffer
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.buffers.samples import PrioritizedReplayBufferSamples, SequenceReplayBufferSamples
+from sb3_per.buffers.sequences import PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
 
 __all__ = [
     "PrioritizedDictReplayBuffer",
+    "PrioritizedDictSequenceReplayBuffer",
     "PrioritizedHerReplayBuffer",
     "PrioritizedReplayBuffer",
     "PrioritizedReplayBufferSamples",
+    "PrioritizedSequenceReplayBuffer",
+    "SequenceReplayBufferSamples",
 ]

@@ -7,7 +7,7 @@ It knows neither formulas of priorities (``schemes``) nor algorithms.
 import inspect
 import warnings
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch as th
@@ -198,18 +198,33 @@ class PrioritizedReplayBuffer(DrawingRing):
         # SB3's NStepReplayBuffer has `n_steps` and `gamma` as well; the settings asked for here count.
         own = {*cls._keywords(), "_mass_of_max", "_tree", "_next_kappa", "_counts_updates"}
         vars(prioritized).update({name: value for name, value in vars(buffer).items() if name not in own})
-        if isinstance(buffer, PrioritizedReplayBuffer) and repr(buffer.scheme) == repr(prioritized.scheme):
-            for name in ("_tree", "_mass_of_max", "_next_kappa"):
-                setattr(prioritized, name, getattr(buffer, name))
-        else:
-            prioritized._tree = prioritized.scheme.make_tree(prioritized._capacity)
-            prioritized._readmit()
+        prioritized._take_masses_of(buffer)
         prioritized._store_frames(
             {} if prioritized.frames is None else frames_by_key(prioritized.frames, buffer.observation_space)
         )
         prioritized.beta = max(prioritized.beta, prioritized.beta_start)
         prioritized._settle()
         return prioritized
+
+    def _take_masses_of(self, buffer: ReplayBuffer) -> None:
+        """
+        Of a buffer whose transitions are those of this one: its masses or, where they are of another scheme, none.
+
+        :param buffer: any
+        """
+        if self._draws_what_is_drawn_from(buffer) and repr(buffer.scheme) == repr(self.scheme):  # type: ignore[attr-defined]
+            for name in ("_tree", "_mass_of_max", "_next_kappa"):
+                setattr(self, name, getattr(buffer, name))
+        else:
+            self._tree = self.scheme.make_tree(self._capacity)
+            self._readmit()
+
+    def _draws_what_is_drawn_from(self, buffer: ReplayBuffer) -> bool:
+        """Whether a mass of the other buffer is one of the same thing: of a transition, in the same slot."""
+        return isinstance(buffer, PrioritizedReplayBuffer) and type(buffer)._unit == self._unit
+
+    # What a mass is of.
+    _unit: ClassVar[str] = "transition"
 
     @classmethod
     def _stores(cls, buffer: ReplayBuffer) -> bool:

@@ -186,14 +186,18 @@ class TransitionRing(FrameStorage):
         the newest steps become truncations, as SB3's HER does it, and no n-step window goes beyond. Their values still count.
         """
         with self._lock:
-            if self.size() == 0:
-                return
-            newest = self.pos - 1
-            in_episode = self.dones[newest] == 0
-            self.dones[newest, in_episode] = 1
-            # Without a next observation of their own, SB3 too makes them terminations.
-            if not self.optimize_memory_usage:
-                self.timeouts[newest, in_episode] = 1
+            if self.size() > 0:
+                self._truncate(self.pos - 1, self.dones[self.pos - 1] == 0)
+
+    def _truncate(self, row: int, envs: np.ndarray) -> None:
+        """
+        :param row: of steps that nothing follows
+        :param envs: of which environments, bool of shape (n_envs,)
+        """
+        self.dones[row, envs] = 1
+        # Without a next observation of their own, SB3 too makes them terminations.
+        if not self.optimize_memory_usage:
+            self.timeouts[row, envs] = 1
 
     # ---- all of it, for files
 
@@ -221,6 +225,10 @@ class TransitionRing(FrameStorage):
         if self.optimize_memory_usage:
             contents.arrays["newest_next_observations"] = self.observations[self.pos % self.buffer_size]
         return contents
+
+    def _facts(self) -> dict[str, Any]:
+        """What else has to be the same for files to fit: by name, anything that JSON knows."""
+        return {}
 
     def _emptied(self: "RingT") -> "RingT":
         """A new buffer with the same settings and nothing in it."""

@@ -29,3 +29,42 @@ class PrioritizedReplayBufferSamples(_Fields):
 
     #: N P of each transition, float64 of shape (batch_size,), where an actor wants to weight by it; not part of the tuple
     n_p: np.ndarray | None = None
+
+
+class _SequenceFields(NamedTuple):
+    observations: Any
+    prefix: Any
+    prefix_lengths: th.Tensor
+    states: tuple[th.Tensor, ...]
+    actions: th.Tensor
+    rewards: th.Tensor
+    discounts: th.Tensor
+    dones: th.Tensor
+    next_steps: th.Tensor
+    mask: th.Tensor
+    weights: th.Tensor
+    indices: np.ndarray
+
+
+class SequenceReplayBufferSamples(_SequenceFields):
+    """
+    A batch of windows of consecutive steps, time first. T is the sequence length, B the batch size, n the number of steps of
+    the n-step return. A window ends with its episode; what is behind is 0, and not in the mask.
+
+    - ``observations``: shape (T + n, B, ...), a dictionary for Dict observation spaces. The first is what was observed before
+      the first step; behind it, what followed each step, terminal observations too
+    - ``prefix``: observations before the first step, for burn-in, shape (burn_in, B, ...), from the oldest on;
+      ``prefix_lengths``, int64 of shape (B,), says how many there are: fewer near the start of an episode
+    - ``states``: recurrent states before the first step of the prefix or, where it is empty, of the window; float32, each of
+      shape (n_layers, B, hidden)
+    - ``actions``: shape (T, B, action_dim)
+    - ``rewards``: n-step returns, ``discounts``: gamma^k of the value behind them, ``dones``: whether there is none; float32
+      of shape (T, B)
+    - ``next_steps``: position in ``observations`` of what is behind each n-step return, int64 of shape (T, B)
+    - ``mask``: which steps there are, bool of shape (T, B), and at least the first of each window
+    - ``weights``: importance-sampling weights of the windows, float32 of shape (B, 1)
+    - ``indices``: transition ids of the first steps, for ``update_priorities``, int64 NumPy array of shape (B,)
+    """
+
+    #: N P of each window, float64 of shape (B,), where an actor wants to weight by it; not part of the tuple
+    n_p: np.ndarray | None = None

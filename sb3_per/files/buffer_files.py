@@ -20,7 +20,13 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import numpy as np
 from gymnasium import spaces
 
-from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.buffers import (
+    PrioritizedDictReplayBuffer,
+    PrioritizedDictSequenceReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+)
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.frames import FrameStore, frames_by_key, stack_axis
 from sb3_per.buffers.ring import is_count
@@ -73,7 +79,13 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     :param buffer: any
     :return: what tells whether its files fit another one
     """
-    kinds = (PrioritizedHerReplayBuffer, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer)
+    kinds = (
+        PrioritizedDictSequenceReplayBuffer,
+        PrioritizedSequenceReplayBuffer,
+        PrioritizedHerReplayBuffer,
+        PrioritizedDictReplayBuffer,
+        PrioritizedReplayBuffer,
+    )
     frames = {} if buffer.frames is None else frames_by_key(buffer.frames, buffer.observation_space)
     return {
         "kind": next(kind.__name__ for kind in kinds if isinstance(buffer, kind)),
@@ -88,6 +100,7 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
             for key, n in frames.items()
         ],
         "scheme": repr(buffer.scheme),
+        **buffer._facts(),
     }
 
 
@@ -384,11 +397,12 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
     :param path: of the manifest
     :raises ValueError: if they do not go together
     """
-    for name in ("kind", "observation_space", "action_space", "n_envs", "optimize_memory_usage", "copy_info_dict"):
-        if found.get(name) != expected[name]:
+    names = "kind observation_space action_space n_envs optimize_memory_usage copy_info_dict sequences"
+    for name in names.split():
+        if found.get(name) != expected.get(name):
             raise ValueError(
                 f"The saved buffer does not fit this model: {path} has {name} {found.get(name)}, and the model has "
-                f"{expected[name]}"
+                f"{expected.get(name)}"
             )
 
 
