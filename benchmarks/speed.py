@@ -28,6 +28,7 @@ from baselines import NumpyTree, PythonTree
 from file_rows import file_rows
 from frame_rows import frame_rows
 from gymnasium import spaces
+from sequence_rows import sequence_rows
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from timing import BATCH_SIZE, MILLION, ROUNDS, Absent, Row, box, compare, filled, sample_and_update, seconds
@@ -438,9 +439,8 @@ def main() -> None:
     args = parser.parse_args()
 
     th.set_num_threads(2)
-    groups = [
-        group(args.quick) for group in (tree_rows, add_rows, buffer_rows, frame_rows, file_rows, memory_rows, start_rows)
-    ]
+    makers_of = (tree_rows, add_rows, buffer_rows, frame_rows, file_rows, sequence_rows, memory_rows, start_rows)
+    groups = [group(args.quick) for group in makers_of]
     makers = [maker for group in (*groups, training_rows(args.quick, args.device)) for maker in group]
     print(as_table([]), end="")
     rows, absent = {}, []

@@ -5,13 +5,14 @@ It knows models and the names of their files, nothing of what is in them.
 """
 
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
 
 from stable_baselines3.common.callbacks import CheckpointCallback
 
-from sb3_per.files.atomic import TEMPORARY, write_file
+from sb3_per.files.atomic import TEMPORARY, make_directory, write_file
 from sb3_per.files.buffer_files import SUFFIX, save_buffer
 from sb3_per.files.generations import Directory, num_timesteps_of
 
@@ -53,10 +54,12 @@ class BufferCheckpointCallback(CheckpointCallback):
         self.keep = keep
 
     def _init_callback(self) -> None:
+        make_directory(Path(self.save_path).absolute())
         super()._init_callback()
-        for leftover in Path(self.save_path).glob(f"{self.name_prefix}_*{TEMPORARY}"):
-            if leftover.is_file():  # of a run that was killed
-                leftover.unlink()
+        leftover = re.compile(rf"{re.escape(self.name_prefix)}_(vecnormalize_)?[0-9]+_steps\.(zip|pkl){re.escape(TEMPORARY)}")
+        for path in Path(self.save_path).iterdir():
+            if leftover.fullmatch(path.name) and path.is_file():  # of a run that was killed
+                path.unlink()
 
     def _on_step(self) -> bool:
         if self.n_calls % self.save_freq == 0:

@@ -26,7 +26,7 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
 )
 from sb3_per.buffers.replay import SCHEME_SETTINGS
-from sb3_per.files.atomic import sync_directory, write_file
+from sb3_per.files.atomic import make_directory, sync_directory, write_file
 from sb3_per.files.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
 from sb3_per.schemes import PriorityScheme, make_scheme
 
@@ -323,7 +323,7 @@ def _zip_path(path: pathlib.Path) -> pathlib.Path:
         return _zip_path(path.with_name(f"{path.name}_2"))
     # A link stays one.
     path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     return path
 
 

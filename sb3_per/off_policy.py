@@ -20,7 +20,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecFrameStack, unwrap_vec_wrapper
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.buffers import (
+    PrioritizedDictReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedReplayBufferSamples,
+    PrioritizedSequenceReplayBuffer,
+)
 from sb3_per.buffers.frames import GOALS
 from sb3_per.checkpoints import CheckpointMixin, prioritized_class_of
 from sb3_per.schemes import LAP
@@ -49,6 +54,9 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
 
     #: Whether an actor learns from :meth:`_actor_batch`, and not only values from the batch.
     has_actor: ClassVar[bool] = False
+
+    #: Whether it has a memory, and a batch is one of sequences.
+    learns_from_sequences: ClassVar[bool] = False
 
     # The buffer whose newest step `_last_obs` follows.
     _continued_buffer: PrioritizedReplayBuffer | None = None
@@ -231,6 +239,12 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
             raise NotImplementedError(
                 f"{type(self).__name__} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD "
                 f"error, and this algorithm regresses quantiles. Use the proportional, rank or uniform scheme"
+            )
+
+        if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not self.learns_from_sequences:
+            raise NotImplementedError(
+                f"{type(self).__name__} with {type(buffer).__name__} is not supported: it has no memory, and learns from "
+                "single transitions"
             )
 
         if buffer.actor_batch != "prioritized" and not self.has_actor:

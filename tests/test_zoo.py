@@ -12,7 +12,7 @@ import pytest
 import yaml
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import load_results
-from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
+from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.common.vec_env import VecNormalize
 
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
@@ -367,7 +367,9 @@ def test_names_of_our_classes_in_hyperparameter_files(zoo, monkeypatch):
     register()
     monkeypatch.setattr("rl_zoo3.exp_manager.ExperimentManager.entry_point", staticmethod(lambda env_id: "BitFlipping"))
     run = zoo("train", "per_dqn", "--save-replay-buffer", entry=entry, env=name)
-    buffer = load_from_pkl(run / "replay_buffer.pkl")
+    env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, max_steps=4))
+    buffer = ALGORITHMS["per_dqn"].load(run / f"{name}.zip", env=env).replay_buffer
+    assert load_buffer(buffer, run / "replay_buffer.buffer").size() == 300
     assert isinstance(buffer, PrioritizedHerReplayBuffer)
     assert isinstance(buffer.scheme, LAP) and buffer.scheme.kappa == 0.7
     written = yaml.unsafe_load((run / name / "config.yml").read_text())
@@ -379,7 +381,7 @@ def test_frames_from_a_hyperparameter_file(zoo, monkeypatch):
     """A number in the YAML; the run goes on from its zip, and plays."""
     entry = settings(frame_stack=3, replay_buffer_kwargs=dict(frames=3))
     run = zoo("train", "per_sac", "--save-replay-buffer", entry=entry)
-    buffer = load_from_pkl(run / "replay_buffer.pkl")
+    buffer = saved_buffer("per_sac", run)
     assert buffer.frames == 3 and buffer.frames_per_transition < 1.1
     assert loaded("per_sac", run).replay_buffer.frames == 3
     zoo("enjoy", "per_sac", "--no-render", "-n", "20")

@@ -137,5 +137,8 @@ def assert_same_state(actual: Any, expected: Any) -> None:
         assert actual.keys() == expected.keys()
         for key in expected:
             assert_same_state(actual[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        for pair in zip(actual, expected, strict=True):
+            assert_same_state(*pair)
     else:
         assert actual == expected

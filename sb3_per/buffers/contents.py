@@ -25,3 +25,17 @@ class Contents:
     numbers: dict[str, Any]
     columns: dict[str, list[np.ndarray]] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def array(self, name: str, kind: str, *shape: int | None) -> np.ndarray:
+        """
+        :param name: of one of the arrays
+        :param kind: ``"i"`` or ``"f"``, as in a NumPy type
+        :param shape: that it should have; ``None`` for any length
+        :return: the array
+        :raises ValueError: if it is another
+        """
+        array = self.arrays[name]
+        fits = len(array.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
+        if not fits or array.dtype.kind != kind:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}")
+        return array

@@ -257,13 +257,14 @@ class DrawableRing(TransitionRing):
         super()._restore(contents)
         numbers = contents.numbers
         self.max_priority = _checked(numbers["max_priority"], "max_priority")
-        self._n_updates = int(numbers["n_updates"])
+        self._n_updates = checked_count(numbers["n_updates"], "n_updates")
         self._mass_of_max, self._next_kappa = None, 0.0 if getattr(self.scheme, "kappa_is_auto", False) else np.inf
         if not keeps_masses:
             self._readmit()
             return
-        if numbers["next_kappa"]:
-            self.scheme.kappa, self._next_kappa = _checked(numbers["kappa"], "kappa"), float(numbers["next_kappa"])  # type: ignore[attr-defined]
+        if numbers["next_kappa"] and self._next_kappa == 0.0:
+            self.scheme.kappa = _checked(numbers["kappa"], "kappa")  # type: ignore[attr-defined]
+            self._next_kappa = _checked(numbers["next_kappa"], "next_kappa")
         if numbers["mass_of_max"] is not None:
             of_max = float(numbers["mass_of_max"][0]), float(numbers["mass_of_max"][1])
             self._mass_of_max = of_max if self._tree.takes(of_max[1]) else None
@@ -274,22 +275,32 @@ class DrawableRing(TransitionRing):
             n_admitted = max(min(n_admitted, contents.end) + shift, self._n_before_ring)
         self._n_admitted = n_admitted
         first_id = (self._n_added - self.size()) * self.n_envs
+        n_steps = contents.end - contents.first
         if isinstance(self._tree, RankTree):
-            transitions = contents.arrays["ranked_transitions"] - n_dropped * self.n_envs
+            ranked, n_held = contents.array("ranked_transitions", "i", None), n_steps * self.n_envs
+            priorities = contents.array("ranked_priorities", "f", len(ranked))
+            if len(ranked) and not 0 <= ranked.min() <= ranked.max() < n_held:
+                raise ValueError("Transitions that are not there have ranks")
+            transitions = ranked - n_dropped * self.n_envs
             is_kept = (transitions >= 0) & (transitions < self.size() * self.n_envs)
             leaves = (first_id + transitions[is_kept]) % self._capacity
-            self._tree.rank(leaves, contents.arrays["ranked_priorities"][is_kept])
+            self._tree.rank(leaves, priorities[is_kept])
         else:
-            masses = contents.arrays["masses"][n_dropped:]
+            masses = contents.array("masses", "f", n_steps, self.n_envs)[n_dropped:]
             for rows in self._row_slices(self._n_added - self.size(), self._n_added):
                 part, masses = masses[: rows.stop - rows.start], masses[rows.stop - rows.start :]
                 self._tree.update(np.arange(rows.start * self.n_envs, rows.stop * self.n_envs), part.reshape(-1))
+            if not self._tree.total < np.inf:
+                raise ValueError("The sum of all masses is infinite")
         if "given_ids" in contents.arrays:
-            ids = contents.arrays["given_ids"] + shift * self.n_envs
+            given = contents.array("given_masses", "f", None)
+            if not (self._tree.takes(given.min(initial=0.0)) and self._tree.takes(given.max(initial=0.0))):
+                raise ValueError("A mass is none")
+            ids = contents.array("given_ids", "i", len(given)) + shift * self.n_envs
             is_kept = (ids >= first_id) & (ids < self._next_id)
             self._given_masses = np.full(self._capacity, -1), np.zeros(self._capacity)
             self._given_masses[0][ids[is_kept] % self._capacity] = ids[is_kept]
-            self._given_masses[1][ids[is_kept] % self._capacity] = contents.arrays["given_masses"][is_kept]
+            self._given_masses[1][ids[is_kept] % self._capacity] = given[is_kept]
 
     def extend(
         self,
@@ -341,6 +352,18 @@ def _checked(value: Any, name: str) -> float:
     if not 0.0 < float(value) < np.inf:
         raise ValueError(f"{name} must be above 0 and finite, not {value}")
     return float(value)
+
+
+def checked_count(value: Any, name: str) -> int:
+    """
+    :param value: of a file
+    :param name: in the error
+    :return: the value
+    :raises ValueError: if it is no count, or one that no run reaches
+    """
+    if not (isinstance(value, int) and 0 <= value < 2**60):
+        raise ValueError(f"{name} must be a count, not {value}")
+    return value
 
 
 def _steps(obs: Any) -> Iterable[Any]:

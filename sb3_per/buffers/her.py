@@ -189,7 +189,14 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         held = np.arange(contents.first, contents.end)
         # How far back, not in which row: that depends on the size.
         since_start = (held[:, None] - self.ep_start[held % self.buffer_size]) % self.buffer_size
-        finished = [self._ids_at(leaves) for leaves in self._finished]
+        finished: list[np.ndarray] = []
+        n_finished = 0
+        for leaves in reversed(self._finished):
+            if n_finished > 2 * self._capacity:
+                break  # if nobody draws, they become ever more, and those before have been overwritten
+            finished.append(self._ids_at(leaves))
+            n_finished += len(leaves)
+        finished.reverse()
         contents.arrays.update(
             steps_since_start=since_start.astype(np.int32),
             steps_under_way=(contents.end - self._current_ep_start) % self.buffer_size,
@@ -209,10 +216,12 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     def _restore(self, contents: Contents, keeps_masses: bool = True) -> None:
         n, n_held = contents.end - contents.first, self.size()
         held = np.arange(self._n_added - n_held, self._n_added)
-        since_start = contents.arrays["steps_since_start"][n - n_held :].astype(np.int64)
-        under_way = contents.arrays["steps_under_way"]
+        since_start = contents.array("steps_since_start", "i", n, self.n_envs)[n - n_held :].astype(np.int64)
+        under_way = contents.array("steps_under_way", "i", self.n_envs)
         lengths = self.ep_length[held % self.buffer_size]
-        if ((lengths > 0) & (since_start >= lengths)).any() or since_start.min(initial=0) < 0 or lengths.min(initial=0) < 0:
+        n_behind = np.arange(n_held, 0, -1)[:, None]
+        is_outside = (since_start >= lengths) | (lengths - since_start > n_behind) | (lengths > contents.buffer_size)
+        if (is_outside & (lengths > 0)).any() or since_start.min(initial=0) < 0 or lengths.min(initial=0) < 0:
             raise ValueError("A transition is not in its own episode")
         if contents.buffer_size != self.buffer_size:
             # Of an episode whose beginning is not there, nothing can be drawn; the one under way begins where it is.
@@ -228,8 +237,11 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             return
         if contents.buffer_size != self.buffer_size:
             self._tree.update(np.flatnonzero((flat(self.ep_length) == 0) & (self._tree.masses > 0.0)), 0.0)
-        ids = contents.arrays["finished_ids"] + (self._n_added - contents.end) * self.n_envs
-        ends = np.cumsum(contents.arrays["finished_lengths"])
+        ids = contents.array("finished_ids", "i", None) + (self._n_added - contents.end) * self.n_envs
+        finished_lengths = contents.array("finished_lengths", "i", None)
+        if finished_lengths.min(initial=0) < 0 or finished_lengths.sum() != len(ids):
+            raise ValueError(f"Episodes of {finished_lengths.sum()} transitions, of which {len(ids)} are there")
+        ends = np.cumsum(finished_lengths)
         for finished in np.split(ids, ends)[: len(ends)]:
             is_held = (finished >= held.min(initial=self._n_added) * self.n_envs) & (finished < self._next_id)
             self._finished.append(finished[is_held] % self._capacity)

@@ -43,6 +43,7 @@ class RecurrentStates:
         #: float32, each of shape (n_slots, n_envs, n_layers, hidden)
         self.arrays = [np.zeros((n_slots, n_envs, *shape), np.float32) for shape in self.shapes]
         self._keeps = are_kept and bool(self.shapes)
+        self._zeros = [np.zeros((n_layers, n_envs, hidden), np.float32) for n_layers, hidden in self.shapes]
 
     def is_like(self, other: "RecurrentStates") -> bool:
         """Whether the slots of the other one are for the same rows, and hold the same."""
@@ -59,18 +60,12 @@ class RecurrentStates:
         """
         if not self._keeps:
             return
-        envs = _kept(episode_steps, self.period, self.burn_in)
-        if envs.size == 0:
-            return
-        slot = row // self.period
         for i, array in enumerate(self.arrays):
-            if states is None:
-                array[slot, envs] = 0.0
-                continue
-            state: Any = states[i]
+            state: Any = self._zeros[i] if states is None else states[i]
             if isinstance(state, th.Tensor):
                 state = state.detach().cpu().numpy()
-            array[slot, envs] = state.swapaxes(0, 1)[envs]
+            state = np.ascontiguousarray(state, np.float32)
+            _store(array, row // self.period, episode_steps, state, self.period, self.burn_in)
 
     def at(self, leaves: np.ndarray, episode_steps: np.ndarray) -> list[np.ndarray]:
         """
@@ -126,14 +121,11 @@ class RecurrentStates:
 
 
 @kernel
-def _kept(episode_steps: np.ndarray, period: int, burn_in: int) -> np.ndarray:
-    """Environments whose state is kept, with these numbers of steps."""
-    envs, n = np.empty(episode_steps.size, np.int64), 0
+def _store(array: np.ndarray, slot: int, episode_steps: np.ndarray, state: np.ndarray, period: int, burn_in: int) -> None:
+    """Copy the states of the environments that a window is unrolled in, from here."""
     for e in range(episode_steps.size):
         if episode_steps[e] > 0 and (episode_steps[e] + burn_in) % period == 0:
-            envs[n] = e
-            n += 1
-    return envs[:n]
+            array[slot, e] = state[:, e]
 
 
 @kernel

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.draw_record import DrawRecord
-from sb3_per.buffers.drawable import as_matrix
+from sb3_per.buffers.drawable import as_matrix, checked_count
 from sb3_per.buffers.drawing import DrawingRing
 from sb3_per.buffers.frames import frames_by_key
 from sb3_per.buffers.ring import TransitionRing, is_count
@@ -263,7 +263,7 @@ class PrioritizedReplayBuffer(DrawingRing):
         if not 0.0 <= contents.numbers["beta"] <= 1.0:
             raise ValueError(f"beta must be in [0, 1], not {contents.numbers['beta']}")
         self.beta = max(self.beta_start, float(contents.numbers["beta"]))
-        self._n_sampled = int(contents.numbers["n_sampled"])
+        self._n_sampled = checked_count(contents.numbers["n_sampled"], "n_sampled")
 
     # ---- draw and update
 

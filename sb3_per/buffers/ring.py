@@ -280,7 +280,8 @@ class TransitionRing(FrameStorage):
         for store in self._frame_stores():
             store.adopt((self._n_added - self.size()) % self.buffer_size, self.size())
         if self.optimize_memory_usage:
-            self.observations[self.pos] = contents.arrays["newest_next_observations"]
+            newest = self.observations[self.pos]
+            newest[...] = contents.array("newest_next_observations", newest.dtype.kind, *newest.shape)
 
     # ---- what goes out
 

@@ -5,6 +5,7 @@ A window is known by its first step, the **anchor**: every ``sequence_period``-t
 same tree; all other leaves have mass 0. Nothing is known here of what a batch looks like, or of what a priority is.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +17,16 @@ from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.ring import is_count, rows
-from sb3_per.buffers.windows import admit_windows, count_steps, end_of_complete
+from sb3_per.buffers.windows import (
+    IS_UNROLLED_FROM,
+    LEAVES_OPEN,
+    admit_windows,
+    end_of_complete,
+    number_by_dones,
+    number_next,
+)
+
+_shape_of = operator.attrgetter("shape")
 
 # What makes a window another one.
 _WINDOW_SETTINGS = ("sequence_length", "_period", "burn_in", "n_steps")
@@ -69,7 +79,10 @@ class SequenceRing(PrioritizedReplayBuffer):
         self.sequence_period = sequence_period
         self.store_state = store_state
         self.state_shapes = shapes
+        # Of one step: shapes of its states, that no episode starts, and the numbers in the row before it.
+        self._shapes_of_step = [(n_layers, self.n_envs, hidden) for n_layers, hidden in shapes]
         self._no_starts = np.zeros(self.n_envs, np.bool_)
+        self._overwritten = np.zeros(self.n_envs, np.int32)
         self._allocate_windows()
 
     def _allocate_windows(self) -> None:
@@ -77,6 +90,9 @@ class SequenceRing(PrioritizedReplayBuffer):
         shape = (self.buffer_size, self.n_envs)
         #: number of each step within its episode, int32 of shape (buffer_size, n_envs)
         self.episode_steps: np.ndarray = np.zeros(shape, np.int32)
+        # How many of the steps added have theirs, and SB3's cursor behind the one that was added last.
+        self._n_numbered: int = self._n_added
+        self._known_cursor: tuple[int, bool] = (self.pos, self.full)
         self._states: RecurrentStates = RecurrentStates(
             *shape, self._period, self.burn_in, self.state_shapes, self.store_state
         )
@@ -131,44 +147,66 @@ class SequenceRing(PrioritizedReplayBuffer):
         """
         starts = self._no_starts
         if episode_starts is not None:
-            starts = np.ascontiguousarray(episode_starts, dtype=np.bool_)
+            starts = np.asarray(episode_starts, np.bool_)
             if starts.shape != (self.n_envs,):
                 raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
-        if states is not None:
-            self._require_states(states)
+        if states is not None and [*map(_shape_of, states)] != self._shapes_of_step:
+            given = [tuple(state.shape) for state in states]
+            raise ValueError(
+                f"states of shapes {given} do not fit state_shapes={self.state_shapes}: expected {self._shapes_of_step}"
+            )
         with self._lock:
-            self._count_foreign_steps()
-            row = self.pos
-            # Of the row that is about to be written: if that fails, nothing that can be drawn has changed.
-            n_left = self._count_steps(self._n_added, self._n_added + 1, starts, self._n_before_ring)
-            super().add(obs, next_obs, action, reward, done, infos, td_errors)
-            if n_left > 0 and self.buffer_size > 1:
-                self._truncate(row - 1, starts & (self.dones[row - 1] == 0))
-            self._states.store(row, self.episode_steps[row], states)
-
-    def _require_states(self, states: Sequence[np.ndarray | th.Tensor]) -> None:
-        expected = [(n_layers, self.n_envs, hidden) for n_layers, hidden in self.state_shapes]
-        if len(states) != len(expected) or any(state.shape != shape for state, shape in zip(states, expected, strict=True)):
-            found = [tuple(state.shape) for state in states]
-            raise ValueError(f"states of shapes {found} do not fit state_shapes={self.state_shapes}: expected {expected}")
-
-    def _count_steps(self, first: int, end: int, starts: np.ndarray, oldest: int) -> int:
-        return count_steps(self.episode_steps, self.dones, self.timeouts, starts, first, end, oldest)
-
-    def _count_steps_by_dones(self, first: int) -> None:
-        """Nobody told where episodes start from this step on, or what the states were."""
-        oldest = self._n_added - self.size()
-        is_continued = oldest < first or oldest == self._n_before_ring
-        first = max(first, oldest)
-        self._count_steps(first, self._n_added, self._no_starts, self._n_before_ring if is_continued else first)
-        self._states.clear(first, self._n_added, self.episode_steps)
+            if (self.pos, self.full) != self._known_cursor:
+                self._count_foreign_steps()
+            row, step, kept = self.pos, self._n_added, self._states
+            # Now: in a ring of a single row, the step before is about to be overwritten.
+            found = number_next(
+                self.episode_steps,
+                self.dones,
+                self.timeouts,
+                row,
+                step == self._n_before_ring,
+                starts,
+                kept.period,
+                kept.burn_in,
+                self._overwritten,
+            )
+            try:
+                super().add(obs, next_obs, action, reward, done, infos, td_errors)
+            except BaseException:
+                if self._n_added == step:
+                    self.episode_steps[row] = self._overwritten
+                raise
+            self._n_numbered, self._known_cursor = self._n_added, (self.pos, self.full)
+            if found:
+                if found & LEAVES_OPEN and self.buffer_size > 1:
+                    self._truncate(row - 1, starts & (self.dones[row - 1] == 0))
+                if found & IS_UNROLLED_FROM:
+                    kept.store(row, self.episode_steps[row], states)
 
     def _count_foreign_steps(self) -> bool:
-        n_known = self._n_added
         is_foreign = super()._count_foreign_steps()
-        if is_foreign:
-            self._count_steps_by_dones(n_known)
+        if self._n_numbered != self._n_added:
+            # Also after an interrupt in the middle of `add`.
+            self._number_by_dones(self._n_numbered)
         return is_foreign
+
+    def _number_by_dones(self, first: int) -> None:
+        """Nobody told where episodes start from this step on, or what the states were."""
+        oldest = self._n_added - self.size()
+        # What they go on from is there, unless they are a whole lap.
+        is_continued = oldest < first or oldest == self._n_before_ring
+        first = max(first, oldest)
+        number_by_dones(
+            self.episode_steps,
+            self.dones,
+            self.timeouts,
+            first,
+            self._n_added,
+            self._n_before_ring if is_continued else first,
+        )
+        self._states.clear(first, self._n_added, self.episode_steps)
+        self._n_numbered = self._n_added
 
     def end_episodes(self) -> None:
         """See :meth:`~sb3_per.buffers.ring.TransitionRing.end_episodes`; their last windows can be drawn then."""
@@ -244,6 +282,7 @@ class SequenceRing(PrioritizedReplayBuffer):
 
     def _begin_ring(self) -> None:
         super()._begin_ring()
+        self._n_numbered = self._n_before_ring
         self._forget_windows(self._n_before_ring)
 
     # ---- from one setting to another
@@ -258,11 +297,11 @@ class SequenceRing(PrioritizedReplayBuffer):
             states = self._states  # those of the other buffer, if it has any
             self._allocate_windows()
             if isinstance(buffer, SequenceRing):
-                self.episode_steps = buffer.episode_steps
+                self.episode_steps, self._n_numbered = buffer.episode_steps, buffer._n_numbered
                 self._states = states if self._states.is_like(states) else self._states
                 self._oldest_admitted = buffer._oldest_admitted
             else:
-                self._count_steps_by_dones(self._n_before_ring)
+                self._number_by_dones(self._n_before_ring)
                 self._oldest_admitted = self._n_added - self.size()
         super()._take_masses_of(buffer)
 
@@ -301,6 +340,7 @@ class SequenceRing(PrioritizedReplayBuffer):
             raise ValueError("Steps of an episode do not follow one another")
         shift = self._n_added - contents.end
         oldest = min(max(int(contents.numbers["oldest_admitted"]) + shift, self._oldest_anchor), self._n_added)
+        self._n_numbered = self._n_added
         self._restore_states(contents, shift, int(held[0]) if held.size else self._n_added)
         super()._restore(contents, keeps_masses)
         self._forget_windows(oldest)

@@ -103,7 +103,8 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
     # ---- draw and update
 
     def _refuse_to_draw(self) -> Any:
-        shortest = self.burn_in + self._period + self._n_recorded - 1
+        # Retired rows, those up to the next anchor, and its window.
+        shortest = self.burn_in + 2 * (self._period - 1) + self._n_recorded
         if self.full and self.buffer_size < shortest:
             raise ValueError(
                 f"Cannot sample: in {self.buffer_size} steps of each environment, which are all that is held, no window is "

@@ -9,42 +9,71 @@ import numpy as np
 
 from sb3_per.trees.kernels import kernel, prefetch
 
+# What :func:`number_next` found.
+LEAVES_OPEN, IS_UNROLLED_FROM = 1, 2
+
 
 @kernel
-def count_steps(
+def number_next(
     episode_steps: np.ndarray,
     dones: np.ndarray,
     timeouts: np.ndarray,
+    row: int,
+    is_first: bool,
     starts: np.ndarray,
-    first: int,
-    end: int,
-    oldest: int,
+    period: int,
+    burn_in: int,
+    overwritten: np.ndarray,
 ) -> int:
     """
-    Fill in the number of each step within its episode.
+    Number a step within its episode, 0 for the first.
 
-    :param episode_steps: to fill, integers of shape (n_rows, n_envs)
-    :param dones: ends of episodes, in the same shape, up to the step before the last
+    :param episode_steps: to fill, numbers of the steps, shape (n_rows, n_envs)
+    :param dones: ends of episodes, in the same shape
     :param timeouts: those of them that are no terminations, in the same shape
-    :param starts: whether an episode starts with the first of these steps, beside where one has ended, shape (n_envs,)
-    :param first: the first of them
+    :param row: of the step
+    :param is_first: whether there is none before
+    :param starts: whether an episode starts, beside where one has ended, shape (n_envs,)
+    :param period: windows begin at every so many steps of an episode
+    :param burn_in: steps before that which a window is unrolled from
+    :param overwritten: to fill, what stood in the row before, shape (n_envs,)
+    :return: the sum of ``LEAVES_OPEN``, if an episode before had no end, and ``IS_UNROLLED_FROM``, if a window will be
+        unrolled from this step, and this is not the start of its episode
+    """
+    found = 0
+    before = (row - 1) % len(dones)
+    for e in range(overwritten.size):
+        number = 0
+        if not (is_first or dones[before, e] != 0 or timeouts[before, e] != 0):
+            if starts[e]:
+                found |= LEAVES_OPEN
+            else:
+                number = episode_steps[before, e] + 1
+                if (number + burn_in) % period == 0:
+                    found |= IS_UNROLLED_FROM
+        overwritten[e] = episode_steps[row, e]
+        episode_steps[row, e] = number
+    return found
+
+
+@kernel
+def number_by_dones(
+    episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int, oldest: int
+) -> None:
+    """
+    Number the steps from one to another within their episodes, which start where one has ended.
+
+    :param episode_steps: to fill, shape (n_rows, n_envs)
+    :param dones: ends of episodes, in the same shape
+    :param timeouts: those of them that are no terminations, in the same shape
+    :param first: the first of the steps
     :param end: the step behind the last of them
-    :param oldest: step that nothing was recorded before
-    :return: how many episodes were left without an end, before the first of these steps
+    :param oldest: step that there is nothing before
     """
     n_rows, n_envs = episode_steps.shape
-    n_left = 0
+    nowhere, overwritten = np.zeros(n_envs, np.bool_), np.empty(n_envs, episode_steps.dtype)
     for step in range(first, end):
-        row, before = step % n_rows, (step - 1) % n_rows
-        for e in range(n_envs):
-            if step == oldest or dones[before, e] != 0 or timeouts[before, e] != 0:
-                episode_steps[row, e] = 0
-            elif step == first and starts[e]:
-                episode_steps[row, e] = 0
-                n_left += 1
-            else:
-                episode_steps[row, e] = episode_steps[before, e] + 1
-    return n_left
+        number_next(episode_steps, dones, timeouts, step % n_rows, step == oldest, nowhere, 1, 0, overwritten)
 
 
 @kernel
@@ -52,7 +81,7 @@ def end_of_complete(
     episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, end: int, n_steps: int, env: int
 ) -> int:
     """
-    :param episode_steps: see :func:`count_steps`, as the next two
+    :param episode_steps: see :func:`number_next`, as the next two
     :param dones: ends of episodes
     :param timeouts: those of them that are no terminations
     :param end: step that is added next
@@ -85,7 +114,7 @@ def admit_windows(
 
     :param is_ready: to change, bool of shape (n_rows, n_envs)
     :param n_looked_at: step behind the last one that this was decided for, to change, shape (n_envs,)
-    :param episode_steps: see :func:`count_steps`, as the next two
+    :param episode_steps: see :func:`number_next`, as the next two
     :param dones: ends of episodes
     :param timeouts: those of them that are no terminations
     :param retired: the oldest step whose window could be drawn before

@@ -4,7 +4,9 @@ Files that are there as a whole or not at all, after a kill and after a loss of 
 A file is written under a temporary name, made durable, and renamed; the name is durable once its directory is.
 """
 
+import errno
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +23,10 @@ _T = TypeVar("_T")
 TEMPORARY = ".tmp"
 _LOCK_NAME = ".lock"
 
+# What a file system answers that has no such thing: some of those that clusters mount have no locks, or cannot be asked to
+# make a directory durable.
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+
 
 def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
     """
@@ -33,7 +39,10 @@ def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
     """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        with open(temporary, "wb") as file:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        # Made anew: what has that name may be a link that somebody else put there.
+        with open(temporary, "xb") as file:
             result = write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -56,6 +65,9 @@ def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
     finally:
         os.close(descriptor)
 
@@ -80,10 +92,14 @@ def make_directory(path: Path) -> None:
     :raises NotADirectoryError: if there is a file of that name
     """
     if path.exists() and not path.is_dir():
-        raise NotADirectoryError(f"{path} is a file, and a buffer is stored in a directory: remove it, or take another name")
+        raise NotADirectoryError(f"{path} is a file, and a directory is needed: remove it, or take another name")
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for folder in missing:
+    # Also of the one that is there: who made it may have been killed before it was durable.
+    with suppress(PermissionError):  # others own what it is in, and it can be passed and not read
+        sync_directory((missing[-1].parent if missing else path).parent)
+    for folder in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(folder)
         sync_directory(folder.parent)
 
 
@@ -95,12 +111,21 @@ def sole_writer(directory: Path) -> Iterator[None]:
     :param directory: that is written to
     :raises BlockingIOError: if another writer is at it
     """
-    with open(directory / _LOCK_NAME, "ab") as file:
+    # Not a link, nor a pipe, which would wait for a reader.
+    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with open(directory / _LOCK_NAME, "ab", opener=lambda path, mode: os.open(path, mode | flags, 0o666)) as file:
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             else:
                 msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         except OSError as error:
-            raise BlockingIOError(f"Another process or thread is saving to {directory} at this moment") from error
-        yield
+            if error.errno not in _UNSUPPORTED:
+                raise BlockingIOError(f"Another process or thread is saving to {directory} at this moment") from error
+            warnings.warn(f"The file system of {directory} has no locks: see to it that nobody else saves there ({error})")
+        try:
+            yield
+        finally:
+            if fcntl is not None:
+                with suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too

@@ -40,11 +40,17 @@ SUFFIX = ".buffer"
 BufferT = TypeVar("BufferT", bound=PrioritizedReplayBuffer)
 ResultT = TypeVar("ResultT")
 
-# Size of a file, at most.
-_PART_BYTES = 64 * 2**20
+# Size of a file, at most; but no more than so many files, for the manifest has to name them all.
+_PART_BYTES, _MANY_PARTS = 64 * 2**20, 128
 
 # Files below this size, or this share of what is held, are joined with what comes behind them: a few dozens are enough.
 _SMALL_BYTES, _SMALL_SHARE = 4 * 2**20, 1 / 64
+
+# In the arrays of a state, each of which has a few numbers for a transition, or one observation of each environment.
+_MAX_BYTES_OF_TRANSITION = 64
+
+# Columns that are written as bytes where they are zeros and ones.
+_FLAGS = ("dones", "timeouts")
 
 # More at once do not make a disk faster.
 _MAX_THREADS = 4
@@ -61,13 +67,11 @@ class Saved:
     :param directory: with the files that are known to be whole
     :param about: what the buffer was
     :param parts: that hold what this buffer holds
-    :param owner: part of the names of new files, so that no other buffer writes files of these names
     """
 
     directory: Directory
     about: dict[str, Any]
     parts: list[Part] = field(default_factory=list)
-    owner: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
 
 def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
@@ -155,17 +159,21 @@ def save_buffer(
             kept_of_stream, new_of_stream = _divide(stream, saved)
             kept += kept_of_stream
             new += new_of_stream
+        manifest = Manifest(generation, num_timesteps, facts, contents.numbers, [])
         try:
             state, *written = in_parallel([functools.partial(directory.write_part, *part) for part in new])
             parts = sorted([*kept, *written], key=lambda part: (part.stream, part.first))
-            manifest = Manifest(generation, num_timesteps, facts, contents.numbers, [*parts, state])
+            manifest.parts = [*parts, state]
             directory.commit(manifest)
         except BaseException:
-            directory.discard([part.name for part in new])
+            directory.discard([manifest.name, *(part.name for part in new)])
             raise
         saved.parts = parts
         buffer._lock.saved[path] = saved
-        directory.clean_up(manifest, keep)
+        try:
+            directory.clean_up(manifest, keep)
+        except OSError as error:
+            warnings.warn(f"{path / manifest.name} is saved, but what is older could not be looked at or removed: {error}")
 
 
 def _saved_at(buffer: PrioritizedReplayBuffer, path: Path, facts: dict[str, Any], full: bool) -> Saved:
@@ -209,7 +217,7 @@ def _new_state(contents: Contents, generation: int) -> _NewPart:
     def members() -> dict[str, Member]:
         columns = {}
         for name, blocks in contents.columns.items():
-            blocks = _as_bytes(blocks) if name in ("dones", "timeouts") else blocks
+            blocks = _as_bytes(blocks) if name in _FLAGS else blocks
             columns[name] = Member(_shape_of(blocks), blocks[0].dtype, blocks)
         return {**columns, **{name: Member.of(array) for name, array in contents.arrays.items()}}
 
@@ -273,14 +281,15 @@ def _divide(stream: _Stream, saved: Saved) -> tuple[list[Part], list[_NewPart]]:
         # Join no more than is new, again and again: every step is written a few times at most.
         while kept and kept[-1].first >= max(2 * begin - stream.end, stream.end - small):
             begin = max(kept.pop().first, stream.first)
-    step = max(_PART_BYTES // max(stream.n_bytes, 1), 1)
+    part_bytes = max(_PART_BYTES, (stream.end - stream.first) * stream.n_bytes // _MANY_PARTS)
+    step = max(part_bytes // max(stream.n_bytes, 1), 1)
     new = []
     for first in range(begin, stream.end, step):
         end = min(first + step, stream.end)
-        # Streams of frames have numbers of their own, and may be several.
-        owner = saved.owner if stream.name == "rows" else uuid.uuid5(uuid.UUID(int=0), saved.owner + stream.name).hex[:12]
         members = functools.partial(stream.members, first, end)
-        new.append(_NewPart(f"{stream.prefix}-{owner}-{first}-{end - 1}.npz", stream.name, first, end, members))
+        # No two files have the same name: what is written, and removed if that fails, is never a file that others need.
+        name = f"{stream.prefix}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz"
+        new.append(_NewPart(name, stream.name, first, end, members))
     return kept, new
 
 
@@ -324,7 +333,7 @@ def load_buffer(buffer: BufferT, path: str | Path) -> BufferT:
     """
     path = Path(path).absolute()
     directory = Directory(path if path.is_dir() else path.parent)
-    for _ in range(_RETRIES):
+    for n_left in reversed(range(_RETRIES)):
         names = directory.manifests() if path.is_dir() else [path.name]
         if not names or not path.exists():
             raise FileNotFoundError(f"There is no saved buffer at {path}")
@@ -334,25 +343,27 @@ def load_buffer(buffer: BufferT, path: str | Path) -> BufferT:
                 loaded = _load_generation(buffer, directory, name)
             except DamagedFileError as error:
                 first_error = first_error or error
+                if path.is_dir() and n_left and directory.manifests() != names:
+                    break  # a writer has put other generations in their place in the meantime
                 continue
             if i > 0:
                 warnings.warn(f"{first_error}. In its place, the generation before was loaded: {directory.path / name}")
             return loaded
-        if not path.is_dir() or directory.manifests() == names:
-            break
-        # A writer has put other generations in their place in the meantime.
-    assert first_error is not None
-    raise first_error
+        else:
+            assert first_error is not None
+            raise first_error
+    raise AssertionError("the last time, all names are tried")
 
 
 def _load_generation(buffer: BufferT, directory: Directory, name: str) -> BufferT:
     manifest = Manifest.read(directory.path / name)
     facts, found = about(buffer), manifest.about
-    _require_fit(found, facts, directory.path / name)
+    with _as_damage(directory.path / name, (RecursionError,)):
+        _require_fit(found, facts, directory.path / name)
     with _as_damage(directory.path / name):
         (state,) = manifest.of_stream("state")
         contents = Contents(state.first, state.end, int(found["buffer_size"]), manifest.numbers)
-        _require_sound(contents)
+        _require_sound(contents, buffer.n_envs)
         is_same_size, is_same_form = contents.buffer_size == buffer.buffer_size, found["frames"] == facts["frames"]
         twin = buffer._emptied()
         if not is_same_form:
@@ -395,14 +406,18 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
             )
 
 
+# What comes of contents that do not agree with themselves.
+_CONTRADICTIONS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
 @contextmanager
-def _as_damage(path: Path) -> Iterator[None]:
+def _as_damage(path: Path, errors: tuple[type[Exception], ...] = _CONTRADICTIONS) -> Iterator[None]:
     """What does not agree with itself is damage."""
     try:
         yield
     except DamagedFileError:
         raise
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
+    except errors as error:
         raise DamagedFileError(f"{path} is damaged: {error!r}") from error
 
 
@@ -414,13 +429,15 @@ def _chain(parts: list[Part]) -> list[Part]:
     return parts
 
 
-def _require_sound(contents: Contents) -> None:
-    """The numbers are those of a ring."""
+def _require_sound(contents: Contents, n_envs: int) -> None:
+    """The numbers are those of a ring, and ids have 64 bits."""
     n_before_ring, size = int(contents.numbers["n_before_ring"]), contents.buffer_size
     if not (size >= 1 and 0 <= n_before_ring <= contents.first and n_before_ring % size == 0):
         raise ValueError(f"a ring of {size} rows that begins at step {n_before_ring}")
     if contents.end - contents.first != min(contents.end - n_before_ring, size):
         raise ValueError(f"steps from {contents.first} to {contents.end} in a ring of {size} rows")
+    if contents.end * n_envs >= 2**60:
+        raise ValueError(f"{contents.end} steps of {n_envs} environments")
 
 
 def _first_kept(contents: Contents, buffer: PrioritizedReplayBuffer) -> int:
@@ -470,7 +487,7 @@ class _PartReader:
             return
         # Of a machine with another byte order, or flags.
         array = self.array(name)[n_skipped:]
-        if not np.can_cast(array.dtype, like.dtype, "safe"):
+        if array.dtype != like.dtype and not (name in _FLAGS and array.dtype == np.uint8):
             raise DamagedFileError(f"{self.path} is damaged: {name} is of type {facts.dtype}")
         for target in targets:
             target[...], array = array[: len(target)], array[len(target) :]
@@ -499,6 +516,11 @@ def _reads_of_rows(
     if first < end and not (parts and parts[0].first <= first and parts[-1].end == end):
         raise ValueError(f"steps from {first} to {end} are not all there")
     shift, rows = twin._n_added - end, twin._rows()
+    for part in parts:
+        for name in [*(name for name in rows if name != "infos"), *(["infos_end"] if "infos" in rows else [])]:
+            # Before memory is taken for what belongs to so many steps.
+            if part.members[name].shape[:2] != (part.end - part.first, twin.n_envs):
+                raise ValueError(f"{part.name} holds {name} of shape {part.members[name].shape}")
 
     def read(part: Part) -> None:
         begin = max(first, part.first)
@@ -520,10 +542,14 @@ def _read_state(directory: Directory, part: Part, twin: PrioritizedReplayBuffer,
     """Fill the columns that are the buffer's own arrays; the others become arrays of the contents."""
     columns, n_held = twin._columns(), twin.size()
     slices = twin._row_slices(twin._n_added - n_held, twin._n_added)
+    most_bytes = _SMALL_BYTES + _MAX_BYTES_OF_TRANSITION * (contents.end - contents.first) * twin.n_envs
+    if twin.optimize_memory_usage:
+        most_bytes += twin.observations[:1].nbytes
     with _PartReader.open(directory, part) as reader:
-        for name in part.members:
-            if name not in columns:
-                contents.arrays[name] = reader.array(name)
-            elif slices:
-                targets = [columns[name][rows_of_part] for rows_of_part in slices]
-                reader.into(name, targets, contents.end - contents.first - n_held)
+        for name, column in columns.items() if slices else ():
+            targets = [column[rows_of_part] for rows_of_part in slices]
+            reader.into(name, targets, contents.end - contents.first - n_held)
+        for name in part.members.keys() - columns.keys():
+            if part.members[name].n_bytes > most_bytes:
+                raise ValueError(f"{name} of shape {part.members[name].shape}")
+            contents.arrays[name] = reader.array(name)

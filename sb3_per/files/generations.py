@@ -25,8 +25,11 @@ _MANIFEST = re.compile(r"gen-([0-9]{1,12})-([0-9]{1,18})\.json")
 _PART = re.compile(r"(?:seg|frm)-[0-9a-f]{12}-[0-9]{1,18}-[0-9]{1,18}\.npz|state-([0-9]{1,12})\.npz")
 _LEFTOVER = re.compile(rf"(?:{_MANIFEST.pattern}|{_PART.pattern}){re.escape(atomic.TEMPORARY)}")
 
-# A manifest has a few hundred bytes for each of its files.
-_MAX_MANIFEST = 64 * 2**20
+# A manifest has a few hundred bytes for each of its files. What it becomes in memory can be 25 times as large.
+_MAX_MANIFEST = 4 * 2**20
+
+# Names have room for smaller numbers, and so have 64 bits.
+_MAX_NUMBER = 10**18
 
 # First line of a manifest, which is JSON as a whole nevertheless.
 _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
@@ -67,7 +70,9 @@ class Part:
         part.members = {name: Facts.from_json(facts) for name, facts in part.members.items()}
         if not _PART.fullmatch(part.name):
             raise ValueError(f"{part.name!r} is no name of a part")
-        if not (isinstance(part.size, int) and 0 <= part.first <= part.end):
+        if not all(isinstance(number, int) for number in (part.size, part.first, part.end)):
+            raise ValueError(f"{part.name} is described by something else than integers")
+        if not 0 <= part.first <= part.end < _MAX_NUMBER:
             raise ValueError(f"{part.name} from {part.first} to {part.end}")
         for name, facts in part.members.items():
             if facts.offset + facts.n_header + facts.n_bytes > part.size:
@@ -116,9 +121,14 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """
         :return: the file
+        :raises ValueError: if it could not be read again
         """
+        if not _MANIFEST.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is no name of a manifest")
         content = {"format": FORMAT, "version": VERSION, **vars(self), "parts": [part.to_json() for part in self.parts]}
         body = json.dumps(content, allow_nan=False).encode()[1:]  # the brace goes before the checksum
+        if len(body) > _MAX_MANIFEST - 100:  # the first line
+            raise ValueError(f"{self.name} would have {len(body)} bytes, which is too much to be read again")
         return b'{"crc32": "%08x",\n' % zlib.crc32(body) + body
 
     @classmethod
@@ -145,6 +155,8 @@ class Manifest:
                     f"{path} has version {version} of the format, and this release of sb3_per reads version {VERSION}"
                 )
             manifest = cls(**{**content, "parts": [Part.from_json(part) for part in content["parts"]]})
+            if not (isinstance(manifest.about, dict) and isinstance(manifest.numbers, dict)):
+                raise ValueError("it does not say what the buffer was")
             if found_format != FORMAT or manifest.name != path.name:
                 raise ValueError("it was written under another name")
         except UnknownVersionError:
@@ -240,7 +252,7 @@ class Directory:
         """
         Remove what was written for a generation that does not count; on a full disk, others may want the room.
 
-        :param names: of its files, not all of which need be there
+        :param names: of its files, the manifest first; not all of them need be there
         """
         for name in names:
             self.known.pop(name, None)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from sb3_per.files.npz import plain_type
+
 # What JSON has no word for; the key that says which it is.
 _ARRAY, _TUPLE = "__array__", "__tuple__"
 
@@ -49,7 +51,7 @@ def _plain(value: Any, name: str) -> Any:
         return {_TUPLE: [_plain(part, name) for part in value]}
     if isinstance(value, list):
         return [_plain(part, name) for part in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+    if isinstance(value, dict) and all(isinstance(key, str) and key not in (_ARRAY, _TUPLE) for key in value):
         return {key: _plain(part, f"{name}[{key!r}]") for key, part in value.items()}
     raise ValueError(
         f"{name} is a {type(value).__name__}, which can only be saved as a pickle, and those run code when they are loaded: "
@@ -62,6 +64,6 @@ def _special(content: dict[str, Any]) -> Any:
         return tuple(content[_TUPLE])
     if content.keys() == {_ARRAY}:
         dtype, shape, values = content[_ARRAY]
-        array = np.array(values, np.dtype(dtype))
+        array = np.array(values, plain_type(dtype))
         return array[()] if shape is None else array.reshape(shape)
     return content

@@ -6,6 +6,7 @@ array lie, how many they are and their CRC-32 were noted when they were written,
 knows arrays and bytes, nothing of replay.
 """
 
+import errno
 import io
 import os
 import re
@@ -90,9 +91,19 @@ class Facts:
         numbers = (*facts.shape, facts.offset, facts.n_header, facts.crc32)
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise ValueError(f"{content} does not describe an array")
-        if not _PLAIN_TYPE.fullmatch(facts.dtype):
-            raise ValueError(f"arrays of type {facts.dtype!r} are not read")
+        plain_type(facts.dtype)
         return facts
+
+
+def plain_type(name: str) -> np.dtype:
+    """
+    :param name: of a type, as in the header of an array
+    :return: the type
+    :raises ValueError: if it is none of booleans, integers and floats
+    """
+    if not _PLAIN_TYPE.fullmatch(name):
+        raise ValueError(f"arrays of type {name!r} are not read")
+    return np.dtype(name)
 
 
 def write_npz(file: BinaryIO, members: dict[str, Member]) -> dict[str, Facts]:
@@ -191,3 +202,7 @@ def open_plain(path: Path, n_bytes: int | None = None) -> Iterator[BinaryIO]:
             yield file
     except FileNotFoundError as error:
         raise DamagedFileError(f"{path} is missing") from error
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise DamagedFileError(f"{path} is damaged: {error}") from error
