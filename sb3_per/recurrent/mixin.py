@@ -25,6 +25,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     :raises ValueError: at construction, for what contradicts ``replay_buffer_kwargs``
     """
 
+    learns_from_sequences = True
+
     # Attributes of the algorithms that this mixin stands left of.
     sequence_length: int
     burn_in: int
