@@ -19,8 +19,8 @@ from tests.utils import ROOT
 
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts)]
 
-# An episode of Pendulum; 100 gradient steps with the defaults of most algorithms.
-MAX_STEPS = 200
+# 30 gradient steps with the defaults of most algorithms.
+MAX_STEPS = 130
 
 # Appended to a command of the Zoo, where the last one of several equal options counts. Two evaluations, for what plots them.
 ZOO_LIMITS = {

@@ -131,7 +131,13 @@ def short(name: str, **changes) -> learning.Suite:
     return replace(suite, steps=120, settings=settings, **{"n_evaluations": 6, "n_episodes": 2, **changes})
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Suites of the same environments as another one, which differ in numbers only.
+TWIN = "(continuous|mountaincar|minatar|pairs)-rates|-confirmation"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if re.search(TWIN, name) else name for name in NAMES]
+)
 @pytest.mark.parametrize("which", [0, -1])
 def test_evaluations_do_not_change_training(name, which):
     """Half of the evaluations are half of the figures, the same ones; so runs are reproducible, too."""
@@ -443,6 +449,7 @@ def test_control_has_the_same_priorities_in_another_order():
     assert controls.with_control(dict(scheme="rank")) == dict(scheme="rank")
 
 
+@pytest.mark.slow
 def test_comparison_on_an_environment_of_the_user(tmp_path, capsys, monkeypatch):
     compare = benchmark("compare")
     monkeypatch.setattr(report, "SAMPLES", 20)

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sb3_per import SumTree
 from sb3_per.trees.kernels import kernel, prefetch
@@ -98,6 +99,7 @@ def run_with_cache(program: str, folder: Any, **environment: str) -> tuple[str, 
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow  # all kernels are compiled several times
 def test_a_disk_that_is_full_or_damaged_does_not_stop_a_run(tmp_path):
     """Machine code that cannot be written or read is compiled again; a warning says where."""
     full = """
