@@ -356,6 +356,15 @@ def test_normalized_observations():
     assert model.replay_buffer.sample(4, env=env).observations.shape == (8, 4, 3)
 
 
-def test_bidirectional_lstms_are_refused():
-    with pytest.raises(ValueError, match="bidirectional"):
-        make(policy_kwargs=dict(lstm_kwargs=dict(bidirectional=True)))
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        dict(policy_kwargs=dict(lstm_kwargs=dict(bidirectional=True))),
+        dict(lstm_learning_rate=-1e-3),
+        dict(lstm_learning_rate="fast"),
+        dict(replay_buffer_kwargs=dict(burn_in=5)),
+    ],
+)
+def test_bad_settings(kwargs):
+    with pytest.raises(ValueError, match=r"bidirectional|lstm_learning_rate|burn_in"):
+        make(**kwargs)

@@ -27,7 +27,7 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
     The critics' loss is weighted, the actor's and the entropy coefficient's are not; all are means over the steps that there
     are in the windows. ``replay_buffer_kwargs`` configures the
     :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`, ``policy_kwargs`` the LSTMs: ``lstm_hidden_size``,
-    ``n_lstm_layers``, ``lstm_kwargs``.
+    ``n_lstm_layers``, ``lstm_kwargs``. gSDE works: its noise is a function of what the memory gives.
 
     :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"``, or a class
     :param env: environment
@@ -40,6 +40,7 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
     :param train_freq: steps of the environments between updates; with the defaults, a step is learned 160 times, SAC's
         own would be 256
     :param kwargs: keyword arguments of ``stable_baselines3.SAC``
+    :raises ValueError: for an ``lstm_learning_rate`` that is none, and what contradicts ``replay_buffer_kwargs``
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -65,6 +66,11 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         train_freq: int | tuple[int, str] = 4,
         **kwargs: Any,
     ):
+        is_rate = isinstance(lstm_learning_rate, (int, float)) and lstm_learning_rate >= 0
+        if not (lstm_learning_rate is None or callable(lstm_learning_rate) or is_rate):
+            raise ValueError(
+                f"lstm_learning_rate must be None, a number of at least 0 or a schedule, not {lstm_learning_rate!r}"
+            )
         self.sequence_length = sequence_length
         self.burn_in = burn_in
         self.lstm_learning_rate = lstm_learning_rate
