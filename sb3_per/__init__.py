@@ -4,6 +4,7 @@ from sb3_per.algorithms.crossq import PERCrossQ
 from sb3_per.algorithms.dqn import PERDQN
 from sb3_per.algorithms.qrdqn import PERQRDQN
 from sb3_per.algorithms.recurrent_dqn import R2D2, PERRecurrentDQN
+from sb3_per.algorithms.recurrent_sac import PERRecurrentSAC
 from sb3_per.algorithms.sac import PERSAC
 from sb3_per.algorithms.td3 import PERDDPG, PERTD3
 from sb3_per.algorithms.tqc import PERTQC
@@ -38,6 +39,7 @@ __all__ = [
     "BufferCheckpointCallback",
     "PERCrossQ",
     "PERRecurrentDQN",
+    "PERRecurrentSAC",
     "PrioritizedDictReplayBuffer",
     "PrioritizedDictSequenceReplayBuffer",
     "PrioritizedHerReplayBuffer",

@@ -1,6 +1,7 @@
 """Agents with memory: the state while acting is the state while learning, and nothing reaches what it should not."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +14,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from sb3_per import R2D2, PERRecurrentDQN, PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.recurrent.memory import zero_states
+from sb3_per.recurrent.memory import map_parts, zero_states
 from sb3_per.value_rescaling import rescale, unscale
 
 SMALL: dict[str, Any] = dict(
@@ -31,13 +32,13 @@ SMALL: dict[str, Any] = dict(
 
 
 class Walk(gym.Env):
-    """A random walk: episodes of random length, some ended by a time limit; observations of any form."""
+    """A random walk: episodes of random length, some ended by a time limit; observations and actions of any form."""
 
-    def __init__(self, form: str = "box"):
+    def __init__(self, form: str = "box", is_continuous: bool = False):
         box, image = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(0, 255, (1, 36, 36), np.uint8)
         self.form = form
         self.observation_space = {"box": box, "image": image, "dict": spaces.Dict({"a": box, "b": image})}[form]
-        self.action_space = spaces.Discrete(3)
+        self.action_space = spaces.Box(-2, 2, (2,), np.float32) if is_continuous else spaces.Discrete(3)
 
     def _observe(self) -> Any:
         vector = self.np_random.normal(size=3).astype(np.float32)
@@ -50,11 +51,11 @@ class Walk(gym.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         ends = self.np_random.random()
-        return self._observe(), float(self.np_random.normal() + action), ends < 0.05, 0.05 < ends < 0.12, {}
+        return self._observe(), float(self.np_random.normal() + np.sum(action)), ends < 0.05, 0.05 < ends < 0.12, {}
 
 
-def envs(n_envs: int = 2, form: str = "box") -> VecEnv:
-    env = DummyVecEnv([lambda: Walk(form)] * n_envs)
+def envs(n_envs: int = 2, form: str = "box", is_continuous: bool = False) -> VecEnv:
+    env = DummyVecEnv([lambda: Walk(form, is_continuous)] * n_envs)
     env.seed(1)
     return env
 
@@ -79,6 +80,27 @@ class Recorder(PrioritizedSequenceReplayBuffer):
             self.seen[first + env] = (obs[env].copy(), states, bool(kwargs["episode_starts"][env]))
 
 
+def histories(buffer: Recorder, batch: Any) -> Iterator[tuple[int, list[int], int, int]]:
+    """Of every window: its number, the ids from the start of the episode to its last step, its length, where its prefix is."""
+    n_envs = buffer.n_envs
+    for i, anchor in enumerate(batch.indices):
+        first = anchor
+        while not buffer.seen[first][2]:
+            first -= n_envs
+        length = int(batch.mask[:, i].sum())
+        ids = list(range(first, anchor + n_envs * length, n_envs))
+        yield i, ids, length, anchor - n_envs * int(batch.prefix_lengths[i])
+
+
+def learn_with_seams(model: Any, is_continuous: bool = False) -> None:
+    """Without updates: `learn`, again, and on other environments."""
+    model.learn(160)
+    model.learn(60, reset_num_timesteps=False)
+    model.set_env(envs(is_continuous=is_continuous))
+    model.learn(60, reset_num_timesteps=False)
+    assert sum(is_start for _, _, is_start in model.replay_buffer.seen.values()) > 8
+
+
 def q_by_hand(model: PERRecurrentDQN, ids: list[int], states: list[np.ndarray]) -> np.ndarray:
     """Q-values of consecutive steps, one after the other, from a state on."""
     tensors = tuple(th.as_tensor(state[:, None]) for state in states)
@@ -99,29 +121,18 @@ def test_the_state_while_learning_is_the_state_while_acting(setting, n_layers):
     """
     policy_kwargs = dict(lstm_hidden_size=8, net_arch=[8], n_lstm_layers=n_layers)
     model = make(replay_buffer_class=Recorder, gradient_steps=0, policy_kwargs=policy_kwargs, **setting)
-    model.learn(160)
-    model.learn(60, reset_num_timesteps=False)
-    model.set_env(envs())
-    model.learn(60, reset_num_timesteps=False)
-    buffer, n_envs = model.replay_buffer, model.n_envs
-    starts = {id_ for id_, (_, _, is_start) in buffer.seen.items() if is_start}
-    assert len(starts) > 8
+    learn_with_seams(model)
+    buffer = model.replay_buffer
     batch = buffer.sample(64)
     with th.no_grad():
         q_values = model.q_net.unroll(batch).numpy()
     n_full = 0
-    for i, anchor in enumerate(batch.indices):
-        first = anchor
-        while first not in starts:
-            first -= n_envs
-        length = int(batch.mask[:, i].sum())
-        ids = list(range(first, anchor + n_envs * length, n_envs))
+    for i, ids, length, prefix_start in histories(buffer, batch):
         zeros = [state[:, 0] for state in zero_states(model.policy.state_shapes, 1)]
         expected = q_by_hand(model, ids, zeros)[-length:]
         np.testing.assert_allclose(q_values[:length, i], expected, atol=1e-6)
-        n_full += (anchor - first) // n_envs > buffer.burn_in
+        n_full += len(ids) - length > buffer.burn_in
         # What was stored is what acting had before the first step of the prefix.
-        prefix_start = anchor - n_envs * int(batch.prefix_lengths[i])
         for state, acting in zip(batch.states, buffer.seen[prefix_start][1], strict=True):
             np.testing.assert_array_equal(state[:, i].numpy(), acting)
     assert n_full > 3  # with a stored state that is not zero
@@ -177,25 +188,28 @@ def test_burn_in_counts():
         assert not th.equal(model._value_losses(batch)[1], before)
 
 
+def spoiled(batch: Any) -> Any:
+    """The same windows with something else where there is no step."""
+
+    def spoil(part: th.Tensor, lengths: th.Tensor) -> th.Tensor:
+        part = part.clone()
+        part[th.arange(len(part))[:, None] >= lengths] = 255 if part.dtype is th.uint8 else np.nan
+        return part
+
+    lengths = {"prefix": batch.prefix_lengths, "observations": batch.next_steps.amax(dim=0) + 1}
+    found = {name: map_parts(lambda part, n=n: spoil(part, n), getattr(batch, name)) for name, n in lengths.items()}
+    for name in ("rewards", "discounts", "dones"):
+        found[name] = spoil(getattr(batch, name), batch.mask.sum(dim=0))
+    return batch._replace(**found)
+
+
 @pytest.mark.parametrize("form", ["box", "dict"])
 def test_nan_in_the_padding_reaches_nothing(form):
     """Whatever is written where there is no step: loss, gradients and TD errors are the same."""
     model = make(form).learn(200)
     batch = model.replay_buffer.sample(32)
     assert not batch.mask.all()
-
-    def spoiled(observations: Any, lengths: th.Tensor) -> Any:
-        def spoil(part: th.Tensor) -> th.Tensor:
-            part = part.clone()
-            part[th.arange(len(part))[:, None] >= lengths] = 255 if part.dtype is th.uint8 else np.nan
-            return part
-
-        return {k: spoil(v) for k, v in observations.items()} if isinstance(observations, dict) else spoil(observations)
-
-    lengths = batch.next_steps.amax(dim=0) + 1
-    bad = batch._replace(observations=spoiled(batch.observations, lengths), prefix=spoiled(batch.prefix, batch.prefix_lengths))
-    for name in ("rewards", "discounts", "dones"):
-        bad = bad._replace(**{name: th.where(batch.mask, getattr(batch, name), th.tensor(np.nan))})
+    bad = spoiled(batch)
     loss, td_errors = model._value_loss(batch)
     bad_loss, bad_td_errors = model._value_loss(bad)
     assert th.equal(bad_loss, loss) and th.equal(bad_td_errors, td_errors)
@@ -294,6 +308,19 @@ def test_exploration_is_of_each_environment_and_leaves_the_state_alone():
     assert single == {0, 1, 2}
 
 
+def mean_return(model: Any, env: VecEnv, n_episodes: int, **kwargs: Any) -> float:
+    """As `evaluate_policy`, one environment."""
+    obs, returns, total, state, start = env.reset(), [], 0.0, None, np.ones(1, bool)
+    while len(returns) < n_episodes:
+        action, state = model.predict(obs, state, start, **kwargs)
+        obs, reward, start, _ = env.step(action)
+        total += reward[0]
+        if start[0]:
+            returns.append(total)
+            total = 0.0
+    return float(np.mean(returns))
+
+
 def test_evaluation_is_a_loop_by_hand():
     model = make().learn(200)
     env = envs(1)
@@ -301,15 +328,7 @@ def test_evaluation_is_a_loop_by_hand():
     env.seed(5)
     mean = evaluate_policy(model, env, 4, deterministic=True, warn=False)[0]
     env.seed(5)
-    obs, returns, total, state, start = env.reset(), [], 0.0, None, np.ones(1, bool)
-    while len(returns) < 4:
-        action, state = model.predict(obs, state, start, deterministic=True)
-        obs, reward, start, _ = env.step(action)
-        total += reward[0]
-        if start[0]:
-            returns.append(total)
-            total = 0.0
-    assert mean == pytest.approx(np.mean(returns), rel=1e-6)
+    assert mean == pytest.approx(mean_return(model, env, 4, deterministic=True), rel=1e-6)
 
 
 # ---- the algorithm as a whole

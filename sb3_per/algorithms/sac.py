@@ -42,6 +42,14 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         """
         raise NotImplementedError
 
+    def _current_actions(self, observations: Any) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param observations: what an actor learns from
+        :return: actions of the current policy there, and their log-probability, shape (batch_size, 1), both with gradient
+        """
+        actions, log_prob = self.actor.action_log_prob(observations)
+        return actions, log_prob.reshape(-1, 1)
+
     def _gradient_step(
         self, batch: PrioritizedReplayBufferSamples, gradient_step: int
     ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
@@ -49,8 +57,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
             # log_std has changed since the last gradient step.
             self.actor.reset_noise()
         observations, weights = self._actor_batch(batch)
-        actions_pi, log_prob = self.actor.action_log_prob(observations)
-        log_prob = log_prob.reshape(-1, 1)
+        actions_pi, log_prob = self._current_actions(observations)
         critic_loss, td_errors = self._value_loss(batch)
         minimise(critic_loss, self.critic.optimizer)
 
@@ -73,8 +80,8 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         :return: actions of the current policy at the next observations, and the entropy coefficient times their
             log-probability, shape (batch_size, 1)
         """
-        next_actions, next_log_prob = self.actor.action_log_prob(batch.next_observations)
-        return next_actions, self._current_ent_coef() * next_log_prob.reshape(-1, 1)
+        next_actions, next_log_prob = self._current_actions(batch.next_observations)
+        return next_actions, self._current_ent_coef() * next_log_prob
 
     def _current_ent_coef(self) -> th.Tensor:
         """Entropy coefficient, without gradient."""

@@ -15,6 +15,7 @@ from stable_baselines3.common.noise import ActionNoise
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.off_policy import PrioritizedOffPolicyMixin
 from sb3_per.recurrent.memory import at_starts, zero_states
+from sb3_per.recurrent.networks import at_steps, laid_out
 
 
 class RecurrentMixin(PrioritizedOffPolicyMixin):
@@ -58,7 +59,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
             memory = zero_states(self.policy.state_shapes, n_envs)
         self._memory = at_starts(memory, self._last_episode_starts)
         actions, self._next_memory = self._act(self._last_obs, self._memory)
-        if self.num_timesteps < learning_starts:
+        if self.num_timesteps < learning_starts and not (self.use_sde and self.use_sde_at_warmup):
             actions = np.array([self.action_space.sample() for _ in range(n_envs)])
         if not isinstance(self.action_space, spaces.Box):
             return actions, actions
@@ -101,14 +102,15 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     def _value_loss(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
         """
         :param batch: windows
-        :return: sum of the weighted losses of all steps, divided by their number; and the TD errors, 0 where there is no step
+        :return: the loss of the scheme with the steps as its batch, each with the weight of its window: the mean over steps;
+            and the TD errors, 0 where there is no step
         """
         losses, td_errors = self._value_losses(batch)
-        mask = batch.mask.reshape(*batch.mask.shape, *[1] * (losses.ndim - 2))
-        weights = batch.weights.reshape(1, -1, *[1] * (losses.ndim - 2))
         # Selected, not multiplied: what stands in the padding reaches nothing.
-        loss = (losses * weights)[mask.expand_as(losses)].sum() / (batch.mask.sum() * losses[0, 0].numel())
-        return loss, th.where(mask, td_errors, th.zeros((), device=td_errors.device))
+        of_steps, errors = (at_steps(part, batch).reshape(int(batch.mask.sum()), -1) for part in (losses, td_errors))
+        weights = at_steps(batch.weights.T.expand_as(batch.mask), batch)[:, None]
+        loss = self.replay_buffer.scheme.loss(of_steps, errors, weights)
+        return loss, laid_out(at_steps(td_errors, batch), batch)
 
     def _gradient_step(self, batch: Any, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         """

@@ -1,0 +1,131 @@
+"""Soft Actor-Critic with memory and prioritized replay of sequences."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch as th
+from stable_baselines3 import SAC
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
+from stable_baselines3.common.utils import FloatSchedule
+
+from sb3_per.algorithms.sac import EntropyRegularizedMixin
+from sb3_per.buffers import SequenceReplayBufferSamples
+from sb3_per.recurrent.mixin import RecurrentMixin
+from sb3_per.recurrent.networks import at_steps, behind_steps, laid_out
+from sb3_per.recurrent.sac_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy, RecurrentActor, RecurrentCritic
+
+
+class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
+    """
+    Soft Actor-Critic with LSTMs, for environments whose observations do not tell all.
+
+    What is drawn are windows of ``sequence_length`` steps, as in R2D2 (Kapturowski et al. 2019); the memories of actor,
+    critics and target critics are warmed up with the ``burn_in`` steps before them, from the states that acting had then.
+    Separate LSTMs for actor and critics, and observations that also go past them: Ni et al. 2022, arXiv 2110.05038.
+
+    The critics' loss is weighted, the actor's and the entropy coefficient's are not; all are means over the steps that there
+    are in the windows. ``replay_buffer_kwargs`` configures the
+    :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`, ``policy_kwargs`` the LSTMs: ``lstm_hidden_size``,
+    ``n_lstm_layers``, ``lstm_kwargs``. gSDE works: its noise is a function of what the memory gives.
+
+    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"``, or a class
+    :param env: environment
+    :param args: further arguments of ``stable_baselines3.SAC``
+    :param sequence_length: steps of a window that are learned
+    :param burn_in: steps before them that warm the memories up
+    :param n_steps: steps of the n-step return
+    :param lstm_learning_rate: of the LSTMs, a number or a schedule; ``None``: ``learning_rate``
+    :param batch_size: windows of a batch
+    :param train_freq: steps of the environments between updates; with the defaults, a step is learned 160 times, SAC's
+        own would be 256
+    :param kwargs: keyword arguments of ``stable_baselines3.SAC``
+    :raises ValueError: for an ``lstm_learning_rate`` that is none, and what contradicts ``replay_buffer_kwargs``
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpLstmPolicy": MlpLstmPolicy,
+        "CnnLstmPolicy": CnnLstmPolicy,
+        "MultiInputLstmPolicy": MultiInputLstmPolicy,
+    }
+    policy: MlpLstmPolicy
+    actor: RecurrentActor
+    critic: RecurrentCritic
+    critic_target: RecurrentCritic
+
+    def __init__(
+        self,
+        policy: str | type[MlpLstmPolicy],
+        env: GymEnv | str,
+        *args: Any,
+        sequence_length: int = 20,
+        burn_in: int = 10,
+        n_steps: int = 1,
+        lstm_learning_rate: float | Schedule | None = None,
+        batch_size: int = 32,
+        train_freq: int | tuple[int, str] = 4,
+        **kwargs: Any,
+    ):
+        is_rate = isinstance(lstm_learning_rate, (int, float)) and lstm_learning_rate >= 0
+        if not (lstm_learning_rate is None or callable(lstm_learning_rate) or is_rate):
+            raise ValueError(
+                f"lstm_learning_rate must be None, a number of at least 0 or a schedule, not {lstm_learning_rate!r}"
+            )
+        self.sequence_length = sequence_length
+        self.burn_in = burn_in
+        self.lstm_learning_rate = lstm_learning_rate
+        kwargs.update(n_steps=n_steps, batch_size=batch_size, train_freq=train_freq)
+        super().__init__(policy, env, *args, **kwargs)
+
+    def _update_learning_rate(self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> None:
+        super()._update_learning_rate(optimizers)
+        if self.lstm_learning_rate is not None:
+            rate = FloatSchedule(self.lstm_learning_rate)(self._current_progress_remaining)
+            for network in (self.actor, self.critic):
+                network.optimizer.param_groups[1]["lr"] = rate
+
+    def _act(self, observations: Any, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        actions, of_actor = super()._act(observations, memory[self.actor.own_states])
+        return actions, (*of_actor, *self.policy.step_critic(observations, memory[self.critic.own_states]))
+
+    def _actor_batch(self, batch: Any) -> tuple[Any, th.Tensor | None]:
+        """
+        See :meth:`~sb3_per.off_policy.PrioritizedOffPolicyMixin._actor_batch`.
+
+        :param batch: of the critics
+        :return: the same windows, and weights of their steps
+        """
+        weights = super()._actor_batch(batch)[1]
+        if weights is not None:
+            weights = at_steps(weights.T.expand_as(batch.mask), batch)[:, None]
+            weights = weights / weights.mean()
+        return batch, weights
+
+    def _current_actions(self, observations: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+        return super()._current_actions(at_steps(self.actor.unroll_memory(observations), observations))
+
+    def _next_actions(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param batch: windows
+        :return: actions of the current policy behind each of their steps, and the entropy coefficient times their
+            log-probability, shape (mask.sum(), 1)
+        """
+        actions, log_prob = super()._current_actions(behind_steps(self.actor.unroll_memory(batch), batch))
+        return actions, self._current_ent_coef() * log_prob
+
+    def _value_losses(self, batch: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:  # type: ignore[override]
+        with th.no_grad():
+            next_actions, entropy_cost = self._next_actions(batch)
+            next_q = self.critic_target(behind_steps(self.critic_target.unroll_memory(batch), batch), next_actions)
+            next_value = th.cat(next_q, dim=1).min(dim=1, keepdim=True).values - entropy_cost
+            rewards, dones, discounts = (
+                at_steps(part, batch)[:, None] for part in (batch.rewards, batch.dones, batch.discounts)
+            )
+            target_q = rewards + (1 - dones) * discounts * next_value
+        q_values = self.critic(at_steps(self.critic.unroll_memory(batch), batch), at_steps(batch.actions, batch))
+        td_errors = laid_out(th.cat([target_q - q for q in q_values], dim=1), batch)
+        return 0.5 * td_errors.square(), td_errors
+
+    def _policy_value(self, observations: SequenceReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
+        features = at_steps(self.critic.unroll_memory(observations), observations)
+        return th.cat(self.critic(features, actions), dim=1).min(dim=1, keepdim=True).values
