@@ -67,7 +67,10 @@ def test_without_a_defect(dtype, wide_form, monkeypatch):
     laps_of_a_plain_twin(dtype)
 
 
-@pytest.mark.parametrize("name", DEFECTS)
+# Each is compiled anew: some of them when there is time.
+@pytest.mark.parametrize(
+    "name", [name if i % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(DEFECTS)]
+)
 def test_a_defect_is_seen(name, wide_form, monkeypatch):
     with_defect(monkeypatch, *DEFECTS[name])
     with pytest.raises(AssertionError):

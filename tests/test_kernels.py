@@ -120,6 +120,7 @@ numba.core.caching.IndexDataCacheFile.save = save
     assert "Cannot read the machine code" in said
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     output, _ = run_with_cache(TRAIN, tmp_path / "file" / "cache")
