@@ -12,7 +12,8 @@ from typing import Any
 
 from stable_baselines3.common.callbacks import CheckpointCallback
 
-from sb3_per.files.atomic import TEMPORARY, make_directory, write_file
+from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.files.atomic import TEMPORARY, make_directory, sync_directory, write_file
 from sb3_per.files.buffer_files import SUFFIX, save_buffer
 from sb3_per.files.generations import Directory, num_timesteps_of
 
@@ -36,6 +37,7 @@ class BufferCheckpointCallback(CheckpointCallback):
     :param verbose: 2 for a line for every file
     :param keep: generations of the buffer that stay, at least 1; models stay all
     :raises ValueError: for another ``keep``
+    :raises TypeError: when training starts, for a model whose buffer is not one of this package
     """
 
     def __init__(
@@ -54,6 +56,12 @@ class BufferCheckpointCallback(CheckpointCallback):
         self.keep = keep
 
     def _init_callback(self) -> None:
+        buffer = getattr(self.model, "replay_buffer", None)
+        if self.save_replay_buffer and not (buffer is None or isinstance(buffer, PrioritizedReplayBuffer)):
+            raise TypeError(
+                f"{type(self.model).__name__} has a {type(buffer).__name__}, which only SB3's CheckpointCallback can save, as "
+                "a pickle: take that one, or save_replay_buffer=False"
+            )
         make_directory(Path(self.save_path).absolute())
         super()._init_callback()
         leftover = re.compile(rf"{re.escape(self.name_prefix)}_(vecnormalize_)?[0-9]+_steps\.(zip|pkl){re.escape(TEMPORARY)}")
@@ -74,6 +82,7 @@ class BufferCheckpointCallback(CheckpointCallback):
             path = Path(self._checkpoint_path("vecnormalize_", extension="pkl"))
             # What its `save` does, but for the file's place.
             self._write("VecNormalize", path, lambda path: write_file(path, lambda file: pickle.dump(normalize, file)))
+            sync_directory(path.parent)
         buffer = getattr(self.model, "replay_buffer", None)
         if self.save_replay_buffer and buffer is not None:
             path = Path(self.save_path) / (self.name_prefix + BUFFER)

@@ -163,7 +163,9 @@ def test_leftovers_of_checkpoints(tmp_path):
     others = ["run[1]_b_20_steps.zip.tmp", "run1_20_steps.zip.tmp", "run[1]_20_steps.zip", "run[1]_notes.tmp"]
     for name in leftovers + others:
         (tmp_path / name).touch()
-    BufferCheckpointCallback(10, str(tmp_path), name_prefix="run[1]")._init_callback()
+    callback = BufferCheckpointCallback(10, str(tmp_path), name_prefix="run[1]")
+    callback.model = None
+    callback._init_callback()
     assert names_of(tmp_path) == set(others)
 
 

@@ -159,6 +159,16 @@ def test_without_the_buffer(tmp_path):
     assert latest_checkpoint(tmp_path) is None
 
 
+def test_a_stock_model(tmp_path):
+    """Its buffer cannot be saved in this form, which is said before it trains; its zips can."""
+    model = SAC("MlpPolicy", "Pendulum-v1", buffer_size=100, device="cpu")
+    with pytest.raises(TypeError, match=r"SAC has a ReplayBuffer"):
+        model.learn(20, callback=BufferCheckpointCallback(10, str(tmp_path / "a")))
+    assert not (tmp_path / "a").exists()
+    model.learn(20, callback=BufferCheckpointCallback(10, str(tmp_path / "b"), save_replay_buffer=False))
+    assert sorted(os.listdir(tmp_path / "b")) == ["rl_model_10_steps.zip", "rl_model_20_steps.zip"]
+
+
 def test_no_checkpoint(tmp_path):
     assert latest_checkpoint(tmp_path / "none") is None
     assert latest_checkpoint(tmp_path) is None
