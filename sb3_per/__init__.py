@@ -3,8 +3,6 @@
 from sb3_per.algorithms.crossq import PERCrossQ
 from sb3_per.algorithms.dqn import PERDQN
 from sb3_per.algorithms.qrdqn import PERQRDQN
-from sb3_per.algorithms.recurrent_dqn import R2D2, PERRecurrentDQN
-from sb3_per.algorithms.recurrent_sac import PERRecurrentSAC
 from sb3_per.algorithms.sac import PERSAC
 from sb3_per.algorithms.td3 import PERDDPG, PERTD3
 from sb3_per.algorithms.tqc import PERTQC
@@ -21,6 +19,8 @@ from sb3_per.checkpoint_callback import BufferCheckpointCallback, latest_checkpo
 from sb3_per.demonstrations import from_minari, to_minari
 from sb3_per.monitor import PriorityMonitor
 from sb3_per.off_policy import PrioritizedOffPolicyMixin
+from sb3_per.recurrent.dqn import R2D2, PERRecurrentDQN
+from sb3_per.recurrent.sac import PERRecurrentSAC
 from sb3_per.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
 from sb3_per.trees.sum_tree import SumTree
 

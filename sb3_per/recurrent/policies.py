@@ -6,6 +6,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from sb3_per.recurrent.memory import States, at_starts, zero_states
 
@@ -24,6 +25,9 @@ class RecurrentPolicy(BasePolicy):
     #: LSTMs that are carried along while training; the actions depend on the first.
     n_memories: ClassVar[int] = 1
 
+    #: What is before the LSTMs, if nobody asks for something else; ``None``: as SB3's.
+    default_extractor: ClassVar[type[BaseFeaturesExtractor] | None] = None
+
     def __init__(
         self,
         *args: Any,
@@ -35,6 +39,8 @@ class RecurrentPolicy(BasePolicy):
         self.lstm_args: dict[str, Any] = dict(
             lstm_hidden_size=lstm_hidden_size, n_lstm_layers=n_lstm_layers, lstm_kwargs=lstm_kwargs
         )
+        if self.default_extractor is not None:
+            kwargs.setdefault("features_extractor_class", self.default_extractor)
         super().__init__(*args, **kwargs)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch as th
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN
+from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
@@ -60,26 +60,12 @@ class MlpLstmPolicy(RecurrentPolicy, DQNPolicy):
 
 
 class CnnLstmPolicy(MlpLstmPolicy):
-    """
-    :class:`MlpLstmPolicy` for images.
+    """:class:`MlpLstmPolicy` for images."""
 
-    :param args: SB3's arguments
-    :param features_extractor_class: see SB3
-    :param kwargs: keyword arguments of :class:`MlpLstmPolicy`
-    """
-
-    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any):
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    default_extractor = NatureCNN
 
 
 class MultiInputLstmPolicy(MlpLstmPolicy):
-    """
-    :class:`MlpLstmPolicy` for Dict observations.
+    """:class:`MlpLstmPolicy` for Dict observations."""
 
-    :param args: SB3's arguments
-    :param features_extractor_class: see SB3
-    :param kwargs: keyword arguments of :class:`MlpLstmPolicy`
-    """
-
-    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any):
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    default_extractor = CombinedExtractor
