@@ -8,7 +8,8 @@ import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 from timing import MILLION, Row, box, compare, filled
 
-from sb3_per import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per import PERRecurrentDQN, PERRecurrentSAC, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.off_policy import frozen, minimise, polyak_update
 
 _SPACES = box(17), box(6)
 
@@ -41,6 +42,57 @@ def _add(buffer: Any, **kwargs: Any) -> Callable[[], None]:
     return lambda: buffer.add(obs, obs, action, zeros, zeros, infos, **kwargs)
 
 
+def _gradient_step_row(algorithm: Any, env: str, quick: bool) -> Row:
+    """
+    Against what a gradient step cannot do without: the LSTMs and heads over prefixes and windows of the same shapes, none of
+    them padded, on the way there and back, and the optimizers.
+    """
+    settings = {name: _SETTINGS[name] for name in ("sequence_length", "burn_in", "n_steps")}
+    model = algorithm("MlpLstmPolicy", env, **settings, learning_starts=3_000, seed=0, policy_kwargs=dict(lstm_hidden_size=64))
+    model.learn(3_000)
+    batch = model.replay_buffer.sample(_WINDOWS)
+    n_features = batch.observations.shape[2]
+    window, prefix = th.randn(45, _WINDOWS, n_features), th.randn(20, _WINDOWS, n_features)
+    states = (th.randn(1, _WINDOWS, 64), th.randn(1, _WINDOWS, 64))
+    steps = slice(0, 40 * _WINDOWS)
+    actions = batch.actions.flatten(0, 1)
+
+    def unroll(network: Any) -> th.Tensor:
+        lstm = network.memory.lstm
+        with th.no_grad():
+            behind = lstm(prefix, states)[1]
+        outputs = lstm(window, behind)[0]
+        joined = th.cat([outputs, window], dim=2) if network.features_pass_memory else outputs
+        return joined.flatten(0, 1)
+
+    def bare_dqn() -> None:
+        with th.no_grad():
+            model.q_net_target.q_net(unroll(model.q_net_target))
+        minimise(model.q_net.q_net(unroll(model.q_net))[steps].square().mean(), model.policy.optimizer, model.max_grad_norm)
+
+    def critic_values(network: Any, of_actions: th.Tensor) -> th.Tensor:
+        inputs = th.cat([unroll(network)[steps], of_actions], dim=1)
+        return th.cat([q_net(inputs) for q_net in network.q_networks], dim=1)
+
+    def bare_sac() -> None:
+        features = unroll(model.actor)
+        chosen = model.actor.action_log_prob(features[steps])[0]
+        with th.no_grad():
+            critic_values(model.critic_target, model.actor.action_log_prob(features[-steps.stop :])[0])
+        minimise(critic_values(model.critic, actions).square().mean(), model.critic.optimizer)
+        with frozen(model.critic.optimizer):
+            values = critic_values(model.critic, chosen)
+        minimise(-values.mean(), model.actor.optimizer)
+        polyak_update(model.critic.parameters(), model.critic_target.parameters(), model.tau)
+
+    what, bare = (
+        f"gradient step, {algorithm.__name__}, 32 windows of 65 rows",
+        bare_sac if hasattr(model, "actor") else bare_dqn,
+    )
+    rounds = 3 if quick else 15
+    return compare(what, "its bare networks and optimizers", 1.15, lambda: model._gradient_step(batch, 0), bare, 20, rounds)
+
+
 def sequence_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
     """Draw and update of windows, and what their states cost when a step is added."""
     size, large = (100_000, MILLION) if quick else (MILLION, 10 * MILLION)
@@ -63,3 +115,5 @@ def sequence_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
     yield "sequences sample", sample_row
     yield "sequences size", size_row
     yield "sequences add", add_row
+    yield "sequences step dqn", lambda: _gradient_step_row(PERRecurrentDQN, "CartPole-v1", quick)
+    yield "sequences step sac", lambda: _gradient_step_row(PERRecurrentSAC, "Pendulum-v1", quick)

@@ -1,5 +1,6 @@
 """What a draw gives: SB3's batch, and what prioritized replay adds."""
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,3 +69,9 @@ class SequenceReplayBufferSamples(_SequenceFields):
 
     #: N P of each window, float64 of shape (B,), where an actor wants to weight by it; not part of the tuple
     n_p: np.ndarray | None = None
+
+    @cached_property
+    def steps(self) -> th.Tensor | None:
+        """Where the mask is true, in its order: int64, positions in it when it is flat; ``None``: everywhere."""
+        steps = self.mask.flatten().nonzero()[:, 0]
+        return None if len(steps) == self.mask.numel() else steps

@@ -57,12 +57,18 @@ class Memory(nn.Module):
         :param states: before the first
         :return: states behind the last of each
         """
-        some = lengths > 0
-        if not some.any():
-            return states
-        packed = pack_padded_sequence(features[:, some], lengths[some].cpu(), enforce_sorted=False)
-        behind = self.lstm(packed, tuple(state[:, some].contiguous() for state in states))[1]
-        return tuple(_replaced(state, some, new) for state, new in zip(states, behind, strict=True))
+        is_whole = lengths == len(features)
+        if is_whole.all():
+            behind: States = self.lstm(features, states)[1]
+            return behind
+        # Packing takes as long as the LSTM, and most prefixes are whole or empty.
+        for some, is_packed in ((is_whole, False), ((lengths > 0) & ~is_whole, True)):
+            if some.any():
+                inputs = features[:, some]
+                packed = pack_padded_sequence(inputs, lengths[some].cpu(), enforce_sorted=False) if is_packed else inputs
+                behind = self.lstm(packed, tuple(state[:, some].contiguous() for state in states))[1]
+                states = tuple(_replaced(state, some, new) for state, new in zip(states, behind, strict=True))
+        return states
 
 
 def _replaced(state: th.Tensor, where: th.Tensor, new: th.Tensor) -> th.Tensor:

@@ -107,10 +107,11 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         """
         losses, td_errors = self._value_losses(batch)
         # Selected, not multiplied: what stands in the padding reaches nothing.
-        of_steps, errors = (at_steps(part, batch).reshape(int(batch.mask.sum()), -1) for part in (losses, td_errors))
+        of_steps, errors = at_steps(losses, batch), at_steps(td_errors, batch)
         weights = at_steps(batch.weights.T.expand_as(batch.mask), batch)[:, None]
-        loss = self.replay_buffer.scheme.loss(of_steps, errors, weights)
-        return loss, laid_out(at_steps(td_errors, batch), batch)
+        n_steps = len(weights)
+        loss = self.replay_buffer.scheme.loss(of_steps.reshape(n_steps, -1), errors.reshape(n_steps, -1), weights)
+        return loss, laid_out(errors.detach(), batch)
 
     def _gradient_step(self, batch: Any, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         """
@@ -122,7 +123,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
             ``per/replay_ratio``, how often a step has been learned so far: steps in all windows, for each of the environments'
         """
         td_errors, metrics = super()._gradient_step(batch, gradient_step)
-        self._n_learned += int(batch.mask.sum())
+        self._n_learned += batch.mask.numel() if batch.steps is None else len(batch.steps)
         replay_ratio = self._n_learned / max(self.num_timesteps, 1)
         return td_errors, {
             **metrics,

@@ -98,7 +98,8 @@ def at_steps(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor
     :param batch: the windows
     :return: those before each step that there is, one after the other, shape (mask.sum(), ...)
     """
-    return values[: len(batch.mask)][batch.mask]
+    values = values[: len(batch.mask)].flatten(0, 1)
+    return values if batch.steps is None else values.index_select(0, batch.steps)
 
 
 def behind_steps(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor:
@@ -107,8 +108,9 @@ def behind_steps(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Te
     :param batch: the windows
     :return: those behind the n-step return of each step that there is, in the order of :func:`at_steps`
     """
-    windows = th.arange(batch.mask.shape[1], device=values.device).expand_as(batch.mask)
-    return values[at_steps(batch.next_steps, batch), at_steps(windows, batch)]
+    n_windows = batch.mask.shape[1]
+    places = batch.next_steps * n_windows + th.arange(n_windows, device=values.device)
+    return values.flatten(0, 1).index_select(0, at_steps(places, batch))
 
 
 def laid_out(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor:
@@ -119,6 +121,6 @@ def laid_out(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor
     :param batch: the windows
     :return: time first, shape (sequence_length, n, ...), 0 where there is no step
     """
-    places = values.new_zeros(*batch.mask.shape, *values.shape[1:])
-    places[batch.mask] = values
-    return places
+    if batch.steps is not None:
+        values = values.new_zeros(batch.mask.numel(), *values.shape[1:]).index_copy(0, batch.steps, values)
+    return values.reshape(*batch.mask.shape, *values.shape[1:])

@@ -53,6 +53,9 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
     critic: RecurrentCritic
     critic_target: RecurrentCritic
 
+    # What the actor's memory makes of the batch, during a gradient step.
+    _actor_features: th.Tensor | None = None
+
     def __init__(
         self,
         policy: str | type[MlpLstmPolicy],
@@ -101,8 +104,26 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
             weights = weights / weights.mean()
         return batch, weights
 
+    def _gradient_step(self, batch: Any, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        """
+        See :meth:`~sb3_per.recurrent.mixin.RecurrentMixin._gradient_step`.
+
+        :param batch: windows
+        :param gradient_step: number of this step
+        :return: TD errors, and what to log
+        """
+        # Once for the actions of its own loss and those of the targets: in between, the actor does not change.
+        self._actor_features = self.actor.unroll_memory(batch)
+        try:
+            return super()._gradient_step(batch, gradient_step)
+        finally:
+            del self._actor_features
+
+    def _unrolled_actor(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
+        return self.actor.unroll_memory(batch) if self._actor_features is None else self._actor_features
+
     def _current_actions(self, observations: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
-        return super()._current_actions(at_steps(self.actor.unroll_memory(observations), observations))
+        return super()._current_actions(at_steps(self._unrolled_actor(observations), observations))
 
     def _next_actions(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
         """
@@ -110,7 +131,7 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         :return: actions of the current policy behind each of their steps, and the entropy coefficient times their
             log-probability, shape (mask.sum(), 1)
         """
-        actions, log_prob = super()._current_actions(behind_steps(self.actor.unroll_memory(batch), batch))
+        actions, log_prob = super()._current_actions(behind_steps(self._unrolled_actor(batch), batch))
         return actions, self._current_ent_coef() * log_prob
 
     def _value_losses(self, batch: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:  # type: ignore[override]
