@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 
 import gymnasium as gym
 import numpy as np
+import sb3_contrib
 import stable_baselines3
 from campaign import Job, run_missing
 from chain_env import ChainEnv
 from controls import control_of, with_control
+from doors_env import DoorsEnv
+from memory_suites import MEMORY_SUITES
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize, sync_envs_normalization
+from suite import Suite, Variant
+from torch import nn
 
 import sb3_per
 from sb3_per.checkpoints import prioritized_class_of
@@ -38,61 +45,6 @@ from pairs_trading_env import PairsTradingEnv
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 # Of the first evaluation environment, the others follow. Far from the training seeds, and the same at every evaluation.
 EVALUATION_SEED = 1_000_000
-
-
-@dataclass(frozen=True)
-class Variant:
-    """
-    What a suite compares.
-
-    :param algorithm: a class of Stable-Baselines3 or of this package
-    :param settings: what it changes in those of the suite
-    :param environments: where it runs; None is everywhere
-    """
-
-    algorithm: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    environments: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Suite:
-    """
-    :param environments: ids, as for ``gym.make``
-    :param variants: by name; the first is what the others are compared with
-    :param seeds: runs of each variant in each environment
-    :param first_seed: of those runs, the others follow; even, so that the halves of the seeds are the even and the odd ones
-    :param steps: environment steps of a run, over all of its environments
-    :param settings: of all variants: constructor arguments, and ``action_noise`` as the standard deviation of normal noise
-    :param n_envs: environments to train in
-    :param n_evaluations: of a run, in equal distances, the last at its end
-    :param n_episodes: of an evaluation
-    :param env_kwargs: of training and evaluation environments
-    :param solved: mean return that ends a run; None trains on
-    :param episode_length: in steps, where it is fixed and the report shall count episodes
-    :param policy: name of the policy class
-    :param score: of a run: ``"return"``, the mean return of evaluation episodes; ``"success"``, the share of the newest
-        training episodes that reached their goal
-    :param rates: factors of the learning rate; every variant runs at each of them
-    :param endpoint: what was to be compared, written down before the runs
-    """
-
-    environments: tuple[str, ...]
-    variants: dict[str, Variant]
-    seeds: int
-    steps: int
-    settings: dict[str, Any]
-    first_seed: int = 0
-    n_envs: int = 1
-    n_evaluations: int = 15
-    n_episodes: int = 20
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
-    solved: float | None = None
-    episode_length: int | None = None
-    policy: str = "MlpPolicy"
-    score: str = "return"
-    rates: tuple[float, ...] = (1.0,)
-    endpoint: str = ""
 
 
 # A third of the task's learning rate, the task's, and three times. Prioritization changes which rate is best, so that a
@@ -438,7 +390,7 @@ SUITES["pairs-confirmation"] = on_new_seeds(SUITES["pairs-rates"], "uniform", "d
 SUITES["mountaincar-confirmation"] = on_new_seeds(
     SUITES["mountaincar-rates"], "uniform", "defaults", "candidate", "LAP", "no weights"
 )
-
+SUITES.update(MEMORY_SUITES)
 
 # Suites whose runs are not all there yet: `make evidence` goes on with them.
 UNDER_WAY = (
@@ -449,6 +401,7 @@ UNDER_WAY = (
     "bits-confirmation",
     "pairs-confirmation",
     "mountaincar-confirmation",
+    *MEMORY_SUITES,
 )
 
 
@@ -458,10 +411,13 @@ def register_environments() -> None:
 
     if "PairsTrading-v0" in gym.registry:
         return
+    import rl_zoo3.import_envs  # noqa: F401  # registers environments without velocities
+
     register_envs()
     gym.register("PairsTrading-v0", PairsTradingEnv)
     gym.register("BitFlipping-v0", BitFlippingEnv, kwargs=dict(n_bits=10, continuous=False))
     gym.register("Chain-v0", ChainEnv)
+    gym.register("Doors-v0", DoorsEnv)
 
 
 def evaluation_steps(suite: Suite) -> list[int]:
@@ -481,21 +437,35 @@ def settings_of(suite: Suite, variant: str) -> dict[str, Any]:
     return copy.deepcopy(settings)
 
 
-def make_model(suite: Suite, environment: str, variant: str, seed: int) -> Any:
+def make_env(suite: Suite, environment: str, variant: Variant, n_envs: int, seed: int | None = None) -> VecEnv:
+    """Environments as a variant sees them, but for VecNormalize."""
+    env = make_vec_env(environment, n_envs, seed=seed, env_kwargs=suite.env_kwargs)
+    return env if variant.n_frames == 1 else VecFrameStack(env, variant.n_frames)
+
+
+def make_model(suite: Suite, environment: str, name: str, seed: int) -> Any:
     """The algorithm of a run, with its training environments."""
-    algorithm = suite.variants[variant].algorithm
-    settings = settings_of(suite, variant)
-    env = make_vec_env(environment, suite.n_envs, seed=seed, env_kwargs=suite.env_kwargs)
+    variant, settings = suite.variants[name], settings_of(suite, name)
+    env = make_env(suite, environment, variant, variant.n_envs or suite.n_envs, seed)
+    if variant.normalize:
+        env = VecNormalize(env, gamma=settings["gamma"])
     if "action_noise" in settings:
         n_actions = env.action_space.shape[0]
         settings["action_noise"] = NormalActionNoise(np.zeros(n_actions), np.full(n_actions, settings["action_noise"]))
-    is_ours = algorithm in sb3_per.__all__
+    for key in ("learning_rate", "clip_range"):
+        if str(settings.get(key)).startswith("lin_"):
+            settings[key] = LinearSchedule(float(settings[key].removeprefix("lin_")), 0.0, 1.0)
+    if "activation_fn" in settings.get("policy_kwargs", {}):
+        settings["policy_kwargs"]["activation_fn"] = getattr(nn, settings["policy_kwargs"]["activation_fn"])
+    is_ours = variant.algorithm in sb3_per.__all__
     if "replay_buffer_class" in settings:
         stock = getattr(stable_baselines3, settings["replay_buffer_class"])
         settings["replay_buffer_class"] = prioritized_class_of(stock) if is_ours else stock
     if is_ours and "replay_buffer_kwargs" in settings:
         settings["replay_buffer_kwargs"] = with_control(settings["replay_buffer_kwargs"])
-    return getattr(sb3_per if is_ours else stable_baselines3, algorithm)(suite.policy, env, seed=seed, **settings)
+    packages = (sb3_per,) if is_ours else (stable_baselines3, sb3_contrib)
+    (algorithm,) = (getattr(package, variant.algorithm) for package in packages if hasattr(package, variant.algorithm))
+    return algorithm(variant.policy or suite.policy, env, seed=seed, **settings)
 
 
 def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, Any]:
@@ -506,7 +476,9 @@ def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, 
     """
     register_environments()
     model = make_model(suite, environment, variant, seed)
-    test_env = make_vec_env(environment, suite.n_episodes, env_kwargs=suite.env_kwargs)
+    test_env = make_env(suite, environment, suite.variants[variant], suite.n_episodes)
+    if suite.variants[variant].normalize:
+        test_env = VecNormalize(test_env, training=False, norm_reward=False)
     returns: dict[str, Any] = dict.fromkeys(map(str, evaluation_steps(suite)), "")
     pending = evaluation_steps(suite)
 
@@ -516,6 +488,7 @@ def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, 
         if suite.score == "success":
             mean = float(np.mean(model.ep_success_buffer)) if model.ep_success_buffer else 0.0
         else:
+            sync_envs_normalization(model.get_env(), test_env)
             test_env.seed(EVALUATION_SEED)
             mean = float(np.mean(evaluate_policy(model, test_env, suite.n_episodes, deterministic=True)[0]))
         returns[str(pending.pop(0))] = round(mean, 4)
@@ -527,11 +500,12 @@ def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, 
 
 def fingerprint(suite: Suite, variant: str) -> str:
     """Of all that makes a run what it is: a run with other settings is another run."""
+    made = suite.variants[variant]
     asked = [
-        suite.variants[variant].algorithm,
+        made.algorithm,
         settings_of(suite, variant),
         suite.steps,
-        suite.n_envs,
+        made.n_envs or suite.n_envs,
         suite.n_evaluations,
         suite.n_episodes,
         suite.env_kwargs,
@@ -539,6 +513,8 @@ def fingerprint(suite: Suite, variant: str) -> str:
     ]
     if (suite.policy, suite.score) != ("MlpPolicy", "return"):
         asked += [suite.policy, suite.score]
+    if (made.policy, made.n_frames, made.normalize) != (None, 1, False):
+        asked += [made.policy, made.n_frames, made.normalize]
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -574,7 +550,7 @@ def quick(suite: Suite) -> Suite:
     """The same in a thousandth of the steps, two seeds."""
     steps = max(suite.steps // 1000, 40 * suite.n_envs)
     # With hindsight nothing can be drawn before the first episode has ended.
-    settings = {**suite.settings, "learning_starts": 20, "buffer_size": 1_000}
+    settings = {**suite.settings, "learning_starts": 20, "buffer_size": 1_000} if suite.settings else {}
     return replace(suite, seeds=2, steps=steps, settings=settings, n_evaluations=4, n_episodes=2)
 
 
