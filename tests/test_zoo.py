@@ -18,14 +18,15 @@ from stable_baselines3.common.vec_env import VecNormalize
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 import matplotlib
 
-from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.files.buffer_files import load_buffer
 from sb3_per.zoo import ALGORITHMS, config_path, main, register
-from tests.utils import ROOT, make_buffer
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, ROOT, make_buffer
 
 matplotlib.use("Agg")
 
-DISCRETE = ("per_dqn", "per_qrdqn")
+DISCRETE = ("per_dqn", "per_qrdqn", "per_dqn_lstm")
+WITH_MEMORY = ("per_dqn_lstm", "per_sac_lstm")
 
 
 def settings(**kwargs: Any) -> dict[str, Any]:
@@ -42,8 +43,26 @@ def settings(**kwargs: Any) -> dict[str, Any]:
     }
 
 
+def settings_of(algo: str, **kwargs: Any) -> dict[str, Any]:
+    """The same for an algorithm that may have a memory."""
+    if algo not in WITH_MEMORY:
+        return settings(**kwargs)
+    networks = "dict(net_arch=[16], lstm_hidden_size=8)"
+    return settings(
+        **{"policy": "MlpLstmPolicy", "policy_kwargs": networks, "sequence_length": 4, "burn_in": 2, "train_freq": 4, **kwargs}
+    )
+
+
 def env_of(algo: str) -> str:
     return "CartPole-v1" if algo in DISCRETE else "Pendulum-v1"
+
+
+def buffer_of(algo: str, **kwargs: Any) -> PrioritizedReplayBuffer:
+    """A small one of the kind that the algorithm has."""
+    if algo not in WITH_MEMORY:
+        return make_buffer(4, **kwargs)
+    spaces_ = OBSERVATION_SPACES["box"], ACTION_SPACES["box"]
+    return PrioritizedSequenceReplayBuffer(100, *spaces_, "cpu", sequence_length=4, burn_in=2, **kwargs)
 
 
 @pytest.fixture
@@ -55,7 +74,7 @@ def zoo(tmp_path, monkeypatch):
         env = env or env_of(algo)
         arguments = [script, "--algo", algo, "--env", env, "-f", "logs", *options]
         if script == "train":
-            Path("hyperparams.yml").write_text(yaml.safe_dump({env: entry or settings()}))
+            Path("hyperparams.yml").write_text(yaml.safe_dump({env: entry or settings_of(algo)}))
             arguments += ["-conf", "hyperparams.yml", "--seed", "3"]
             arguments += [] if "--eval-freq" in options else ["--eval-freq", "-1"]
         main(arguments)
@@ -226,7 +245,11 @@ def test_normalization_and_two_environments(zoo, capsys):
 
 # Of those that differ in what the Zoo tunes, one each; what comes out for the others is built in the next test.
 @pytest.mark.parametrize(
-    "algo", [algo if algo in ("per_dqn", "per_crossq") else pytest.param(algo, marks=pytest.mark.slow) for algo in ALGORITHMS]
+    "algo",
+    [
+        algo if algo in ("per_dqn", "per_crossq", "per_dqn_lstm") else pytest.param(algo, marks=pytest.mark.slow)
+        for algo in ALGORITHMS
+    ],
 )
 def test_tuning_and_training_with_the_settings_of_a_trial(algo, zoo):
     """Two trials; then the same hyperparameters again, with what was not tuned as in the file."""
@@ -234,7 +257,9 @@ def test_tuning_and_training_with_the_settings_of_a_trial(algo, zoo):
 
     stored = ["--storage", "sqlite:///study.db", "--study-name", "study"]
     tuning = ["-optimize", "--n-trials", "2", "--sampler", "random", "--n-evaluations", "1", "--eval-episodes", "1"]
-    entry = settings(n_timesteps=60, learning_starts=20, replay_buffer_kwargs=dict(kappa=0.5, alpha=0.33))
+    kept = dict(weight_normalization="mean") if algo in WITH_MEMORY else dict(kappa=0.5)
+    steps = 150 if algo in WITH_MEMORY else 60  # windows of up to 64 steps
+    entry = settings_of(algo, n_timesteps=steps, learning_starts=steps - 40, replay_buffer_kwargs=dict(alpha=0.33, **kept))
     zoo("train", algo, *tuning, "--no-optim-plots", *stored, entry=entry)
     study = optuna.load_study(study_name="study", storage="sqlite:///study.db")
     assert len(study.trials) == 2
@@ -250,11 +275,16 @@ def test_tuning_and_training_with_the_settings_of_a_trial(algo, zoo):
     assert type(buffer.scheme).__name__.lower().startswith(params["scheme"])
     assert buffer.scheme.alpha == params["alpha"]
     assert buffer.beta_start == params["beta_start"]
-    assert model.replay_buffer_kwargs["kappa"] == 0.5
+    assert model.replay_buffer_kwargs.items() >= kept.items()
     assert model.gamma == 1 - params["one_minus_gamma"]
+    if algo in WITH_MEMORY:
+        length = 2 ** params["sequence_length_pow"]
+        assert (model.sequence_length, model.burn_in, buffer.eta) == (length, params["burn_in"], params["eta"])
+        assert model.batch_size == max(2 ** params["batch_size_pow"] // length, 1)
+        assert model.policy.state_shapes[0] == (1, 2 ** params["lstm_hidden_size_pow"])
 
 
-@pytest.mark.parametrize("algo", ["per_qrdqn", "per_tqc"])
+@pytest.mark.parametrize("algo", ["per_qrdqn", "per_tqc", *WITH_MEMORY])
 def test_tuning_never_tries_what_an_algorithm_refuses(algo, tmp_path):
     import optuna
     from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER
@@ -265,6 +295,8 @@ def test_tuning_never_tries_what_an_algorithm_refuses(algo, tmp_path):
     trials = [HYPERPARAMS_SAMPLER[algo](study.ask(), *arguments) for _ in range(30)]
     schemes = {trial["replay_buffer_kwargs"]["scheme"] for trial in trials}
     assert schemes == {"proportional", "rank"}
+    actor_batches = {trial["replay_buffer_kwargs"].get("actor_batch") for trial in trials}
+    assert ("uniform" in actor_batches) == (algo == "per_tqc")
 
 
 def test_tuning_with_hindsight():
@@ -312,7 +344,7 @@ def test_a_study_can_be_continued_with_another_file(algo):
         trial = study.ask()
         sampled = HYPERPARAMS_SAMPLER[algo](trial, 1, 1, {"using_her_replay_buffer": False, "her_kwargs": dict(file)})
         kwargs = sampled["replay_buffer_kwargs"]
-        assert make_buffer(4, **kwargs).beta_end == file.get("beta_end", 1.0)
+        assert buffer_of(algo, **kwargs).beta_end == file.get("beta_end", 1.0)
         assert kwargs["beta_start"] <= file.get("beta_end", 1.0)
         if "epsilon" in file:
             assert kwargs["epsilon"] == file["epsilon"]
@@ -333,13 +365,14 @@ def test_every_setting_is_tuned_where_it_has_a_use(algo):
         arguments = {"using_her_replay_buffer": False, "her_kwargs": dict(unique=True)}
         kwargs = HYPERPARAMS_SAMPLER[algo](study.ask(), 1, 1, arguments)["replay_buffer_kwargs"]
         assert kwargs["unique"]
-        buffer = make_buffer(4, **kwargs)
+        buffer = buffer_of(algo, **kwargs)
         assert all(getattr(buffer, name, value) == value for name, value in kwargs.items() if name != "scheme")
         seen |= kwargs.keys()
-    expected = {"uniform_fraction", "weight_normalization", "initial_priority", "max_priority_interval", "recency", "epsilon"}
-    assert expected <= seen
+    assert {"uniform_fraction", "weight_normalization", "initial_priority", "max_priority_interval", "epsilon"} <= seen
     assert ("actor_batch" in seen) == (algo not in DISCRETE)
-    assert ("kappa" in seen) == (algo not in ("per_qrdqn", "per_tqc"))
+    assert ("kappa" in seen) == (algo not in ("per_qrdqn", "per_tqc", *WITH_MEMORY))
+    assert ("recency" in seen) == (algo not in WITH_MEMORY)
+    assert ("eta" in seen) == (algo in WITH_MEMORY)
 
 
 def test_tuning_refuses_a_scheme_object():

@@ -17,8 +17,13 @@ import torch as th
 import yaml
 
 from sb3_per import LAP, PrioritizedReplayBuffer, Proportional
-from sb3_per.zoo import ALGORITHMS, config_path, register
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, STOCK
+from sb3_per.zoo import ALGORITHMS as ALL
+from sb3_per.zoo import config_path, register
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, STOCK, benchmark
+
+# The Zoo has nothing for those with memory.
+WITH_MEMORY = {algo: cls for algo, cls in ALL.items() if algo.endswith("_lstm")}
+ALGORITHMS = {algo: cls for algo, cls in ALL.items() if algo not in WITH_MEMORY}
 
 CONFIGS: dict[str, dict[str, Any]] = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in ALGORITHMS}
 ENTRIES = [(algo, name) for algo, config in CONFIGS.items() for name in config]
@@ -237,3 +242,54 @@ def test_memory_can_be_optimized(algo, name, zoo, tmp_path):
     assert model.replay_buffer.optimize_memory_usage
     assert not model.replay_buffer.handle_timeout_termination
     assert_has_settings(model.replay_buffer, algo)
+
+
+# What they were measured with, and the arm of that suite.
+MEASURED = {
+    ("per_dqn_lstm", "CartPoleNoVel-v1"): ("memory-cartpole", "PERRecurrentDQN"),
+    ("per_sac_lstm", "PendulumNoVel-v1"): ("memory-pendulum", "PERRecurrentSAC"),
+}
+
+
+def memory_entries() -> dict[tuple[str, str], dict[str, Any]]:
+    files = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in WITH_MEMORY}
+    return {(algo, name): entry for algo, file in files.items() for name, entry in file.items()}
+
+
+@pytest.mark.parametrize("algo, name", MEASURED)
+def test_files_with_memory_say_what_was_measured(algo, name):
+    suite_name, arm = MEASURED[algo, name]
+    suite = benchmark("learning").SUITES[suite_name]
+    entry = memory_entries()[algo, name]
+    expected = dict(suite.variants[arm].settings)
+    assert (suite.environments, entry.pop("n_timesteps"), entry.pop("policy")) == ((name,), suite.steps, "MlpLstmPolicy")
+    assert eval(entry.pop("policy_kwargs")) == expected.pop("policy_kwargs")
+    # Written out; they are the defaults, which were measured.
+    assert entry.pop("replay_buffer_kwargs") == {**PROPORTIONAL, "eta": 0.9}
+    assert entry == expected
+
+
+@pytest.mark.parametrize("algo, name", memory_entries())
+def test_entries_with_memory_train_in_the_zoo(algo, name, zoo, tmp_path):
+    from rl_zoo3.exp_manager import ExperimentManager
+
+    assert {known for _, known in memory_entries()} == {"default", *(name for _, name in MEASURED)}
+    th.set_num_threads(1)
+    env_id = name if name != "default" else {a: n for a, n in MEASURED}[algo]
+    manager = ExperimentManager(
+        argparse.Namespace(),
+        algo,
+        env_id,
+        str(tmp_path),
+        n_timesteps=160,
+        eval_freq=-1,
+        hyperparams=dict(buffer_size=500, learning_starts=120, batch_size=4, train_freq=8),
+        config=str(config_path(algo)),
+        log_interval=-2,
+        verbose=0,
+        device="cpu",
+    )
+    model, _ = manager.setup_experiment()
+    assert type(model) is WITH_MEMORY[algo]
+    assert_learns(manager, model)
+    assert model.replay_buffer.sequence_length == model.sequence_length

@@ -30,6 +30,8 @@ ALGORITHMS: dict[str, Any] = {
     "per_qrdqn": sb3_per.PERQRDQN,
     "per_tqc": sb3_per.PERTQC,
     "per_crossq": sb3_per.PERCrossQ,
+    "per_dqn_lstm": sb3_per.PERRecurrentDQN,
+    "per_sac_lstm": sb3_per.PERRecurrentSAC,
 }
 
 # Our name, and the Zoo's module and function; a module without a function runs as a script.

@@ -1,5 +1,6 @@
 """
-What Optuna tries for the prioritized algorithms: what RL Zoo tries for their stock classes, and the settings of the buffer.
+What Optuna tries for the prioritized algorithms: what RL Zoo tries for their stock classes, the settings of the buffer, and
+where there is a memory, its own.
 
 The Zoo knows a trial by its parameters alone, and puts the converted ones in place of whole entries of the hyperparameter
 file. So that nothing of ``replay_buffer_kwargs`` is lost, what is not tuned travels in the name of a parameter: as a choice it
@@ -30,6 +31,7 @@ _FURTHER_SETTINGS = (
     "initial_priority",
     "max_priority_interval",
     "recency",
+    "eta",
 )
 # Of them, those that only some schemes have a use for.
 _USES = {
@@ -40,6 +42,9 @@ _USES = {
     "max_priority_interval": ("proportional", "lap"),
 }
 _KEPT = "kept_replay_buffer_kwargs="
+
+# Parameters of a trial of an algorithm with memory, which are turned into settings in `_remember`.
+_MEMORY = ("sequence_length_pow", "burn_in", "lstm_hidden_size_pow")
 
 # What only a buffer with hindsight has.
 _HINDSIGHT = {"n_sampled_goal", "goal_selection_strategy", "copy_info_dict", "update_from_virtual"}
@@ -63,8 +68,9 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
     written = json.dumps(kept, sort_keys=True)
     trial.suggest_categorical(_KEPT + written, [True])
     kept = json.loads(written)  # as it comes back from the trial
-    # LAP replaces the loss of a scalar TD error, which quantile regression does not have.
-    schemes = ["proportional", "rank"] if algo in ("per_qrdqn", "per_tqc") else ["proportional", "rank", "lap"]
+    # LAP replaces the loss of a scalar TD error, which quantile regression does not have, and sequences refuse.
+    takes_lap = algo not in ("per_qrdqn", "per_tqc") and not _has_memory(algo)
+    schemes = ["proportional", "rank", "lap"] if takes_lap else ["proportional", "rank"]
     tuned = {
         "scheme": trial.suggest_categorical("scheme", schemes),
         "alpha": trial.suggest_float("alpha", 0.2, 0.9),
@@ -74,8 +80,11 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
     tuned.update(_further(algo, trial, is_hindsight, kept))
     # The Zoo recognises SB3's own class only.
     additional_args["using_her_replay_buffer"] = is_hindsight
-    stock = _STOCK.get(algo, algo.removeprefix("per_"))
+    stock = _STOCK.get(algo, algo.removeprefix("per_").removesuffix("_lstm"))
     hyperparams = HYPERPARAMS_SAMPLER[stock](trial, n_actions, n_envs, additional_args)
+    if _has_memory(algo):
+        sizes = (trial.suggest_int(name, *limits) for name, limits in zip(_MEMORY, ((3, 6), (0, 40), (5, 8)), strict=True))
+        hyperparams = _remember(hyperparams, dict(zip(_MEMORY, sizes, strict=True)))
     goals = hyperparams.pop("replay_buffer_kwargs", {})
     return _hyperparams(algo, hyperparams, {**goals, **kept, **tuned}, tuned)
 
@@ -97,11 +106,16 @@ def _further(algo: str, trial: Any, is_hindsight: bool, kept: dict[str, Any]) ->
         "initial_priority": lambda name: trial.suggest_categorical(name, ["max", "mean"]),  # no actor knows TD errors here
         "max_priority_interval": lambda name: trial.suggest_categorical(name, [None, 250]),
         "recency": lambda name: trial.suggest_float(name, 0.995, 1.0),
+        "eta": lambda name: trial.suggest_float(name, 0.0, 1.0),
     }
-    if algo in ("per_dqn", "per_qrdqn"):
+    if "dqn" in algo:
         del choices["actor_batch"]
-    if is_hindsight:
+    if is_hindsight or _has_memory(algo):
         del choices["recency"]
+    if not _has_memory(algo):
+        del choices["eta"]
+    elif "actor_batch" in choices:
+        choices["actor_batch"] = lambda name: trial.suggest_categorical(name, ["prioritized", "weighted"])
     return {name: choose(name) for name, choose in choices.items() if name not in kept}
 
 
@@ -117,10 +131,32 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
         del params[name]
         kept = json.loads(name.removeprefix(_KEPT))
     settings = {name: params.pop(name) for name in (*_BUFFER_SETTINGS, *_FURTHER_SETTINGS) if name in params}
+    sizes = {name: params.pop(name) for name in _MEMORY if name in params}
     if params.get("noise_type", "none") is None:
         # The Zoo would hand them to the constructor.
         del params["noise_type"], params["noise_std"]
-    return _hyperparams(algo, convert_offpolicy_params(params), {**kept, **settings}, settings)
+    hyperparams = convert_offpolicy_params(params)
+    return _hyperparams(algo, _remember(hyperparams, sizes) if sizes else hyperparams, {**kept, **settings}, settings)
+
+
+def _has_memory(algo: str) -> bool:
+    return algo.endswith("_lstm")
+
+
+def _remember(hyperparams: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
+    """
+    :param hyperparams: of the algorithm without memory
+    :param sizes: by their names in a trial
+    :return: those with memory; a batch has about as many steps as transitions without
+    """
+    length, burn_in, hidden_size = 2 ** sizes["sequence_length_pow"], sizes["burn_in"], 2 ** sizes["lstm_hidden_size_pow"]
+    return {
+        **hyperparams,
+        "batch_size": max(hyperparams["batch_size"] // length, 1),
+        "sequence_length": length,
+        "burn_in": burn_in,
+        "policy_kwargs": {**hyperparams["policy_kwargs"], "lstm_hidden_size": hidden_size},
+    }
 
 
 def _hyperparams(
