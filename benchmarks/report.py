@@ -34,6 +34,7 @@ from learning import (
 )
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from memory_suites import MEMORY_SUITES
 from rliable import library, metrics, plot_utils
 from seaborn import color_palette
 
@@ -297,8 +298,7 @@ def mean_over_rates(scores: dict[str, np.ndarray]) -> Scores:
 def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
     """Every arm at several learning rates: which rate suits it, what it reaches there, and what it reaches on average."""
     what = {True: "steps until solved, less is better", False: suite.score}[suite.solved is not None]
-    lines = [f"Endpoint, written down before the runs: {suite.endpoint}", ""]
-    panels = {}
+    lines, panels = [], {}
     for environment in suite.environments:
         of_this, panels[environment] = rates_in_one(suite, by_rate(suite, curves, environment), what)
         lines += ([f"{environment}:", ""] if len(suite.environments) > 1 else []) + of_this
@@ -383,6 +383,8 @@ def summarise(out: Path) -> dict[str, tuple[str, Estimates]]:
     """
     found: dict[str, tuple[str, Estimates]] = {}
     for name, suite in SUITES.items():
+        if name in MEMORY_SUITES:
+            continue  # of whole agents, not of settings
         curves = load(suite, read(out / f"{name}.csv"))
         if any(len(values) < suite.seeds for values in curves.values()):
             continue  # not complete
@@ -438,6 +440,8 @@ def write(name: str, suite: Suite, out: Path) -> None:
     if len(suite.rates) > 1:
         report = report_rates
     lines = [f"{n_runs} runs of {suite.steps:,} steps for each variant and environment, the same seeds for all.", ""]
+    if suite.endpoint:
+        lines += [f"Endpoint, written down before the runs: {suite.endpoint}", ""]
     lines += report(suite, curves, out / f"{name}.png")
     (out / f"{name}.md").write_text("\n".join(lines).rstrip() + "\n")
     print(f"{out / name}.md")

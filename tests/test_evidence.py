@@ -14,6 +14,7 @@ learning = benchmark("learning")
 report = benchmark("report")
 
 NAMES = list(learning.SUITES)
+OF_AGENTS = list(learning.MEMORY_SUITES)  # the others compare settings
 EVIDENCE = ROOT / "docs" / "evidence"
 
 
@@ -48,7 +49,30 @@ def test_a_failure_loses_nothing(tmp_path):
 # ---- suites
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OF_AGENTS)
+def test_agents_with_memory_are_compared_fairly(name):
+    """The uniform twin and the one without stored states differ in that alone; those without memory are of the same kind."""
+    suite = learning.SUITES[name]
+    assert suite.seeds >= 5 and suite.endpoint
+    recurrent = {v: made for v, made in suite.variants.items() if made.algorithm.startswith("PERRecurrent")}
+    for made in recurrent.values():
+        assert (made.policy, made.n_frames, made.normalize) == ("MlpLstmPolicy", 1, False)
+        others = [
+            {k: v for k, v in m.settings.items() if k not in ("replay_buffer_kwargs", "burn_in")} for m in recurrent.values()
+        ]
+        assert all(other == others[0] for other in others)
+    settings = [made.settings.get("replay_buffer_kwargs", {}) for made in recurrent.values()]
+    assert {} in settings and dict(scheme="uniform") in settings
+    if "RecurrentPPO" in suite.variants:
+        memoryless = [made for v, made in suite.variants.items() if v not in recurrent and v != "RecurrentPPO"]
+        assert [made.n_frames for made in memoryless] == [1, 4]
+        assert memoryless[0].settings == memoryless[1].settings
+        assert {made.algorithm.replace("PER", "PERRecurrent") for made in memoryless} == {
+            made.algorithm for made in recurrent.values()
+        }
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_AGENTS])
 def test_variants_differ_in_the_prioritization_alone(name):
     suite = learning.SUITES[name]
     assert suite.seeds >= 5
@@ -128,7 +152,11 @@ def short(name: str, **changes) -> learning.Suite:
     """A suite of a few steps."""
     suite = learning.SUITES[name]
     settings = {**suite.settings, "learning_starts": 20, "buffer_size": 500, "batch_size": 16}
-    return replace(suite, steps=120, settings=settings, **{"n_evaluations": 6, "n_episodes": 2, **changes})
+    variants = suite.variants
+    if name in OF_AGENTS:  # whose settings are those of the variants
+        settings, small = suite.settings, dict(learning_starts=60, buffer_size=500, batch_size=4)
+        variants = {v: replace(m, settings={**m.settings, **small}) for v, m in variants.items() if "PPO" not in m.algorithm}
+    return replace(suite, steps=120, settings=settings, variants=variants, **{"n_evaluations": 6, "n_episodes": 2, **changes})
 
 
 # Suites of the same environments as another one, which differ in numbers only.
@@ -151,7 +179,7 @@ def test_evaluations_do_not_change_training(name, which):
     assert seldom == {step: often[step] for step in ("40", "80", "120")}
 
 
-@pytest.mark.parametrize("name", ["bits-confirmation", "continuous-rates"])
+@pytest.mark.parametrize("name", ["bits-confirmation", "continuous-rates", "memory-pendulum"])
 def test_quick_runs(name):
     """To try a suite: with hindsight an episode must have ended before anything is drawn."""
     suite = learning.quick(learning.SUITES[name])
@@ -335,7 +363,7 @@ def test_pages_show_the_summary(page):
 def test_summary_has_every_complete_suite():
     summary = (EVIDENCE / "summary.md").read_text()
     for name, suite in learning.SUITES.items():
-        for environment in () if name in learning.UNDER_WAY else suite.environments:
+        for environment in () if name in (*learning.UNDER_WAY, *OF_AGENTS) else suite.environments:
             assert f"{environment.removeprefix('MinAtar/')}, {suite.steps:,} steps" in summary
 
 
@@ -419,7 +447,7 @@ def test_each_environment_has_a_best_rate_of_its_own(tmp_path, monkeypatch):
     best = [report.at_best_rates(report.by_rate(suite, curves, environment))[0]["SAC"] for environment in "AB"]
     assert best == [0, 1]
     text = "\n".join(report.report_rates(suite, curves, tmp_path / "rates.png"))
-    assert text.index("\nA:\n") < text.index("\n| SAC | 0.333 |") < text.index("\nB:\n") < text.index("\n| SAC | 1 |")
+    assert text.index("A:\n") < text.index("\n| SAC | 0.333 |") < text.index("\nB:\n") < text.index("\n| SAC | 1 |")
     assert text.count("\n| PERSAC |") == text.count("\n| SAC |") == 4
 
 
