@@ -86,8 +86,13 @@ class FrameStorage(ReplayBuffer):
         stores = self._frame_stores()
         if not stores:
             raise AttributeError("This buffer does not store frames: give it the setting frames")
-        n_held = self.size() * self.n_envs
+        n_held = self._n_slots_held
         return max(store.n_frames_held for store in stores) / n_held if n_held else 0.0
+
+    @property
+    def _n_slots_held(self) -> int:
+        """How many transitions are there."""
+        return self.size() * self.n_envs
 
     def _frame_stores(self) -> list[FrameStore]:
         return list(self._named_stores().values())

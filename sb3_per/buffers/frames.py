@@ -121,18 +121,20 @@ class FrameStore:
         # A power of two, so that numbers of frames may run over the end of their 32 bits.
         wanted = min(max(_SEGMENT_BYTES // max(self.frame_bytes, 1), 1), max(n_rows * n_envs // 64, 8))
         self._shift = int(np.log2(wanted))
-        # References of both observations of a slot; and by row, the least number of a frame that one of them refers to.
+        # References of both observations of a slot; and the least number of a frame that one of them refers to.
         self._references = np.full((n_rows * n_envs, 2 * n_frames), _ZERO, np.uint32)
-        self._lowest = np.zeros(n_rows, np.int64)
+        self._lowest = np.zeros((n_rows, n_envs), np.int64)
+        # By column: the row that is written next, and how many were written since the ring was empty.
+        self._cursors = np.zeros((n_envs, 2), np.int64)
+        self._all_envs = np.arange(n_envs)
         # The pool: pieces by number; addresses by the last bits of their number; pieces that nothing refers to any more.
         self._segments: dict[int, np.ndarray] = {}
         self._addresses = np.zeros(4, np.uint64)
         self._free: list[np.ndarray] = []
         self._next_number = 0
-        # Least number that is wanted, and the piece that it is in; rows written since the ring was empty.
+        # Least number that is wanted, and the piece that it is in.
         self._oldest_number = 0
         self._oldest_segment = 0
-        self._n_rows_written = 0
         # The next observation of the step before: bytes, and numbers of its frames, -1 for the zero frame.
         self._last_bytes = np.zeros((n_envs, n_frames, self.frame_bytes // self._word().itemsize), self._word)
         self._last_numbers = np.full((n_envs, n_frames), -1, np.int64)
@@ -162,31 +164,82 @@ class FrameStore:
         if self._pending is None:
             raise ValueError("Observations come before next observations")
         next_frames = self._as_frames(next_observations)
-        self._reserve(2 * self.n_frames * self.n_envs)
-        leaves = slice(row * self.n_envs, (row + 1) * self.n_envs)
-        self._next_number, lowest, n_shifted = _encode(
+        self.reserve(self.n_envs)
+        self._cursors[:, 0] = row
+        self._next_number, oldest_number, n_shifted = _encode(
             self._pending,
             next_frames,
             self._last_bytes,
             self._last_numbers,
-            self._references[leaves],
+            self._all_envs,
+            self._cursors,
+            self._references,
+            self._lowest,
             self._addresses,
             self._shift,
             self._next_number,
         )
-        self._lowest[row], self._pending, self._last_bytes = lowest, None, next_frames
-        self._n_rows_written += 1
-        oldest_row = (row + 1 if self._n_rows_written >= self.n_rows else row + 1 - self._n_rows_written) % self.n_rows
-        self._release(self._lowest.item(oldest_row))
+        self._pending, self._last_bytes = None, next_frames
+        self._release(oldest_number)
         if not self._is_judged:
-            self.n_written += self.n_envs
-            self.n_shifted += n_shifted
-            if self.n_written >= _JUDGED_ADDS * self.n_envs:
-                self._judge()
+            self._count_shifted(self.n_envs, n_shifted)
+
+    def write(self, envs: np.ndarray, rows: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        """
+        T successive steps of k columns, which take the place of what was in their rows.
+
+        :param envs: different columns, int64 of shape (k,)
+        :param rows: of the ring, of the first step, shape (k,)
+        :param observations: shape (T, k, ...)
+        :param next_observations: in the same form; copied
+        :raises MemoryError: see :meth:`finish`
+        """
+        n_slots = observations.shape[0] * observations.shape[1]
+        shape = (*observations.shape[:2], *self._last_bytes.shape[1:])
+        frames, next_frames = (
+            self._as_frames(each.reshape(n_slots, *self.shape), n_slots).reshape(shape)
+            for each in (observations, next_observations)
+        )
+        self.reserve(n_slots)
+        self._cursors[envs, 0] = rows
+        self._next_number, oldest_number, n_shifted = _encode_steps(
+            frames,
+            next_frames,
+            self._last_bytes[envs],
+            self._last_numbers,
+            envs,
+            self._cursors,
+            self._references,
+            self._lowest,
+            self._addresses,
+            self._shift,
+            self._next_number,
+        )
+        last_bytes = self._last_bytes.copy()  # which may be somebody's observations
+        last_bytes[envs] = next_frames[-1]
+        self._last_bytes = last_bytes
+        self._release(oldest_number)
+        if not self._is_judged:
+            self._count_shifted(n_slots, n_shifted)
+
+    def _count_shifted(self, n_written: int, n_shifted: int) -> None:
+        self.n_written += n_written
+        self.n_shifted += n_shifted
+        if self.n_written >= _JUDGED_ADDS * self.n_envs:
+            self._judge()
+
+    def reserve(self, n_slots: int) -> None:
+        """
+        Memory for whatever comes for so many slots.
+
+        :param n_slots: that are written next
+        :raises MemoryError: see :meth:`finish`
+        """
+        self._reserve(2 * self.n_frames * n_slots)
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._n_rows_written = 0
+        self._cursors[:] = 0
         self._references[:] = _ZERO
         self._last_bytes = np.zeros_like(self._last_bytes)
         self._last_numbers[:] = -1
@@ -233,18 +286,22 @@ class FrameStore:
                 "full, which takes more memory than without frames: is the number of frames in a stack right?"
             )
 
-    def _as_frames(self, observations: np.ndarray) -> np.ndarray:
-        """Words of the frames, the stack axis first: shape (n_envs, n_frames, words of a frame), contiguous."""
-        if observations.shape != self._batch_shape or observations.dtype != self.dtype:
-            observations = np.broadcast_to(np.asarray(observations, self.dtype), self._batch_shape)
+    def _as_frames(self, observations: np.ndarray, n_slots: int | None = None) -> np.ndarray:
+        """
+        Words of the frames, the stack axis first: shape (n_slots, n_frames, words of a frame), contiguous. Without a number, the
+        observations are those of all environments.
+        """
+        m, wanted = (self.n_envs, self._batch_shape) if n_slots is None else (n_slots, (n_slots, *self.shape))
+        if observations.shape != wanted or observations.dtype != self.dtype:
+            observations = np.broadcast_to(np.asarray(observations, self.dtype), wanted)
         shape, n = self.shape, self.n_frames
         if self.axis == 0 and observations.flags.c_contiguous:
-            return observations.reshape(self.n_envs, n, -1).view(self._word)
+            return observations.reshape(m, n, -1).view(self._word)
         if self.axis == 0:
-            frames = observations.reshape(self.n_envs, n, shape[0] // n, *shape[1:])
+            frames = observations.reshape(m, n, shape[0] // n, *shape[1:])
         else:
-            frames = np.moveaxis(observations.reshape(self.n_envs, *shape[:-1], n, shape[-1] // n), -2, 1)
-        return np.ascontiguousarray(frames).reshape(self.n_envs, n, -1).view(self._word)
+            frames = np.moveaxis(observations.reshape(m, *shape[:-1], n, shape[-1] // n), -2, 1)
+        return np.ascontiguousarray(frames).reshape(m, n, -1).view(self._word)
 
     # ---- out
 
@@ -323,12 +380,12 @@ class FrameStore:
         self._reserve(end - first)
         self._next_number = end
 
-    def adopt(self, first_row: int, n_rows: int) -> None:
+    def adopt(self, first: np.ndarray, end_of_column: np.ndarray) -> None:
         """
-        Take note of references that were written into :attr:`references`.
+        Take note of references that were written into :attr:`references`. Of other slots they are forgotten.
 
-        :param first_row: of the oldest step
-        :param n_rows: how many, up to the newest step
+        :param first: the oldest step of each column, which is in row ``step % n_rows``, shape (n_envs,)
+        :param end_of_column: the step behind the newest one, shape (n_envs,)
         :raises ValueError: if one refers to a frame that is not held; then nothing of this store may be used
         """
         oldest, end = self.numbers
@@ -337,22 +394,29 @@ class FrameStore:
             # Numbers run on over the end of the 32 bits.
             return np.where(references == _ZERO, of_zero, oldest + (references.astype(np.int64) - oldest) % 2**32)
 
-        held = (first_row + np.arange(n_rows)) % self.n_rows
-        lowest = np.empty(n_rows, np.int64)
-        for start in range(0, n_rows, _CHECKED_ROWS):
-            part = slice(start, start + _CHECKED_ROWS)
-            numbers = numbers_of(self.references[held[part]].reshape(len(held[part]), -1), oldest)
-            if numbers.max() >= end:
-                raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
-            lowest[part] = numbers_of(self.references[held[part]].reshape(len(numbers), -1), end).min(axis=1)
-        # What an older row wants, later ones may want as well.
-        self._lowest[held] = np.minimum.accumulate(lowest[::-1])[::-1]
-        self._n_rows_written, self._is_judged = n_rows, True
-        if n_rows:
-            self._release(self._lowest.item(first_row))
-            # What comes next may go on where this ends.
-            self._last_numbers = numbers_of(self.references[held[-1], :, self.n_frames :], -1)
-            self._last_bytes = self._as_frames(self.gather(held[-1] * self.n_envs + np.arange(self.n_envs), True))
+        wanted = []
+        for e in range(self.n_envs):
+            held = np.arange(first[e], end_of_column[e]) % self.n_rows
+            for start in range(0, len(held), _CHECKED_ROWS):
+                part = held[start : start + _CHECKED_ROWS]
+                numbers = numbers_of(self.references[part, e], oldest)
+                if numbers.max() >= end:
+                    raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
+                self._lowest[part, e] = numbers_of(self.references[part, e], end).min(axis=1)
+            if len(held) < self.n_rows:
+                self.references[np.setdiff1d(np.arange(self.n_rows), held), e] = _ZERO
+            self._cursors[e] = end_of_column[e] % self.n_rows, len(held)
+            if len(held):
+                # What an older row wants, later ones may want as well.
+                self._lowest[held, e] = np.minimum.accumulate(self._lowest[held[::-1], e])[::-1]
+                wanted.append(self._lowest.item(held[0], e))
+                # What comes next may go on where this ends.
+                self._last_numbers[e] = numbers_of(self.references[held[-1], e, self.n_frames :], -1)
+        self._is_judged = True
+        if wanted:
+            self._release(min(wanted))
+            last = (end_of_column - 1) % self.n_rows * self.n_envs + self._all_envs
+            self._last_bytes = self._as_frames(self.gather(last, True))
 
     @property
     def nbytes(self) -> int:
@@ -499,28 +563,33 @@ def _encode(
     next_observations: np.ndarray,
     last_bytes: np.ndarray,
     last_numbers: np.ndarray,
+    envs: np.ndarray,
+    cursors: np.ndarray,
     references: np.ndarray,
+    lowest: np.ndarray,
     addresses: np.ndarray,
     shift: int,
     next_number: int,
 ) -> tuple[int, int, int]:
     """
-    Fill the references of a row, and the numbers of what is the last one from then on.
+    Fill the references of a slot of each of these columns, and the numbers of what is the last one from then on.
 
-    :return: number of the frame that is stored next; least number that the row refers to; how many have shifted by one
+    :return: number of the frame that is stored next; least number that a slot of any column refers to; how many have shifted
+        by one
     """
-    n_envs, n_frames = observations.shape[:2]
-    lowest, n_shifted = next_number, 0
+    n_frames, n_rows, n_shifted = observations.shape[1], len(lowest), 0
     numbers = np.empty(n_frames, np.int64)
-    for e in range(n_envs):
+    for e in range(envs.size):
+        env, row = envs[e], cursors[envs[e], 0]
+        slot, least = references[row * len(cursors) + env], next_number
         if _are_equal(observations[e].reshape(-1), last_bytes[e].reshape(-1)):
-            numbers[:] = last_numbers[e]
+            numbers[:] = last_numbers[env]
         else:
             next_number = _store_all(observations[e], numbers, addresses, shift, next_number)
         for j in range(n_frames):
-            references[e, j] = numbers[j] if numbers[j] >= 0 else _ZERO
+            slot[j] = numbers[j] if numbers[j] >= 0 else _ZERO
             if numbers[j] >= 0:
-                lowest = min(lowest, numbers[j])
+                least = min(least, numbers[j])
         has_shifted = True
         for j in range(n_frames - 1):
             has_shifted = has_shifted and _are_equal(next_observations[e, j], observations[e, j + 1])
@@ -531,11 +600,43 @@ def _encode(
         else:
             next_number = _store_all(next_observations[e], numbers, addresses, shift, next_number)
         for j in range(n_frames):
-            references[e, n_frames + j] = numbers[j] if numbers[j] >= 0 else _ZERO
+            slot[n_frames + j] = numbers[j] if numbers[j] >= 0 else _ZERO
             if numbers[j] >= 0:
-                lowest = min(lowest, numbers[j])
-        last_numbers[e] = numbers
-    return next_number, lowest, n_shifted
+                least = min(least, numbers[j])
+        last_numbers[env], lowest[row, env] = numbers, least
+        cursors[env, 0] = (row + 1) % n_rows
+        cursors[env, 1] += 1
+    oldest_number = next_number
+    for env in range(len(cursors)):
+        row, n_written = cursors[env]
+        if n_written > 0:
+            oldest_number = min(oldest_number, lowest[(row - min(n_written, n_rows)) % n_rows, env])
+    return next_number, oldest_number, n_shifted
+
+
+@kernel
+def _encode_steps(
+    observations: np.ndarray,
+    next_observations: np.ndarray,
+    last_bytes: np.ndarray,
+    last_numbers: np.ndarray,
+    envs: np.ndarray,
+    cursors: np.ndarray,
+    references: np.ndarray,
+    lowest: np.ndarray,
+    addresses: np.ndarray,
+    shift: int,
+    next_number: int,
+) -> tuple[int, int, int]:
+    """:func:`_encode` of one step after the other, at least one."""
+    state = last_numbers, envs, cursors, references, lowest, addresses, shift
+    next_number, oldest_number, n_shifted = _encode(observations[0], next_observations[0], last_bytes, *state, next_number)
+    for t in range(1, len(observations)):
+        next_number, oldest_number, n = _encode(
+            observations[t], next_observations[t], next_observations[t - 1], *state, next_number
+        )
+        n_shifted += n
+    return next_number, oldest_number, n_shifted
 
 
 @kernel

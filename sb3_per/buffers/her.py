@@ -94,6 +94,11 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         errors = as_matrix(td_errors, len(indices))
         return super().update_priorities(indices[:n_real], errors[:n_real])
 
+    def _require_columns(self) -> None:
+        raise NotImplementedError(
+            "Environments that add on their own with hindsight (HER) are not supported: SB3 keeps the episodes of all environments by one cursor"
+        )
+
     # ---- which transitions can be drawn
 
     def reset(self) -> None:

@@ -214,6 +214,11 @@ class SequenceRing(PrioritizedReplayBuffer):
             super().end_episodes()
             self._n_admitted = -1  # not only new steps are to be admitted
 
+    def _require_columns(self) -> None:
+        raise NotImplementedError(
+            "Environments that add on their own with sequences are not supported: windows of all environments become complete, and are given up, by one cursor"
+        )
+
     # ---- which windows can be drawn
 
     @property
