@@ -1,8 +1,8 @@
 """
 Where the columns of a ring stand. A column is what one environment has added, and has a cursor of its own.
 
-As everywhere, leaf = row * n_envs + env and id = step * n_envs + env, where the steps of a column are counted from the first one
-that it ever got. It knows numbers, and nothing of what lies in the ring.
+As everywhere, leaf = row * n_envs + env and id = step * n_envs + env; steps of a column are counted from the first one that it
+ever got. It knows numbers, and nothing of what lies in the ring.
 """
 
 from collections.abc import Callable
@@ -87,7 +87,8 @@ class Columns:
         :return: which transitions are there as a whole, bool in the same shape
         """
         steps, envs = np.divmod(ids, len(self.added))
-        return np.asarray(steps >= self.oldest[envs])
+        are_whole: np.ndarray = steps >= self.oldest[envs]
+        return are_whole
 
     def n_behind(self, leaves: np.ndarray) -> np.ndarray:
         """
@@ -129,14 +130,14 @@ class Columns:
 
     def _counts_of_newest(self, n: int) -> np.ndarray:
         """How many of the newest are of each column, shape (n_envs,)."""
-        n_whole = self.added - self.oldest
+        n_whole: np.ndarray = self.added - self.oldest
         if n == self.n_whole:
             return n_whole
         low, high = 0, int(n_whole.max())
         while low + 1 < high:  # so many steps of each column are less than n
             middle = (low + high) // 2
             low, high = (middle, high) if np.minimum(n_whole, middle).sum() <= n else (low, middle)
-        counts = np.minimum(n_whole, low)
+        counts: np.ndarray = np.minimum(n_whole, low)
         one_more = np.flatnonzero(n_whole > low)
         counts[one_more[len(one_more) - (n - int(counts.sum())) :]] += 1
         return counts

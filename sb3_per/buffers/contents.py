@@ -17,8 +17,6 @@ class Contents:
     :param numbers: anything that JSON knows
     :param columns: by name, an array of shape (end - first, n_envs) in parts, views of the buffer's
     :param arrays: by name, arrays of any shape
-    :param end_of_final: step up to which all environments have added, and what is written once does not change any more;
-        ``None``: ``end``
     """
 
     first: int
@@ -27,7 +25,6 @@ class Contents:
     numbers: dict[str, Any]
     columns: dict[str, list[np.ndarray]] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    end_of_final: int | None = None
 
     def array(self, name: str, kind: str, *shape: int | None) -> np.ndarray:
         """

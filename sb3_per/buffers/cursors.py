@@ -19,8 +19,11 @@ import torch as th
 
 from sb3_per.buffers.columns import Columns
 from sb3_per.buffers.frame_storage import FrameStorage
-from sb3_per.buffers.frames import FramedArray
+from sb3_per.buffers.frames import FramedArray, FrameStore
 from sb3_per.buffers.runtime import Runtime
+
+# Steps that are copied from arrays into frames at a time.
+_BLOCK = 256
 
 
 class CursorRing(FrameStorage):
@@ -298,7 +301,7 @@ class CursorRing(FrameStorage):
             checked[-1] = np.zeros(shape)  # as SB3, whose `timeouts` are zeros then
 
         columns, n_steps = self._columns_now(), shape[0]
-        steps = columns.added[envs] + np.arange(n_steps)[:, None]
+        steps: np.ndarray = columns.added[envs] + np.arange(n_steps)[:, None]
         if n_steps == 0:
             return steps
         rows = steps % self.buffer_size
@@ -338,6 +341,15 @@ class CursorRing(FrameStorage):
     def _note_masses(self, ids: np.ndarray, masses: np.ndarray) -> None:
         """Sampling masses of transitions that were just added, shape (n,)."""
         raise NotImplementedError
+
+    def _write_frames(self, store: FrameStore, obs: Any, next_obs: Any) -> None:
+        if self._apart is None:
+            super()._write_frames(store, obs, next_obs)
+            return
+        for env, (first, end) in enumerate(zip(self._apart.first, self._apart.added, strict=True)):
+            for begin in range(first, end, _BLOCK):
+                rows = np.arange(begin, min(begin + _BLOCK, end)) % self.buffer_size
+                store.write(np.array([env]), rows[:1], obs[rows, env][:, None], next_obs[rows, env][:, None])
 
     # ---- where it does not go on
 

@@ -316,18 +316,22 @@ class DrawableRing(TransitionRing):
             if not self._tree.total < np.inf:
                 raise ValueError("The sum of all masses is infinite")
         if "given_ids" in contents.arrays:
-            given = contents.array("given_masses", "f", None)
-            if not (self._tree.takes(given.min(initial=0.0)) and self._tree.takes(given.max(initial=0.0))):
-                raise ValueError("A mass is none")
-            ids = contents.array("given_ids", "i", len(given)) + shift * self.n_envs
-            is_kept = (ids >= 0) & (ids == self._ids_at(ids % self._capacity))
-            self._given_masses = np.full(self._capacity, -1), np.zeros(self._capacity)
-            self._given_masses[0][ids[is_kept] % self._capacity] = ids[is_kept]
-            self._given_masses[1][ids[is_kept] % self._capacity] = given[is_kept]
+            self._restore_given_masses(contents, shift)
         if self._apart is not None:
             # Of a buffer of another size, what a column had beside the newest steps of all.
             is_gone = self._ids_at(np.arange(self._capacity)) < 0
             self._tree.update(np.flatnonzero(is_gone & (self._tree.masses > 0.0)), 0.0)
+
+    def _restore_given_masses(self, contents: Contents, shift: int) -> None:
+        """Of transitions that are there; a step of the contents is ``shift`` more here."""
+        given = contents.array("given_masses", "f", None)
+        if not (self._tree.takes(given.min(initial=0.0)) and self._tree.takes(given.max(initial=0.0))):
+            raise ValueError("A mass is none")
+        ids = contents.array("given_ids", "i", len(given)) + shift * self.n_envs
+        is_kept = (ids >= 0) & (ids == self._ids_at(ids % self._capacity))
+        self._given_masses = np.full(self._capacity, -1), np.zeros(self._capacity)
+        self._given_masses[0][ids[is_kept] % self._capacity] = ids[is_kept]
+        self._given_masses[1][ids[is_kept] % self._capacity] = given[is_kept]
 
     def extend(
         self,

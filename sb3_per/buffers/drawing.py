@@ -111,8 +111,8 @@ class DrawingRing(DrawableRing):
     @property
     def _newest_are_neighbours(self) -> bool:
         """
-        Whether the newest transitions are side by side in the prefix sums of the tree. Otherwise a draw of ``recency`` looks at
-        each of them.
+        Whether the newest transitions are side by side in the prefix sums of the tree; if not, a draw with ``recency`` looks
+        at each of them.
         """
         return self._apart is None and not isinstance(self._tree, RankTree)
 

@@ -15,19 +15,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from sb3_per.trees.kernels import copy_from_address, copy_to_address, kernel
+from sb3_per.buffers.frame_kernels import ZERO, decode, encode, encode_steps
 
 # Size of a piece of the pool, at most; pieces are allocated when they are reached, and are smaller where the whole pool is.
 _SEGMENT_BYTES = 64 * 2**20
 
-# Reference to the frame whose bytes are all 0, which is never stored; no frame gets this number.
-_ZERO = 2**32 - 1
-
 # Observations that hindsight replaces.
 GOALS = ("achieved_goal", "desired_goal")
-
-# Words that are compared without a branch in between.
-_BLOCK = 128
 
 # Rows whose references are looked at together.
 _CHECKED_ROWS = 2**14
@@ -122,7 +116,7 @@ class FrameStore:
         wanted = min(max(_SEGMENT_BYTES // max(self.frame_bytes, 1), 1), max(n_rows * n_envs // 64, 8))
         self._shift = int(np.log2(wanted))
         # References of both observations of a slot; and the least number of a frame that one of them refers to.
-        self._references = np.full((n_rows * n_envs, 2 * n_frames), _ZERO, np.uint32)
+        self._references = np.full((n_rows * n_envs, 2 * n_frames), ZERO, np.uint32)
         self._lowest = np.zeros((n_rows, n_envs), np.int64)
         # By column: the row that is written next, and how many were written since the ring was empty.
         self._cursors = np.zeros((n_envs, 2), np.int64)
@@ -166,7 +160,7 @@ class FrameStore:
         next_frames = self._as_frames(next_observations)
         self.reserve(self.n_envs)
         self._cursors[:, 0] = row
-        self._next_number, oldest_number, n_shifted = _encode(
+        self._next_number, oldest_number, n_shifted = encode(
             self._pending,
             next_frames,
             self._last_bytes,
@@ -202,7 +196,7 @@ class FrameStore:
         )
         self.reserve(n_slots)
         self._cursors[envs, 0] = rows
-        self._next_number, oldest_number, n_shifted = _encode_steps(
+        self._next_number, oldest_number, n_shifted = encode_steps(
             frames,
             next_frames,
             self._last_bytes[envs],
@@ -240,7 +234,7 @@ class FrameStore:
     def clear(self) -> None:
         """Forget all rows."""
         self._cursors[:] = 0
-        self._references[:] = _ZERO
+        self._references[:] = ZERO
         self._last_bytes = np.zeros_like(self._last_bytes)
         self._last_numbers[:] = -1
         self._release(self._next_number)
@@ -288,8 +282,8 @@ class FrameStore:
 
     def _as_frames(self, observations: np.ndarray, n_slots: int | None = None) -> np.ndarray:
         """
-        Words of the frames, the stack axis first: shape (n_slots, n_frames, words of a frame), contiguous. Without a number, the
-        observations are those of all environments.
+        Words of the frames, the stack axis first: shape (n_slots, n_frames, words of a frame), contiguous. Without a number,
+        the observations are those of all environments.
         """
         m, wanted = (self.n_envs, self._batch_shape) if n_slots is None else (n_slots, (n_slots, *self.shape))
         if observations.shape != wanted or observations.dtype != self.dtype:
@@ -317,7 +311,7 @@ class FrameStore:
         if flat.size and not (flat.min() >= 0 and flat.max() < len(self._references)):
             raise IndexError(f"Slots are in [0, {len(self._references)}), not {flat.min()} to {flat.max()}")
         out = np.empty(flat.size * self.n_frames * self.frame_bytes, np.uint8)
-        _decode(self._references, flat, first, self.n_frames, self._addresses, self._shift, out, self.frame_bytes)
+        decode(self._references, flat, first, self.n_frames, self._addresses, self._shift, out, self.frame_bytes)
         shape, n = self.shape, self.n_frames
         if self.axis == 0:
             return np.asarray(out.view(self.dtype).reshape(*leaves.shape, *shape))
@@ -392,7 +386,7 @@ class FrameStore:
 
         def numbers_of(references: np.ndarray, of_zero: int) -> np.ndarray:
             # Numbers run on over the end of the 32 bits.
-            return np.where(references == _ZERO, of_zero, oldest + (references.astype(np.int64) - oldest) % 2**32)
+            return np.where(references == ZERO, of_zero, oldest + (references.astype(np.int64) - oldest) % 2**32)
 
         wanted = []
         for e in range(self.n_envs):
@@ -404,7 +398,7 @@ class FrameStore:
                     raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
                 self._lowest[part, e] = numbers_of(self.references[part, e], end).min(axis=1)
             if len(held) < self.n_rows:
-                self.references[np.setdiff1d(np.arange(self.n_rows), held), e] = _ZERO
+                self.references[np.setdiff1d(np.arange(self.n_rows), held), e] = ZERO
             self._cursors[e] = end_of_column[e] % self.n_rows, len(held)
             if len(held):
                 # What an older row wants, later ones may want as well.
@@ -505,160 +499,3 @@ class FramedArray:
         :return: a copy of these slots
         """
         return self.store.gather(leaves, self.is_next)
-
-
-@kernel
-def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
-    """The same bytes; a block at a time, without a branch inside."""
-    for start in range(0, a.size, _BLOCK):
-        part_a, part_b = a[start : start + _BLOCK], b[start : start + _BLOCK]
-        difference = a.dtype.type(0)
-        for i in range(part_a.size):
-            difference |= part_a[i] ^ part_b[i]
-        if difference != 0:
-            return False
-    return True
-
-
-@kernel
-def _is_zero(a: np.ndarray) -> bool:
-    for start in range(0, a.size, _BLOCK):
-        part = a[start : start + _BLOCK]
-        found = a.dtype.type(0)
-        for i in range(part.size):
-            found |= part[i]
-        if found != 0:
-            return False
-    return True
-
-
-@kernel
-def _store(frame: np.ndarray, addresses: np.ndarray, shift: int, next_number: int) -> tuple[int, int]:
-    """Number of the frame, -1 for the zero frame, and the number that comes next."""
-    if _is_zero(frame):
-        return -1, next_number
-    if next_number % (1 << 32) == _ZERO:
-        next_number += 1
-    segment, place = next_number >> shift, next_number & ((1 << shift) - 1)
-    n_bytes = frame.size * frame.itemsize
-    address = addresses[segment % addresses.size] + np.uint64(place * n_bytes)
-    copy_to_address(frame, np.uint64(0), address, np.uint64(n_bytes))
-    return next_number, next_number + 1
-
-
-@kernel
-def _store_all(frames: np.ndarray, numbers: np.ndarray, addresses: np.ndarray, shift: int, next_number: int) -> int:
-    """Numbers of all frames of a stack; a frame that repeats the one before, as padding does, is that one."""
-    for j in range(numbers.size):
-        if j > 0 and _are_equal(frames[j], frames[j - 1]):
-            numbers[j] = numbers[j - 1]
-        else:
-            numbers[j], next_number = _store(frames[j], addresses, shift, next_number)
-    return next_number
-
-
-@kernel
-def _encode(
-    observations: np.ndarray,
-    next_observations: np.ndarray,
-    last_bytes: np.ndarray,
-    last_numbers: np.ndarray,
-    envs: np.ndarray,
-    cursors: np.ndarray,
-    references: np.ndarray,
-    lowest: np.ndarray,
-    addresses: np.ndarray,
-    shift: int,
-    next_number: int,
-) -> tuple[int, int, int]:
-    """
-    Fill the references of a slot of each of these columns, and the numbers of what is the last one from then on.
-
-    :return: number of the frame that is stored next; least number that a slot of any column refers to; how many have shifted
-        by one
-    """
-    n_frames, n_rows, n_shifted = observations.shape[1], len(lowest), 0
-    numbers = np.empty(n_frames, np.int64)
-    for e in range(envs.size):
-        env, row = envs[e], cursors[envs[e], 0]
-        slot, least = references[row * len(cursors) + env], next_number
-        if _are_equal(observations[e].reshape(-1), last_bytes[e].reshape(-1)):
-            numbers[:] = last_numbers[env]
-        else:
-            next_number = _store_all(observations[e], numbers, addresses, shift, next_number)
-        for j in range(n_frames):
-            slot[j] = numbers[j] if numbers[j] >= 0 else _ZERO
-            if numbers[j] >= 0:
-                least = min(least, numbers[j])
-        has_shifted = True
-        for j in range(n_frames - 1):
-            has_shifted = has_shifted and _are_equal(next_observations[e, j], observations[e, j + 1])
-        if has_shifted:
-            n_shifted += 1
-            numbers[: n_frames - 1] = numbers[1:].copy()
-            numbers[n_frames - 1], next_number = _store(next_observations[e, n_frames - 1], addresses, shift, next_number)
-        else:
-            next_number = _store_all(next_observations[e], numbers, addresses, shift, next_number)
-        for j in range(n_frames):
-            slot[n_frames + j] = numbers[j] if numbers[j] >= 0 else _ZERO
-            if numbers[j] >= 0:
-                least = min(least, numbers[j])
-        last_numbers[env], lowest[row, env] = numbers, least
-        cursors[env, 0] = (row + 1) % n_rows
-        cursors[env, 1] += 1
-    oldest_number = next_number
-    for env in range(len(cursors)):
-        row, n_written = cursors[env]
-        if n_written > 0:
-            oldest_number = min(oldest_number, lowest[(row - min(n_written, n_rows)) % n_rows, env])
-    return next_number, oldest_number, n_shifted
-
-
-@kernel
-def _encode_steps(
-    observations: np.ndarray,
-    next_observations: np.ndarray,
-    last_bytes: np.ndarray,
-    last_numbers: np.ndarray,
-    envs: np.ndarray,
-    cursors: np.ndarray,
-    references: np.ndarray,
-    lowest: np.ndarray,
-    addresses: np.ndarray,
-    shift: int,
-    next_number: int,
-) -> tuple[int, int, int]:
-    """:func:`_encode` of one step after the other, at least one."""
-    state = last_numbers, envs, cursors, references, lowest, addresses, shift
-    next_number, oldest_number, n_shifted = _encode(observations[0], next_observations[0], last_bytes, *state, next_number)
-    for t in range(1, len(observations)):
-        next_number, oldest_number, n = _encode(
-            observations[t], next_observations[t], next_observations[t - 1], *state, next_number
-        )
-        n_shifted += n
-    return next_number, oldest_number, n_shifted
-
-
-@kernel
-def _decode(
-    references: np.ndarray,
-    leaves: np.ndarray,
-    first: int,
-    n_frames: int,
-    addresses: np.ndarray,
-    shift: int,
-    out: np.ndarray,
-    frame_bytes: int,
-) -> None:
-    """Copy the frames of each slot, one after the other."""
-    place = 0
-    for i in range(leaves.size):
-        for j in range(n_frames):
-            reference = np.int64(references[leaves[i], first + j])
-            if reference == _ZERO:
-                out[place : place + frame_bytes] = 0
-            else:
-                segment, offset = reference >> shift, reference & ((1 << shift) - 1)
-                address = addresses[segment % addresses.size] + np.uint64(offset * frame_bytes)
-                copy_from_address(out, np.uint64(place), address, np.uint64(frame_bytes))
-            place += frame_bytes

@@ -96,7 +96,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     def _require_columns(self) -> None:
         raise NotImplementedError(
-            "Environments that add on their own with hindsight (HER) are not supported: SB3 keeps the episodes of all environments by one cursor"
+            "Environments that add on their own are not supported with hindsight (HER): SB3 keeps the episodes of all of them "
+            "by one cursor"
         )
 
     # ---- which transitions can be drawn

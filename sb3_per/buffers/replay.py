@@ -14,6 +14,7 @@ import torch as th
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.buffers.columns import Columns
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.draw_record import DrawRecord
 from sb3_per.buffers.drawable import as_matrix, checked_count
@@ -380,16 +381,10 @@ class PrioritizedReplayBuffer(DrawingRing):
             self._count_foreign_steps()
             abs_td_errors = np.empty(errors.shape)
             leaves = np.empty_like(ids)
-            bounds, located, n_stale = (self._oldest_id, self._next_id, self._lap_start), ids, 0
-            if self._apart is not None:
-                located, n_stale, bad = self._apart.locate(ids)
-                if bad >= 0:
-                    n_issued = self._apart.added[ids[bad] % self.n_envs]
-                    raise IndexError(
-                        f"Transition id {ids[bad]} was never issued: environment {ids[bad] % self.n_envs} of {self.n_envs} has "
-                        f"added {n_issued} steps"
-                    )
-                bounds = 0, self._capacity, 0
+            if self._apart is None:
+                bounds, located, n_stale = (self._oldest_id, self._next_id, self._lap_start), ids, 0
+            else:
+                bounds, (located, n_stale) = (0, self._capacity, 0), self._located(ids, self._apart)
             n_held, bad = _read_update(located, *bounds, self._capacity, errors, leaves, abs_td_errors)
             if bad >= 0:
                 if not 0 <= located[bad] < bounds[1]:
@@ -414,6 +409,22 @@ class PrioritizedReplayBuffer(DrawingRing):
             if self._lock.n_unanswered > 0:
                 self._lock.n_unanswered = 0
         return len(leaves)
+
+    def _located(self, ids: np.ndarray, columns: Columns) -> tuple[np.ndarray, int]:
+        """
+        :param ids: int64 of shape (batch_size,)
+        :param columns: where they stand
+        :return: leaves, 0 for stale ids; and how many are stale
+        :raises IndexError: for an id that was never issued
+        """
+        leaves, n_stale, bad = columns.locate(ids)
+        if bad >= 0:
+            env = ids[bad] % self.n_envs
+            raise IndexError(
+                f"Transition id {ids[bad]} was never issued: ids of environment {env} are {env} + {self.n_envs} i, where i is "
+                f"in [0, {columns.added[env]})"
+            )
+        return leaves, n_stale
 
     def update_beta(self, progress_remaining: float) -> None:
         """

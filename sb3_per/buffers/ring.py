@@ -1,8 +1,8 @@
 """
 The ring that transitions are kept in: where windows end, what a batch looks like, and all of it for files.
 
-Which slot holds which transition is said in :mod:`~sb3_per.buffers.cursors`. Storage is Stable-Baselines3's. Nothing is known here
-of priorities.
+Which slot holds which transition is said in :mod:`~sb3_per.buffers.cursors`. Storage is Stable-Baselines3's. Nothing is known
+here of priorities.
 """
 
 import functools
@@ -80,7 +80,6 @@ class TransitionRing(CursorRing):
         if self.optimize_memory_usage:
             contents.arrays["newest_next_observations"] = self.observations[end % self.buffer_size]
         if self._apart is not None:
-            contents.end_of_final = max(self._apart.least, contents.first)
             contents.arrays.update(column_steps=self._apart.added, column_steps_admitted=self._apart.admitted)
         return contents
 
@@ -150,12 +149,14 @@ class TransitionRing(CursorRing):
 
     def _columns_in(self, contents: Contents) -> Columns:
         """
-        :param contents: of a buffer whose columns stood apart, maybe of another size: what a column has beside the newest steps
-            of all is not taken over then
+        :param contents: of a buffer whose columns stood apart, maybe of another size: then, what a column has beside the
+            newest steps of all does not come along
         :return: where they stand in this one
         :raises ValueError: for columns that are not those of such a buffer
         """
-        added, admitted = (contents.array(f"column_steps{name}", "i", self.n_envs).astype(np.int64) for name in ("", "_admitted"))
+        added, admitted = (
+            contents.array(f"column_steps{name}", "i", self.n_envs).astype(np.int64) for name in ("", "_admitted")
+        )
         if type(self)._require_columns is not TransitionRing._require_columns:
             raise ValueError(f"Columns of a {type(self).__name__} stand apart")
         if added.min() < contents.numbers["n_before_ring"] or added.max() != contents.end:

@@ -216,7 +216,8 @@ class SequenceRing(PrioritizedReplayBuffer):
 
     def _require_columns(self) -> None:
         raise NotImplementedError(
-            "Environments that add on their own with sequences are not supported: windows of all environments become complete, and are given up, by one cursor"
+            "Environments that add on their own are not supported with sequences: windows of all of them become complete, and "
+            "are given up, by one cursor"
         )
 
     # ---- which windows can be drawn
