@@ -25,6 +25,7 @@ from sb3_per.buffers.cursors import CursorRing
 from sb3_per.buffers.drawable import DrawableRing
 from sb3_per.buffers.frames import FrameStore
 from sb3_per.files.buffer_files import load_buffer, save_buffer
+from tests.test_hot_path import python_work
 from tests.utils import assert_same_state, make_buffer
 
 N_ROWS, N_ENVS = 7, 3
@@ -520,6 +521,40 @@ def test_the_mean_mass_is_over_all_columns():
     mean = before.sum() / np.count_nonzero(before)
     buffer.add_steps([2], np.zeros((2, 1, 2)), np.zeros((2, 1, 2)), np.zeros((2, 1, 2)), *np.zeros((3, 2, 1)))
     np.testing.assert_allclose(buffer.priorities[[2, 3], 2], mean)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_python_pass_over_steps_or_batches(kind):
+    """For 12 times as many steps, 6 times as many draws, the same Python instructions and calls are executed."""
+    buffer, column = make(kind, 4, 4000), Column(KINDS[kind][0], 0)
+    buffer.beta_anneal_steps = None  # whose end takes fewer
+    steps = [[column.step() for _ in range(4)] for _ in range(20)]
+    obs, next_obs = (stacked([[step[i] for step in row] for row in steps]) for i in range(2))
+    work = []
+    for n_steps, n_envs in ((3, 1), (19, 2)):
+        given = [first(part, n_steps, n_envs) for part in (obs, next_obs)]
+        errors = np.ones((n_steps, n_envs, 2)) if kind == "td_error" else None
+
+        def cycle(given=given, n_steps=n_steps, n_envs=n_envs, errors=errors) -> None:
+            buffer.add_steps(np.arange(n_envs), *given, **arrays(n_steps, n_envs), td_errors=errors)
+            buffer.update_priorities(buffer.sample(n_steps * 3).indices, np.ones((n_steps * 3, 2)))
+
+        cycle()
+        assert buffer._apart is not None
+        work.append(python_work(cycle))
+    # Now and then, frames need another piece of memory.
+    np.testing.assert_allclose(work[1], work[0], rtol=0.1 if "frames" in KINDS[kind][1] else 0)
+
+
+def first(obs: Any, n_steps: int, n_envs: int) -> Any:
+    if isinstance(obs, dict):
+        return {key: first(part, n_steps, n_envs) for key, part in obs.items()}
+    return np.array(obs[:n_steps, :n_envs])
+
+
+def arrays(n_steps: int, n_envs: int) -> dict[str, np.ndarray]:
+    flags = {name: np.zeros((n_steps, n_envs)) for name in ("rewards", "dones", "timeouts")}
+    return {"actions": np.zeros((n_steps, n_envs, 2)), **flags}
 
 
 # ---- files of another size, and other settings
