@@ -81,6 +81,9 @@ class AddingRing(CursorRing):
         Store T successive steps of k environments, e.g. what an actor has collected, behind what these have added so far. The
         others stay where they are. All is copied.
 
+        With ``frames``, memory is given back in the order in which frames came: where a column falls behind, those that came
+        after its oldest step stay, of all columns. ``frames_per_transition`` tells how many.
+
         :param envs: columns of these environments, different integers of shape (k,)
         :param obs: observations, shape (T, k, ...), or a dictionary of them
         :param next_obs: next observations, in the same form
