@@ -24,6 +24,7 @@ from sb3_per.buffers import (
     PrioritizedDictReplayBuffer,
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.buffers.replay import SCHEME_SETTINGS
 from sb3_per.files.atomic import make_directory, sync_directory, write_file
@@ -41,7 +42,9 @@ _PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = 
 }
 
 # The keyword arguments that SB3's buffers do not have.
-_PRIORITIZED_SETTINGS = frozenset(PrioritizedHerReplayBuffer._keywords() - {"optimize_memory_usage"})
+_PRIORITIZED_SETTINGS = frozenset(
+    (PrioritizedHerReplayBuffer._keywords() | PrioritizedSequenceReplayBuffer._keywords()) - {"optimize_memory_usage"}
+)
 
 
 def prioritized_class_of(buffer_class: type[ReplayBuffer]) -> type[PrioritizedReplayBuffer] | None:

@@ -11,6 +11,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from sb3_per import R2D2, PERRecurrentDQN, PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
@@ -358,6 +359,21 @@ def test_learn_save_load(form, n_envs, tmp_path):
     policy = type(model.policy).load
     model.policy.save(tmp_path / "p")
     np.testing.assert_array_equal(policy(tmp_path / "p").predict(obs)[0], model.predict(obs, deterministic=True)[0])
+
+
+@pytest.mark.parametrize("suffix", ["pkl", "buffer"])
+@pytest.mark.parametrize("changed", [dict(eta=0.3), dict(sequence_period=2), dict(store_state=False)], ids=str)
+def test_a_loaded_buffer_has_the_settings_of_the_model(changed, suffix, tmp_path):
+    model = make("box", 2).learn(200)
+    if suffix == "pkl":
+        save_to_pkl(tmp_path / "b.pkl", model.replay_buffer)
+    else:
+        model.save_replay_buffer(tmp_path / "b")
+    other = PERRecurrentDQN("MlpLstmPolicy", envs(2), **{**SMALL, "replay_buffer_kwargs": changed})
+    with pytest.warns(UserWarning, match=f"{next(iter(changed))}=.*this model: {next(iter(changed.values()))}"):
+        other.load_replay_buffer(tmp_path / ("b.pkl" if suffix == "pkl" else "b"))
+    assert vars(other.replay_buffer).items() >= changed.items()
+    other.learn(60, reset_num_timesteps=False)
 
 
 def test_normalized_observations():
