@@ -405,18 +405,20 @@ def polyak_update(parameters: Iterable[th.Tensor], targets: Iterable[th.Tensor],
         th._foreach_add_(target_list, [parameter.detach() for parameter in parameters], alpha=tau)
 
 
-def extends_signature(stock_init: Callable[..., None]) -> Callable[[_Init], _Init]:
+def extends_signature(stock_init: Callable[..., None], **defaults: Any) -> Callable[[_Init], _Init]:
     """
     Show help and editors the arguments of the stock constructor, and behind them the keywords that the decorated one adds.
 
     :param stock_init: constructor that receives ``*args`` and ``**kwargs``
+    :param defaults: of its arguments, where they are others here
     :return: the decorator
     """
 
     def decorate(init: _Init) -> _Init:
         stock = inspect.signature(stock_init)
         own = [p for p in inspect.signature(init).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        parameters = [*stock.parameters.values(), *own]
+        inherited = [p.replace(default=defaults.get(name, p.default)) for name, p in stock.parameters.items()]
+        parameters = [*inherited, *own]
         init.__signature__ = stock.replace(parameters=parameters)  # type: ignore[attr-defined]
         return init
 

@@ -1,6 +1,7 @@
 """Agents with memory: the state while acting is the state while learning, and nothing reaches what it should not."""
 
 import copy
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,12 +10,19 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
-from sb3_per import R2D2, PERRecurrentDQN, PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per import (
+    R2D2,
+    PERRecurrentDQN,
+    PERRecurrentSAC,
+    PrioritizedDictSequenceReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+)
 from sb3_per.recurrent.memory import map_parts, zero_states
 from sb3_per.value_rescaling import rescale, unscale
 
@@ -374,6 +382,20 @@ def test_a_loaded_buffer_has_the_settings_of_the_model(changed, suffix, tmp_path
         other.load_replay_buffer(tmp_path / ("b.pkl" if suffix == "pkl" else "b"))
     assert vars(other.replay_buffer).items() >= changed.items()
     other.learn(60, reset_num_timesteps=False)
+
+
+@pytest.mark.parametrize("algorithm, stock", [(PERRecurrentDQN, DQN), (PERRecurrentSAC, SAC)])
+def test_signature_is_that_of_stock_with_other_defaults(algorithm, stock):
+    """As help shows it, and as the arguments are taken: by place, too."""
+    shown, original = (list(inspect.signature(cls).parameters.values()) for cls in (algorithm, stock))
+    assert [p.name for p in shown[: len(original)]] == [p.name for p in original]
+    changed = {p.name: p.default for p, q in zip(shown, original, strict=False) if p.default != q.default}
+    assert changed.items() <= algorithm.defaults.items() and "train_freq" in changed
+    env = envs(1, is_continuous=stock is SAC)
+    model = algorithm("MlpLstmPolicy", env, 1e-3, 500, 20, 7, device="cpu")
+    assert (model.learning_rate, model.buffer_size, model.learning_starts, model.batch_size) == (1e-3, 500, 20, 7)
+    assert model.train_freq.frequency == algorithm.defaults["train_freq"]
+    assert model.n_steps == next(p.default for p in shown if p.name == "n_steps")
 
 
 def test_normalized_observations():

@@ -6,11 +6,11 @@ import numpy as np
 import torch as th
 from stable_baselines3 import DQN
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv
 from torch.nn import functional as F
 
 from sb3_per.algorithms.dqn import DeepQMixin
 from sb3_per.buffers import SequenceReplayBufferSamples
+from sb3_per.off_policy import extends_signature
 from sb3_per.recurrent.mixin import RecurrentMixin
 from sb3_per.recurrent.q_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.value_rescaling import rescale, unscale
@@ -40,16 +40,13 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`, ``policy_kwargs`` the LSTM: ``lstm_hidden_size``,
     ``n_lstm_layers``, ``lstm_kwargs``.
 
-    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"``, or a class
-    :param env: environment
-    :param args: further arguments of ``stable_baselines3.DQN``
+    :param args: arguments of ``stable_baselines3.DQN``. The policy is ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``,
+        ``"MultiInputLstmPolicy"`` or a class; ``n_steps`` is 5 and ``batch_size`` 32 windows, if nobody says otherwise, and
+        ``train_freq`` 64 steps, so that each is learned 20 times
     :param sequence_length: steps of a window that are learned
     :param burn_in: steps before them that warm the memory up
-    :param n_steps: steps of the n-step return
     :param double_q: the online network chooses the next action, the target network values it (arXiv 1509.06461)
     :param value_rescaling: the network learns h(Q), see :func:`~sb3_per.value_rescaling.rescale`
-    :param batch_size: windows of a batch
-    :param train_freq: steps of the environments between updates; with the defaults, a step is learned 20 times
     :param kwargs: keyword arguments of ``stable_baselines3.DQN``
     """
 
@@ -58,30 +55,26 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
         "CnnLstmPolicy": CnnLstmPolicy,
         "MultiInputLstmPolicy": MultiInputLstmPolicy,
     }
+    # 5-step returns, 32 windows, and so many steps between two updates that each is learned 20 times.
+    defaults: ClassVar[dict[str, Any]] = dict(n_steps=5, batch_size=32, train_freq=64)
+
     policy: MlpLstmPolicy
     q_net: Any
     q_net_target: Any
 
+    @extends_signature(DQN.__init__, **defaults)
     def __init__(
         self,
-        policy: str | type[MlpLstmPolicy],
-        env: GymEnv | str,
         *args: Any,
         sequence_length: int = 40,
         burn_in: int = 20,
-        n_steps: int = 5,
         double_q: bool = True,
         value_rescaling: bool = False,
-        batch_size: int = 32,
-        train_freq: int | tuple[int, str] = 64,
         **kwargs: Any,
     ):
-        self.sequence_length = sequence_length
-        self.burn_in = burn_in
         self.double_q = double_q
         self.value_rescaling = value_rescaling
-        kwargs.update(n_steps=n_steps, batch_size=batch_size, train_freq=train_freq)
-        super().__init__(policy, env, *args, **kwargs)
+        super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
 
     def predict(
         self,

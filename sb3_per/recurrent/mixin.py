@@ -3,9 +3,10 @@ Acting and learning with recurrent states, whatever the algorithm: the state is 
 buffer with each, and the loss is that of windows. It knows neither networks nor targets.
 """
 
+import inspect
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -28,9 +29,10 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     learns_from_sequences = True
 
+    #: Arguments of the algorithm without memory that have another default here.
+    defaults: ClassVar[dict[str, Any]] = {}
+
     # Attributes of the algorithms that this mixin stands left of.
-    sequence_length: int
-    burn_in: int
     policy: Any
     policy_class: Any
 
@@ -39,6 +41,13 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     # Before the next observation, each of shape (n_layers, n_envs, hidden); None until somebody acts.
     _memory: tuple[np.ndarray, ...] | None = None
+
+    def __init__(self, *args: Any, sequence_length: int, burn_in: int, **kwargs: Any):
+        self.sequence_length = sequence_length
+        self.burn_in = burn_in
+        given = inspect.signature(super().__init__).bind_partial(*args, **kwargs).arguments
+        kwargs.update((name, default) for name, default in self.defaults.items() if name not in given)
+        super().__init__(*args, **kwargs)
 
     # ---- acting
 

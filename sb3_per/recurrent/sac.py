@@ -6,11 +6,12 @@ import numpy as np
 import torch as th
 from stable_baselines3 import SAC
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, Schedule
+from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import SequenceReplayBufferSamples
+from sb3_per.off_policy import extends_signature
 from sb3_per.recurrent.mixin import RecurrentMixin
 from sb3_per.recurrent.networks import at_steps, behind_steps, laid_out
 from sb3_per.recurrent.sac_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy, RecurrentActor, RecurrentCritic
@@ -29,16 +30,12 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
     :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`, ``policy_kwargs`` the LSTMs: ``lstm_hidden_size``,
     ``n_lstm_layers``, ``lstm_kwargs``. gSDE works: its noise is a function of what the memory gives.
 
-    :param policy: ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``, ``"MultiInputLstmPolicy"``, or a class
-    :param env: environment
-    :param args: further arguments of ``stable_baselines3.SAC``
+    :param args: arguments of ``stable_baselines3.SAC``. The policy is ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``,
+        ``"MultiInputLstmPolicy"`` or a class; ``batch_size`` is 32 windows, if nobody says otherwise, and ``train_freq`` 4
+        steps, so that each is learned 160 times; SAC's own would be 256
     :param sequence_length: steps of a window that are learned
     :param burn_in: steps before them that warm the memories up
-    :param n_steps: steps of the n-step return
     :param lstm_learning_rate: of the LSTMs, a number or a schedule; ``None``: ``learning_rate``
-    :param batch_size: windows of a batch
-    :param train_freq: steps of the environments between updates; with the defaults, a step is learned 160 times, SAC's
-        own would be 256
     :param kwargs: keyword arguments of ``stable_baselines3.SAC``
     :raises ValueError: for an ``lstm_learning_rate`` that is none, and what contradicts ``replay_buffer_kwargs``
     """
@@ -48,6 +45,9 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         "CnnLstmPolicy": CnnLstmPolicy,
         "MultiInputLstmPolicy": MultiInputLstmPolicy,
     }
+    # 32 windows, and so many steps between two updates that each is learned 160 times; SAC's own would be 256.
+    defaults: ClassVar[dict[str, Any]] = dict(batch_size=32, train_freq=4)
+
     policy: MlpLstmPolicy
     actor: RecurrentActor
     critic: RecurrentCritic
@@ -56,17 +56,13 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
     # What the actor's memory makes of the batch, during a gradient step.
     _actor_features: th.Tensor | None = None
 
+    @extends_signature(SAC.__init__, **defaults)
     def __init__(
         self,
-        policy: str | type[MlpLstmPolicy],
-        env: GymEnv | str,
         *args: Any,
         sequence_length: int = 20,
         burn_in: int = 10,
-        n_steps: int = 1,
         lstm_learning_rate: float | Schedule | None = None,
-        batch_size: int = 32,
-        train_freq: int | tuple[int, str] = 4,
         **kwargs: Any,
     ):
         is_rate = isinstance(lstm_learning_rate, (int, float)) and lstm_learning_rate >= 0
@@ -74,11 +70,8 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
             raise ValueError(
                 f"lstm_learning_rate must be None, a number of at least 0 or a schedule, not {lstm_learning_rate!r}"
             )
-        self.sequence_length = sequence_length
-        self.burn_in = burn_in
         self.lstm_learning_rate = lstm_learning_rate
-        kwargs.update(n_steps=n_steps, batch_size=batch_size, train_freq=train_freq)
-        super().__init__(policy, env, *args, **kwargs)
+        super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
 
     def _update_learning_rate(self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> None:
         super()._update_learning_rate(optimizers)
