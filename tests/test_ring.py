@@ -154,6 +154,18 @@ def test_end_of_episodes_in_the_arrays():
     assert (buffer.dones[0], buffer.timeouts[0]) == (1, 0)
 
 
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_a_truncation_is_forgotten_with_its_step(n_envs):
+    """SB3 never writes `timeouts` without its handling of them: what ends in the same row a lap later is a termination."""
+    buffer = make_buffer(4, n_envs, handle_timeout_termination=False)
+    add_one(buffer)
+    buffer.end_episodes()
+    assert (buffer.timeouts[0] == 1).all()
+    for _ in range(4):
+        add_one(buffer)
+    assert (buffer.timeouts == 0).all()
+
+
 # ---- what comes in past `add`
 
 

@@ -56,6 +56,9 @@ class AddingRing(CursorRing):
                         raise
                     self._count_foreign_steps()  # SB3's `add` was interrupted before it had set its cursor back
                     super().add(obs, next_obs, action, reward, done, infos)
+                if not self.handle_timeout_termination:
+                    # SB3 leaves them alone then, and `end_episodes` may have written one a lap ago.
+                    self.timeouts[self._n_added % self.buffer_size] = 0
                 self._n_added += 1  # only now: a failed `add` has changed nothing
             if masses is not None:
                 self._note_masses(self._newest_ids(), masses)
