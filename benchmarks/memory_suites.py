@@ -17,15 +17,18 @@ def _recurrent_ppo(n_envs: int, **settings: Any) -> Variant:
     return Variant("RecurrentPPO", {**shared, **settings}, policy="MlpLstmPolicy", n_envs=n_envs, normalize=True)
 
 
-def _variants(algorithm: str, recurrent: dict[str, Any], memoryless: dict[str, Any]) -> dict[str, Variant]:
+def _variants(
+    algorithm: str, recurrent: dict[str, Any], memoryless: dict[str, Any], n_envs: int | None = None
+) -> dict[str, Variant]:
     """
     :param algorithm: that has a twin with memory
     :param recurrent: settings of the one with memory
     :param memoryless: settings of the one without
+    :param n_envs: that the one with memory is trained in
     :return: with memory, prioritized or not; without, and with stacked frames in its place
     """
-    with_memory = Variant(f"PERRecurrent{algorithm}", recurrent, policy="MlpLstmPolicy")
-    uniform = Variant(f"PERRecurrent{algorithm}", {**recurrent, **_UNIFORM}, policy="MlpLstmPolicy")
+    with_memory = Variant(f"PERRecurrent{algorithm}", recurrent, policy="MlpLstmPolicy", n_envs=n_envs)
+    uniform = Variant(f"PERRecurrent{algorithm}", {**recurrent, **_UNIFORM}, policy="MlpLstmPolicy", n_envs=n_envs)
     return {
         f"PERRecurrent{algorithm}": with_memory,
         f"PERRecurrent{algorithm}, uniform": uniform,
@@ -55,9 +58,10 @@ MEMORY_SUITES = {
                     learning_rate="lin_0.001",
                     buffer_size=100_000,
                     learning_starts=1_000,
-                    train_freq=2,
+                    train_freq=1,
+                    gradient_steps=2,
                     target_update_interval=500,
-                    exploration_fraction=0.1,
+                    exploration_fraction=0.064,
                     exploration_final_eps=0.04,
                     sequence_length=20,
                     burn_in=10,
@@ -77,10 +81,11 @@ MEMORY_SUITES = {
                     exploration_final_eps=0.04,
                     policy_kwargs=dict(net_arch=[256, 256]),
                 ),
+                n_envs=4,
             ),
         },
         seeds=5,
-        steps=60_000,
+        steps=100_000,
         n_evaluations=10,
         n_episodes=20,
         settings={},

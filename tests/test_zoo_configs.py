@@ -263,6 +263,7 @@ def test_files_with_memory_say_what_was_measured(algo, name):
     entry = memory_entries()[algo, name]
     expected = dict(suite.variants[arm].settings)
     assert (suite.environments, entry.pop("n_timesteps"), entry.pop("policy")) == ((name,), suite.steps, "MlpLstmPolicy")
+    assert entry.pop("n_envs", None) == suite.variants[arm].n_envs
     assert eval(entry.pop("policy_kwargs")) == expected.pop("policy_kwargs")
     # Written out; they are the defaults, which were measured.
     assert entry.pop("replay_buffer_kwargs") == {**PROPORTIONAL, "eta": 0.9}
