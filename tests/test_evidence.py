@@ -550,3 +550,32 @@ def test_rival_tree_draws_the_same():
         for drawn, expected in zip(rival.draw(uniforms), ours.draw(uniforms), strict=True):
             np.testing.assert_array_equal(drawn, expected)
         np.testing.assert_array_equal(rival[:], ours[:])
+
+
+# ---- the corridor of doors
+
+
+def walk(side: int, action: int) -> tuple[list, list]:
+    """Observations and rewards of an episode with this sign and always the same action."""
+    env = benchmark("doors_env").DoorsEnv()
+    seed = next(seed for seed in range(100) if env.reset(seed=seed)[0].argmax() == side)
+    observations, rewards, terminated = [env.reset(seed=seed)[0]], [], False
+    while not terminated:
+        observation, reward, terminated, truncated, _ = env.step(np.int64(action))
+        assert not truncated and env.observation_space.contains(observation)
+        observations.append(observation)
+        rewards.append(reward)
+    return observations, rewards
+
+
+def test_doors_need_a_memory_longer_than_four_frames():
+    """The sign is seen once; from then on all four corridors look the same, and at the doors what it said is the answer."""
+    walks = {side: walk(side, action=2) for side in range(4)}
+    assert {side: sum(rewards) for side, (_, rewards) in walks.items()} == pytest.approx({0: 0, 1: 0, 2: 1, 3: 0})
+    observations = np.array([each for each, _ in walks.values()])
+    assert observations.shape == (4, 51, 11)
+    assert len(np.unique(observations[:, 0], axis=0)) == 4
+    assert (observations[:, 1:] == observations[:1, 1:]).all()
+    (doors,) = np.nonzero(walks[2][1])  # steps whose action opens one
+    assert doors.tolist() == [7, 14, 21, 28, 35, 42, 49]
+    assert len(np.unique(observations[0, doors], axis=0)) == 7
