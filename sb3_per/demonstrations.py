@@ -65,7 +65,7 @@ def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -
     channels_last = _channels_last(observation_space, buffer.observation_space)
     with buffer._lock:
         buffer._count_foreign_steps()
-        if buffer._next_id == buffer._oldest_id:
+        if buffer._columns_now().n_whole == 0:
             raise ValueError("An empty buffer has no episodes to export")
         if buffer.optimize_memory_usage:
             warnings.warn(
@@ -96,8 +96,9 @@ def _episodes(buffer: PrioritizedReplayBuffer, channels_last: set[str | None]) -
     :param channels_last: keys of the images that are to have their channels last
     :return: all episodes, environment by environment
     """
-    steps = np.arange(buffer._oldest_id // buffer.n_envs, buffer._next_id // buffer.n_envs)
-    for env_idx in range(buffer.n_envs):
+    columns = buffer._columns_now()
+    for env_idx in np.flatnonzero(columns.added > columns.oldest):
+        steps = np.arange(columns.oldest[env_idx], columns.added[env_idx])
         leaves = (steps * buffer.n_envs + env_idx) % buffer._capacity
         for episode in np.split(leaves, np.flatnonzero(_is_last(buffer, leaves))[:-1] + 1):
             yield _episode(buffer, episode, channels_last)

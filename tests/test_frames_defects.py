@@ -20,12 +20,12 @@ DEFECTS = {
 
 def with_defect(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """The kernels of the module again, from a source with a defect in it."""
-    from sb3_per.buffers import frames
+    from sb3_per.buffers import frame_kernels, frames
 
-    source = inspect.getsource(frames)
+    source = inspect.getsource(frame_kernels)
     source = source[source.index("@kernel") :]
     assert old in source
-    namespace = dict(vars(frames))
+    namespace = dict(vars(frame_kernels))
     code = source.replace(old, new).replace("FLOATS", "_as_float")
     # Compiled for this test alone, so without a cache on disk.
     import numba
@@ -39,7 +39,7 @@ def with_defect(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
 
     namespace.update(kernel=numba.njit, _as_float=_as_float)
     exec(code, namespace)
-    for name in ("_are_equal", "_is_zero", "_store", "_store_all", "_encode", "_decode"):
+    for name in ("encode", "encode_steps", "decode"):
         monkeypatch.setattr(frames, name, namespace[name])
 
 
@@ -99,7 +99,7 @@ def test_sharing_zeros_by_the_done_flag_is_seen(monkeypatch):
 
     def inferring(self: FrameStore, observations: np.ndarray) -> None:
         observations = np.array(observations)
-        if self._n_rows_written % 7 == 0 and self.axis == 0:  # where an episode is believed to begin
+        if self._cursors[0, 1] % 7 == 0 and self.axis == 0:  # where an episode is believed to begin
             observations[:, : -(self.shape[0] // self.n_frames)] = 0
         begin(self, observations)
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.buffers.columns import Columns
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.ring import TransitionRing, is_count
 from sb3_per.schemes import LAP, PriorityScheme, RankBased
@@ -71,8 +72,7 @@ class DrawableRing(TransitionRing):
         self._mass_of_max: tuple[float, float] | None = None
         # Ids and masses, by leaf, of transitions that came with a mass; from the first one on.
         self._given_masses: tuple[np.ndarray, np.ndarray] | None = None
-        # How many of the steps added the tree knows: it is told when it is used, of all steps since then at once.
-        self._n_admitted = 0
+        # It is told of new steps when it is used, of all since then at once: `_n_admitted` are those that it knows.
         self._tree = scheme.make_tree(self._capacity)
         # Changes nothing, but has numba loaded: the first kernel of a process waits for that, and the first draw need not.
         self._tree.fill(0, 0, 0.0)
@@ -95,7 +95,7 @@ class DrawableRing(TransitionRing):
         :param ids: transition ids
         :return: which of them are in the buffer as a whole, and ready
         """
-        return ids >= self._oldest_id
+        return ids >= self._oldest_id if self._apart is None else self._apart.are_whole(ids)
 
     # Whether some of the transitions that are in the buffer as a whole cannot be drawn.
     _some_are_not_ready = False
@@ -103,13 +103,15 @@ class DrawableRing(TransitionRing):
     @property
     def _n_drawable(self) -> int:
         """How many can be drawn."""
-        return self._next_id - self._oldest_id
+        return self._next_id - self._oldest_id if self._apart is None else self._apart.n_whole
 
     def _drawable_leaves(self, n_newest: int) -> Callable[[np.ndarray], np.ndarray]:
         """
         :param n_newest: how many of the newest transitions that can be drawn
         :return: the leaves of those with given numbers, from 0, the oldest
         """
+        if self._apart is not None:
+            return self._apart.newest(n_newest)
         first = self._next_id - n_newest
         return lambda numbers: (first + numbers) % self._capacity
 
@@ -121,6 +123,9 @@ class DrawableRing(TransitionRing):
 
     def _admit(self) -> None:
         """Let the newest steps be drawn, with the mass that they came with, or that of ``max_priority``."""
+        if self._apart is not None:
+            self._admit_columns(self._apart)
+            return
         oldest, end = self._oldest_id, self._next_id
         first = max(self._n_admitted * self.n_envs, oldest)
         if self._given_masses is None:
@@ -132,10 +137,20 @@ class DrawableRing(TransitionRing):
             self._fill(end - self.size() * self.n_envs, oldest, 0.0)
         self._n_admitted = self._n_added
 
+    def _admit_columns(self, columns: Columns) -> None:
+        """Let the newest steps of each column be drawn, see :meth:`_admit`."""
+        self._give_masses(columns.leaves_between(np.maximum(columns.admitted, columns.oldest), columns.added))
+        if self.optimize_memory_usage:
+            self._tree.update(columns.leaves_between(columns.first, columns.oldest), 0.0)
+        self._stand(columns.with_admitted(columns.added))
+
     def _readmit(self) -> None:
         """Have all transitions admitted anew, to the empty tree of another scheme, whose masses have another unit."""
         self._given_masses = None
-        self._n_admitted = self._n_before_ring
+        if self._apart is not None:
+            self._stand(self._apart.with_admitted(np.full(self.n_envs, self._n_before_ring)))
+        else:
+            self._n_admitted = self._n_before_ring
 
     def _fill(self, first: int, end: int, mass: float) -> None:
         """Set the masses of the transitions from one id to another, which are not more than the ring holds."""
@@ -172,6 +187,8 @@ class DrawableRing(TransitionRing):
     @property
     def _n_with_mass(self) -> int:
         """Number of leaves that the tree has a mass for."""
+        if self._apart is not None:
+            return self._apart.n_with_mass
         n_steps = min(self._n_admitted - self._n_before_ring, self.buffer_size - self.optimize_memory_usage)
         return n_steps * self.n_envs
 
@@ -190,9 +207,13 @@ class DrawableRing(TransitionRing):
         :param env: associated VecNormalize
         """
         assert isinstance(self.scheme, LAP)
-        if self.size() == 0:
+        if self._n_slots_held == 0:
             return
-        rewards = self._normalize_reward(self.rewards[: self.size()], env)
+        rewards = self.rewards[: self.size()]
+        if self._apart is not None:
+            # A column fills its rows from the first one on.
+            rewards = self.rewards[np.arange(self.buffer_size)[:, None] < self._apart.added - self._apart.first]
+        rewards = self._normalize_reward(rewards, env)
         mean = float(np.abs(rewards, dtype=np.float64).mean())
         if mean > 0.0:  # else there is no unit yet
             is_first = self._next_kappa == 0
@@ -201,10 +222,10 @@ class DrawableRing(TransitionRing):
             self.max_priority = mean if is_first else max(self.max_priority, mean)
         self._next_kappa = self._n_updates + KAPPA_INTERVAL
 
-    def _masses_of(self, td_errors: np.ndarray | th.Tensor) -> np.ndarray:
+    def _masses_of(self, td_errors: np.ndarray | th.Tensor, n: int) -> np.ndarray:
         if self.initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {self.initial_priority!r}")
-        errors = np.abs(as_matrix(td_errors, self.n_envs), dtype=np.float64)
+        errors = np.abs(as_matrix(td_errors, n), dtype=np.float64)
         if not np.isfinite(errors).all():
             raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]}")
         return self.scheme.mass(self.scheme.priority(self.scheme.reduce(errors)))
@@ -235,7 +256,7 @@ class DrawableRing(TransitionRing):
             contents.columns["masses"] = self._in_order(masses, first, end)
         if self._given_masses is not None:
             ids, given = self._given_masses
-            is_given = (ids >= first * self.n_envs) & (ids == self._ids_at(np.arange(self._capacity)))
+            is_given = (ids >= 0) & (ids == self._ids_at(np.arange(self._capacity)))
             contents.arrays.update(given_ids=ids[is_given], given_masses=given[is_given])
         return contents
 
@@ -244,7 +265,7 @@ class DrawableRing(TransitionRing):
         # The scheme too: kappa="auto" changes it.
         self.scheme = copy.copy(self.scheme)
         self._tree = self.scheme.make_tree(self._capacity)
-        self._n_admitted, self._given_masses = 0, None
+        self._given_masses = None
 
     def _restore(self, contents: Contents, keeps_masses: bool = True) -> None:
         """
@@ -268,39 +289,49 @@ class DrawableRing(TransitionRing):
         if numbers["mass_of_max"] is not None:
             of_max = float(numbers["mass_of_max"][0]), float(numbers["mass_of_max"][1])
             self._mass_of_max = of_max if self._tree.takes(of_max[1]) else None
-        shift, n_dropped = self._n_added - contents.end, contents.end - contents.first - self.size()
+        end, n_held = self._end, self._n_rows_held
+        shift, n_dropped = end - contents.end, contents.end - contents.first - n_held
         n_admitted = int(numbers["n_admitted"])
         # -1: there is something to be admitted beside the newest steps.
         if n_admitted >= 0:
             n_admitted = max(min(n_admitted, contents.end) + shift, self._n_before_ring)
-        self._n_admitted = n_admitted
-        first_id = (self._n_added - self.size()) * self.n_envs
+        if "column_steps" not in contents.arrays:
+            self._n_admitted = n_admitted
+        first_id = (end - n_held) * self.n_envs
         n_steps = contents.end - contents.first
         if isinstance(self._tree, RankTree):
-            ranked, n_held = contents.array("ranked_transitions", "i", None), n_steps * self.n_envs
+            ranked = contents.array("ranked_transitions", "i", None)
             priorities = contents.array("ranked_priorities", "f", len(ranked))
-            if len(ranked) and not 0 <= ranked.min() <= ranked.max() < n_held:
+            if len(ranked) and not 0 <= ranked.min() <= ranked.max() < n_steps * self.n_envs:
                 raise ValueError("Transitions that are not there have ranks")
             transitions = ranked - n_dropped * self.n_envs
-            is_kept = (transitions >= 0) & (transitions < self.size() * self.n_envs)
+            is_kept = (transitions >= 0) & (transitions < n_held * self.n_envs)
             leaves = (first_id + transitions[is_kept]) % self._capacity
             self._tree.rank(leaves, priorities[is_kept])
         else:
             masses = contents.array("masses", "f", n_steps, self.n_envs)[n_dropped:]
-            for rows in self._row_slices(self._n_added - self.size(), self._n_added):
+            for rows in self._row_slices(end - n_held, end):
                 part, masses = masses[: rows.stop - rows.start], masses[rows.stop - rows.start :]
                 self._tree.update(np.arange(rows.start * self.n_envs, rows.stop * self.n_envs), part.reshape(-1))
             if not self._tree.total < np.inf:
                 raise ValueError("The sum of all masses is infinite")
         if "given_ids" in contents.arrays:
-            given = contents.array("given_masses", "f", None)
-            if not (self._tree.takes(given.min(initial=0.0)) and self._tree.takes(given.max(initial=0.0))):
-                raise ValueError("A mass is none")
-            ids = contents.array("given_ids", "i", len(given)) + shift * self.n_envs
-            is_kept = (ids >= first_id) & (ids < self._next_id)
-            self._given_masses = np.full(self._capacity, -1), np.zeros(self._capacity)
-            self._given_masses[0][ids[is_kept] % self._capacity] = ids[is_kept]
-            self._given_masses[1][ids[is_kept] % self._capacity] = given[is_kept]
+            self._restore_given_masses(contents, shift)
+        if self._apart is not None:
+            # Of a buffer of another size, what a column had beside the newest steps of all.
+            is_gone = self._ids_at(np.arange(self._capacity)) < 0
+            self._tree.update(np.flatnonzero(is_gone & (self._tree.masses > 0.0)), 0.0)
+
+    def _restore_given_masses(self, contents: Contents, shift: int) -> None:
+        """Of transitions that are there; a step of the contents is ``shift`` more here."""
+        given = contents.array("given_masses", "f", None)
+        if not (self._tree.takes(given.min(initial=0.0)) and self._tree.takes(given.max(initial=0.0))):
+            raise ValueError("A mass is none")
+        ids = contents.array("given_ids", "i", len(given)) + shift * self.n_envs
+        is_kept = (ids >= 0) & (ids == self._ids_at(ids % self._capacity))
+        self._given_masses = np.full(self._capacity, -1), np.zeros(self._capacity)
+        self._given_masses[0][ids[is_kept] % self._capacity] = ids[is_kept]
+        self._given_masses[1][ids[is_kept] % self._capacity] = given[is_kept]
 
     def extend(
         self,
@@ -337,12 +368,11 @@ class DrawableRing(TransitionRing):
             for i, step in enumerate(steps):
                 self.add(*step)
                 if masses is not None:
-                    self._note_masses(masses[i])
+                    self._note_masses(self._newest_ids(), masses[i])
 
-    def _note_masses(self, masses: np.ndarray) -> None:
+    def _note_masses(self, ids: np.ndarray, masses: np.ndarray) -> None:
         if self._given_masses is None:
             self._given_masses = np.full(self._capacity, -1), np.zeros(self._capacity)
-        ids = self._next_id - self.n_envs + np.arange(self.n_envs)
         leaves = ids % self._capacity
         self._given_masses[0][leaves] = ids
         self._given_masses[1][leaves] = masses

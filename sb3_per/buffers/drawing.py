@@ -84,6 +84,10 @@ class DrawingRing(DrawableRing):
 
     def _stock_draw(self, batch_size: int) -> np.ndarray:
         """SB3's draw, with the same random numbers."""
+        if self._apart is not None:
+            # SB3 has nothing like it.
+            n_drawable = self._n_drawable
+            return self._drawable_leaves(n_drawable)(np.random.randint(0, n_drawable, size=batch_size))
         if self.optimize_memory_usage and self.full:
             rows = (np.random.randint(1, self.buffer_size, size=batch_size) + self.pos) % self.buffer_size
         else:
@@ -103,6 +107,14 @@ class DrawingRing(DrawableRing):
             return n_drawable
         position = float(np.random.random_sample()) if position is None else position
         return min(max(int(n_drawable * self.recency ** (1000.0 * position)), self.recency_min), n_drawable)
+
+    @property
+    def _newest_are_neighbours(self) -> bool:
+        """
+        Whether the newest transitions are side by side in the prefix sums of the tree; if not, a draw with ``recency`` looks
+        at each of them.
+        """
+        return self._apart is None and not isinstance(self._tree, RankTree)
 
     def _total_of(self, n_newest: int) -> tuple[float, float]:
         """Sum of the masses of the newest transitions, and of all leaves before the oldest of them."""
@@ -142,7 +154,7 @@ class DrawingRing(DrawableRing):
         """
         if n_newest == self._n_drawable:
             return self._tree.find(fractions * self._tree.total)  # type: ignore[no-any-return]
-        if isinstance(self._tree, RankTree):  # whose prefix sums are not in the order of the ring
+        if not self._newest_are_neighbours:
             candidates = self._drawable_leaves(n_newest)(np.arange(n_newest))
             sums = np.cumsum(self._tree[candidates])
             found = np.searchsorted(sums, fractions * sums[-1], side="right")
@@ -163,7 +175,7 @@ class DrawingRing(DrawableRing):
         masses: np.ndarray = self._tree[leaves]
         if self._draws_by_mass:
             return masses
-        if isinstance(self._tree, RankTree) and n_newest < self._n_drawable:
+        if n_newest < self._n_drawable and not self._newest_are_neighbours:
             total = float(self._tree[self._drawable_leaves(n_newest)(np.arange(n_newest))].sum())
         else:
             total = self._total_of(n_newest)[0]

@@ -52,8 +52,6 @@ class FrameStorage(ReplayBuffer):
         if not n_frames and not self._frame_stores():
             return
         space = self.observation_space
-        n_held, first = self.size(), self.pos if self.full else 0
-        held_rows = [(first + i) % self.buffer_size for i in range(n_held)]
         for key in space.spaces if isinstance(space, spaces.Dict) else [None]:
             obs, next_obs = ((each if key is None else each[key]) for each in (self.observations, self.next_observations))
             if isinstance(obs, FramedArray) and obs.store.n_frames == n_frames.get(key):
@@ -62,8 +60,7 @@ class FrameStorage(ReplayBuffer):
                 part = space if key is None else space.spaces[key]  # type: ignore[attr-defined]
                 store = FrameStore(self.buffer_size, self.n_envs, part.shape or (), part.dtype, int(n_frames[key]))
                 arrays: Any = (FramedArray(store, False), FramedArray(store, True))
-                for row in held_rows:
-                    arrays[0][row], arrays[1][row] = obs[row], np.array(next_obs[row])
+                self._write_frames(store, obs, next_obs)
             elif isinstance(obs, FramedArray):
                 arrays = (obs[:], next_obs[:])
             else:
@@ -74,6 +71,14 @@ class FrameStorage(ReplayBuffer):
                 # New dictionaries: those of another buffer stay what they are.
                 self.observations = {**self.observations, key: arrays[0]}  # type: ignore[dict-item, assignment]
                 self.next_observations = {**self.next_observations, key: arrays[1]}  # type: ignore[dict-item, assignment]
+
+    def _write_frames(self, store: FrameStore, obs: Any, next_obs: Any) -> None:
+        """Write what is held into an empty store, the oldest step first."""
+        oldest_row = self.pos if self.full else 0
+        for i in range(self.size()):
+            row = (oldest_row + i) % self.buffer_size
+            store.begin(obs[row])
+            store.finish(row, np.array(next_obs[row]))
 
     @property
     def frames_per_transition(self) -> float:
@@ -86,8 +91,13 @@ class FrameStorage(ReplayBuffer):
         stores = self._frame_stores()
         if not stores:
             raise AttributeError("This buffer does not store frames: give it the setting frames")
-        n_held = self.size() * self.n_envs
+        n_held = self._n_slots_held
         return max(store.n_frames_held for store in stores) / n_held if n_held else 0.0
+
+    @property
+    def _n_slots_held(self) -> int:
+        """How many transitions are there."""
+        return self.size() * self.n_envs
 
     def _frame_stores(self) -> list[FrameStore]:
         return list(self._named_stores().values())

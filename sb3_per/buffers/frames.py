@@ -15,19 +15,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from sb3_per.trees.kernels import copy_from_address, copy_to_address, kernel
+from sb3_per.buffers.frame_kernels import ZERO, decode, encode, encode_steps
 
 # Size of a piece of the pool, at most; pieces are allocated when they are reached, and are smaller where the whole pool is.
 _SEGMENT_BYTES = 64 * 2**20
 
-# Reference to the frame whose bytes are all 0, which is never stored; no frame gets this number.
-_ZERO = 2**32 - 1
-
 # Observations that hindsight replaces.
 GOALS = ("achieved_goal", "desired_goal")
-
-# Words that are compared without a branch in between.
-_BLOCK = 128
 
 # Rows whose references are looked at together.
 _CHECKED_ROWS = 2**14
@@ -121,18 +115,20 @@ class FrameStore:
         # A power of two, so that numbers of frames may run over the end of their 32 bits.
         wanted = min(max(_SEGMENT_BYTES // max(self.frame_bytes, 1), 1), max(n_rows * n_envs // 64, 8))
         self._shift = int(np.log2(wanted))
-        # References of both observations of a slot; and by row, the least number of a frame that one of them refers to.
-        self._references = np.full((n_rows * n_envs, 2 * n_frames), _ZERO, np.uint32)
-        self._lowest = np.zeros(n_rows, np.int64)
+        # References of both observations of a slot; and the least number of a frame that one of them refers to.
+        self._references = np.full((n_rows * n_envs, 2 * n_frames), ZERO, np.uint32)
+        self._lowest = np.zeros((n_rows, n_envs), np.int64)
+        # By column: the row that is written next, and how many were written since the ring was empty.
+        self._cursors = np.zeros((n_envs, 2), np.int64)
+        self._all_envs = np.arange(n_envs)
         # The pool: pieces by number; addresses by the last bits of their number; pieces that nothing refers to any more.
         self._segments: dict[int, np.ndarray] = {}
         self._addresses = np.zeros(4, np.uint64)
         self._free: list[np.ndarray] = []
         self._next_number = 0
-        # Least number that is wanted, and the piece that it is in; rows written since the ring was empty.
+        # Least number that is wanted, and the piece that it is in.
         self._oldest_number = 0
         self._oldest_segment = 0
-        self._n_rows_written = 0
         # The next observation of the step before: bytes, and numbers of its frames, -1 for the zero frame.
         self._last_bytes = np.zeros((n_envs, n_frames, self.frame_bytes // self._word().itemsize), self._word)
         self._last_numbers = np.full((n_envs, n_frames), -1, np.int64)
@@ -162,32 +158,83 @@ class FrameStore:
         if self._pending is None:
             raise ValueError("Observations come before next observations")
         next_frames = self._as_frames(next_observations)
-        self._reserve(2 * self.n_frames * self.n_envs)
-        leaves = slice(row * self.n_envs, (row + 1) * self.n_envs)
-        self._next_number, lowest, n_shifted = _encode(
+        self.reserve(self.n_envs)
+        self._cursors[:, 0] = row
+        self._next_number, oldest_number, n_shifted = encode(
             self._pending,
             next_frames,
             self._last_bytes,
             self._last_numbers,
-            self._references[leaves],
+            self._all_envs,
+            self._cursors,
+            self._references,
+            self._lowest,
             self._addresses,
             self._shift,
             self._next_number,
         )
-        self._lowest[row], self._pending, self._last_bytes = lowest, None, next_frames
-        self._n_rows_written += 1
-        oldest_row = (row + 1 if self._n_rows_written >= self.n_rows else row + 1 - self._n_rows_written) % self.n_rows
-        self._release(self._lowest.item(oldest_row))
+        self._pending, self._last_bytes = None, next_frames
+        self._release(oldest_number)
         if not self._is_judged:
-            self.n_written += self.n_envs
-            self.n_shifted += n_shifted
-            if self.n_written >= _JUDGED_ADDS * self.n_envs:
-                self._judge()
+            self._count_shifted(self.n_envs, n_shifted)
+
+    def write(self, envs: np.ndarray, rows: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        """
+        T successive steps of k columns, which take the place of what was in their rows.
+
+        :param envs: different columns, int64 of shape (k,)
+        :param rows: of the ring, of the first step, shape (k,)
+        :param observations: shape (T, k, ...)
+        :param next_observations: in the same form; copied
+        :raises MemoryError: see :meth:`finish`
+        """
+        n_slots = observations.shape[0] * observations.shape[1]
+        shape = (*observations.shape[:2], *self._last_bytes.shape[1:])
+        frames, next_frames = (
+            self._as_frames(each.reshape(n_slots, *self.shape), n_slots).reshape(shape)
+            for each in (observations, next_observations)
+        )
+        self.reserve(n_slots)
+        self._cursors[envs, 0] = rows
+        self._next_number, oldest_number, n_shifted = encode_steps(
+            frames,
+            next_frames,
+            self._last_bytes[envs],
+            self._last_numbers,
+            envs,
+            self._cursors,
+            self._references,
+            self._lowest,
+            self._addresses,
+            self._shift,
+            self._next_number,
+        )
+        last_bytes = self._last_bytes.copy()  # which may be somebody's observations
+        last_bytes[envs] = next_frames[-1]
+        self._last_bytes = last_bytes
+        self._release(oldest_number)
+        if not self._is_judged:
+            self._count_shifted(n_slots, n_shifted)
+
+    def _count_shifted(self, n_written: int, n_shifted: int) -> None:
+        self.n_written += n_written
+        self.n_shifted += n_shifted
+        if self.n_written >= _JUDGED_ADDS * self.n_envs:
+            self._judge()
+
+    def reserve(self, n_slots: int) -> None:
+        """
+        Memory for whatever comes for so many slots.
+
+        :param n_slots: that are written next
+        :raises MemoryError: see :meth:`finish`
+        """
+        self._reserve(2 * self.n_frames * n_slots)
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._n_rows_written = 0
-        self._references[:] = _ZERO
+        self._cursors[:] = 0
+        self._references[:] = ZERO
         self._last_bytes = np.zeros_like(self._last_bytes)
         self._last_numbers[:] = -1
         self._release(self._next_number)
@@ -233,18 +280,22 @@ class FrameStore:
                 "full, which takes more memory than without frames: is the number of frames in a stack right?"
             )
 
-    def _as_frames(self, observations: np.ndarray) -> np.ndarray:
-        """Words of the frames, the stack axis first: shape (n_envs, n_frames, words of a frame), contiguous."""
-        if observations.shape != self._batch_shape or observations.dtype != self.dtype:
-            observations = np.broadcast_to(np.asarray(observations, self.dtype), self._batch_shape)
+    def _as_frames(self, observations: np.ndarray, n_slots: int | None = None) -> np.ndarray:
+        """
+        Words of the frames, the stack axis first: shape (n_slots, n_frames, words of a frame), contiguous. Without a number,
+        the observations are those of all environments.
+        """
+        m, wanted = (self.n_envs, self._batch_shape) if n_slots is None else (n_slots, (n_slots, *self.shape))
+        if observations.shape != wanted or observations.dtype != self.dtype:
+            observations = np.broadcast_to(np.asarray(observations, self.dtype), wanted)
         shape, n = self.shape, self.n_frames
         if self.axis == 0 and observations.flags.c_contiguous:
-            return observations.reshape(self.n_envs, n, -1).view(self._word)
+            return observations.reshape(m, n, -1).view(self._word)
         if self.axis == 0:
-            frames = observations.reshape(self.n_envs, n, shape[0] // n, *shape[1:])
+            frames = observations.reshape(m, n, shape[0] // n, *shape[1:])
         else:
-            frames = np.moveaxis(observations.reshape(self.n_envs, *shape[:-1], n, shape[-1] // n), -2, 1)
-        return np.ascontiguousarray(frames).reshape(self.n_envs, n, -1).view(self._word)
+            frames = np.moveaxis(observations.reshape(m, *shape[:-1], n, shape[-1] // n), -2, 1)
+        return np.ascontiguousarray(frames).reshape(m, n, -1).view(self._word)
 
     # ---- out
 
@@ -260,7 +311,7 @@ class FrameStore:
         if flat.size and not (flat.min() >= 0 and flat.max() < len(self._references)):
             raise IndexError(f"Slots are in [0, {len(self._references)}), not {flat.min()} to {flat.max()}")
         out = np.empty(flat.size * self.n_frames * self.frame_bytes, np.uint8)
-        _decode(self._references, flat, first, self.n_frames, self._addresses, self._shift, out, self.frame_bytes)
+        decode(self._references, flat, first, self.n_frames, self._addresses, self._shift, out, self.frame_bytes)
         shape, n = self.shape, self.n_frames
         if self.axis == 0:
             return np.asarray(out.view(self.dtype).reshape(*leaves.shape, *shape))
@@ -323,36 +374,43 @@ class FrameStore:
         self._reserve(end - first)
         self._next_number = end
 
-    def adopt(self, first_row: int, n_rows: int) -> None:
+    def adopt(self, first: np.ndarray, end_of_column: np.ndarray) -> None:
         """
-        Take note of references that were written into :attr:`references`.
+        Take note of references that were written into :attr:`references`. Of other slots they are forgotten.
 
-        :param first_row: of the oldest step
-        :param n_rows: how many, up to the newest step
+        :param first: the oldest step of each column, which is in row ``step % n_rows``, shape (n_envs,)
+        :param end_of_column: the step behind the newest one, shape (n_envs,)
         :raises ValueError: if one refers to a frame that is not held; then nothing of this store may be used
         """
         oldest, end = self.numbers
 
         def numbers_of(references: np.ndarray, of_zero: int) -> np.ndarray:
             # Numbers run on over the end of the 32 bits.
-            return np.where(references == _ZERO, of_zero, oldest + (references.astype(np.int64) - oldest) % 2**32)
+            return np.where(references == ZERO, of_zero, oldest + (references.astype(np.int64) - oldest) % 2**32)
 
-        held = (first_row + np.arange(n_rows)) % self.n_rows
-        lowest = np.empty(n_rows, np.int64)
-        for start in range(0, n_rows, _CHECKED_ROWS):
-            part = slice(start, start + _CHECKED_ROWS)
-            numbers = numbers_of(self.references[held[part]].reshape(len(held[part]), -1), oldest)
-            if numbers.max() >= end:
-                raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
-            lowest[part] = numbers_of(self.references[held[part]].reshape(len(numbers), -1), end).min(axis=1)
-        # What an older row wants, later ones may want as well.
-        self._lowest[held] = np.minimum.accumulate(lowest[::-1])[::-1]
-        self._n_rows_written, self._is_judged = n_rows, True
-        if n_rows:
-            self._release(self._lowest.item(first_row))
-            # What comes next may go on where this ends.
-            self._last_numbers = numbers_of(self.references[held[-1], :, self.n_frames :], -1)
-            self._last_bytes = self._as_frames(self.gather(held[-1] * self.n_envs + np.arange(self.n_envs), True))
+        wanted = []
+        for e in range(self.n_envs):
+            held = np.arange(first[e], end_of_column[e]) % self.n_rows
+            for start in range(0, len(held), _CHECKED_ROWS):
+                part = held[start : start + _CHECKED_ROWS]
+                numbers = numbers_of(self.references[part, e], oldest)
+                if numbers.max() >= end:
+                    raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
+                self._lowest[part, e] = numbers_of(self.references[part, e], end).min(axis=1)
+            if len(held) < self.n_rows:
+                self.references[np.setdiff1d(np.arange(self.n_rows), held), e] = ZERO
+            self._cursors[e] = end_of_column[e] % self.n_rows, len(held)
+            if len(held):
+                # What an older row wants, later ones may want as well.
+                self._lowest[held, e] = np.minimum.accumulate(self._lowest[held[::-1], e])[::-1]
+                wanted.append(self._lowest.item(held[0], e))
+                # What comes next may go on where this ends.
+                self._last_numbers[e] = numbers_of(self.references[held[-1], e, self.n_frames :], -1)
+        self._is_judged = True
+        if wanted:
+            self._release(min(wanted))
+            last = (end_of_column - 1) % self.n_rows * self.n_envs + self._all_envs
+            self._last_bytes = self._as_frames(self.gather(last, True))
 
     @property
     def nbytes(self) -> int:
@@ -441,123 +499,3 @@ class FramedArray:
         :return: a copy of these slots
         """
         return self.store.gather(leaves, self.is_next)
-
-
-@kernel
-def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
-    """The same bytes; a block at a time, without a branch inside."""
-    for start in range(0, a.size, _BLOCK):
-        part_a, part_b = a[start : start + _BLOCK], b[start : start + _BLOCK]
-        difference = a.dtype.type(0)
-        for i in range(part_a.size):
-            difference |= part_a[i] ^ part_b[i]
-        if difference != 0:
-            return False
-    return True
-
-
-@kernel
-def _is_zero(a: np.ndarray) -> bool:
-    for start in range(0, a.size, _BLOCK):
-        part = a[start : start + _BLOCK]
-        found = a.dtype.type(0)
-        for i in range(part.size):
-            found |= part[i]
-        if found != 0:
-            return False
-    return True
-
-
-@kernel
-def _store(frame: np.ndarray, addresses: np.ndarray, shift: int, next_number: int) -> tuple[int, int]:
-    """Number of the frame, -1 for the zero frame, and the number that comes next."""
-    if _is_zero(frame):
-        return -1, next_number
-    if next_number % (1 << 32) == _ZERO:
-        next_number += 1
-    segment, place = next_number >> shift, next_number & ((1 << shift) - 1)
-    n_bytes = frame.size * frame.itemsize
-    address = addresses[segment % addresses.size] + np.uint64(place * n_bytes)
-    copy_to_address(frame, np.uint64(0), address, np.uint64(n_bytes))
-    return next_number, next_number + 1
-
-
-@kernel
-def _store_all(frames: np.ndarray, numbers: np.ndarray, addresses: np.ndarray, shift: int, next_number: int) -> int:
-    """Numbers of all frames of a stack; a frame that repeats the one before, as padding does, is that one."""
-    for j in range(numbers.size):
-        if j > 0 and _are_equal(frames[j], frames[j - 1]):
-            numbers[j] = numbers[j - 1]
-        else:
-            numbers[j], next_number = _store(frames[j], addresses, shift, next_number)
-    return next_number
-
-
-@kernel
-def _encode(
-    observations: np.ndarray,
-    next_observations: np.ndarray,
-    last_bytes: np.ndarray,
-    last_numbers: np.ndarray,
-    references: np.ndarray,
-    addresses: np.ndarray,
-    shift: int,
-    next_number: int,
-) -> tuple[int, int, int]:
-    """
-    Fill the references of a row, and the numbers of what is the last one from then on.
-
-    :return: number of the frame that is stored next; least number that the row refers to; how many have shifted by one
-    """
-    n_envs, n_frames = observations.shape[:2]
-    lowest, n_shifted = next_number, 0
-    numbers = np.empty(n_frames, np.int64)
-    for e in range(n_envs):
-        if _are_equal(observations[e].reshape(-1), last_bytes[e].reshape(-1)):
-            numbers[:] = last_numbers[e]
-        else:
-            next_number = _store_all(observations[e], numbers, addresses, shift, next_number)
-        for j in range(n_frames):
-            references[e, j] = numbers[j] if numbers[j] >= 0 else _ZERO
-            if numbers[j] >= 0:
-                lowest = min(lowest, numbers[j])
-        has_shifted = True
-        for j in range(n_frames - 1):
-            has_shifted = has_shifted and _are_equal(next_observations[e, j], observations[e, j + 1])
-        if has_shifted:
-            n_shifted += 1
-            numbers[: n_frames - 1] = numbers[1:].copy()
-            numbers[n_frames - 1], next_number = _store(next_observations[e, n_frames - 1], addresses, shift, next_number)
-        else:
-            next_number = _store_all(next_observations[e], numbers, addresses, shift, next_number)
-        for j in range(n_frames):
-            references[e, n_frames + j] = numbers[j] if numbers[j] >= 0 else _ZERO
-            if numbers[j] >= 0:
-                lowest = min(lowest, numbers[j])
-        last_numbers[e] = numbers
-    return next_number, lowest, n_shifted
-
-
-@kernel
-def _decode(
-    references: np.ndarray,
-    leaves: np.ndarray,
-    first: int,
-    n_frames: int,
-    addresses: np.ndarray,
-    shift: int,
-    out: np.ndarray,
-    frame_bytes: int,
-) -> None:
-    """Copy the frames of each slot, one after the other."""
-    place = 0
-    for i in range(leaves.size):
-        for j in range(n_frames):
-            reference = np.int64(references[leaves[i], first + j])
-            if reference == _ZERO:
-                out[place : place + frame_bytes] = 0
-            else:
-                segment, offset = reference >> shift, reference & ((1 << shift) - 1)
-                address = addresses[segment % addresses.size] + np.uint64(offset * frame_bytes)
-                copy_from_address(out, np.uint64(place), address, np.uint64(frame_bytes))
-            place += frame_bytes

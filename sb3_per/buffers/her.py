@@ -94,6 +94,12 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         errors = as_matrix(td_errors, len(indices))
         return super().update_priorities(indices[:n_real], errors[:n_real])
 
+    def _require_columns(self) -> None:
+        raise NotImplementedError(
+            "Environments that add on their own are not supported with hindsight (HER): SB3 keeps the episodes of all of them "
+            "by one cursor"
+        )
+
     # ---- which transitions can be drawn
 
     def reset(self) -> None:

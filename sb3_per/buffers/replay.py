@@ -14,6 +14,7 @@ import torch as th
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.buffers.columns import Columns
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.draw_record import DrawRecord
 from sb3_per.buffers.drawable import as_matrix, checked_count
@@ -195,6 +196,8 @@ class PrioritizedReplayBuffer(DrawingRing):
         settings.update({name: getattr(buffer, name) for name in storage_settings.split()})
         # Built with a single row: the arrays come from the other buffer.
         prioritized = cls(buffer_size=buffer.n_envs, **settings)
+        if getattr(buffer, "_apart", None) is not None:
+            prioritized._require_columns()
         # SB3's NStepReplayBuffer has `n_steps` and `gamma` as well; the settings asked for here count.
         own = {*cls._keywords(), "_mass_of_max", "_tree", "_next_kappa", "_counts_updates"}
         vars(prioritized).update({name: value for name, value in vars(buffer).items() if name not in own})
@@ -378,18 +381,20 @@ class PrioritizedReplayBuffer(DrawingRing):
             self._count_foreign_steps()
             abs_td_errors = np.empty(errors.shape)
             leaves = np.empty_like(ids)
-            n_held, bad = _read_update(
-                ids, self._oldest_id, self._next_id, self._lap_start, self._capacity, errors, leaves, abs_td_errors
-            )
+            if self._apart is None:
+                bounds, located, n_stale = (self._oldest_id, self._next_id, self._lap_start), ids, 0
+            else:
+                bounds, (located, n_stale) = (0, self._capacity, 0), self._located(ids, self._apart)
+            n_held, bad = _read_update(located, *bounds, self._capacity, errors, leaves, abs_td_errors)
             if bad >= 0:
-                if not 0 <= ids[bad] < self._next_id:
+                if not 0 <= located[bad] < bounds[1]:
                     raise IndexError(f"Transition id {ids[bad]} was never issued: ids are in [0, {self._next_id})")
                 value = errors[bad][~np.isfinite(errors[bad])][0]
                 raise ValueError(f"td_errors must be finite, not {value} (transition id {ids[bad]})")
 
             if self._n_admitted != self._n_added:
                 self._admit()  # before `max_priority` changes
-            if n_held < len(ids) or self._some_are_not_ready:
+            if n_held - n_stale < len(ids) or self._some_are_not_ready:
                 drawable = self._can_be_drawn(ids)
                 leaves, abs_td_errors = leaves[drawable], abs_td_errors[drawable]
             if len(leaves) > 0:
@@ -404,6 +409,22 @@ class PrioritizedReplayBuffer(DrawingRing):
             if self._lock.n_unanswered > 0:
                 self._lock.n_unanswered = 0
         return len(leaves)
+
+    def _located(self, ids: np.ndarray, columns: Columns) -> tuple[np.ndarray, int]:
+        """
+        :param ids: int64 of shape (batch_size,)
+        :param columns: where they stand
+        :return: leaves, 0 for stale ids; and how many are stale
+        :raises IndexError: for an id that was never issued
+        """
+        leaves, n_stale, bad = columns.locate(ids)
+        if bad >= 0:
+            env = ids[bad] % self.n_envs
+            raise IndexError(
+                f"Transition id {ids[bad]} was never issued: ids of environment {env} are {env} + {self.n_envs} i, where i is "
+                f"in [0, {columns.added[env]})"
+            )
+        return leaves, n_stale
 
     def update_beta(self, progress_remaining: float) -> None:
         """

@@ -1,13 +1,8 @@
 """
-The ring that transitions are kept in: which slot holds which of them, where windows end, and what a batch looks like.
+The ring that transitions are kept in: where windows end, what a batch looks like, and all of it for files.
 
-One ring of rows covers all parallel environments. Three numbers name a transition, each derived from the others:
-
-- row, env: its place in SB3's arrays of shape (buffer_size, n_envs, ...)
-- leaf = row * n_envs + env: its place in the tree, and in the arrays flattened to (capacity, ...)
-- id = step * n_envs + env: its insertion number, never reset by wrap-around; leaf = id modulo capacity
-
-Storage is Stable-Baselines3's. Nothing is known here of priorities.
+Which slot holds which transition is said in :mod:`~sb3_per.buffers.cursors`. Storage is Stable-Baselines3's. Nothing is known
+here of priorities.
 """
 
 import functools
@@ -19,8 +14,9 @@ import torch as th
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.buffers.columns import Columns
 from sb3_per.buffers.contents import Contents
-from sb3_per.buffers.frame_storage import FrameStorage
+from sb3_per.buffers.cursors import CursorRing
 from sb3_per.buffers.frames import FramedArray
 from sb3_per.buffers.runtime import Runtime
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
@@ -29,7 +25,7 @@ from sb3_per.trees.kernels import kernel, prefetch
 RingT = TypeVar("RingT", bound="TransitionRing")
 
 
-class TransitionRing(FrameStorage):
+class TransitionRing(CursorRing):
     """
     SB3's replay buffer with ids, n-step windows and batches of given transitions.
 
@@ -57,147 +53,6 @@ class TransitionRing(FrameStorage):
         super().__init__(*args, frames=frames, **kwargs)
         self.n_steps = n_steps
         self.gamma = gamma
-        # Steps added, which gives the id of every slot; and how many there were when the ring was last empty.
-        self._n_added = 0
-        self._n_before_ring = 0
-        self._lock = Runtime()
-
-    # ---- which slot holds which transition
-
-    @property
-    def transition_ids(self) -> np.ndarray:
-        """Id of the transition in every slot, -1 where there is none. int64 of shape (buffer_size, n_envs)."""
-        with self._lock:
-            self._count_foreign_steps()
-            return self._ids_at(np.arange(self._capacity)).reshape(self.buffer_size, self.n_envs)
-
-    def _ids_at(self, leaves: np.ndarray) -> np.ndarray:
-        """
-        :param leaves: of any shape
-        :return: ids of the transitions there, -1 where there is none, in the same shape
-        """
-        behind_cursor = leaves >= self.pos * self.n_envs
-        return np.where(
-            behind_cursor, leaves + self._lap_start - self._capacity if self.full else -1, leaves + self._lap_start
-        )
-
-    @property
-    def _capacity(self) -> int:
-        """Number of slots, over all environments."""
-        return self.buffer_size * self.n_envs
-
-    @property
-    def _next_id(self) -> int:
-        return self._n_added * self.n_envs
-
-    @property
-    def _lap_start(self) -> int:
-        """Id that belongs to leaf 0 in this lap of the ring."""
-        return (self._n_added - self.pos) * self.n_envs
-
-    @property
-    def _oldest_id(self) -> int:
-        """Id of the oldest transition that is there as a whole."""
-        n_steps_held = self.size()
-        if self.optimize_memory_usage and self.full:
-            n_steps_held -= 1  # the newest next observation lies over the oldest observation
-        return self._next_id - n_steps_held * self.n_envs
-
-    def _count_foreign_steps(self) -> bool:
-        """
-        Take note of what came into the arrays past :meth:`add`: by hand, or through code that knows SB3's ``pos`` and ``full``
-        only; and of an interrupt between SB3's ``add`` and the count. Fewer steps than a lap, or they look like none.
-
-        :return: whether there was anything
-        """
-        n_held = self._n_added - self._n_before_ring
-        if n_held % self.buffer_size == self.pos and (n_held >= self.buffer_size) == self.full:
-            return False
-        if self.pos == self.buffer_size:  # interrupted in the middle of SB3's `add`
-            self.full, self.pos = True, 0
-        if not self.full and self.pos < n_held:
-            self._begin_ring()  # emptied by hand
-        self._n_added += (self.pos - self._n_added) % self.buffer_size
-        if self.full and self._n_added - self._n_before_ring < self.buffer_size:
-            self._n_added += self.buffer_size
-        return True
-
-    def _begin_ring(self) -> None:
-        """The ring is empty; ids go on, at the next multiple, where they and the slots agree again."""
-        self._n_added = -(-self._n_added // self.buffer_size) * self.buffer_size
-        self._n_before_ring = self._n_added
-        for store in self._frame_stores():
-            store.clear()
-
-    # ---- what comes in
-
-    def add(
-        self,
-        obs: Any,
-        next_obs: Any,
-        action: np.ndarray,
-        reward: np.ndarray,
-        done: np.ndarray,
-        infos: list[dict[str, Any]],
-        td_errors: np.ndarray | th.Tensor | None = None,
-    ) -> None:
-        """
-        Store one step of every environment, see SB3.
-
-        :param obs: observations, shape (n_envs, ...), or a dictionary of them
-        :param next_obs: next observations, in the same form
-        :param action: actions, shape (n_envs, action_dim)
-        :param reward: rewards, shape (n_envs,)
-        :param done: end of an episode, shape (n_envs,)
-        :param infos: one dictionary per environment
-        :param td_errors: of these transitions, if they are known, shape (n_envs,) or (n_envs, n_critics); the priorities they
-            are drawn by from the start. Needs ``initial_priority="td_error"``
-        """
-        masses = None if td_errors is None else self._masses_of(td_errors)
-        with self._lock:
-            try:
-                super().add(obs, next_obs, action, reward, done, infos)
-            except IndexError:
-                if self.pos < self.buffer_size:
-                    raise
-                self._count_foreign_steps()  # SB3's `add` was interrupted before it had set its cursor back
-                super().add(obs, next_obs, action, reward, done, infos)
-            self._n_added += 1  # only now: a failed `add` has changed nothing
-            if masses is not None:
-                self._note_masses(masses)
-
-    def _masses_of(self, td_errors: np.ndarray | th.Tensor) -> np.ndarray:
-        """Sampling masses of one step, shape (n_envs,)."""
-        raise NotImplementedError
-
-    def _note_masses(self, masses: np.ndarray) -> None:
-        """Sampling masses of the step added last, shape (n_envs,)."""
-        raise NotImplementedError
-
-    def reset(self) -> None:
-        """Forget all transitions; ids go on, so that ids from before are stale."""
-        with self._lock:
-            super().reset()
-            self._begin_ring()
-
-    def end_episodes(self) -> None:
-        """
-        Say that what is added next does not follow what was added last, as after a reset of the environments in mid-episode:
-        the newest steps become truncations, as SB3's HER does it, and no n-step window goes beyond. Their values still count.
-        """
-        with self._lock:
-            if self.size() > 0:
-                self._truncate(self.pos - 1, self.dones[self.pos - 1] == 0)
-
-    def _truncate(self, row: int, envs: np.ndarray) -> None:
-        """
-        :param row: of steps that nothing follows
-        :param envs: of which environments, bool of shape (n_envs,)
-        """
-        self.dones[row, envs] = 1
-        # Without a next observation of their own, SB3 too makes them terminations.
-        if not self.optimize_memory_usage:
-            self.timeouts[row, envs] = 1
 
     # ---- all of it, for files
 
@@ -219,11 +74,13 @@ class TransitionRing(FrameStorage):
     def _extract(self) -> Contents:
         """What is held, apart from rows and frames. It reads and changes nothing; some of it are views."""
         self._count_foreign_steps()
-        end = self._n_added
-        contents = Contents(end - self.size(), end, self.buffer_size, {"n_before_ring": self._n_before_ring})
+        end = self._end
+        contents = Contents(end - self._n_rows_held, end, self.buffer_size, {"n_before_ring": self._n_before_ring})
         contents.columns = {name: self._in_order(column, contents.first, end) for name, column in self._columns().items()}
         if self.optimize_memory_usage:
-            contents.arrays["newest_next_observations"] = self.observations[self.pos % self.buffer_size]
+            contents.arrays["newest_next_observations"] = self.observations[end % self.buffer_size]
+        if self._apart is not None:
+            contents.arrays.update(column_steps=self._apart.added, column_steps_admitted=self._apart.admitted)
         return contents
 
     def _facts(self) -> dict[str, Any]:
@@ -239,7 +96,8 @@ class TransitionRing(FrameStorage):
 
     def _allocate(self) -> None:
         super()._allocate()
-        self._n_added = self._n_before_ring = 0
+        self._n_added = self._n_before_ring = self._n_admitted = 0
+        self._apart = None
         self._lock = Runtime()
 
     def take_over(self, other: "TransitionRing") -> None:
@@ -277,11 +135,36 @@ class TransitionRing(FrameStorage):
         :param contents: of a buffer of any size
         :raises ValueError: if it contradicts itself; this buffer is of no use then
         """
+        columns = self._columns_now()
+        if "column_steps" in contents.arrays:
+            columns = self._columns_in(contents)
         for store in self._frame_stores():
-            store.adopt((self._n_added - self.size()) % self.buffer_size, self.size())
+            store.adopt(columns.first, columns.added)
         if self.optimize_memory_usage:
             newest = self.observations[self.pos]
-            newest[...] = contents.array("newest_next_observations", newest.dtype.kind, *newest.shape)
+            is_newest = columns.added == self._n_added  # below the other ones lies what they have added
+            saved = contents.array("newest_next_observations", newest.dtype.kind, *newest.shape)
+            newest[is_newest] = saved[is_newest]
+        self._stand(columns)
+
+    def _columns_in(self, contents: Contents) -> Columns:
+        """
+        :param contents: of a buffer whose columns stood apart, maybe of another size: then, what a column has beside the
+            newest steps of all does not come along
+        :return: where they stand in this one
+        :raises ValueError: for columns that are not those of such a buffer
+        """
+        added, admitted = (
+            contents.array(f"column_steps{name}", "i", self.n_envs).astype(np.int64) for name in ("", "_admitted")
+        )
+        if type(self)._require_columns is not TransitionRing._require_columns:
+            raise ValueError(f"Columns of a {type(self).__name__} stand apart")
+        if added.min() < contents.numbers["n_before_ring"] or added.max() != contents.end:
+            raise ValueError(f"columns at {added} in a ring up to step {contents.end}")
+        shift, begin = self._n_added - contents.end, self._n_before_ring
+        added, admitted = (np.clip(steps + shift, begin, self._n_added) for steps in (added, admitted))
+        n_spoilt = int(self.optimize_memory_usage)
+        return Columns(added, np.minimum(admitted, added), begin, self.buffer_size, n_spoilt)
 
     # ---- what goes out
 
@@ -340,6 +223,8 @@ class TransitionRing(FrameStorage):
             last = (leaves + (lengths - 1) * self.n_envs) % self._capacity
         cursor, columns = self.pos * self.n_envs, (self.rewards.ravel(), self.dones.ravel(), self.timeouts.ravel())
         ids, rewards, dones = _read_batch(windows, last, *columns, cursor, self._lap_start)
+        if self._apart is not None:
+            ids = self._apart.ids_at(leaves)
 
         obs, next_obs = self._observations_at(leaves), self._next_observations_at(last)
         self._relabel(obs, next_obs, rewards, windows, lengths)
@@ -389,8 +274,7 @@ class TransitionRing(FrameStorage):
         windows = (leaves[:, None] + np.arange(self.n_steps) * self.n_envs) % self._capacity
         ended = (rows(self.dones, windows) != 0) | (rows(self.timeouts, windows) != 0)
         ended[:, -1] = True
-        n_steps_behind = (self.pos - 1 - leaves // self.n_envs) % self.buffer_size
-        return windows, np.minimum(ended.argmax(axis=1), n_steps_behind) + 1
+        return windows, np.minimum(ended.argmax(axis=1), self._n_behind(leaves)) + 1
 
     def _n_step_returns(self, rewards: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """

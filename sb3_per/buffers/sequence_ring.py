@@ -214,6 +214,12 @@ class SequenceRing(PrioritizedReplayBuffer):
             super().end_episodes()
             self._n_admitted = -1  # not only new steps are to be admitted
 
+    def _require_columns(self) -> None:
+        raise NotImplementedError(
+            "Environments that add on their own are not supported with sequences: windows of all of them become complete, and "
+            "are given up, by one cursor"
+        )
+
     # ---- which windows can be drawn
 
     @property

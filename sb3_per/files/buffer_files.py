@@ -18,20 +18,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
-from gymnasium import spaces
 
-from sb3_per.buffers import (
-    PrioritizedDictReplayBuffer,
-    PrioritizedDictSequenceReplayBuffer,
-    PrioritizedHerReplayBuffer,
-    PrioritizedReplayBuffer,
-    PrioritizedSequenceReplayBuffer,
-)
+from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.contents import Contents
-from sb3_per.buffers.frames import FrameStore, frames_by_key, stack_axis
+from sb3_per.buffers.frames import FrameStore, frames_by_key
 from sb3_per.buffers.ring import is_count
 from sb3_per.files import infos
 from sb3_per.files.atomic import make_directory, sole_writer
+from sb3_per.files.facts import about
 from sb3_per.files.generations import Directory, Manifest, Part
 from sb3_per.files.npz import DamagedFileError, Member, open_plain, read_array, read_member
 
@@ -72,59 +66,6 @@ class Saved:
     directory: Directory
     about: dict[str, Any]
     parts: list[Part] = field(default_factory=list)
-
-
-def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """
-    :param buffer: any
-    :return: what tells whether its files fit another one
-    """
-    kinds = (
-        PrioritizedDictSequenceReplayBuffer,
-        PrioritizedSequenceReplayBuffer,
-        PrioritizedHerReplayBuffer,
-        PrioritizedDictReplayBuffer,
-        PrioritizedReplayBuffer,
-    )
-    frames = {} if buffer.frames is None else frames_by_key(buffer.frames, buffer.observation_space)
-    return {
-        "kind": next(kind.__name__ for kind in kinds if isinstance(buffer, kind)),
-        "observation_space": _describe(buffer.observation_space, with_bounds=False),
-        "action_space": _describe(buffer.action_space, with_bounds=True),
-        "n_envs": buffer.n_envs,
-        "optimize_memory_usage": bool(buffer.optimize_memory_usage),
-        "copy_info_dict": bool(getattr(buffer, "copy_info_dict", False)),
-        "buffer_size": buffer.buffer_size,
-        "frames": [
-            {"key": key, "n_frames": int(n), "axis": stack_axis(_part(buffer.observation_space, key).shape or (), n)}
-            for key, n in frames.items()
-        ],
-        "scheme": repr(buffer.scheme),
-        **buffer._facts(),
-    }
-
-
-def _part(space: Any, key: str | None) -> spaces.Space:
-    found: spaces.Space = space if key is None else space.spaces[key]
-    return found
-
-
-def _describe(space: spaces.Space, with_bounds: bool) -> dict[str, Any]:
-    """
-    :param space: of observations or actions
-    :param with_bounds: actions are scaled with their bounds when they are stored; observations are not
-    :return: what data of this space look like
-    """
-    if isinstance(space, spaces.Dict):
-        return {"type": "Dict", "spaces": {str(key): _describe(part, with_bounds) for key, part in space.spaces.items()}}
-    described: dict[str, Any] = {"type": type(space).__name__, "shape": list(space.shape or ()), "dtype": str(space.dtype)}
-    if isinstance(space, spaces.Box) and with_bounds:
-        described.update(low=np.asarray(space.low, float).tolist(), high=np.asarray(space.high, float).tolist())
-    elif isinstance(space, spaces.Discrete):
-        described.update(n=int(space.n), start=int(space.start))
-    elif isinstance(space, spaces.MultiDiscrete):
-        described.update(nvec=np.asarray(space.nvec).tolist())
-    return described
 
 
 # ---- out
@@ -168,7 +109,7 @@ def save_buffer(
         except BaseException:
             directory.discard([manifest.name, *(part.name for part in new)])
             raise
-        saved.parts = parts
+        saved.parts = _lasting(parts, buffer, contents)
         buffer._lock.saved[path] = saved
         try:
             directory.clean_up(manifest, keep)
@@ -233,6 +174,7 @@ class _Stream:
     :param prefix: of the names of its files
     :param first: number of what is held
     :param end: number behind it
+    :param end_of_final: number behind what does not change any more; all behind it is written anew every time
     :param n_bytes: of one
     :param members: arrays of a range
     """
@@ -241,6 +183,7 @@ class _Stream:
     prefix: str
     first: int
     end: int
+    end_of_final: int
     n_bytes: int
     members: Callable[[int, int], dict[str, Member]]
 
@@ -255,13 +198,25 @@ def _streams(buffer: PrioritizedReplayBuffer, contents: Contents) -> Iterator[_S
         return {name: Member(_shape_of(parts), parts[0].dtype, parts) for name, parts in blocks.items()}
 
     n_bytes = sum(array[:1].nbytes for array in rows.values())
-    yield _Stream("rows", "seg", contents.first, contents.end, n_bytes, members_of_steps)
+    yield _Stream("rows", "seg", contents.first, contents.end, _end_of_final(buffer, contents), n_bytes, members_of_steps)
     for name, store in buffer._named_stores().items():
 
         def members_of_frames(first: int, end: int, store: Any = store) -> dict[str, Member]:
             return {"frames": Member((end - first, *store.frame_shape), store.dtype, store.frames(first, end))}
 
-        yield _Stream(name, "frm", *store.numbers, store.frame_bytes, members_of_frames)
+        first, end = store.numbers
+        yield _Stream(name, "frm", first, end, end, store.frame_bytes, members_of_frames)
+
+
+def _end_of_final(buffer: PrioritizedReplayBuffer, contents: Contents) -> int:
+    """Step up to which all environments have added: from there on, rows are still written to."""
+    return contents.end if buffer._apart is None else max(buffer._apart.least, contents.first)
+
+
+def _lasting(parts: Sequence[Part], buffer: PrioritizedReplayBuffer, contents: Contents) -> list[Part]:
+    """Those that another save can go on from."""
+    end_of_final = _end_of_final(buffer, contents)
+    return [part for part in parts if part.stream != "state" and (part.stream != "rows" or part.end <= end_of_final)]
 
 
 def _shape_of(blocks: list[np.ndarray]) -> tuple[int, ...]:
@@ -275,17 +230,17 @@ def _divide(stream: _Stream, saved: Saved) -> tuple[list[Part], list[_NewPart]]:
     :return: files that stay, and those to write, which hold the stream together
     """
     kept = [part for part in saved.parts if part.stream == stream.name and part.end > stream.first]
-    begin = max(kept[-1].end if kept else stream.first, stream.first)
-    if begin < stream.end:
+    begin, final = max(kept[-1].end if kept else stream.first, stream.first), stream.end_of_final
+    if begin < final:
         small = max(_SMALL_BYTES // max(stream.n_bytes, 1), (stream.end - stream.first) * _SMALL_SHARE)
         # Join no more than is new, again and again: every step is written a few times at most.
-        while kept and kept[-1].first >= max(2 * begin - stream.end, stream.end - small):
+        while kept and kept[-1].first >= max(2 * begin - final, final - small):
             begin = max(kept.pop().first, stream.first)
     part_bytes = max(_PART_BYTES, (stream.end - stream.first) * stream.n_bytes // _MANY_PARTS)
     step = max(part_bytes // max(stream.n_bytes, 1), 1)
     new = []
-    for first in range(begin, stream.end, step):
-        end = min(first + step, stream.end)
+    for first in [*range(begin, final, step), *range(final, stream.end, step)]:
+        end = min(first + step, final if first < final else stream.end)
         members = functools.partial(stream.members, first, end)
         # No two files have the same name: what is written, and removed if that fails, is never a file that others need.
         name = f"{stream.prefix}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz"
@@ -381,7 +336,7 @@ def _load_generation(buffer: BufferT, directory: Directory, name: str) -> Buffer
     elif is_same_size:
         for part in manifest.parts:
             directory.note(part.name)
-        twin._lock.saved[directory.path] = Saved(directory, found, [part for part in manifest.parts if part is not state])
+        twin._lock.saved[directory.path] = Saved(directory, found, _lasting(manifest.parts, twin, contents))
     if found["scheme"] != facts["scheme"]:
         warnings.warn(
             f"{directory.path} was saved with the scheme {found['scheme']}, and this buffer has {facts['scheme']}: all "
