@@ -159,7 +159,11 @@ class Crew:
     # ---- waiting
 
     def _wait(self) -> Any:
-        handles = list(self._pending)
+        # Of each actor the oldest one: an answer may be large, and arrive after the next.
+        oldest: dict[int, Any] = {}
+        for handle, request in self._pending.items():
+            oldest.setdefault(request.actor, handle)
+        handles = list(oldest.values())
         if self.settings.lockstep:
             # The oldest one, whichever is ready first. When an actor is started anew is no matter of order.
             restarts = [handle for handle in handles if self._pending[handle].is_restart]

@@ -104,7 +104,8 @@ class LocalEngine:
         return pending
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
-        """See :class:`Engine`. The first one is always there."""
+        """See :class:`Engine`. The first one is always there, after as much work as it takes."""
+        self.answer(handles[0])
         return handles[0]
 
     def answer(self, handle: Any) -> Any:

@@ -119,6 +119,8 @@ class LearningLoop:
         self.continued_model: Any = None
         self.metrics: Metrics | None = None
         self._begun = False
+        # For seeds: another run explores in another way.
+        self._n_runs = 0
 
     # ---- what an algorithm asks for
 
@@ -134,8 +136,6 @@ class LearningLoop:
             and "its episodes lie in consecutive rows, which all environments share",
             "replay of sequences": (model.learns_from_sequences or isinstance(buffer, PrioritizedSequenceReplayBuffer))
             and "windows and recurrent states would have to go with the chunks",
-            "optimize_memory_usage=True": model.optimize_memory_usage
-            and "the observation behind the newest step of a column is not stored. frames=... saves as much, and more",
             f"train_freq={_train_freq_of(model)}": _train_freq_of(model).unit == TrainFrequencyUnit.EPISODE
             and "episodes of several actors end at any time. Count in steps",
         }
@@ -185,10 +185,13 @@ class LearningLoop:
     def _begin(self) -> None:
         model, env, crew = self.model, self.env, self.crew
         self._begun = True
+        self._n_runs += 1
         self._current: _Received | None = None
         # Of each actor, the chunk that came last, until it is stored.
         self._newest: dict[int, _Received] = {}
         self._n_transitions = model._total_timesteps - model.num_timesteps
+        # Whether all environments of the last step count.
+        self._is_whole = True
         self._published: tuple[int, Any] | None = None
         self._shares_streams = env.n_actors == 1 and crew.settings.in_flight == 1
         self._continues = self.continued_model is model
@@ -209,7 +212,7 @@ class LearningLoop:
             setup = Setup(
                 actor=actor,
                 start=crew.starts[actor],
-                seed=streams.derived_seed(seed, actor, crew.starts[actor]),
+                seed=streams.derived_seed(seed, actor, crew.starts[actor], self._n_runs, model._num_timesteps_at_start),
                 chunk=self.settings.chunk,
                 recorder=recorder,
                 wrappers=recipes,
@@ -255,8 +258,7 @@ class LearningLoop:
 
     def _cut(self, actor: int) -> None:
         columns = self._columns(actor)
-        if self.model.replay_buffer.size() > 0:
-            self.model.replay_buffer.cut_columns(columns)
+        self.model.replay_buffer.cut_columns(columns)
         if self.model._vec_normalize_env is not None:
             self.model._vec_normalize_env.returns[columns] = 0.0
 
@@ -269,7 +271,7 @@ class LearningLoop:
         if not self._begun:
             return
         self._count_samples()
-        is_complete = self.crew.end() and self._current is None and self._n_transitions == 0
+        is_complete = self.crew.end() and self._current is None and self._n_transitions == 0 and self._is_whole
         if is_complete:
             self.continued_model = self.model
         else:
@@ -361,6 +363,7 @@ class LearningLoop:
                 self.crew.done_with(self._current.data.actor)
                 self._current = None
         self._n_transitions -= n
+        self._is_whole = n % self.env.envs_per_actor == 0
         return pieces, n
 
     def _next_chunk(self) -> _Received:
@@ -384,10 +387,11 @@ class LearningLoop:
         n_whole, n_rest = divmod(min(n, (piece.end - piece.first) * len(columns)), len(columns))
         names = ("obs", "next_obs", "actions", "rewards", "dones", "timeouts", "td_errors")
         steps = {name: piece.of(getattr(data, name)) for name in names if getattr(data, name) is not None}
-        if n_whole > 0:
-            buffer.add_steps(columns, **{name: map_obs(lambda part: part[:n_whole], part) for name, part in steps.items()})
+        for first in range(0, n_whole, buffer.buffer_size):  # in a tiny buffer, more than a lap
+            part = slice(first, min(first + buffer.buffer_size, n_whole))
+            buffer.add_steps(columns, **{name: map_obs(lambda a, part=part: a[part], s) for name, s in steps.items()})
         if n_rest > 0:  # of the last step of a run, the environments that are left
-            rest = {k: map_obs(lambda part: part[n_whole : n_whole + 1, :n_rest], part) for k, part in steps.items()}
+            rest = {name: map_obs(lambda a: a[n_whole : n_whole + 1, :n_rest], s) for name, s in steps.items()}
             buffer.add_steps(columns[:n_rest], **rest)
         self._learn_statistics(piece, columns, n_whole)
         self._note_last(chunk, columns, piece.end)

@@ -13,6 +13,9 @@ from ray.exceptions import ObjectLostError, RayActorError, WorkerCrashedError
 from sb3_per.distributed.engines import ActorDiedError
 from sb3_per.distributed.worker import ActorWorker
 
+# How long actors may take to close their environments, in seconds, before they are killed.
+_TIME_TO_CLOSE = 2.0
+
 # Engines that use the Ray which the first of them has started: the last one to close shuts it down.
 _users: set[int] = set()
 
@@ -76,8 +79,11 @@ class RayEngine:
         if not ray.is_initialized():  # shut down by somebody else, and the actors with it
             _users.clear()
             return
-        for actor in list(self._actors):
-            self.stop(actor)
+        closing = [actor.ask.remote("close") for actor in self._actors.values()]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=_TIME_TO_CLOSE)
+        for number in list(self._actors):
+            self.stop(number)
         if id(self) in _users:
             _users.discard(id(self))
             if not _users:
