@@ -414,7 +414,8 @@ class LearningLoop:
         data, first, end = piece.chunk.data, piece.first, piece.first + n_steps
 
         def behind(steps: np.ndarray, last: np.ndarray) -> np.ndarray:
-            return np.concatenate((steps[first + 1 : end + 1], last[None]))[:n_steps]
+            # In a buffer, discrete observations have one more dimension.
+            return np.concatenate((steps[first + 1 : end + 1], last.reshape(1, *steps.shape[1:])))[:n_steps]
 
         if isinstance(data.obs, dict):
             new_obs: Any = {key: behind(data.obs[key], data.last_original_obs[key]) for key in data.obs}
