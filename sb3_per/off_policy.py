@@ -17,10 +17,10 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.type_aliases import RolloutReturn
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
+from stable_baselines3.common.vec_env import VecFrameStack, unwrap_vec_wrapper
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.acting import ActingMixin
 from sb3_per.buffers import (
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
@@ -34,7 +34,7 @@ from sb3_per.schemes import LAP
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
 
-class PrioritizedOffPolicyMixin(CheckpointMixin):
+class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
     """
     Prioritized experience replay for an off-policy algorithm of SB3 or sb3-contrib.
 
@@ -61,12 +61,6 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
 
     # The buffer whose newest step `_last_obs` follows.
     _continued_buffer: PrioritizedReplayBuffer | None = None
-
-    # Updates of priorities that came too late, over all calls of `train`.
-    _n_stale_updates = 0
-
-    # Updates of priorities that came too late, over all calls of `train`.
-    _n_stale_updates = 0
 
     # ---- what an algorithm brings
 
@@ -190,74 +184,6 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
             if isinstance(buffer.scheme, LAP) and buffer.scheme.kappa_is_auto:
                 self.logger.record("per/kappa", buffer.scheme.kappa)
 
-    def learn(self, *args: Any, **kwargs: Any) -> Any:
-        """
-        See SB3. Environments that act by themselves do so while it learns, see :func:`sb3_per.distributed.make_actors`.
-
-        :param args: SB3's
-        :param kwargs: SB3's
-        :return: the algorithm
-        """
-        loop = _learning_loop_of(self.env)
-        with contextlib.nullcontext() if loop is None else loop.acting_for(self):
-            return super().learn(*args, **kwargs)
-
-    def collect_rollouts(self, env: VecEnv, *args: Any, **kwargs: Any) -> RolloutReturn:
-        """
-        See SB3.
-
-        :param env: the environments
-        :param args: SB3's
-        :param kwargs: SB3's
-        :return: SB3's
-        """
-        loop = _learning_loop_of(env)
-        if loop is None or loop.model is not self:
-            return super().collect_rollouts(env, *args, **kwargs)
-        rollout: RolloutReturn = loop.collect(*args, **kwargs)
-        return rollout
-
-    def dump_logs(self) -> None:
-        """Write a line of the log, see SB3."""
-        loop = _learning_loop_of(self.env)
-        if loop is not None and loop.model is self:
-            loop.record_metrics()
-        super().dump_logs()
-
-    def learn(self, *args: Any, **kwargs: Any) -> Any:
-        """
-        See SB3. Environments that act by themselves do so while it learns, see :func:`sb3_per.distributed.make_actors`.
-
-        :param args: SB3's
-        :param kwargs: SB3's
-        :return: the algorithm
-        """
-        loop = _learning_loop_of(self.env)
-        with contextlib.nullcontext() if loop is None else loop.acting_for(self):
-            return super().learn(*args, **kwargs)
-
-    def collect_rollouts(self, env: VecEnv, *args: Any, **kwargs: Any) -> RolloutReturn:
-        """
-        See SB3.
-
-        :param env: the environments
-        :param args: SB3's
-        :param kwargs: SB3's
-        :return: SB3's
-        """
-        loop = _learning_loop_of(env)
-        if loop is None or loop.model is not self:
-            return super().collect_rollouts(env, *args, **kwargs)
-        rollout: RolloutReturn = loop.collect(*args, **kwargs)
-        return rollout
-
-    def dump_logs(self) -> None:
-        """Write a line of the log, see SB3."""
-        loop = _learning_loop_of(self.env)
-        if loop is not None and loop.model is self:
-            loop.record_metrics()
-        super().dump_logs()
-
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         buffer, last_obs = self.replay_buffer, self._last_obs
         if buffer is not None:
@@ -287,12 +213,6 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
             # SB3 ignores `n_steps` for a buffer class that it does not know, and says so. Ours has received it.
             warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
             super()._setup_model()
-        loop = _learning_loop_of(self.env)
-        if loop is not None:
-            loop.require_supported(self)
-        loop = _learning_loop_of(self.env)
-        if loop is not None:
-            loop.require_supported(self)
 
     def _make_buffer(self) -> PrioritizedReplayBuffer:
         assert self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, PrioritizedReplayBuffer)
@@ -365,22 +285,6 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
         if self.n_steps > 1 and buffer_kwargs["n_steps"] != self.n_steps:
             raise ValueError(f"n_steps={self.n_steps} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}")
         return buffer_kwargs
-
-
-def _learning_loop_of(env: Any) -> Any:
-    """
-    :param env: of an algorithm, or none
-    :return: what collects in its place, where environments act by themselves; it is not of this file
-    """
-    return getattr(getattr(env, "unwrapped", None), "learning_loop", None)
-
-
-def _learning_loop_of(env: Any) -> Any:
-    """
-    :param env: of an algorithm, or none
-    :return: what collects in its place, where environments act by themselves; it is not of this file
-    """
-    return getattr(getattr(env, "unwrapped", None), "learning_loop", None)
 
 
 class _Means:

@@ -1,5 +1,5 @@
-"""Environments for actors: they say where they are, so that a test can tell what came from where; in a module of its own, which
-other processes import."""
+"""Environments for actors: they say where they are, so that a test can tell what came from where; in a module of its own,
+which other processes import."""
 
 import os
 import time

@@ -75,7 +75,9 @@ def test_one_actor_without_lag_is_the_synchronous_algorithm(name):
     assert_same_run(*runs)
 
 
-@pytest.mark.parametrize("wrap", [VecNormalize, lambda env: VecFrameStack(env, 3), lambda env: VecNormalize(VecFrameStack(env, 2))])
+@pytest.mark.parametrize(
+    "wrap", [VecNormalize, lambda env: VecFrameStack(env, 3), lambda env: VecNormalize(VecFrameStack(env, 2))]
+)
 def test_wrappers_are_rebuilt_around_an_actor(wrap):
     """Its statistics, and what it remembers, are those that it has where steps are synchronous."""
     runs = []
@@ -162,12 +164,16 @@ def test_ratio(train_freq, gradient_steps, asked):
 
 def test_warm_up_is_as_long_as_it_was_asked_for():
     """The first transitions are random over all actors together, whichever are ahead."""
-    model = small(PERDQN, local(Tracked, 3, in_flight=2), learning_starts=60, exploration_initial_eps=0.0, exploration_final_eps=0.0)
+    model = small(
+        PERDQN, local(Tracked, 3, in_flight=2), learning_starts=60, exploration_initial_eps=0.0, exploration_final_eps=0.0
+    )
     for parameter in model.policy.parameters():
         parameter.data.zero_()  # the first action is the best, always
     model.learn(60)
     assert 15 < (model.replay_buffer.actions[:20] == 1).sum() < 45
-    model = small(PERDQN, local(Tracked, 3, in_flight=2), learning_starts=0, exploration_initial_eps=0.0, exploration_final_eps=0.0)
+    model = small(
+        PERDQN, local(Tracked, 3, in_flight=2), learning_starts=0, exploration_initial_eps=0.0, exploration_final_eps=0.0
+    )
     for parameter in model.policy.parameters():
         parameter.data.zero_()
     model.learning_rate = model.lr_schedule = lambda _: 0.0
@@ -353,18 +359,18 @@ def fragile(n_actors: int, p: float, seed: int, monkeypatch: Any, **kwargs: Any)
     return env
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 4, 5))])
 def test_lost_chunks(seed, monkeypatch):
     """Whatever dies whenever, in any order: the same end, no transition twice, and nothing joined that is not one."""
     n_envs, chunk = 1 + seed % 3, [1, 4, 9][seed // 2]
     env = fragile(3, 0.2, seed, monkeypatch, n_envs=n_envs, chunk=chunk, in_flight=2)
     model = small(PERDQN, env, buffer_size=5000, n_steps=1 + seed % 2)
-    model.learn(331)
+    model.learn(211)
     buffer = model.replay_buffer
-    assert model.num_timesteps == 331 == buffer.column_steps.sum()
+    assert model.num_timesteps == 211 == buffer.column_steps.sum()
     assert env.crew.restarts > 0 and env.crew.lost_transitions > 0
     assert_columns_hold(buffer)
-    model.learn(100, reset_num_timesteps=False)
+    model.learn(50, reset_num_timesteps=False)
     assert_columns_hold(buffer)
 
 
@@ -380,7 +386,7 @@ def test_nobody_is_alive():
     engine.start(0)
     crew = Crew(engine, 1, 1, CrewSettings(1, False, 3, 0.01))
     crew.begin(10, 5, lambda actor, is_restart: engine.ask(actor, "ask", "close"), lambda *args: None, lambda actor: None)
-    with pytest.raises(NoActorAliveError, match="timeout=0.01"):
+    with pytest.raises(NoActorAliveError, match=r"timeout=0\.01"):
         crew.next_chunk()
 
 
@@ -439,7 +445,17 @@ def test_metrics_and_progress_bar(capsys):
     model = small(PERDQN, env, verbose=1)
     model.learn(100, log_interval=4, progress_bar=True)
     shown = capsys.readouterr()
-    for name in ("alive", "restarts", "lost_transitions", "lag_mean", "lag_max", "fps", "learner_idle", "samples_per_insert", "stale_updates"):
+    for name in (
+        "alive",
+        "restarts",
+        "lost_transitions",
+        "lag_mean",
+        "lag_max",
+        "fps",
+        "learner_idle",
+        "samples_per_insert",
+        "stale_updates",
+    ):
         assert f" {name} " in shown.out, name
     assert "environment-bound" in shown.out or "learner-bound: more actors will not help" in shown.out
     assert "100/100" in (shown.out + shown.err).replace(" ", "")

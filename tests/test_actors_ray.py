@@ -38,23 +38,6 @@ def session():
     ray.shutdown()
 
 
-@pytest.fixture(scope="module")
-def actors(session):
-    """Two actors for the tests that are not slow: an actor takes seconds to start."""
-    env = make_actors(Custom, n_actors=2, n_envs=2, chunk=5, lockstep=True, env_kwargs=dict(space=SPACES["dict"]))
-    yield env
-    env.close()
-
-
-@pytest.fixture(params=["local", "ray"])
-def engine(request):
-    """A function that makes four environments like those of ``actors``, or these."""
-    if request.param == "ray":
-        env = request.getfixturevalue("actors")
-        return lambda **kwargs: env
-    return lambda **kwargs: make_actors(Custom, n_actors=2, n_envs=2, chunk=5, engine="local", **kwargs)
-
-
 @pytest.fixture
 def closing():
     """Closes environments at the end of a test, also when it fails."""
@@ -72,16 +55,20 @@ def closing():
 # ---- runs
 
 
-def test_lockstep_is_the_local_engine(actors):
+def test_actors_are_as_in_one_process(session, closing):
+    """All that is not slow, in one test: an actor takes seconds to start."""
+    actors = closing(Custom, n_actors=2, n_envs=2, lockstep=True, env_kwargs=dict(space=SPACES["dict"]))
+    check_lockstep(actors)
+    compare_steps(actors, make_vec_env(Custom, n_envs=4, env_kwargs=dict(space=SPACES["dict"])))
+    compare_answers(actors, make_vec_env(Custom, n_envs=4))
+
+
+def check_lockstep(actors: Any) -> None:
     """To the bit, with noise of each actor's own, statistics of observations, and several environments in each."""
     runs = []
-    for engine in ("ray", "local", "ray"):
-        if engine == "local":
-            env = make_actors(Custom, n_actors=2, n_envs=2, chunk=5, engine="local", env_kwargs=dict(space=SPACES["dict"]))
-        else:
-            env = actors
-            before = env.learning_loop._n_runs
-        env.learning_loop._n_runs = before
+    local = make_actors(Custom, n_actors=2, n_envs=2, chunk=5, engine="local", env_kwargs=dict(space=SPACES["dict"]))
+    for env in (actors, local, actors):
+        env.learning_loop._n_runs = 0  # another run would explore in another way
         model = small(PERSAC, VecNormalize(env, norm_obs_keys=["a"]), "MultiInputPolicy")
         model.learn(80)
         model.learn(30, reset_num_timesteps=False)
@@ -238,13 +225,12 @@ def test_steps_are_those_of_sb3(space):
     compare_steps(ours, make_vec_env(Custom, n_envs=4, **kwargs))
 
 
-def test_steps_of_other_processes_are_those_of_sb3(actors):
-    compare_steps(actors, make_vec_env(Custom, n_envs=4, env_kwargs=dict(space=SPACES["dict"])))
+def test_what_environments_are_asked():
+    compare_answers(make_actors(Custom, n_actors=2, n_envs=2, engine="local"), make_vec_env(Custom, n_envs=4))
 
 
-def test_what_environments_are_asked(engine):
+def compare_answers(ours: Any, theirs: Any) -> None:
     """Attributes, methods and pictures, of all or some of them, in the order of the indices, as with ``DummyVecEnv``."""
-    ours, theirs = engine(), make_vec_env(Custom, n_envs=4)
     answers = []
     for env in (ours, theirs):
         env.reset()
@@ -394,9 +380,7 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
-    made = Cluster(
-        initialize_head=True, head_node_args=dict(num_cpus=1, object_store_memory=STORE, include_dashboard=False)
-    )
+    made = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, object_store_memory=STORE, include_dashboard=False))
     made.second = made.add_node(num_cpus=1, object_store_memory=STORE)
     yield made
     ray.shutdown()

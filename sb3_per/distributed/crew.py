@@ -1,6 +1,6 @@
 """
-Who acts, and what becomes of it when one does not any more: permissions to act, answers, restarts. It knows neither weights nor
-replay.
+Who acts, and what becomes of it when one does not any more: permissions to act, answers, restarts. It knows neither weights
+nor replay.
 """
 
 import time

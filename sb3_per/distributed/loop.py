@@ -1,9 +1,9 @@
 """
-The learner's side: what stands in the place of SB3's ``collect_rollouts`` where environments act by themselves. Replay, updates
-and callbacks stay with the algorithm.
+The learner's side: what stands in the place of SB3's ``collect_rollouts`` where environments act by themselves. Replay,
+updates and callbacks stay with the algorithm.
 
-A *tick* is as many transitions as there are environments: what SB3 counts as one step of all of them. The transitions of a tick
-are consecutive steps of an actor, or of two.
+A *tick* is as many transitions as there are environments: what SB3 counts as one step of all of them. The transitions of a
+tick are consecutive steps of an actor, or of several.
 """
 
 import contextlib
@@ -421,7 +421,9 @@ class LearningLoop:
             new_obs: Any = {key: behind(data.obs[key], data.last_original_obs[key]) for key in data.obs}
         else:
             new_obs = behind(data.obs, data.last_original_obs)
-        wrappers.update_statistics(normalize, columns, new_obs, piece.of(data.rewards)[:n_steps], piece.of(data.dones)[:n_steps])
+        wrappers.update_statistics(
+            normalize, columns, new_obs, piece.of(data.rewards)[:n_steps], piece.of(data.dones)[:n_steps]
+        )
 
     def _note_last(self, chunk: _Received, columns: np.ndarray, end: int) -> None:
         """What SB3 knows of the environments' present, for whoever looks, and for a run that continues."""

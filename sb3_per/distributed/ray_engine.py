@@ -24,8 +24,8 @@ class RayEngine:
     """
     See :class:`~sb3_per.distributed.engines.Engine`.
 
-    :param address: of a cluster, as ``ray.init`` takes it; ``None``: the Ray that is there already or, where ``RAY_ADDRESS`` is
-        not set, one of this machine, which ends with the environment
+    :param address: of a cluster, as ``ray.init`` takes it; ``None``: the Ray that is there already or, where ``RAY_ADDRESS``
+        is not set, one of this machine, which ends with the environment
     :param options: of ``ray.init``, if it is called here
     """
 
@@ -37,9 +37,7 @@ class RayEngine:
         elif _users:
             _users.add(id(self))
         # Without a number of cores an actor needs one to be placed, and none to stay: there may be more actors than cores.
-        self._remote_class = ray.remote(ActorWorker).options(
-            max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
-        )
+        self._remote_class = ray.remote(ActorWorker).options(max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")
         self._actors: dict[int, Any] = {}
         self._closed = False
 

@@ -34,7 +34,9 @@ class Recorder:
         self._buffer.reset()
         self._infos = []
 
-    def add(self, obs: Any, next_obs: Any, action: np.ndarray, reward: np.ndarray, done: np.ndarray, infos: list[dict]) -> None:
+    def add(
+        self, obs: Any, next_obs: Any, action: np.ndarray, reward: np.ndarray, done: np.ndarray, infos: list[dict]
+    ) -> None:
         """
         As SB3's buffers.
 

@@ -81,7 +81,8 @@ class ActorVecEnv(VecEnv):
         self.reset_infos = [info for part in reset_infos for info in part]
         self._reset_seeds()
         self._reset_options()
-        return _joined(obs)
+        all_obs: VecEnvObs = _joined(obs)
+        return all_obs
 
     def columns_of(self, actor: int) -> slice:
         """
@@ -135,7 +136,9 @@ class ActorVecEnv(VecEnv):
         """See SB3."""
         self._ask_some("set_attr", indices, attr_name, value)
 
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
         """See SB3."""
         return self._ask_some("env_method", indices, method_name, *method_args, **method_kwargs)
 

@@ -38,12 +38,12 @@ def recipes_of(env: VecEnv) -> Recipe:
     return recipes[::-1]
 
 
-def _arguments(wrapper: VecEnvWrapper) -> dict[str, Any]:
+def _arguments(wrapper: Any) -> dict[str, Any]:
     kind = type(wrapper)
     if kind is VecTransposeImage:
-        return {"skip": wrapper.skip}  # type: ignore[attr-defined]
+        return {"skip": wrapper.skip}
     if kind is VecFrameStack:
-        stack = wrapper.stacked_obs  # type: ignore[attr-defined]
+        stack = wrapper.stacked_obs
         return {"n_stack": stack.n_stack, "channels_order": _channels_order(stack)}
     if kind is VecNormalize:
         return {"pickled": pickle.dumps(wrapper)}  # its environment and returns stay behind
@@ -51,9 +51,9 @@ def _arguments(wrapper: VecEnvWrapper) -> dict[str, Any]:
         names = ("raise_exception", "warn_once", "check_inf")
         return {name: getattr(wrapper, name) for name in names}
     if kind is VecExtractDictObs:
-        return {"key": wrapper.key}  # type: ignore[attr-defined]
-    if kind is VecMonitor and wrapper.results_writer is None:  # type: ignore[attr-defined]
-        return {"info_keywords": wrapper.info_keywords}  # type: ignore[attr-defined]
+        return {"key": wrapper.key}
+    if kind is VecMonitor and wrapper.results_writer is None:
+        return {"info_keywords": wrapper.info_keywords}
     hint = "monitor_dir=..." if kind is VecMonitor else "wrapper_class=..."
     raise ValueError(
         f"env={kind.__name__} around make_actors(): actors cannot rebuild it around their own environments. Wrap each "
@@ -122,7 +122,9 @@ def _parts(stack: StackedObservations) -> list[StackedObservations]:
     return [stack]
 
 
-def update_statistics(normalize: VecNormalize, columns: np.ndarray, new_obs: Any, rewards: np.ndarray, dones: np.ndarray) -> None:
+def update_statistics(
+    normalize: VecNormalize, columns: np.ndarray, new_obs: Any, rewards: np.ndarray, dones: np.ndarray
+) -> None:
     """
     What ``VecNormalize.step_wait`` learns from steps, here from those that actors have sent.
 
@@ -136,7 +138,7 @@ def update_statistics(normalize: VecNormalize, columns: np.ndarray, new_obs: Any
         return
     if normalize.norm_obs:
         if isinstance(new_obs, dict):
-            for key, statistics in normalize.obs_rms.items():  # type: ignore[attr-defined]
+            for key, statistics in normalize.obs_rms.items():
                 statistics.update(_rows(new_obs[key]))
         else:
             normalize.obs_rms.update(_rows(new_obs))
