@@ -39,11 +39,18 @@ class RayEngine:
         # Without a number of cores an actor needs one to be placed, and none to stay: there may be more actors than cores.
         self._remote_class = ray.remote(ActorWorker).options(max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")
         self._actors: dict[int, Any] = {}
+        # A process takes seconds to import what an actor needs. Where actors die, one that has done so is waiting.
+        self._started: set[int] = set()
+        self._spare: Any = None
         self._closed = False
 
     def start(self, actor: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
-        self._actors[actor] = self._remote_class.remote()
+        spare, self._spare = self._spare, None
+        self._actors[actor] = self._remote_class.remote() if spare is None else spare
+        if actor in self._started:
+            self._spare = self._remote_class.remote()
+        self._started.add(actor)
 
     def stop(self, actor: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
@@ -82,6 +89,8 @@ class RayEngine:
             ray.wait(closing, num_returns=len(closing), timeout=_TIME_TO_CLOSE)
         for number in list(self._actors):
             self.stop(number)
+        if self._spare is not None:
+            ray.kill(self._spare, no_restart=True)
         if id(self) in _users:
             _users.discard(id(self))
             if not _users:
