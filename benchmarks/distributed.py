@@ -99,7 +99,7 @@ def part_overhead(n: int) -> list[Row]:
     """The share of its time that a learner with one update per transition spends beside learning; waiting does not count."""
     rows: list[Row] = []
     for name, make, discrete, target in (("DQN", dqn, True, 0.10), ("SAC", sac, False, 0.03)):
-        env = actors(2, env_kwargs=dict(discrete=discrete))
+        env = actors(2, n_envs=N_ACTORS // 2, env_kwargs=dict(discrete=discrete))
         model = warm(make(env, gradient_steps=-1), 300)
         inner = [0.0]
         for owner, method in (

@@ -63,6 +63,10 @@ class _Piece:
         return map_obs(lambda part: part[self.first : self.end], steps)
 
 
+# Of a chunk, what goes into the buffer.
+_STEPS = ("obs", "next_obs", "actions", "rewards", "dones", "timeouts", "td_errors")
+
+
 class _Received:
     """
     A chunk that has come in, a copy.
@@ -80,6 +84,21 @@ class _Received:
         # Whether nothing follows its last step: what was to come is lost.
         self.is_cut = False
         self._infos = {(step, env): info for step, env, info in pickle.loads(chunk.infos)}
+
+    def steps(self, first: int, end: int) -> dict[str, Any]:
+        """
+        :param first: step
+        :param end: step behind the last
+        :return: arguments of ``add_steps``, but for the columns
+        """
+        steps: dict[str, Any] = {}
+        for name in _STEPS:
+            part = getattr(self.data, name)
+            if isinstance(part, dict):
+                steps[name] = {key: array[first:end] for key, array in part.items()}
+            elif part is not None:
+                steps[name] = part[first:end]
+        return steps
 
     def take(self, n_steps: int) -> _Piece:
         """
@@ -187,6 +206,7 @@ class LearningLoop:
         self._begun = True
         self._n_runs += 1
         self._current: _Received | None = None
+        self._all_columns = np.arange(env.num_envs)
         # Of each actor, the chunk that came last, until it is stored.
         self._newest: dict[int, _Received] = {}
         self._n_transitions = model._total_timesteps - model.num_timesteps
@@ -223,7 +243,7 @@ class LearningLoop:
                 last_original_obs=None if is_restart else _copied(model._last_original_obs, columns),
                 wrapper_states=[] if is_restart else wrappers.states_of(model.env, columns),
             )
-            return env.engine.ask(actor, "begin", env.recipe, content, setup)
+            return env.engine.ask(actor, "begin", env.packed_recipe, content, setup)
 
         self.metrics = Metrics(crew, model._n_stale_updates)
         # Updates that are counted, and transitions that the next ones are for.
@@ -263,8 +283,7 @@ class LearningLoop:
             self.model._vec_normalize_env.returns[columns] = 0.0
 
     def _columns(self, actor: int) -> np.ndarray:
-        columns = self.env.columns_of(actor)
-        return np.arange(columns.start, columns.stop)
+        return self._all_columns[actor * self.env.envs_per_actor : (actor + 1) * self.env.envs_per_actor]
 
     def _end(self) -> None:
         """The environments are where the buffer ends, or the next run resets them."""
@@ -385,14 +404,12 @@ class LearningLoop:
         chunk, data = piece.chunk, piece.chunk.data
         columns = self._columns(data.actor)
         n_whole, n_rest = divmod(min(n, (piece.end - piece.first) * len(columns)), len(columns))
-        names = ("obs", "next_obs", "actions", "rewards", "dones", "timeouts", "td_errors")
-        steps = {name: piece.of(getattr(data, name)) for name in names if getattr(data, name) is not None}
-        for first in range(0, n_whole, buffer.buffer_size):  # in a tiny buffer, more than a lap
-            part = slice(first, min(first + buffer.buffer_size, n_whole))
-            buffer.add_steps(columns, **{name: map_obs(lambda a, part=part: a[part], s) for name, s in steps.items()})
+        end = piece.first + n_whole
+        for first in range(piece.first, end, buffer.buffer_size):  # in a tiny buffer, more than a lap
+            buffer.add_steps(columns, **chunk.steps(first, min(first + buffer.buffer_size, end)))
         if n_rest > 0:  # of the last step of a run, the environments that are left
-            rest = {name: map_obs(lambda a: a[n_whole : n_whole + 1, :n_rest], s) for name, s in steps.items()}
-            buffer.add_steps(columns[:n_rest], **rest)
+            last = chunk.steps(end, end + 1)
+            buffer.add_steps(columns[:n_rest], **{name: map_obs(lambda a: a[:, :n_rest], s) for name, s in last.items()})
         self._learn_statistics(piece, columns, n_whole)
         self._note_last(chunk, columns, piece.end)
         stored = n_whole * len(columns) + n_rest

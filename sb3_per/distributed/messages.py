@@ -1,5 +1,7 @@
 """What learner and actors send each other: data, and nothing that does something."""
 
+import os
+import sys
 import traceback
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +31,12 @@ class EnvRecipe:
     start_index: int = 0
     spec: Any = None
 
+    def packed(self) -> "PackedRecipe":
+        """
+        :return: what can be sent before the other side can import what this is made of
+        """
+        return PackedRecipe(cloudpickle.dumps(self), list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path)))
+
     def make(self, actor: int, start: int) -> VecEnv:
         """
         :param actor: its number, from 0
@@ -44,6 +52,30 @@ class EnvRecipe:
             # What the one before has written of episodes stays.
             arguments["monitor_kwargs"] = {**(arguments.get("monitor_kwargs") or {}), "override_existing": False}
         return make_vec_env(n_envs=self.n_envs, start_index=self.start_index + actor * self.n_envs, **arguments)
+
+
+@dataclass(frozen=True)
+class PackedRecipe:
+    """
+    An :class:`EnvRecipe`, and where its modules are on the machine of the learner, e.g. beside its script.
+
+    :param content: pickled
+    :param path: folders that modules are imported from
+    """
+
+    content: bytes
+    path: list[str]
+
+    def make(self, actor: int, start: int) -> VecEnv:
+        """
+        :param actor: its number, from 0
+        :param start: how often it was started before
+        :return: its environments
+        """
+        # In the order of the learner, where two modules may have the same name.
+        sys.path[:] = [*self.path, *(folder for folder in sys.path if folder not in self.path)]
+        recipe: EnvRecipe = cloudpickle.loads(self.content)
+        return recipe.make(actor, start)
 
 
 @dataclass(frozen=True)

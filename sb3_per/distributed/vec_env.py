@@ -31,7 +31,7 @@ class ActorVecEnv(VecEnv):
     def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, crew: CrewSettings, loop: LoopSettings):
         self.engine = engine
         self.n_actors, self.envs_per_actor = n_actors, recipe.n_envs
-        self.recipe = recipe
+        self.recipe, self.packed_recipe = recipe, recipe.packed()
         self.closed = False
         self.crew = Crew(engine, n_actors, recipe.n_envs, crew)
         #: what the algorithms of this package run in the place of synchronous steps
@@ -48,7 +48,7 @@ class ActorVecEnv(VecEnv):
     def _start(self) -> tuple[gym.Space, gym.Space]:
         for actor in range(self.n_actors):
             self.engine.start(actor)
-        handles = [self.engine.ask(actor, "build", self.recipe, actor, 0) for actor in range(self.n_actors)]
+        handles = [self.engine.ask(actor, "build", self.packed_recipe, actor, 0) for actor in range(self.n_actors)]
         waiting = list(handles)
         while waiting:
             waiting.remove(self.crew.wait(waiting))

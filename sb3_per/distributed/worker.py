@@ -13,7 +13,7 @@ from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_wrapper
 
 from sb3_per.distributed import model_copy, streams, wrappers
-from sb3_per.distributed.messages import Chunk, EnvRecipe, Failure, Setup, Weights
+from sb3_per.distributed.messages import Chunk, Failure, PackedRecipe, Setup, Weights
 from sb3_per.distributed.recorder import Recorder
 
 
@@ -51,7 +51,7 @@ class ActorWorker:
     # ---- as an environment that is stepped
 
     @_reported
-    def build(self, recipe: EnvRecipe, actor: int, start: int) -> tuple[Any, Any]:
+    def build(self, recipe: PackedRecipe, actor: int, start: int) -> tuple[Any, Any]:
         """
         :param recipe: of the environments
         :param actor: number of this actor
@@ -98,7 +98,7 @@ class ActorWorker:
     # ---- as an actor
 
     @_reported
-    def begin(self, recipe: EnvRecipe, content: bytes, setup: Setup) -> int:
+    def begin(self, recipe: PackedRecipe, content: bytes, setup: Setup) -> int:
         """
         Get ready to act.
 
