@@ -1,6 +1,7 @@
 """``make_actors``: what it takes, and that it fits, before anything is started."""
 
 import importlib.util
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -99,7 +100,8 @@ def make_actors(
     arguments: dict[str, Any] = dict(
         env_id=env_id,
         seed=seed,
-        monitor_dir=monitor_dir,
+        # Where an actor runs is not where the script does.
+        monitor_dir=None if monitor_dir is None else os.path.abspath(monitor_dir),
         wrapper_class=wrapper_class,
         env_kwargs=env_kwargs,
         vec_env_cls=vec_env_cls,
