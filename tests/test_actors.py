@@ -181,6 +181,17 @@ def test_warm_up_is_as_long_as_it_was_asked_for():
     assert (model.replay_buffer.actions == 0).all()
 
 
+def test_actors_know_how_far_the_run_is(monkeypatch):
+    """Schedules and warm-up go by all transitions that were asked for, in their order, and not by those of one actor."""
+    env = local(Tracked, 3, n_envs=2, in_flight=2)
+    calls, ask = [], env.engine.ask
+    monkeypatch.setattr(env.engine, "ask", lambda *args: calls.append(args) or ask(*args))
+    model = small(PERDQN, env, learning_starts=0)
+    model.learn(120)
+    model.learn(30, reset_num_timesteps=False)
+    assert [args[4] for args in calls if args[1] == "collect"] == list(range(0, 150, 10))
+
+
 def columns_of(buffer: Any) -> list[dict[str, np.ndarray]]:
     """What each column holds, from the oldest step on."""
     columns = []
@@ -246,6 +257,22 @@ def test_td_errors_of_actors_are_those_of_the_learner(name):
         of_learner = model._td_errors(buffer._gather(np.arange(10), np.ones((10, 1), np.float32), None)).numpy()
         np.testing.assert_array_equal(of_actor.reshape(10, -1), of_learner)
         assert np.abs(of_actor).max() > 0
+
+
+def test_target_networks_of_actors_are_the_learners(monkeypatch):
+    """SB3 moves them while it collects; within a chunk, an actor's must not."""
+    env = local(Tracked, 1, chunk=20)
+    model = small(PERDQN, env, gradient_steps=0, target_update_interval=3)
+    for parameter in model.q_net_target.parameters():
+        parameter.data.add_(1.0)
+    before = copy.deepcopy(model.policy.state_dict())
+    chunks, next_chunk = [], env.crew.next_chunk
+    monkeypatch.setattr(env.crew, "next_chunk", lambda: chunks.append(next_chunk()) or chunks[-1])
+    model.learn(20)
+    assert not th.equal(model.q_net_target.q_net[0].weight, before["q_net_target.q_net.0.weight"])
+    model.policy.load_state_dict(before)
+    batch = model.replay_buffer._gather(np.arange(20), np.ones((20, 1), np.float32), None)
+    np.testing.assert_allclose(chunks[0].td_errors.ravel(), model._td_errors(batch).numpy().ravel(), rtol=1e-4)
 
 
 def test_new_transitions_have_the_priorities_of_actors():

@@ -78,6 +78,19 @@ def check_lockstep(actors: Any) -> None:
 
 
 @pytest.mark.slow
+def test_one_actor_in_lockstep_is_the_synchronous_algorithm(session, closing):
+    """Random numbers travel with the calls, and come back."""
+    runs = []
+    for env in (
+        make_vec_env("Pendulum-v1"),
+        closing("Pendulum-v1", n_actors=1, chunk=1, lockstep=True, initial_priorities="max"),
+    ):
+        runs.append(small(PERSAC, env))
+        runs[-1].learn(60)
+    assert_same_run(*runs)
+
+
+@pytest.mark.slow
 def test_a_run_without_lockstep(session, closing, capsys):
     env = closing(Tracked, n_actors=3, n_envs=2)
     model = small(PERDQN, env, buffer_size=2000, verbose=1)
