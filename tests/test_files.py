@@ -593,3 +593,14 @@ def test_a_generation_of_ones_choice(tmp_path):
     for i, (manifest, state) in enumerate(zip(sorted((tmp_path / "x.buffer").glob("gen-*")), states, strict=True)):
         assert Manifest.read(manifest).num_timesteps == i
         assert_same(held(load_buffer(emptied(buffer), manifest)), state)
+
+
+def test_a_smaller_buffer_does_not_draw_what_the_newest_next_observation_lies_over(tmp_path):
+    settings = dict(n_envs=2, optimize_memory_usage=True, handle_timeout_termination=False)
+    buffer = make_buffer(8, **settings)
+    fill([buffer], 20)
+    buffer.sample(2)
+    save_buffer(buffer, tmp_path / "it.buffer")
+    loaded = load_buffer(make_buffer(4, **settings), tmp_path / "it.buffer")
+    assert loaded.full and np.count_nonzero(loaded.priorities) == loaded._n_drawable == 3 * 2
+    assert (loaded.priorities[loaded.pos] == 0).all()

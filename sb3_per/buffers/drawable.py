@@ -317,9 +317,9 @@ class DrawableRing(TransitionRing):
                 raise ValueError("The sum of all masses is infinite")
         if "given_ids" in contents.arrays:
             self._restore_given_masses(contents, shift)
-        if self._apart is not None:
-            # Of a buffer of another size, what a column had beside the newest steps of all.
-            is_gone = self._ids_at(np.arange(self._capacity)) < 0
+        if contents.buffer_size != self.buffer_size and (self._apart is not None or self.optimize_memory_usage):
+            # What is not there any more, or not as a whole.
+            is_gone = ~self._can_be_drawn(self._ids_at(np.arange(self._capacity)))
             self._tree.update(np.flatnonzero(is_gone & (self._tree.masses > 0.0)), 0.0)
 
     def _restore_given_masses(self, contents: Contents, shift: int) -> None:

@@ -14,9 +14,9 @@ import torch as th
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.buffers.adding import AddingRing
 from sb3_per.buffers.columns import Columns
 from sb3_per.buffers.contents import Contents
-from sb3_per.buffers.cursors import CursorRing
 from sb3_per.buffers.frames import FramedArray
 from sb3_per.buffers.runtime import Runtime
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
@@ -25,7 +25,7 @@ from sb3_per.trees.kernels import kernel, prefetch
 RingT = TypeVar("RingT", bound="TransitionRing")
 
 
-class TransitionRing(CursorRing):
+class TransitionRing(AddingRing):
     """
     SB3's replay buffer with ids, n-step windows and batches of given transitions.
 
@@ -107,7 +107,7 @@ class TransitionRing(CursorRing):
         :param other: of the same class and settings; not to be used any more
         """
         with self._lock:
-            state = {**vars(other), "_lock": self._lock}
+            state = {"_apart": None, **vars(other), "_lock": self._lock}
             self._lock.saved = other._lock.saved
             vars(self).update(state)
 
