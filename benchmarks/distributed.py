@@ -193,7 +193,7 @@ def part_kills(n: int) -> list[Row]:
     """kill -9 of an actor every 2 s: run time against a run without, and what is in the buffer in the end."""
     seconds = []
     for kills in (False, True):
-        env = actors(env_kwargs=dict(seconds=0.01), chunk=25, max_restarts=1000)
+        env = actors(env_kwargs=dict(seconds=0.01), chunk=25, max_restarts=1000, timeout=300)
         model = warm(dqn(env, gradient_steps=0), 50 * N_ACTORS)
         pids = _Pids()
         ended = threading.Event()
@@ -387,7 +387,7 @@ PARTS: dict[str, tuple[Callable[[int], list[Row]], int, int]] = {
     "scaling": (part_scaling, 1_000, 100),
     "wall_time": (part_wall_time, 12_000, 1_200),
     "ratio": (part_ratio, 10_000, 2_000),
-    "kills": (part_kills, 24_000, 4_000),
+    "kills": (part_kills, 24_000, 8_000),
     "store": (part_store, 1_000_000, 60_000),
     "staleness": (part_staleness, 20_000, 2_000),
     "learning": (part_learning, 5, 1),
