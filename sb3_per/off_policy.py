@@ -20,6 +20,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecFrameStack, unwrap_vec_wrapper
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.acting import ActingMixin
 from sb3_per.buffers import (
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
@@ -33,7 +34,7 @@ from sb3_per.schemes import LAP
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
 
-class PrioritizedOffPolicyMixin(CheckpointMixin):
+class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
     """
     Prioritized experience replay for an off-policy algorithm of SB3 or sb3-contrib.
 
@@ -171,7 +172,7 @@ class PrioritizedOffPolicyMixin(CheckpointMixin):
                 arguments["position"] = (gradient_step + 1) / gradient_steps
             batch = buffer.sample(self.batch_size if batch_size is None else batch_size, **arguments)
             td_errors, metrics = self._gradient_step(batch, gradient_step)
-            buffer.update_priorities(batch.indices, td_errors)
+            self._n_stale_updates += len(batch.indices) - buffer.update_priorities(batch.indices, td_errors)
             means.add(batch.weights, metrics)
 
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")

@@ -19,6 +19,7 @@ pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 import matplotlib
 
 from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.distributed.engines import LocalEngine
 from sb3_per.files.buffer_files import load_buffer
 from sb3_per.zoo import ALGORITHMS, config_path, main, register
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, ROOT, make_buffer
@@ -218,6 +219,28 @@ def test_a_killed_run_is_resumed_by_the_same_command(zoo, tmp_path, capsys):
     assert loaded(algo, run).num_timesteps == 450
     assert list(Path("logs", algo).iterdir()) == [run]
     assert zoo("train", algo, *options[:3], entry=entry) != run  # without --resume, another one
+
+
+def test_actors(zoo, monkeypatch, capsys):
+    """With actors in this process: as many environments as in the file for each of them, and everything else as ever."""
+    made, engine = [], LocalEngine()
+    monkeypatch.setattr("sb3_per.distributed.make._engine", lambda *args: made.append(args) or engine)
+    entry = settings(n_envs=2, normalize=True, n_timesteps=400)
+    run = zoo("train", "per_sac", "--actors", "3", "--eval-freq", "120", "--eval-episodes", "1", entry=entry)
+    assert len(made) == 1
+    model = loaded("per_sac", run)
+    assert model.num_timesteps == 400 and model.n_envs == 6
+    with np.load(run / "evaluations.npz") as evaluations:
+        assert evaluations["timesteps"].tolist() == [120, 240, 360]
+    assert (run / "Pendulum-v1" / "vecnormalize.pkl").is_file()
+    assert len(list(run.glob("*.monitor.csv"))) == 6
+    assert "-bound: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [("--actors", "0"), ("--actors", "2", "-optimize")])
+def test_actors_that_cannot_be(options, zoo):
+    with pytest.raises(ValueError, match="--actors"):
+        zoo("train", "per_dqn", *options)
 
 
 def test_nothing_to_resume(zoo):

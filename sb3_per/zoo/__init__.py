@@ -4,8 +4,9 @@ RL Zoo with the prioritized algorithms: registers them, and hands over to the Zo
     python -m sb3_per.zoo train --algo per_sac --env Pendulum-v1
     python -m sb3_per.zoo enjoy --algo per_sac --env Pendulum-v1 -f logs/
 
-Every option is the Zoo's, but for ``train --resume``: it goes on with a run that was killed, see :mod:`sb3_per.zoo.runs`. It
-knows nothing of training; the extra ``zoo`` of this package installs what it needs.
+Every option is the Zoo's, but for two of ``train``, see :mod:`sb3_per.zoo.runs`: ``--resume`` goes on with a run that was
+killed, ``--actors N`` has N actors collect. It knows nothing of training; the extra ``zoo`` of this package installs what it
+needs.
 """
 
 import argparse
@@ -99,9 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = arguments[1:]
 
     register()
-    resume = script == "train" and "--resume" in options
+    ours = argparse.Namespace()
     if script == "train":
-        options = _with_config([option for option in options if option != "--resume"])
+        ours, options = _own_options().parse_known_args(options)
+        options = _with_config(options)
     command_line, sys.argv = sys.argv, [f"{parser.prog} {script}", *options]
     from rl_zoo3.utils import ALGOS
 
@@ -112,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if function is None:
             runpy.run_module(module, run_name="__main__")
         elif script == "train":
-            _train(resume)
+            _train(**vars(ours))
         else:
             getattr(importlib.import_module(module), function)()
     finally:
@@ -120,11 +122,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ALGOS.update(ALGORITHMS)
 
 
-def _train(resume: bool) -> None:
+def _own_options() -> argparse.ArgumentParser:
+    """Options of ``train`` that the Zoo does not have."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--actors", type=int)
+    return parser
+
+
+def _train(resume: bool, actors: int | None) -> None:
     """
     The Zoo's script, with our manager in place of its own.
 
     :param resume: go on with the newest run
+    :param actors: how many collect; ``None``: environments are stepped, as in the Zoo
     """
     from rl_zoo3 import train
 
@@ -132,7 +143,7 @@ def _train(resume: bool) -> None:
 
     names = vars(train)
     managers = {"ExperimentManager": names["ExperimentManager"]}
-    names["ExperimentManager"] = functools.partial(RunManager, resume=resume)
+    names["ExperimentManager"] = functools.partial(RunManager, resume=resume, actors=actors)
     try:
         train.train()
     except RunHasEndedError as ended:

@@ -4,11 +4,13 @@ Runs of RL Zoo whose buffers are saved as directories, and that go on after a ki
 
 import functools
 import os
+import unittest.mock
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from rl_zoo3 import exp_manager
 from rl_zoo3.exp_manager import ExperimentManager
 from rl_zoo3.utils import get_latest_run_id
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
@@ -30,11 +32,16 @@ class RunManager(ExperimentManager):
     :param args: the Zoo's
     :param resume: go on with the newest run of this environment from its newest whole checkpoint, in its folder; without one,
         begin
+    :param actors: how many collect, each with ``n_envs`` environments of the hyperparameter file; ``None``: the Zoo's way
     :param kwargs: the Zoo's
+    :raises ValueError: for actors below 1, with an algorithm that is not ours, and where hyperparameters are tuned
     """
 
-    def __init__(self, *args: Any, resume: bool = False, **kwargs: Any):
+    def __init__(self, *args: Any, resume: bool = False, actors: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self.actors = actors
+        if actors is not None and (actors < 1 or not self._is_ours() or self.optimize_hyperparameters):
+            raise ValueError(f"--actors must be at least 1, for a prioritized algorithm and without -optimize, not {actors}")
         # Steps of the checkpoint that the run goes on from.
         self.resumed_from: int | None = None
         run_id = get_latest_run_id(self.log_path, self.env_name)
@@ -78,6 +85,32 @@ class RunManager(ExperimentManager):
         # Episodes of the run so far stay in its files.
         if self.resumed_from is not None:
             self.monitor_kwargs = {**self.monitor_kwargs, "override_existing": False}
+
+    def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
+        processed = super()._preprocess_hyperparams(hyperparams)
+        # What counts environments, such as the frequency of evaluations, comes later.
+        self.n_envs *= self.actors or 1
+        return processed
+
+    def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
+        """
+        As the Zoo's; those to train with are actors, if there are any.
+
+        :param n_envs: how many
+        :param eval_env: whether they are to evaluate with
+        :param no_log: whether episodes are not to be logged
+        :return: the environments, in the Zoo's wrappers
+        """
+        if self.actors is None or eval_env:
+            return super().create_envs(n_envs, eval_env, no_log)
+        from sb3_per.distributed import make_actors
+
+        def make(env_id: Any, n_envs: int, **kwargs: Any) -> VecEnv:
+            assert self.actors is not None
+            return make_actors(env_id, n_envs=n_envs // self.actors, n_actors=self.actors, **kwargs)
+
+        with unittest.mock.patch.object(exp_manager, "make_vec_env", make):
+            return super().create_envs(n_envs, eval_env, no_log)
 
     def _is_ours(self) -> bool:
         from rl_zoo3.utils import ALGOS

@@ -1,0 +1,441 @@
+"""
+What actors cost, and what they bring: the table of docs/benchmarks/distributed.md.
+
+    python benchmarks/distributed.py                              # on an otherwise idle machine
+    python benchmarks/distributed.py --only scaling wall_time     # some of it, the rest stays
+    python benchmarks/distributed.py --quick --out runs/try       # to try it
+    python benchmarks/distributed.py --only learning              # hours: 5 seeds, with actors and without
+
+Slow environments are simulated by sleeping, so that many fit two cores. Each part writes what it has measured into
+``distributed.json``; the table is made of what is there.
+"""
+
+import argparse
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from speed import machine
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import SubprocVecEnv
+
+from sb3_per import PERDQN, PERSAC
+from sb3_per.distributed import make_actors
+from sb3_per.distributed.engines import LocalEngine
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks"
+N_ACTORS = 8
+RAY = dict(num_cpus=2, object_store_memory=200_000_000, log_to_driver=False)
+
+
+class SleepingEnv(gym.Env):
+    """Takes its time, in seconds; 3 observations, like Pendulum's, or 2 actions."""
+
+    def __init__(self, seconds: float = 0.0, exponential: bool = False, discrete: bool = True):
+        self.observation_space: Any = spaces.Box(-1, 1, (3,), np.float32)
+        self.action_space: Any = spaces.Discrete(2) if discrete else spaces.Box(-1, 1, (1,), np.float32)
+        self.seconds, self.exponential = seconds, exponential
+        self.render_mode = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """See Gymnasium."""
+        super().reset(seed=seed)
+        self.t = 0
+        self.pid = os.getpid()
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        """See Gymnasium."""
+        self.t += 1
+        if self.seconds > 0.0:
+            time.sleep(self.np_random.exponential(self.seconds) if self.exponential else self.seconds)
+        return np.full(3, self.t / 1000, np.float32), 1.0, False, self.t >= 1000, {}
+
+
+def actors(n: int = N_ACTORS, **kwargs: Any) -> Any:
+    """Actors on this machine, with a Ray of their own."""
+    return make_actors(SleepingEnv, n_actors=n, ray_options=RAY, **kwargs)
+
+
+def dqn(env: Any, **kwargs: Any) -> Any:
+    """With SB3's defaults, but for what is given; on one update a tick."""
+    return PERDQN("MlpPolicy", env, **{"train_freq": 1, "buffer_size": 100_000, "learning_starts": 0, **kwargs})
+
+
+def sac(env: Any, **kwargs: Any) -> Any:
+    """With SB3's defaults, but for what is given."""
+    return PERSAC("MlpPolicy", env, **{"buffer_size": 100_000, "learning_starts": 0, **kwargs})
+
+
+def timed(learn: Callable[[], Any]) -> float:
+    """:return: seconds"""
+    start = time.perf_counter()
+    learn()
+    return time.perf_counter() - start
+
+
+def warm(model: Any, n: int) -> Any:
+    """Compile and import what is needed, and have all actors ready."""
+    model.learn(n)
+    return model
+
+
+# ---- the parts: each gives rows of (what, figure, target, whether a larger figure is better)
+
+Row = tuple[str, float | str, float | None, bool]
+
+
+def part_overhead(n: int) -> list[Row]:
+    """The share of its time that a learner with one update per transition spends beside learning; waiting does not count."""
+    rows: list[Row] = []
+    for name, make, discrete, target in (("DQN", dqn, True, 0.10), ("SAC", sac, False, 0.03)):
+        env = actors(2, n_envs=N_ACTORS // 2, env_kwargs=dict(discrete=discrete))
+        model = warm(make(env, gradient_steps=-1), 300)
+        inner = [0.0]
+        for owner, method in (
+            (model.replay_buffer, "sample"),
+            (model.replay_buffer, "update_priorities"),
+            (model, "_gradient_step"),
+        ):
+            _count_seconds(owner, method, inner)
+        n_steps = n if name == "DQN" else n // 4
+        seconds = timed(lambda model=model, n_steps=n_steps: model.learn(n_steps, reset_num_timesteps=False))
+        busy = seconds - env.crew.seconds_waited
+        rows.append(
+            (f"learner's time outside of sample, update and gradient step, {name}", 1 - inner[0] / busy, target, False)
+        )
+        env.close()
+    return rows
+
+
+def _count_seconds(owner: Any, method: str, total: list[float]) -> None:
+    original = getattr(owner, method)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        result = original(*args, **kwargs)
+        total[0] += time.perf_counter() - start
+        return result
+
+    setattr(owner, method, counted)
+
+
+def part_admission(n: int) -> list[Row]:
+    """Time of the learner for a transition, without updates and without waiting, against a step of SubprocVecEnv, by env."""
+    env = actors(2, n_envs=N_ACTORS // 2)
+    model = warm(dqn(env, gradient_steps=0), 2_000)
+    seconds = timed(lambda: model.learn(n, reset_num_timesteps=False)) - env.crew.seconds_waited
+    env.close()
+    theirs = make_vec_env(SleepingEnv, N_ACTORS, vec_env_cls=SubprocVecEnv)
+    theirs.reset()
+    moves = np.zeros(N_ACTORS, np.int64)
+    of_step = timed(lambda: [theirs.step(moves) for _ in range(n // N_ACTORS)])
+    theirs.close()
+    return [("admitting a transition / a step of SubprocVecEnv(8), by transition", seconds / of_step, 0.25, False)]
+
+
+def part_scaling(n: int) -> list[Row]:
+    """Transitions a second of 8 actors on an environment of 10 ms, without updates, against one."""
+    rates = []
+    for n_actors in (1, N_ACTORS):
+        env = actors(n_actors, env_kwargs=dict(seconds=0.01), chunk=25)
+        model = warm(dqn(env, gradient_steps=0), 50 * n_actors)
+        total = n * n_actors
+        rates.append(total / timed(lambda model=model, total=total: model.learn(total, reset_num_timesteps=False)))
+        env.close()
+    return [("8 actors / 8 times one, environment of 10 ms, no updates", rates[1] / (N_ACTORS * rates[0]), 0.9, True)]
+
+
+def part_wall_time(n: int) -> list[Row]:
+    """Against SubprocVecEnv(8), where a step of all environments takes as long as the updates for it."""
+    probe = warm(sac(make_vec_env(SleepingEnv, 8, env_kwargs=dict(discrete=False))), 800)
+    t_update = timed(lambda: probe.train(50, 256)) / 50
+    rows: list[Row] = []
+    for exponential, target in ((False, 0.6), (True, 0.45)):
+        kwargs = dict(env_kwargs=dict(seconds=t_update, exponential=exponential, discrete=False))
+        seconds = []
+        for make in (lambda kwargs=kwargs: actors(**kwargs), lambda kwargs=kwargs: _subprocesses(kwargs)):
+            env = make()
+            model = warm(sac(env), 800)
+            seconds.append(timed(lambda model=model: model.learn(n, reset_num_timesteps=False)))
+            env.close()
+        what = "exponential step times" if exponential else "equal step times"
+        rows.append((f"wall time / SubprocVecEnv(8), t_env / N = g t_update, {what}", seconds[0] / seconds[1], target, False))
+    return rows
+
+
+def _subprocesses(kwargs: dict[str, Any]) -> Any:
+    return make_vec_env(SleepingEnv, N_ACTORS, vec_env_cls=SubprocVecEnv, **kwargs)
+
+
+def part_ratio(n: int) -> list[Row]:
+    """Samples per insert, against what was asked for."""
+    env = actors(env_kwargs=dict(seconds=0.001))
+    model = dqn(env, train_freq=2, gradient_steps=3, learning_starts=500)
+    model.learn(n)
+    asked = 3 * model.batch_size / (2 * N_ACTORS)
+    measured = model._n_updates * model.batch_size / (model.num_timesteps - 500)
+    env.close()
+    return [("samples per insert / asked for - 1", abs(measured / asked - 1), 0.01, False)]
+
+
+def part_kills(n: int) -> list[Row]:
+    """kill -9 of an actor every 2 s: run time against a run without, and what is in the buffer in the end."""
+    seconds = []
+    for kills in (False, True):
+        env = actors(env_kwargs=dict(seconds=0.01), chunk=25, max_restarts=1000, timeout=300)
+        model = warm(dqn(env, gradient_steps=0), 50 * N_ACTORS)
+        pids = _Pids()
+        ended = threading.Event()
+        killer = threading.Thread(target=_kill_again_and_again, args=(pids, ended), daemon=True)
+        if kills:
+            killer.start()
+        seconds.append(timed(lambda model=model, pids=pids: model.learn(n, callback=pids, reset_num_timesteps=False)))
+        ended.set()
+        buffer = model.replay_buffer
+        restarts, lost = env.crew.restarts, env.crew.lost_transitions
+        ids = buffer.transition_ids[buffer.transition_ids >= 0]
+        is_same_end = buffer.column_steps.sum() == model.num_timesteps and len(set(ids.tolist())) == len(ids)
+        assert is_same_end, "The run has another end than it was asked for"
+        env.close()
+    return [
+        (
+            f"kill -9 every 2 s ({restarts} restarts, {lost} transitions lost): time / without",
+            seconds[1] / seconds[0],
+            1.3,
+            False,
+        )
+    ]
+
+
+class _Pids(BaseCallback):
+    """Asks Ray, which knows the processes, from time to time."""
+
+    def _on_step(self) -> bool:
+        return True
+
+    @staticmethod
+    def one() -> int | None:
+        """:return: process of an actor, any"""
+        found = []
+        for folder in Path("/proc").iterdir():
+            try:
+                command = (folder / "cmdline").read_bytes()
+                is_actor = folder.name.isdigit() and b"ray::ActorWorker.collect" in command
+                if is_actor and os.getuid() == folder.stat().st_uid and _is_ours(int(folder.name)):
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+        return found[np.random.randint(len(found))] if found else None
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether it descends from this process."""
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return False
+
+
+def _kill_again_and_again(pids: _Pids, ended: threading.Event) -> None:
+    while not ended.wait(2.0):
+        pid = pids.one()
+        if pid is not None:
+            os.kill(pid, 9)
+
+
+def part_store(n: int) -> list[Row]:
+    """What the object store holds after many transitions, in MiB beyond what it held after the first."""
+    env = actors(2, chunk=500, n_envs=4, initial_priorities="max")
+    model = warm(dqn(env, gradient_steps=0, learning_starts=10**9), 20_000)
+    before = _store_used()
+    model.learn(n, reset_num_timesteps=False)
+    grown = (_store_used() - before) / 2**20
+    env.close()
+    return [(f"object store after {n:,} transitions, MiB more", grown, 16.0, False)]
+
+
+def _store_used() -> float:
+    from ray._private.internal_api import memory_summary
+
+    line = next(line for line in memory_summary(stats_only=True).splitlines() if "Plasma memory usage" in line)
+    return float(line.split("usage ")[1].split(" MiB")[0]) * 2**20
+
+
+class SimulatedEngine(LocalEngine):
+    """
+    The local engine with a clock: a chunk takes a random time, the sum of exponential step times, an update a fixed one.
+
+    :param t_update: seconds per update, if a step of the environment takes one on average
+    """
+
+    def __init__(self, t_update: float):
+        super().__init__()
+        self.t_update = t_update
+        self.clock, self.n_updates = 0.0, 0
+        self._free: dict[int, float] = {}
+        self._ends: dict[Any, float] = {}
+        self._rng = np.random.default_rng(0)
+
+    def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        """See LocalEngine; now it is known when the answer will come."""
+        handle = super().ask(actor, method, *args, **kwargs)
+        n_steps = args[1] if method == "collect" else 0
+        begin = max(self._free.get(actor, 0.0), self.clock + (self.n_updates * self.t_update))
+        self._free[actor] = self._ends[handle] = begin + (self._rng.gamma(n_steps) if n_steps else 0.0)
+        return handle
+
+    def wait(self, handles: Sequence[Any], timeout: float) -> Any:
+        """The one that is there first."""
+        handle = min(handles, key=self._ends.__getitem__)
+        self.clock = max(self.clock + self.n_updates * self.t_update, self._ends.pop(handle))
+        self.n_updates = 0
+        self.answer(handle)
+        return handle
+
+
+def part_staleness(n: int) -> list[Row]:
+    """Simulated: lag in updates, and samples per insert, for 8 to 256 actors, with one update per tick of all environments."""
+    from sb3_per.distributed import make
+
+    rows: list[Row] = []
+    for n_actors in (8, 32, 128, 256):
+        for per, gradient_steps in (("tick", 1), ("transition", -1)):
+            t_update = 1.0 / n_actors if gradient_steps < 0 else 1.0  # balanced
+            engine = SimulatedEngine(t_update)
+            make.LocalEngine = lambda engine=engine: engine  # type: ignore[assignment,misc]
+            env = make_actors(SleepingEnv, n_actors=n_actors, engine="local", in_flight=2)
+            object.__setattr__(env.crew.settings, "lockstep", False)
+            model = dqn(env, gradient_steps=gradient_steps, learning_starts=0, policy_kwargs=dict(net_arch=[4]))
+
+            def train(gradient_steps: int, batch_size: int, model: Any = model, engine: Any = engine) -> None:
+                model._n_updates += gradient_steps
+                engine.n_updates += gradient_steps
+
+            model.train = train
+            lags: list[int] = []
+            from sb3_per.distributed.metrics import Metrics
+
+            original = Metrics.lag
+            Metrics.lag = lambda self, n, lags=lags: lags.append(n)  # type: ignore[method-assign]
+            total = max(n, n_actors * 300)
+            model.learn(total)
+            Metrics.lag = original  # type: ignore[method-assign]
+            half = lags[len(lags) // 3 :]
+            metrics = env.learning_loop.metrics
+            spi = metrics.n_sampled / metrics.n_inserted / model.batch_size
+            figure = f"{np.mean(half):,.0f} ({max(half):,}); {spi:.4f} updates per transition"
+            rows.append(
+                (f"simulated, {n_actors} actors, one update per {per}: mean lag in updates (max)", figure, None, False)
+            )
+            make.LocalEngine = LocalEngine  # type: ignore[misc]
+    return rows
+
+
+def part_learning(n: int) -> list[Row]:
+    """Returns with actors against synchronous training, interquartile means over seeds."""
+    rows: list[Row] = []
+    tasks = (
+        ("CartPole-v1", PERDQN, dict(learning_rate=2.3e-3, learning_starts=1000, train_freq=1, gradient_steps=8,
+         target_update_interval=80, exploration_fraction=0.16, exploration_final_eps=0.04,
+         policy_kwargs=dict(net_arch=[256, 256])), 50_000),
+        ("Pendulum-v1", PERSAC, dict(learning_rate=1e-3, learning_starts=500, gradient_steps=-1), 20_000),
+    )  # fmt: skip
+    for env_id, cls, kwargs, total in tasks:
+        scores: dict[str, list[float]] = {"actors": [], "synchronous": []}
+        for seed in range(n):
+            for name, returns in scores.items():
+                if name == "actors":
+                    env = make_actors(env_id, n_actors=N_ACTORS, ray_options=RAY)
+                else:
+                    env = make_vec_env(env_id, N_ACTORS)
+                model: Any = cls("MlpPolicy", env, seed=seed, **kwargs)
+                model.learn(total)
+                env.close()
+                returns.append(evaluate_policy(model, make_vec_env(env_id, 1, seed=10_000), 20)[0])
+                print(env_id, seed, name, returns[-1], flush=True)
+        with_actors, without = (_interquartile_mean(scores[name]) for name in scores)
+        # Returns of Pendulum are negative: of the distance from a random policy, which gets about -1,200.
+        floor = -1200.0 if env_id == "Pendulum-v1" else 0.0
+        rows.append(
+            (f"learning, {env_id}, {n} seeds, IQM / synchronous", (with_actors - floor) / (without - floor), 0.95, True)
+        )
+    return rows
+
+
+def _interquartile_mean(values: Sequence[float]) -> float:
+    ordered = np.sort(values)
+    cut = len(ordered) // 4
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+# Function, and how much is measured: on the command line, and to try it.
+PARTS: dict[str, tuple[Callable[[int], list[Row]], int, int]] = {
+    "overhead": (part_overhead, 8_000, 400),
+    "admission": (part_admission, 60_000, 4_000),
+    "scaling": (part_scaling, 1_000, 100),
+    "wall_time": (part_wall_time, 12_000, 1_200),
+    "ratio": (part_ratio, 10_000, 2_000),
+    "kills": (part_kills, 24_000, 8_000),
+    "store": (part_store, 1_000_000, 60_000),
+    "staleness": (part_staleness, 20_000, 2_000),
+    "learning": (part_learning, 5, 1),
+}
+
+
+def report(results: dict[str, Any]) -> str:
+    """The table of all parts that were measured."""
+    lines = [
+        f"{machine()}, one thread each. Environments sleep. `python benchmarks/distributed.py`",
+        "",
+        "| what | figure | target | |",
+        "|---|---|---|---|",
+    ]
+    for part in PARTS:
+        for what, figure, target, larger in results.get(part, {}).get("rows", []):
+            if target is None:
+                lines.append(f"| {what} | {figure} | | |")
+                continue
+            is_met = figure >= target if larger else figure <= target
+            sign = ">=" if larger else "<="
+            lines.append(f"| {what} | {figure:.3g} | {sign} {target} | {'met' if is_met else '**missed**'} |")
+    seconds = ", ".join(f"{part} {result['seconds']:.0f} s" for part, result in results.items())
+    return "\n".join([*lines, "", f"Run time of the parts: {seconds}.", ""])
+
+
+def main() -> None:
+    """Measure, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="parts; without, all but learning")
+    parser.add_argument("--quick", action="store_true", help="much less of everything")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of distributed.json and distributed.md")
+    args = parser.parse_args()
+    th.set_num_threads(1)
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / "distributed.json"
+    results = json.loads(path.read_text()) if path.exists() else {}
+    for part in args.only or [part for part in PARTS if part != "learning"]:
+        function, n, n_quick = PARTS[part]
+        start = time.perf_counter()
+        rows = function(n_quick if args.quick else n)
+        results[part] = {"rows": rows, "seconds": time.perf_counter() - start}
+        path.write_text(json.dumps(results, indent=1))
+        for row in rows:
+            print(part, *row[:3], sep=" | ", flush=True)
+    (args.out / "distributed.md").write_text(report(results))
+    print(report(results))
+
+
+if __name__ == "__main__":
+    main()

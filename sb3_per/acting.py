@@ -1,0 +1,66 @@
+"""
+The seam for environments that act by themselves: where an algorithm has some, they collect in its place. It knows that such
+environments have a ``learning_loop``, and not what that does; nothing here is of :mod:`sb3_per.distributed`.
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import RolloutReturn
+from stable_baselines3.common.vec_env import VecEnv
+
+
+class ActingMixin(OffPolicyAlgorithm):
+    """Learns from what environments collect by themselves, if they do; otherwise nothing changes."""
+
+    # Updates of priorities that came too late, over all calls of `train`.
+    _n_stale_updates = 0
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        loop = _learning_loop_of(self.env)
+        if loop is not None:
+            loop.require_supported(self)
+
+    def learn(self, *args: Any, **kwargs: Any) -> Any:
+        """
+        See SB3. Environments that act by themselves do so while it learns, see :func:`sb3_per.distributed.make_actors`.
+
+        :param args: SB3's
+        :param kwargs: SB3's
+        :return: the algorithm
+        """
+        loop = _learning_loop_of(self.env)
+        with nullcontext() if loop is None else loop.acting_for(self):
+            return super().learn(*args, **kwargs)
+
+    def collect_rollouts(self, env: VecEnv, *args: Any, **kwargs: Any) -> RolloutReturn:
+        """
+        See SB3.
+
+        :param env: the environments
+        :param args: SB3's
+        :param kwargs: SB3's
+        :return: SB3's
+        """
+        loop = _learning_loop_of(env)
+        if loop is None or loop.model is not self:
+            return super().collect_rollouts(env, *args, **kwargs)
+        rollout: RolloutReturn = loop.collect(*args, **kwargs)
+        return rollout
+
+    def dump_logs(self) -> None:
+        """Write a line of the log, see SB3."""
+        loop = _learning_loop_of(self.env)
+        if loop is not None and loop.model is self:
+            loop.record_metrics()
+        super().dump_logs()
+
+
+def _learning_loop_of(env: Any) -> Any:
+    """
+    :param env: of an algorithm, or none
+    :return: what collects in its place, if something does
+    """
+    return getattr(getattr(env, "unwrapped", None), "learning_loop", None)

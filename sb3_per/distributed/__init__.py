@@ -1,0 +1,11 @@
+"""
+Actors on many cores and machines: ``make_actors`` in the place of ``make_vec_env`` (Ape-X, Horgan et al. 2018,
+arXiv 1803.00933). Ray is the engine, and is imported when it is used; the engine ``"local"`` does without.
+"""
+
+from sb3_per.distributed.crew import NoActorAliveError
+from sb3_per.distributed.make import make_actors
+from sb3_per.distributed.vec_env import ActorVecEnv
+from sb3_per.distributed.worker import exploration_ladder
+
+__all__ = ["ActorVecEnv", "NoActorAliveError", "exploration_ladder", "make_actors"]

@@ -1,0 +1,76 @@
+"""What is logged of a run with actors."""
+
+import time
+from typing import Any
+
+from sb3_per.distributed.crew import Crew
+
+# A learner that waits for more than this share of its time would be faster with more actors.
+_WAITS = 0.1
+
+
+class Metrics:
+    """
+    Counts, from one line of the log to the next.
+
+    :param crew: of the run
+    :param n_stale: updates of priorities that came too late, so far
+    """
+
+    def __init__(self, crew: Crew, n_stale: int):
+        self._crew = crew
+        self._began = self._since = time.monotonic()
+        self._waited_before = crew.seconds_waited
+        self._lags: list[int] = []
+        self._n_admitted = 0
+        self._stale_before = n_stale
+        #: transitions admitted since learning began, and those drawn
+        self.n_inserted, self.n_sampled = 0, 0
+
+    def admitted(self, n: int) -> None:
+        """
+        :param n: transitions
+        """
+        self._n_admitted += n
+
+    def lag(self, n_updates: int) -> None:
+        """
+        :param n_updates: between the weights that a chunk was collected with and its admission
+        """
+        self._lags.append(n_updates)
+
+    @property
+    def bound(self) -> str:
+        """What the speed of the run so far depends on."""
+        share = self._crew.seconds_waited / max(time.monotonic() - self._began, 1e-9)
+        return "environment-bound" if share > _WAITS else "learner-bound"
+
+    @property
+    def line(self) -> str:
+        """The same, in words."""
+        share = self._crew.seconds_waited / max(time.monotonic() - self._began, 1e-9)
+        if self.bound == "environment-bound":
+            return f"environment-bound: the learner waited for actors for {share:.0%} of the time, and more actors help"
+        return f"learner-bound: more actors will not help (the learner waited for {share:.0%} of the time)"
+
+    def record(self, logger: Any, n_stale: int) -> None:
+        """
+        :param logger: of the algorithm
+        :param n_stale: updates of priorities that came too late, so far
+        """
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        waited = self._crew.seconds_waited - self._waited_before
+        logger.record("actors/alive", len(self._crew.alive))
+        logger.record("actors/restarts", self._crew.restarts)
+        logger.record("actors/lost_transitions", self._crew.lost_transitions)
+        if self._lags:
+            logger.record("actors/lag_mean", sum(self._lags) / len(self._lags))
+            logger.record("actors/lag_max", max(self._lags))
+        logger.record("actors/fps", int(self._n_admitted / seconds))
+        logger.record("actors/bound", self.bound, exclude="tensorboard")
+        logger.record("time/learner_idle", min(waited / seconds, 1.0))
+        if self.n_inserted > 0:
+            logger.record("replay/samples_per_insert", self.n_sampled / self.n_inserted)
+        logger.record("replay/stale_updates", n_stale - self._stale_before)
+        self._since, self._waited_before = time.monotonic(), self._crew.seconds_waited
+        self._lags, self._n_admitted = [], 0

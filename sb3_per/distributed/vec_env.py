@@ -1,0 +1,169 @@
+"""
+The environments of all actors as one ``VecEnv``: whoever steps it does so synchronously, as with ``SubprocVecEnv``; the
+algorithms of this package have it act by itself.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
+
+from sb3_per.distributed.crew import Crew, CrewSettings
+from sb3_per.distributed.engines import ActorDiedError, Engine
+from sb3_per.distributed.loop import LearningLoop, LoopSettings
+from sb3_per.distributed.messages import EnvRecipe, Failure
+
+
+class ActorVecEnv(VecEnv):
+    """
+    Environments of actors, ``n_envs`` of each, those of the first actor first. See
+    :func:`~sb3_per.distributed.make.make_actors`, which makes it.
+
+    :param engine: that actors run on
+    :param n_actors: how many
+    :param recipe: of their environments
+    :param crew: how actors are led
+    :param loop: what they do
+    """
+
+    def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, crew: CrewSettings, loop: LoopSettings):
+        self.engine = engine
+        self.n_actors, self.envs_per_actor = n_actors, recipe.n_envs
+        self.recipe, self.packed_recipe = recipe, recipe.packed()
+        self.closed = False
+        self.crew = Crew(engine, n_actors, recipe.n_envs, crew)
+        #: what the algorithms of this package run in the place of synchronous steps
+        self.learning_loop = LearningLoop(self, loop)
+        self._step_handles: list[Any] = []
+        try:
+            observation_space, action_space = self._start()
+            super().__init__(n_actors * recipe.n_envs, observation_space, action_space)
+            self.seed(recipe.arguments.get("seed"))
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> tuple[gym.Space, gym.Space]:
+        for actor in range(self.n_actors):
+            self.engine.start(actor)
+        handles = [self.engine.ask(actor, "build", self.packed_recipe, actor, 0) for actor in range(self.n_actors)]
+        waiting = list(handles)
+        while waiting:
+            waiting.remove(self.crew.wait(waiting))
+        return self._answers(handles)[0]  # type: ignore[no-any-return]
+
+    # ---- synchronous steps
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """See SB3."""
+        self._take_over()
+        per_actor = np.split(np.asarray(actions), self.n_actors)
+        self._step_handles = [self.engine.ask(actor, "step", part) for actor, part in enumerate(per_actor)]
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """See SB3."""
+        handles, self._step_handles = self._step_handles, []
+        obs, rewards, dones, infos, reset_infos = zip(*self._answers(handles), strict=True)
+        self.reset_infos = [info for part in reset_infos for info in part]
+        all_infos = [info for part in infos for info in part]
+        return _joined(obs), np.concatenate(rewards), np.concatenate(dones), all_infos
+
+    def reset(self) -> VecEnvObs:
+        """See SB3."""
+        self._take_over()
+        handles = [
+            self.engine.ask(actor, "reset", self._seeds[columns], self._options[columns])
+            for actor, columns in enumerate(map(self.columns_of, range(self.n_actors)))
+        ]
+        obs, reset_infos = zip(*self._answers(handles), strict=True)
+        self.reset_infos = [info for part in reset_infos for info in part]
+        self._reset_seeds()
+        self._reset_options()
+        all_obs: VecEnvObs = _joined(obs)
+        return all_obs
+
+    def columns_of(self, actor: int) -> slice:
+        """
+        :param actor: its number
+        :return: which of all environments are its
+        """
+        return slice(actor * self.envs_per_actor, (actor + 1) * self.envs_per_actor)
+
+    def _take_over(self) -> None:
+        """From now on, the environments are not where a run has left them."""
+        self.require_open()
+        self.learning_loop.continued_model = None
+
+    def require_open(self) -> None:
+        """
+        :raises ValueError: if it was closed, by hand or because a run ended with an error
+        """
+        if self.closed:
+            raise ValueError("The actors were stopped, by close() or an error: make_actors() makes new ones")
+
+    def _answers(self, handles: Sequence[Any]) -> list[Any]:
+        answers = []
+        for handle in handles:
+            try:
+                answers.append(self.engine.answer(handle))
+            except ActorDiedError as error:
+                raise RuntimeError(f"An actor died, and steps that are synchronous cannot go on: {error}") from error
+        for answer in answers:
+            if isinstance(answer, Failure):
+                answer.reraise()
+        return answers
+
+    # ---- the rest of VecEnv
+
+    def close(self) -> None:
+        """End all actors and, if it was started for them, Ray."""
+        if not self.closed:
+            self.closed = True
+            self.engine.close()
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """See SB3."""
+        handles = [self.engine.ask(actor, "ask", "get_images") for actor in range(self.n_actors)]
+        return [image for part in self._answers(handles) for image in part]
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """See SB3."""
+        return self._ask_some("get_attr", indices, attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """See SB3."""
+        self._ask_some("set_attr", indices, attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """See SB3."""
+        return self._ask_some("env_method", indices, method_name, *method_args, **method_kwargs)
+
+    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
+        """See SB3."""
+        return self._ask_some("env_is_wrapped", indices, wrapper_class)
+
+    def _ask_some(self, method: str, indices: VecEnvIndices, *args: Any, **kwargs: Any) -> list[Any]:
+        """The answers are in the order of the indices, each of which is asked once for every time it is named."""
+        self.require_open()
+        handles = []
+        for index in self._get_indices(indices):
+            actor, env = divmod(range(self.num_envs)[index] if hasattr(self, "num_envs") else index, self.envs_per_actor)
+            handles.append(self.engine.ask(actor, "ask", method, *args, indices=[env], **kwargs))
+        return [answer for part in self._answers(handles) for answer in part or [None]]
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """
+    :param parts: observations of each actor, shape (n_envs, ...), dictionaries or tuples of them
+    :return: the same of all, arrays of their own
+    """
+    first = parts[0]
+    if isinstance(first, dict):
+        return {key: np.concatenate([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(np.concatenate([part[i] for part in parts]) for i in range(len(first)))
+    return np.concatenate(parts)
