@@ -172,7 +172,9 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
                 arguments["position"] = (gradient_step + 1) / gradient_steps
             batch = buffer.sample(self.batch_size if batch_size is None else batch_size, **arguments)
             td_errors, metrics = self._gradient_step(batch, gradient_step)
-            self._n_stale_updates += len(batch.indices) - buffer.update_priorities(batch.indices, td_errors)
+            n_written = buffer.update_priorities(batch.indices, td_errors)
+            if n_written is not None:  # a user's own may not say
+                self._n_stale_updates += len(batch.indices) - n_written
             means.add(batch.weights, metrics)
 
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
