@@ -7,7 +7,8 @@ from stable_baselines3 import DQN
 from torch.nn import functional as F
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, extends_signature, minimise
+from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise
+from sb3_per.signatures import extends_signature
 
 
 class DeepQMixin(PrioritizedOffPolicyMixin):

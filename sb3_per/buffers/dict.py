@@ -1,12 +1,34 @@
 """Prioritized replay of Dict observations."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
+from sb3_per.signatures import extends_signature
+
+if TYPE_CHECKING:
+    import torch as th
+    from gymnasium import spaces
+    from typing_extensions import Unpack
+
+    from sb3_per.buffers.settings import PrioritizedKwargs
+
+    def _init(
+        self: Any,
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Space,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        **kwargs: Unpack[PrioritizedKwargs],
+    ) -> None: ...
+else:
+    _init = DictReplayBuffer.__init__
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
@@ -18,6 +40,7 @@ class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  #
     :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations
     """
 
+    @extends_signature(_init, PrioritizedReplayBuffer.__init__)
     def __init__(self, *args: Any, optimize_memory_usage: bool = False, **kwargs: Any):
         if optimize_memory_usage:
             raise NotImplementedError("optimize_memory_usage=True is not supported for Dict observation spaces")

@@ -4,10 +4,11 @@ Prioritized replay: who is drawn from the ring, with which weight, and what an u
 It knows neither formulas of priorities (``schemes``) nor algorithms.
 """
 
+import functools
 import inspect
 import warnings
 from collections.abc import Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import torch as th
@@ -22,12 +23,19 @@ from sb3_per.buffers.drawing import DrawingRing
 from sb3_per.buffers.frames import frames_by_key
 from sb3_per.buffers.ring import TransitionRing, is_count
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.buffers.settings import (
+    ACTOR_BATCHES,
+    WEIGHT_NORMALIZATIONS,
+    PrioritizedKwargs,
+    already_told,
+    require_known,
+    require_numbers,
+    warn_of_ignored,
+)
 from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
+from sb3_per.signatures import extends_signature, names_of
 from sb3_per.trees.kernels import kernel
 from sb3_per.trees.sum_tree import as_batch, spread
-
-WEIGHT_NORMALIZATIONS = ("max", "mean", "none")
-ACTOR_BATCHES = ("prioritized", "weighted", "uniform")
 
 # Version of the pickled state. One that is not known is refused.
 _STATE_VERSION = 1
@@ -37,6 +45,25 @@ _MANY_DRAWS = 10
 
 # Settings that belong to the scheme, and make another one of it if they change.
 SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
+    from typing_extensions import Unpack
+
+    # What a type checker and an editor see of the constructor, which itself hands SB3's arguments on, whatever they are.
+    def _init(
+        self: Any,
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        **kwargs: Unpack[PrioritizedKwargs],
+    ) -> None: ...
+else:
+    _init = ReplayBuffer.__init__
 
 
 class PrioritizedReplayBuffer(DrawingRing):
@@ -89,6 +116,7 @@ class PrioritizedReplayBuffer(DrawingRing):
     :raises ValueError: for a setting outside of its range, before any memory is allocated
     """
 
+    @extends_signature(_init)
     def __init__(
         self,
         *args: Any,
@@ -114,6 +142,9 @@ class PrioritizedReplayBuffer(DrawingRing):
         frames: int | str | dict[str, int] | None = None,
         **kwargs: Any,
     ):
+        given = {name: value for name, value in locals().items() if name in PrioritizedKwargs.__annotations__}
+        self._require_known(kwargs)
+        require_numbers({**given, **kwargs})
         for name, beta in (("beta_start", beta_start), ("beta_end", beta_end)):
             if not 0.0 <= beta <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], not {beta}")
@@ -130,6 +161,7 @@ class PrioritizedReplayBuffer(DrawingRing):
         scheme = make_scheme(scheme, alpha, epsilon, kappa, td_error_reduction)
         if weight_normalization != "max" and not scheme.importance_sampling:
             raise ValueError(f"weight_normalization={weight_normalization!r} has no effect with {scheme}: its weights are 1")
+        warn_of_ignored(given["scheme"], given, _defaults())
 
         super().__init__(
             *args,
@@ -158,6 +190,19 @@ class PrioritizedReplayBuffer(DrawingRing):
         self.draw_record: DrawRecord | None = None
         # Calls of `sample`, for `beta_anneal_steps`.
         self._n_sampled = 0
+
+    def _require_known(self, keywords: Iterable[str]) -> None:
+        """
+        :param keywords: that are none of this class
+        :raises TypeError: for those that no constructor behind it has either
+        """
+        mro = type(self).__mro__
+        behind = mro[mro.index(PrioritizedReplayBuffer) + 1 :]
+        others = [c for c in behind if "__init__" in vars(c) and c.__module__.partition(".")[0] not in ("sb3_per", "builtins")]
+        if all(names_of(c.__init__) is not None for c in others):  # type: ignore[misc]
+            # One of somebody's own that takes any keyword says itself what it does not know.
+            known = {parameter.name for c in mro if c is not object for parameter in _parameters(c)}
+            require_known(type(self).__name__, list(keywords), known)
 
     def __getstate__(self) -> dict[str, Any]:
         inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
@@ -195,7 +240,9 @@ class PrioritizedReplayBuffer(DrawingRing):
         settings = {**cls._settings_of(buffer, kwargs), **kwargs}
         settings.update({name: getattr(buffer, name) for name in storage_settings.split()})
         # Built with a single row: the arrays come from the other buffer.
-        prioritized = cls(buffer_size=buffer.n_envs, **settings)
+        with already_told():
+            prioritized = cls(buffer_size=buffer.n_envs, **settings)
+        warn_of_ignored(prioritized.scheme, kwargs, _defaults())
         if getattr(buffer, "_apart", None) is not None:
             prioritized._require_columns()
         # SB3's NStepReplayBuffer has `n_steps` and `gamma` as well; the settings asked for here count.
@@ -439,6 +486,13 @@ class PrioritizedReplayBuffer(DrawingRing):
         """Linear from ``beta_start`` to ``beta_end``, but never below what was reached, e.g. before a resumed run."""
         scheduled = self.beta_start + fraction * (self.beta_end - self.beta_start) if fraction < 1.0 else self.beta_end
         self.beta = max(self.beta, scheduled)
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """Settings that say nothing, by name."""
+    own = (p for p in _parameters(PrioritizedReplayBuffer) if p.kind is inspect.Parameter.KEYWORD_ONLY)
+    return {parameter.name: parameter.default for parameter in own}
 
 
 def _parameters(cls: type) -> Iterable[inspect.Parameter]:

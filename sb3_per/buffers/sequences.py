@@ -7,21 +7,44 @@ no networks: recurrent states are arrays that come with a step and go with a win
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.drawable import as_matrix
-from sb3_per.buffers.replay import SCHEME_SETTINGS
+from sb3_per.buffers.replay import SCHEME_SETTINGS, PrioritizedReplayBuffer
 from sb3_per.buffers.ring import flat, rows
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.sequence_ring import SequenceRing
+from sb3_per.buffers.settings import require_numbers
 from sb3_per.buffers.windows import lay_out, mix_over_time, n_step_targets, read_columns, window_lengths
 from sb3_per.schemes import make_scheme
+from sb3_per.signatures import extends_signature
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
+    from typing_extensions import Unpack
+
+    from sb3_per.buffers.settings import PrioritizedSequenceKwargs
+
+    def _init(
+        self: Any,
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        **kwargs: Unpack[PrioritizedSequenceKwargs],
+    ) -> None: ...
+else:
+    _init = ReplayBuffer.__init__
 
 
 class PrioritizedSequenceReplayBuffer(SequenceRing):
@@ -50,6 +73,7 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
         ``actor_batch="uniform"``
     """
 
+    @extends_signature(_init, PrioritizedReplayBuffer.__init__)
     def __init__(
         self,
         *args: Any,
@@ -61,6 +85,8 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
         state_shapes: Sequence[tuple[int, int]] = (),
         **kwargs: Any,
     ):
+        lengths = dict(sequence_length=sequence_length, burn_in=burn_in, sequence_period=sequence_period)
+        require_numbers({"eta": eta, **lengths, **kwargs})
         if not 0.0 <= eta <= 1.0:
             raise ValueError(f"eta must be in [0, 1], not {eta}")
         self._refuse(kwargs, kwargs.get("optimize_memory_usage", len(args) > 5 and args[5]))  # SB3's sixth argument

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from sb3_per.algorithms.dqn import DeepQMixin
 from sb3_per.buffers import SequenceReplayBufferSamples
-from sb3_per.off_policy import extends_signature
 from sb3_per.recurrent.mixin import RecurrentMixin
 from sb3_per.recurrent.q_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
+from sb3_per.signatures import extends_signature
 from sb3_per.value_rescaling import rescale, unscale
 
 #: Keyword arguments of :class:`PERRecurrentDQN` as in R2D2 (Kapturowski et al. 2019, table 2). There, 256 actors fill the

@@ -11,10 +11,10 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import SequenceReplayBufferSamples
-from sb3_per.off_policy import extends_signature
 from sb3_per.recurrent.mixin import RecurrentMixin
 from sb3_per.recurrent.networks import at_steps, behind_steps, laid_out
 from sb3_per.recurrent.sac_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy, RecurrentActor, RecurrentCritic
+from sb3_per.signatures import extends_signature
 
 
 class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
