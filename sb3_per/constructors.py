@@ -64,7 +64,7 @@ def show_stock_init(cls: type, mixin: type) -> None:
 
     @functools.wraps(stock_init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        super(cls, self).__init__(*args, **kwargs)
+        super(cls, self).__init__(*args, **kwargs)  # type: ignore[arg-type]
 
     __init__.shows_stock = True  # type: ignore[attr-defined]
     cls.__init__ = __init__  # type: ignore[misc]

@@ -33,7 +33,12 @@ else:
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
     """
-    :class:`PrioritizedReplayBuffer` for Dict observation spaces. n-step returns work here as well, unlike in SB3.
+    :class:`PrioritizedReplayBuffer` (Schaul et al. 2016, arXiv 1511.05952) for Dict observation spaces. n-step returns work
+    here as well, unlike in SB3. With ``"MultiInputPolicy"`` the algorithms take it without being told.
+
+    ::
+
+        buffer = PrioritizedDictReplayBuffer(10_000, env.observation_space, env.action_space, alpha=0.6, n_steps=3)
 
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.DictReplayBuffer``
     :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedReplayBuffer`

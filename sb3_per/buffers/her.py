@@ -53,13 +53,26 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     batch is virtual, with a goal that was reached later; as in SB3 the real transitions come first, and the ids are
     in the order of the rows. Which transitions become virtual is independent of their priority.
 
+    For environments with goals that are rarely reached: observations are a Dict with ``observation``, ``achieved_goal`` and
+    ``desired_goal``, and the environment has ``compute_reward``. ``learning_starts`` must be longer than an episode.
+
+    ::
+
+        model = PERDQN(
+            "MultiInputPolicy",
+            env,
+            replay_buffer_class=PrioritizedHerReplayBuffer,
+            replay_buffer_kwargs=dict(n_sampled_goal=4, goal_selection_strategy="future", scheme="lap"),
+        )
+
     :param args: SB3's arguments, see ``stable_baselines3.HerReplayBuffer``
     :param update_from_virtual: whether the TD error of a virtual transition becomes the priority of the real one behind
         it. ``False``: only real ones count; ``update_priorities`` must be given whole batches as they were drawn then
     :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedReplayBuffer`
     :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations, and for
         ``recency``
-    :raises ValueError: if achieved goals cannot be written into ``desired_goal``: another shape, or a type that loses them
+    :raises ValueError: if achieved goals cannot be written into ``desired_goal``: another shape, or a type that loses them;
+        and for an environment without goals
     """
 
     # Those of unfinished episodes.

@@ -74,6 +74,17 @@ class PrioritizedReplayBuffer(DrawingRing):
     priority follows the TD errors that :meth:`update_priorities` is given. Random numbers come from NumPy's global generator,
     as in SB3. All of SB3's arguments stay as they are, followed by the keywords below.
 
+    The algorithms of this package make one by themselves, with the keywords in ``replay_buffer_kwargs``. Make one by hand
+    for a training loop of your own; a stock algorithm neither weights its loss nor updates priorities.
+
+    ::
+
+        buffer = PrioritizedReplayBuffer(10_000, env.observation_space, env.action_space, alpha=0.6, beta_start=0.4)
+        buffer.add(obs, next_obs, action, reward, done, infos)  # as in SB3
+        batch = buffer.sample(256)
+        ...  # a gradient step on the loss times batch.weights, which gives td_errors
+        buffer.update_priorities(batch.indices, td_errors)
+
     Threads may share a buffer: adding, sampling, updating priorities, resetting, reading :attr:`priorities` and
     :attr:`transition_ids` happen one after the other, each as a whole. Settings and SB3's arrays are not guarded.
 
@@ -113,7 +124,9 @@ class PrioritizedReplayBuffer(DrawingRing):
     :param frames: number of frames in a stack: each frame is stored once; for Dict observations a dictionary, e.g.
         ``dict(image=4)``; ``None``: SB3's arrays
     :param kwargs: SB3's keyword arguments
-    :raises ValueError: for a setting outside of its range, before any memory is allocated
+    :raises ValueError: for a setting outside of its range, or a string in place of a number, before any memory is allocated
+    :raises TypeError: for a keyword that there is not; the message has the nearest
+    :warns IgnoredSettingWarning: for a setting that has no effect with the scheme
     """
 
     @extends_signature(_init)

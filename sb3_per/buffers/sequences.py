@@ -49,7 +49,15 @@ else:
 
 class PrioritizedSequenceReplayBuffer(SequenceRing):
     """
-    Replay buffer that draws windows of consecutive steps of an episode, by the priority of the window.
+    Replay buffer that draws windows of consecutive steps of an episode, by the priority of the window (R2D2: Kapturowski et
+    al. 2019). For agents with memory: :class:`~sb3_per.PERRecurrentDQN` and :class:`~sb3_per.PERRecurrentSAC` make one by
+    themselves.
+
+    ::
+
+        buffer = PrioritizedSequenceReplayBuffer(
+            10_000, env.observation_space, env.action_space, sequence_length=40, burn_in=20, state_shapes=((1, 64), (1, 64))
+        )
 
     Steps whose number in the episode is a multiple of ``sequence_period`` are anchors: a window of ``sequence_length`` steps,
     which are learned, begins with each. Before it lie up to ``burn_in`` steps that an agent warms its memory up with, fewer
@@ -272,7 +280,12 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
 
 class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, PrioritizedDictReplayBuffer):  # type: ignore[misc]
     """
-    :class:`PrioritizedSequenceReplayBuffer` for Dict observation spaces.
+    :class:`PrioritizedSequenceReplayBuffer` (R2D2: Kapturowski et al. 2019) for Dict observation spaces. With
+    ``"MultiInputLstmPolicy"`` the recurrent algorithms take it without being told.
+
+    ::
+
+        buffer = PrioritizedDictSequenceReplayBuffer(10_000, env.observation_space, env.action_space, sequence_length=40)
 
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.DictReplayBuffer``
     :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedSequenceReplayBuffer`
