@@ -47,6 +47,11 @@ def names_of(constructor: Callable[..., None]) -> list[str] | None:
     return [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
 
 
+def parameters_of(cls: type) -> list[inspect.Parameter]:
+    """Of the constructor of a class, also ``self``."""
+    return list(inspect.signature(cls.__init__).parameters.values())  # type: ignore[misc]
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """
     :param name: that was written

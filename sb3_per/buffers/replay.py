@@ -32,9 +32,9 @@ from sb3_per.buffers.settings import (
     require_numbers,
     warn_of_ignored,
 )
+from sb3_per.buffers.update_kernel import read_update
 from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
-from sb3_per.signatures import extends_signature, names_of
-from sb3_per.trees.kernels import kernel
+from sb3_per.signatures import extends_signature, parameters_of
 from sb3_per.trees.sum_tree import as_batch, spread
 
 # Version of the pickled state. One that is not known is refused.
@@ -156,7 +156,7 @@ class PrioritizedReplayBuffer(DrawingRing):
         **kwargs: Any,
     ):
         given = {name: value for name, value in locals().items() if name in PrioritizedKwargs.__annotations__}
-        self._require_known(kwargs)
+        require_known(type(self), PrioritizedReplayBuffer, kwargs)
         require_numbers({**given, **kwargs})
         for name, beta in (("beta_start", beta_start), ("beta_end", beta_end)):
             if not 0.0 <= beta <= 1.0:
@@ -203,19 +203,6 @@ class PrioritizedReplayBuffer(DrawingRing):
         self.draw_record: DrawRecord | None = None
         # Calls of `sample`, for `beta_anneal_steps`.
         self._n_sampled = 0
-
-    def _require_known(self, keywords: Iterable[str]) -> None:
-        """
-        :param keywords: that are none of this class
-        :raises TypeError: for those that no constructor behind it has either
-        """
-        mro = type(self).__mro__
-        behind = mro[mro.index(PrioritizedReplayBuffer) + 1 :]
-        others = [c for c in behind if "__init__" in vars(c) and c.__module__.partition(".")[0] not in ("sb3_per", "builtins")]
-        if all(names_of(c.__init__) is not None for c in others):  # type: ignore[misc]
-            # One of somebody's own that takes any keyword says itself what it does not know.
-            known = {parameter.name for c in mro if c is not object for parameter in _parameters(c)}
-            require_known(type(self).__name__, list(keywords), known)
 
     def __getstate__(self) -> dict[str, Any]:
         inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
@@ -297,7 +284,7 @@ class PrioritizedReplayBuffer(DrawingRing):
     @classmethod
     def _keywords(cls) -> set[str]:
         """Names of the settings that SB3's buffers do not have."""
-        parameters = [p for c in cls.__mro__ if issubclass(c, TransitionRing) for p in _parameters(c)]
+        parameters = [p for c in cls.__mro__ if issubclass(c, TransitionRing) for p in parameters_of(c)]
         return {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
 
     @classmethod
@@ -445,7 +432,7 @@ class PrioritizedReplayBuffer(DrawingRing):
                 bounds, located, n_stale = (self._oldest_id, self._next_id, self._lap_start), ids, 0
             else:
                 bounds, (located, n_stale) = (0, self._capacity, 0), self._located(ids, self._apart)
-            n_held, bad = _read_update(located, *bounds, self._capacity, errors, leaves, abs_td_errors)
+            n_held, bad = read_update(located, *bounds, self._capacity, errors, leaves, abs_td_errors)
             if bad >= 0:
                 if not 0 <= located[bad] < bounds[1]:
                     raise IndexError(f"Transition id {ids[bad]} was never issued: ids are in [0, {self._next_id})")
@@ -504,43 +491,5 @@ class PrioritizedReplayBuffer(DrawingRing):
 @functools.cache
 def _defaults() -> dict[str, Any]:
     """Settings that say nothing, by name."""
-    own = (p for p in _parameters(PrioritizedReplayBuffer) if p.kind is inspect.Parameter.KEYWORD_ONLY)
+    own = (p for p in parameters_of(PrioritizedReplayBuffer) if p.kind is inspect.Parameter.KEYWORD_ONLY)
     return {parameter.name: parameter.default for parameter in own}
-
-
-def _parameters(cls: type) -> Iterable[inspect.Parameter]:
-    return inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
-
-
-@kernel
-def _read_update(
-    ids: np.ndarray,
-    oldest_id: int,
-    next_id: int,
-    lap_start: int,
-    capacity: int,
-    td_errors: np.ndarray,
-    leaves: np.ndarray,
-    abs_td_errors: np.ndarray,
-) -> tuple[int, int]:
-    """
-    Fill ``leaves`` and ``abs_td_errors``.
-
-    :return: how many of the ids are not stale; and the position of the first bad id or TD error, -1 if there is none
-    """
-    n_held = 0
-    for i in range(ids.size):
-        if not 0 <= ids[i] < next_id:
-            return n_held, i
-        if ids[i] >= oldest_id:
-            n_held += 1
-            leaves[i] = ids[i] - lap_start
-            if leaves[i] < 0:
-                leaves[i] += capacity
-        else:
-            leaves[i] = 0
-        for j in range(td_errors.shape[1]):
-            abs_td_errors[i, j] = abs(td_errors[i, j])
-            if not abs_td_errors[i, j] < np.inf:
-                return n_held, i
-    return n_held, -1

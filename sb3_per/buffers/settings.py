@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from sb3_per.schemes import LAP, PriorityScheme
-from sb3_per.signatures import nearest
+from sb3_per.signatures import names_of, nearest, parameters_of
 
 if TYPE_CHECKING:
     from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
@@ -64,8 +64,12 @@ class PrioritizedSequenceKwargs(PrioritizedKwargs, total=False):
 
 class ReplayBufferKwargs(PrioritizedHerKwargs, PrioritizedSequenceKwargs, total=False):
     """
-    What ``replay_buffer_kwargs`` of an algorithm may hold, for type checkers and editors: ``dict(alpha=0.6)`` is checked where
-    it is written, and ``settings: ReplayBufferKwargs = {"alpha": 0.6}`` where it stands alone. At run time it is a ``dict``.
+    What ``replay_buffer_kwargs`` of an algorithm may hold, for type checkers and editors; at run time it is a ``dict``. all of
+    these are checked where they are written, but pyright wants one of the first two, and refuses ``dict(...)``::
+
+        PERSAC("MlpPolicy", env, replay_buffer_kwargs=ReplayBufferKwargs(alpha=0.6))
+        PERSAC("MlpPolicy", env, replay_buffer_kwargs={"alpha": 0.6})
+        PERSAC("MlpPolicy", env, replay_buffer_kwargs=dict(alpha=0.6))  # mypy
 
     A buffer of your own with further keywords has a type of its own, which is accepted in its place::
 
@@ -99,16 +103,21 @@ _WORDS = ("auto",)
 # ---- keywords that are not there
 
 
-def require_known(owner: str, given: Collection[str], known: Collection[str]) -> None:
+def require_known(cls: type, base: type, keywords: Collection[str]) -> None:
     """
-    :param owner: name of the buffer
-    :param given: keywords
-    :param known: keywords that it has
-    :raises TypeError: for others; the message has the nearest
+    :param cls: of a buffer
+    :param base: that has been given the keywords, and does not know them
+    :param keywords: for the constructors behind it
+    :raises TypeError: for those that none of them has; the message names the nearest
     """
-    unknown = [name for name in given if name not in known]
+    mro = [c for c in cls.__mro__ if "__init__" in vars(c) and c is not object]
+    others = [c for c in mro[mro.index(base) + 1 :] if not c.__module__.startswith("sb3_per.")]
+    if any(names_of(c.__init__) is None for c in others):  # type: ignore[misc]
+        return  # one of somebody's own that takes any keyword says itself what it does not know
+    known = {parameter.name for c in mro for parameter in parameters_of(c)}
+    unknown = [name for name in keywords if name not in known]
     if unknown:
-        raise TypeError(f"{owner} has no setting {'; '.join(f'{name!r}{_hint(name, known)}' for name in unknown)}")
+        raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{_hint(name, known)}' for name in unknown)}")
 
 
 def _hint(name: str, known: Collection[str]) -> str:
