@@ -64,7 +64,7 @@ class PrioritizedSequenceKwargs(PrioritizedKwargs, total=False):
 
 class ReplayBufferKwargs(PrioritizedHerKwargs, PrioritizedSequenceKwargs, total=False):
     """
-    What ``replay_buffer_kwargs`` of an algorithm may hold, for type checkers and editors; at run time it is a ``dict``. all of
+    What ``replay_buffer_kwargs`` of an algorithm may hold, for type checkers and editors; at run time it is a ``dict``. All of
     these are checked where they are written, but pyright wants one of the first two, and refuses ``dict(...)``::
 
         PERSAC("MlpPolicy", env, replay_buffer_kwargs=ReplayBufferKwargs(alpha=0.6))
