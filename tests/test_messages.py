@@ -481,7 +481,7 @@ def test_a_buffer_shows_all_its_settings(cls):
     stock = next(c for c in cls.__mro__ if c.__module__.startswith("stable_baselines3"))
     arguments = inspect.signature(stock).parameters
     assert list(shown)[: len(arguments)] == list(arguments)
-    assert {name: shown[name] for name in arguments} == dict(arguments)
+    assert all((shown[name].default, shown[name].kind) == (p.default, p.kind) for name, p in arguments.items())
     assert set(shown) == {*arguments, *cls._keywords()}
     assert all(p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD for p in shown.values())
 
@@ -515,7 +515,7 @@ def test_a_docstring_stands_alone(cls):
     """What it is, a paper, where settings go, and an example that is code."""
     doc = inspect.cleandoc(vars(cls)["__doc__"])
     example = doc.split("::\n\n", 1)[1].split("\n\n")[0]
-    assert "arXiv" in doc or "et al." in doc
+    assert "arXiv" in doc or "et al. 20" in " ".join(doc.split())
     assert cls in BUFFERS or "replay_buffer_kwargs" in doc
     names = {node.id for node in ast.walk(ast.parse(inspect.cleandoc(example))) if isinstance(node, ast.Name)}
     assert cls.__name__ in names
