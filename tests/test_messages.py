@@ -185,7 +185,9 @@ def test_what_a_model_was_not_told_is_not_spoken_of(tmp_path):
         assert heard(lambda path=path: model.load_replay_buffer(path)) == []
     with_beta = buffer(beta_start=0.7, epsilon=0.1)
     assert heard(lambda: PrioritizedReplayBuffer.from_replay_buffer(with_beta, scheme="pal")) == []
-    assert len(heard(lambda: PrioritizedReplayBuffer.from_replay_buffer(buffer(), scheme="pal", beta_start=0.7))) == 1
+    for settings in (dict(scheme="pal", beta_start=0.7), dict(scheme="uniform", alpha=0.7), dict(kappa=0.7)):
+        said = heard(lambda settings=settings: PrioritizedReplayBuffer.from_replay_buffer(buffer(), **settings))
+        assert [text.partition("=")[0] for text in said] == [list(settings)[-1]]
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)

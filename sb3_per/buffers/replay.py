@@ -242,7 +242,7 @@ class PrioritizedReplayBuffer(DrawingRing):
         # Built with a single row: the arrays come from the other buffer.
         with already_told():
             prioritized = cls(buffer_size=buffer.n_envs, **settings)
-        warn_of_ignored(prioritized.scheme, kwargs, _defaults())
+        warn_of_ignored(settings.get("scheme", "proportional"), kwargs, _defaults())
         if getattr(buffer, "_apart", None) is not None:
             prioritized._require_columns()
         # SB3's NStepReplayBuffer has `n_steps` and `gamma` as well; the settings asked for here count.
