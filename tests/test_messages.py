@@ -26,6 +26,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 import sb3_per
+import sb3_per.zoo
 from sb3_per import (
     LAP,
     PAL,
@@ -197,6 +198,15 @@ def test_our_hyperparameters_have_no_settings_without_effect(algo):
         settings = eval(settings) if isinstance(settings, str) else settings
         scheme = settings.get("scheme", "proportional")
         assert [name for name in settings if ignored(scheme, name) and settings[name] != DEFAULTS[name]] == [], environment
+
+
+@pytest.mark.parametrize("option", ["-optimize", "--trial-id", None])
+def test_the_tuner_is_not_spoken_of(option, monkeypatch):
+    """A trial combines what nobody has written side by side."""
+    monkeypatch.setattr(sb3_per.zoo, "_train", lambda resume: buffer(scheme="lap", beta_start=0.7))
+    options = [] if option is None else [option]
+    said = heard(lambda: sb3_per.zoo.main(["train", "--algo", "per_sac", "--env", "Pendulum-v1", *options]))
+    assert len(said) == (option is None)
 
 
 DEFAULTS = {name: p.default for name, p in inspect.signature(PrioritizedReplayBuffer).parameters.items()}
