@@ -104,14 +104,14 @@ def replay(learner: Learner, scheme: str) -> Iterator[None]:
     :param scheme: of the buffer, with ``OWN_ERROR`` behind it or not; there are no importance-sampling weights
     """
     n_states, knows_errors = learner.n_states, scheme.endswith(OWN_ERROR)
+    name = scheme.removesuffix(OWN_ERROR)
     buffer = PrioritizedReplayBuffer(
         len(all_transitions(n_states)),
         spaces.Discrete(n_states + 1),
         spaces.Discrete(2),
         device="cpu",
-        scheme=scheme.removesuffix(OWN_ERROR),
-        beta_start=0.0,
-        beta_end=0.0,
+        scheme=name,
+        **({} if name == "uniform" else dict(beta_start=0.0, beta_end=0.0)),
         initial_priority="td_error" if knows_errors else "max",
     )
     fill(buffer, n_states, learner if knows_errors else None)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from seaborn import color_palette
 
 from sb3_per import PrioritizedReplayBuffer
-from sb3_per.buffers.replay import WEIGHT_NORMALIZATIONS
+from sb3_per.buffers.settings import WEIGHT_NORMALIZATIONS
 from sb3_per.off_policy import _Means
 
 OUT = Path(__file__).resolve().parents[1] / "docs"

@@ -7,12 +7,14 @@ from sb3_per.algorithms.sac import PERSAC
 from sb3_per.algorithms.td3 import PERDDPG, PERTD3
 from sb3_per.algorithms.tqc import PERTQC
 from sb3_per.buffers import (
+    IgnoredSettingWarning,
     PrioritizedDictReplayBuffer,
     PrioritizedDictSequenceReplayBuffer,
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
     PrioritizedReplayBufferSamples,
     PrioritizedSequenceReplayBuffer,
+    ReplayBufferKwargs,
     SequenceReplayBufferSamples,
 )
 from sb3_per.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
@@ -37,6 +39,7 @@ __all__ = [
     "PERTQC",
     "R2D2",
     "BufferCheckpointCallback",
+    "IgnoredSettingWarning",
     "PERCrossQ",
     "PERRecurrentDQN",
     "PERRecurrentSAC",
@@ -51,6 +54,7 @@ __all__ = [
     "PriorityScheme",
     "Proportional",
     "RankBased",
+    "ReplayBufferKwargs",
     "SequenceReplayBufferSamples",
     "SumTree",
     "Uniform",

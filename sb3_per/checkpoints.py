@@ -27,6 +27,7 @@ from sb3_per.buffers import (
     PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.buffers.replay import SCHEME_SETTINGS
+from sb3_per.buffers.settings import already_told
 from sb3_per.files.atomic import make_directory, sync_directory, write_file
 from sb3_per.files.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
 from sb3_per.schemes import PriorityScheme, make_scheme
@@ -248,7 +249,8 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     def _load_buffer_files(self, path: pathlib.Path, truncate_last_traj: bool) -> None:
         live, beta = getattr(self, "replay_buffer", None), self._beta()
-        loaded = load_buffer(self._make_buffer() if live is None else live, path)
+        with already_told():
+            loaded = load_buffer(self._make_buffer() if live is None else live, path)
         loaded.beta = max(loaded.beta, beta)
         if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
             loaded.truncate_last_trajectory()
@@ -261,7 +263,8 @@ class CheckpointMixin(OffPolicyAlgorithm):
         previous, beta = getattr(self, "replay_buffer", None), self._beta()
         try:
             super().load_replay_buffer(path, truncate_last_traj)
-            buffer = self._adopted(self.replay_buffer)
+            with already_told():
+                buffer = self._adopted(self.replay_buffer)
         except BaseException:
             vars(self)["replay_buffer"] = previous
             raise

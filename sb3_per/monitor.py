@@ -1,6 +1,7 @@
-"""What prioritization does during a run, for TensorBoard. Knows buffers and callbacks, nothing of algorithms."""
+"""What prioritization does during a run, for the logger. Knows buffers and callbacks, nothing of algorithms."""
 
 import math
+import warnings
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
@@ -12,12 +13,16 @@ from sb3_per.buffers.draw_record import DrawRecord
 
 class PriorityMonitor(BaseCallback):
     """
-    Writes to TensorBoard how the buffer is drawn from.
+    Writes to the logger how the buffer is drawn from: to TensorBoard, the terminal, CSV, JSON, or what else it writes to.
 
     Histograms: ``per/priorities`` (the masses of all transitions that can be drawn), ``per/weights`` and ``per/age`` (of the
     newest draws; age in transitions added since). Scalars: ``per/never_drawn``, share of the stored transitions that was not
     drawn since it was stored, or since this callback began to count; ``per/buffer_effective_sample_size``, Kish's
     (sum p)^2 / (N sum p^2) over the buffer, in (0, 1]: the share of it that the draws are spread over, 1 if they are uniform.
+
+    Where TensorBoard does not write, each histogram is three numbers, its quantiles: ``per/priorities_p05``, ``_p50`` and
+    ``_p95``, and so on. They come with the next line that the algorithm logs, see ``log_interval`` of ``learn()``. A logger
+    that writes nowhere (no ``tensorboard_log``, ``verbose=0``) is warned of when training starts.
 
     :param interval: time steps between two records
     :param n_batches: how many of the newest batches the weights and ages are taken from
@@ -39,6 +44,11 @@ class PriorityMonitor(BaseCallback):
         buffer = getattr(self.model, "replay_buffer", None)
         if not isinstance(buffer, PrioritizedReplayBuffer):
             raise ValueError(f"PriorityMonitor needs a prioritized replay buffer, not {type(buffer).__name__}")
+        if not self.logger.output_formats:
+            warnings.warn(
+                "PriorityMonitor has nowhere to write: give the algorithm tensorboard_log=... or verbose=1, or a logger, "
+                'model.set_logger(stable_baselines3.common.logger.configure(folder, ["csv"]))'
+            )
         self._last_record = self.num_timesteps
         if buffer.draw_record is None:
             buffer.draw_record = DrawRecord(buffer.buffer_size * buffer.n_envs, self.n_batches)
@@ -50,16 +60,26 @@ class PriorityMonitor(BaseCallback):
         return True
 
     def _record(self) -> None:
-        writers = [form.writer for form in self.logger.output_formats if isinstance(form, TensorBoardOutputFormat)]
-        if not writers:
+        formats = self.logger.output_formats
+        if not formats:
             return
         histograms, scalars = statistics(self.model.replay_buffer, self.max_transitions)  # type: ignore[attr-defined]
+        writers = [form.writer for form in formats if isinstance(form, TensorBoardOutputFormat)]
         # Not through the logger, which writes when an episode ends, at another step.
         for writer in writers:
             for name, values in histograms.items():
                 writer.add_histogram(f"per/{name}", values, self.num_timesteps)
             for name, value in scalars.items():
                 writer.add_scalar(f"per/{name}", value, self.num_timesteps)
+        if len(writers) == len(formats):
+            return
+        quantiles = {
+            f"{name}_p{percent:02d}": float(np.percentile(values, percent))
+            for name, values in histograms.items()
+            for percent in (5, 50, 95)
+        }
+        for name, value in {**scalars, **quantiles}.items():
+            self.logger.record(f"per/{name}", value, exclude="tensorboard")
 
 
 def statistics(

@@ -6,17 +6,17 @@ algorithm brings :meth:`PrioritizedOffPolicyMixin._value_losses` and :meth:`Prio
 """
 
 import contextlib
-import inspect
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecFrameStack, unwrap_vec_wrapper
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -28,10 +28,13 @@ from sb3_per.buffers import (
     PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.buffers.frames import GOALS
+from sb3_per.buffers.settings import already_told
 from sb3_per.checkpoints import CheckpointMixin, prioritized_class_of
+from sb3_per.constructors import require_arguments, require_left, show_stock_init
+from sb3_per.extras import require
 from sb3_per.schemes import LAP
 
-_Init = TypeVar("_Init", bound=Callable[..., None])
+SelfOffPolicyMixin = TypeVar("SelfOffPolicyMixin", bound="PrioritizedOffPolicyMixin")
 
 
 class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
@@ -61,6 +64,18 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
 
     # The buffer whose newest step `_last_obs` follows.
     _continued_buffer: PrioritizedReplayBuffer | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        require_left(cls, PrioritizedOffPolicyMixin)
+        show_stock_init(cls, PrioritizedOffPolicyMixin)
+
+    # A type checker looks past it, at the constructor of the stock algorithm.
+    if not TYPE_CHECKING:
+
+        def __init__(self, *args, **kwargs):
+            require_arguments(type(self), PrioritizedOffPolicyMixin, kwargs)
+            super().__init__(*args, **kwargs)
 
     # ---- what an algorithm brings
 
@@ -146,6 +161,34 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
 
     # ---- the loop
 
+    def learn(
+        self: SelfOffPolicyMixin,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfOffPolicyMixin:
+        """
+        See SB3.
+
+        :param total_timesteps: steps in all environments together
+        :param callback: called at every step
+        :param log_interval: episodes, or rollouts, between two records
+        :param tb_log_name: of the run in TensorBoard; ``None``: that of the class, so that it is told apart from the stock
+            algorithm's
+        :param reset_num_timesteps: ``False``: go on counting, in the newest run of this name
+        :param progress_bar: whether to show one
+        :return: this model
+        :raises ImportError: if ``tensorboard_log`` was given and TensorBoard is not installed
+        """
+        if self.tensorboard_log is not None:
+            require("tensorboard", "extra", "tensorboard_log")
+        name = type(self).__name__ if tb_log_name is None else tb_log_name
+        super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
+        return self
+
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
         """
         Draw, update the networks, hand the TD errors back.
@@ -200,6 +243,9 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
     # ---- the buffer
 
     def _setup_model(self) -> None:
+        # Settings that come with a zip were spoken of when they were written.
+        replaced = vars(self).get("_replaced_by_load")
+        told = contextlib.nullcontext() if replaced is None or "replay_buffer_kwargs" in replaced else already_told()
         saved_beta = self._restore_settings()
         if self.replay_buffer_kwargs.get("frames") == "auto":
             # Into a dictionary of its own, the caller's is never written to; saved, so that it need not be found again.
@@ -208,7 +254,8 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
             self.replay_buffer_class = self._default_buffer_class()
         self._require_prioritized(self.replay_buffer_class)
         if self.replay_buffer is None:
-            self.replay_buffer = self._make_buffer()
+            with told:
+                self.replay_buffer = self._make_buffer()
         self._require_supported(self.replay_buffer)
         self.replay_buffer.beta = max(self.replay_buffer.beta, saved_beta)
         with warnings.catch_warnings():
@@ -406,23 +453,3 @@ def polyak_update(parameters: Iterable[th.Tensor], targets: Iterable[th.Tensor],
     if target_list:
         th._foreach_mul_(target_list, 1 - tau)
         th._foreach_add_(target_list, [parameter.detach() for parameter in parameters], alpha=tau)
-
-
-def extends_signature(stock_init: Callable[..., None], **defaults: Any) -> Callable[[_Init], _Init]:
-    """
-    Show help and editors the arguments of the stock constructor, and behind them the keywords that the decorated one adds.
-
-    :param stock_init: constructor that receives ``*args`` and ``**kwargs``
-    :param defaults: of its arguments, where they are others here
-    :return: the decorator
-    """
-
-    def decorate(init: _Init) -> _Init:
-        stock = inspect.signature(stock_init)
-        own = [p for p in inspect.signature(init).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        inherited = [p.replace(default=defaults.get(name, p.default)) for name, p in stock.parameters.items()]
-        parameters = [*inherited, *own]
-        init.__signature__ = stock.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return init
-
-    return decorate

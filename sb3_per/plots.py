@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.extras import require
 
 
 def plot_buffer(buffer: PrioritizedReplayBuffer, n_bins: int = 50) -> Any:
@@ -16,9 +17,9 @@ def plot_buffer(buffer: PrioritizedReplayBuffer, n_bins: int = 50) -> Any:
     :param n_bins: how many groups of equal age
     :return: a ``matplotlib.figure.Figure``, e.g. for ``savefig``
     :raises ValueError: if no transition can be drawn
+    :raises ImportError: without matplotlib
     """
-    from matplotlib.figure import Figure
-
+    Figure = require("matplotlib.figure", "extra", "plot_buffer()").Figure
     priorities = buffer.priorities
     drawable = priorities > 0.0
     if not drawable.any():

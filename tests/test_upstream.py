@@ -51,7 +51,9 @@ def put_ours_in_place(path: Path) -> None:
     ours = [f"from sb3_per import {STOCK_TO_OURS[name]} as {name}" for name in sorted(names & STOCK_TO_OURS.keys())]
     if ours:
         end = imports[-1].end()
-        path.write_text("\n".join([text[:end], *ours, ""]) + text[end:])
+        # Runs are named by their class, and not by the stock algorithm.
+        rest = text[end:].replace("logname = model_name.upper()", "logname = MODEL_DICT[model_name][0].__name__")
+        path.write_text("\n".join([text[:end], *ours, ""]) + rest)
 
 
 @pytest.mark.slow

@@ -1,12 +1,20 @@
 """Soft Actor-Critic with prioritized experience replay, and the gradient step that TQC shares with it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch as th
 from stable_baselines3 import SAC
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 from sb3_per.off_policy import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update, weighted_mean
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.buffers import ReplayBuffer
+    from stable_baselines3.common.noise import ActionNoise
+    from stable_baselines3.common.type_aliases import GymEnv, Schedule
+    from stable_baselines3.sac.policies import SACPolicy
+
+    from sb3_per.buffers.settings import ReplayBufferKwargs
 
 
 class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
@@ -105,12 +113,59 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
 
 class PERSAC(EntropyRegularizedMixin, SAC):
     """
-    Soft Actor-Critic (SAC, arXiv 1801.01290) with prioritized experience replay (arXiv 1511.05952).
+    Soft Actor-Critic (SAC, arXiv 1801.01290) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    Constructor, policies and options are those of ``stable_baselines3.SAC``; ``replay_buffer_kwargs`` configures the
-    prioritized buffer. The critics' loss is weighted, the actor's and the entropy coefficient's are not. The priority of a
-    transition comes from the absolute TD error, mean over the twin critics.
+    For continuous actions, where ``stable_baselines3.SAC`` would be used and some transitions matter more than others: rare
+    rewards, rare states. Where rewards are dense, compare with ``scheme="uniform"``, which makes SAC's own update.
+
+    The critics' loss is weighted, the actor's and the entropy coefficient's are not, unless ``actor_batch`` says so. The
+    priority of a transition comes from the absolute TD error, mean over the twin critics.
+
+    Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
+    ``alpha``, ``beta_start``, ``beta_end``, ``actor_batch`` and others. All other arguments are those of
+    ``stable_baselines3.SAC``, with the same defaults.
+
+    ::
+
+        model = PERSAC("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=dict(alpha=0.6, beta_start=0.4))
+        model.learn(10_000)
     """
+
+    # What type checkers and editors see: SB3's arguments, with the settings of the buffer by name. Only they: at run time the
+    # constructor is the stock one. Written out, because no shorter form keeps arguments by place for mypy and pyright alike.
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            policy: str | type[SACPolicy],
+            env: GymEnv | str,
+            learning_rate: float | Schedule = 3e-4,
+            buffer_size: int = 1_000_000,
+            learning_starts: int = 100,
+            batch_size: int = 256,
+            tau: float = 0.005,
+            gamma: float = 0.99,
+            train_freq: int | tuple[int, str] = 1,
+            gradient_steps: int = 1,
+            action_noise: ActionNoise | None = None,
+            replay_buffer_class: type[ReplayBuffer] | None = None,
+            replay_buffer_kwargs: ReplayBufferKwargs | None = None,
+            optimize_memory_usage: bool = False,
+            n_steps: int = 1,
+            ent_coef: str | float = "auto",
+            target_update_interval: int = 1,
+            target_entropy: str | float = "auto",
+            use_sde: bool = False,
+            sde_sample_freq: int = -1,
+            use_sde_at_warmup: bool = False,
+            stats_window_size: int = 100,
+            tensorboard_log: str | None = None,
+            policy_kwargs: dict[str, Any] | None = None,
+            verbose: int = 0,
+            seed: int | None = None,
+            device: th.device | str = "auto",
+            _init_setup_model: bool = True,
+        ) -> None: ...
 
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():

@@ -5,13 +5,16 @@ from sb3_per.buffers.her import PrioritizedHerReplayBuffer
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples, SequenceReplayBufferSamples
 from sb3_per.buffers.sequences import PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.buffers.settings import IgnoredSettingWarning, ReplayBufferKwargs
 
 __all__ = [
+    "IgnoredSettingWarning",
     "PrioritizedDictReplayBuffer",
     "PrioritizedDictSequenceReplayBuffer",
     "PrioritizedHerReplayBuffer",
     "PrioritizedReplayBuffer",
     "PrioritizedReplayBufferSamples",
     "PrioritizedSequenceReplayBuffer",
+    "ReplayBufferKwargs",
     "SequenceReplayBufferSamples",
 ]

@@ -2,21 +2,47 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.drawable import as_matrix
+from sb3_per.buffers.frames import GOALS
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.ring import flat, rows
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.signatures import extends_signature
+
+if TYPE_CHECKING:
+    from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
+    from typing_extensions import Unpack
+
+    from sb3_per.buffers.settings import PrioritizedHerKwargs
+
+    def _init(
+        self: Any,
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Space,
+        env: VecEnv,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        n_sampled_goal: int = 4,
+        goal_selection_strategy: GoalSelectionStrategy | str = "future",
+        copy_info_dict: bool = False,
+        **kwargs: Unpack[PrioritizedHerKwargs],
+    ) -> None: ...
+else:
+    _init = HerReplayBuffer.__init__
 
 
 class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer):  # type: ignore[misc]
@@ -27,21 +53,38 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     batch is virtual, with a goal that was reached later; as in SB3 the real transitions come first, and the ids are
     in the order of the rows. Which transitions become virtual is independent of their priority.
 
+    For environments with goals that are rarely reached: observations are a Dict with ``observation``, ``achieved_goal`` and
+    ``desired_goal``, and the environment has ``compute_reward``. ``learning_starts`` must be longer than an episode.
+
+    ::
+
+        model = PERDQN(
+            "MultiInputPolicy",
+            env,
+            replay_buffer_class=PrioritizedHerReplayBuffer,
+            replay_buffer_kwargs=dict(n_sampled_goal=4, goal_selection_strategy="future", scheme="lap"),
+        )
+
     :param args: SB3's arguments, see ``stable_baselines3.HerReplayBuffer``
     :param update_from_virtual: whether the TD error of a virtual transition becomes the priority of the real one behind
         it. ``False``: only real ones count; ``update_priorities`` must be given whole batches as they were drawn then
     :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedReplayBuffer`
     :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations, and for
         ``recency``
-    :raises ValueError: if achieved goals cannot be written into ``desired_goal``: another shape, or a type that loses them
+    :raises ValueError: if achieved goals cannot be written into ``desired_goal``: another shape, or a type that loses them;
+        and for an environment without goals
     """
 
     # Those of unfinished episodes.
     _some_are_not_ready = True
 
+    @extends_signature(_init, PrioritizedReplayBuffer.__init__)
     def __init__(self, *args: Any, update_from_virtual: bool = True, **kwargs: Any):
         observation_space = kwargs["observation_space"] if "observation_space" in kwargs else args[1]
         _require_goals_to_fit(observation_space)
+        env = kwargs["env"] if "env" in kwargs else args[3] if len(args) > 3 else None
+        if isinstance(env, VecEnv) and not env.has_attr("compute_reward"):
+            raise ValueError("Hindsight (HER) needs an environment with goals, and this one has no compute_reward()")
         if kwargs.get("recency", 1.0) != 1.0:
             raise NotImplementedError(
                 f"recency={kwargs['recency']} with hindsight is not supported: the newest transitions are of episodes that "
@@ -318,10 +361,15 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         return rewards.reshape(n)
 
 
-def _require_goals_to_fit(observation_space: spaces.Dict) -> None:
-    achieved, desired = (observation_space.spaces.get(name) for name in ("achieved_goal", "desired_goal"))
-    if achieved is None or desired is None:
-        return  # SB3 says what is missing
+def _require_goals_to_fit(observation_space: spaces.Space) -> None:
+    parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+    missing = [name for name in ("observation", *GOALS) if name not in parts]
+    if missing:
+        raise ValueError(
+            "Hindsight (HER) needs an environment with goals: observations are a Dict with 'observation', 'achieved_goal' and "
+            f"'desired_goal', and it has compute_reward(). Missing: {', '.join(map(repr, missing))} in {observation_space}"
+        )
+    achieved, desired = parts["achieved_goal"], parts["desired_goal"]
     source, target = np.dtype(achieved.dtype), np.dtype(desired.dtype)
     # Rounding a float is what SB3 does everywhere.
     if not np.can_cast(source, target, "safe") and not source.kind == target.kind == "f":

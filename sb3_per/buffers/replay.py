@@ -4,10 +4,11 @@ Prioritized replay: who is drawn from the ring, with which weight, and what an u
 It knows neither formulas of priorities (``schemes``) nor algorithms.
 """
 
+import functools
 import inspect
 import warnings
 from collections.abc import Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import torch as th
@@ -22,12 +23,19 @@ from sb3_per.buffers.drawing import DrawingRing
 from sb3_per.buffers.frames import frames_by_key
 from sb3_per.buffers.ring import TransitionRing, is_count
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.buffers.settings import (
+    ACTOR_BATCHES,
+    WEIGHT_NORMALIZATIONS,
+    PrioritizedKwargs,
+    already_told,
+    require_known,
+    require_numbers,
+    warn_of_ignored,
+)
+from sb3_per.buffers.update_kernel import read_update
 from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
-from sb3_per.trees.kernels import kernel
+from sb3_per.signatures import extends_signature, parameters_of
 from sb3_per.trees.sum_tree import as_batch, spread
-
-WEIGHT_NORMALIZATIONS = ("max", "mean", "none")
-ACTOR_BATCHES = ("prioritized", "weighted", "uniform")
 
 # Version of the pickled state. One that is not known is refused.
 _STATE_VERSION = 1
@@ -38,6 +46,25 @@ _MANY_DRAWS = 10
 # Settings that belong to the scheme, and make another one of it if they change.
 SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
 
+if TYPE_CHECKING:
+    from gymnasium import spaces
+    from typing_extensions import Unpack
+
+    # What a type checker and an editor see of the constructor, which itself hands SB3's arguments on, whatever they are.
+    def _init(
+        self: Any,
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        **kwargs: Unpack[PrioritizedKwargs],
+    ) -> None: ...
+else:
+    _init = ReplayBuffer.__init__
+
 
 class PrioritizedReplayBuffer(DrawingRing):
     """
@@ -46,6 +73,17 @@ class PrioritizedReplayBuffer(DrawingRing):
     New transitions get the largest priority seen so far, so that each is likely to be replayed soon; after that, a
     priority follows the TD errors that :meth:`update_priorities` is given. Random numbers come from NumPy's global generator,
     as in SB3. All of SB3's arguments stay as they are, followed by the keywords below.
+
+    The algorithms of this package make one by themselves, with the keywords in ``replay_buffer_kwargs``. Make one by hand
+    for a training loop of your own; a stock algorithm neither weights its loss nor updates priorities.
+
+    ::
+
+        buffer = PrioritizedReplayBuffer(10_000, env.observation_space, env.action_space, alpha=0.6, beta_start=0.4)
+        buffer.add(obs, next_obs, action, reward, done, infos)  # as in SB3
+        batch = buffer.sample(256)
+        ...  # a gradient step on the loss times batch.weights, which gives td_errors
+        buffer.update_priorities(batch.indices, td_errors)
 
     Threads may share a buffer: adding, sampling, updating priorities, resetting, reading :attr:`priorities` and
     :attr:`transition_ids` happen one after the other, each as a whole. Settings and SB3's arrays are not guarded.
@@ -86,9 +124,12 @@ class PrioritizedReplayBuffer(DrawingRing):
     :param frames: number of frames in a stack: each frame is stored once; for Dict observations a dictionary, e.g.
         ``dict(image=4)``; ``None``: SB3's arrays
     :param kwargs: SB3's keyword arguments
-    :raises ValueError: for a setting outside of its range, before any memory is allocated
+    :raises ValueError: for a setting outside of its range, or a string in place of a number, before any memory is allocated
+    :raises TypeError: for a keyword that there is not; the message has the nearest
+    :warns IgnoredSettingWarning: for a setting that has no effect with the scheme
     """
 
+    @extends_signature(_init)
     def __init__(
         self,
         *args: Any,
@@ -114,6 +155,9 @@ class PrioritizedReplayBuffer(DrawingRing):
         frames: int | str | dict[str, int] | None = None,
         **kwargs: Any,
     ):
+        given = {name: value for name, value in locals().items() if name in PrioritizedKwargs.__annotations__}
+        require_known(type(self), PrioritizedReplayBuffer, kwargs)
+        require_numbers({**given, **kwargs})
         for name, beta in (("beta_start", beta_start), ("beta_end", beta_end)):
             if not 0.0 <= beta <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], not {beta}")
@@ -130,6 +174,7 @@ class PrioritizedReplayBuffer(DrawingRing):
         scheme = make_scheme(scheme, alpha, epsilon, kappa, td_error_reduction)
         if weight_normalization != "max" and not scheme.importance_sampling:
             raise ValueError(f"weight_normalization={weight_normalization!r} has no effect with {scheme}: its weights are 1")
+        warn_of_ignored(given["scheme"], given, _defaults())
 
         super().__init__(
             *args,
@@ -195,7 +240,9 @@ class PrioritizedReplayBuffer(DrawingRing):
         settings = {**cls._settings_of(buffer, kwargs), **kwargs}
         settings.update({name: getattr(buffer, name) for name in storage_settings.split()})
         # Built with a single row: the arrays come from the other buffer.
-        prioritized = cls(buffer_size=buffer.n_envs, **settings)
+        with already_told():
+            prioritized = cls(buffer_size=buffer.n_envs, **settings)
+        warn_of_ignored(settings.get("scheme", "proportional"), kwargs, _defaults())
         if getattr(buffer, "_apart", None) is not None:
             prioritized._require_columns()
         # SB3's NStepReplayBuffer has `n_steps` and `gamma` as well; the settings asked for here count.
@@ -237,7 +284,7 @@ class PrioritizedReplayBuffer(DrawingRing):
     @classmethod
     def _keywords(cls) -> set[str]:
         """Names of the settings that SB3's buffers do not have."""
-        parameters = [p for c in cls.__mro__ if issubclass(c, TransitionRing) for p in _parameters(c)]
+        parameters = [p for c in cls.__mro__ if issubclass(c, TransitionRing) for p in parameters_of(c)]
         return {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
 
     @classmethod
@@ -385,7 +432,7 @@ class PrioritizedReplayBuffer(DrawingRing):
                 bounds, located, n_stale = (self._oldest_id, self._next_id, self._lap_start), ids, 0
             else:
                 bounds, (located, n_stale) = (0, self._capacity, 0), self._located(ids, self._apart)
-            n_held, bad = _read_update(located, *bounds, self._capacity, errors, leaves, abs_td_errors)
+            n_held, bad = read_update(located, *bounds, self._capacity, errors, leaves, abs_td_errors)
             if bad >= 0:
                 if not 0 <= located[bad] < bounds[1]:
                     raise IndexError(f"Transition id {ids[bad]} was never issued: ids are in [0, {self._next_id})")
@@ -441,39 +488,8 @@ class PrioritizedReplayBuffer(DrawingRing):
         self.beta = max(self.beta, scheduled)
 
 
-def _parameters(cls: type) -> Iterable[inspect.Parameter]:
-    return inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
-
-
-@kernel
-def _read_update(
-    ids: np.ndarray,
-    oldest_id: int,
-    next_id: int,
-    lap_start: int,
-    capacity: int,
-    td_errors: np.ndarray,
-    leaves: np.ndarray,
-    abs_td_errors: np.ndarray,
-) -> tuple[int, int]:
-    """
-    Fill ``leaves`` and ``abs_td_errors``.
-
-    :return: how many of the ids are not stale; and the position of the first bad id or TD error, -1 if there is none
-    """
-    n_held = 0
-    for i in range(ids.size):
-        if not 0 <= ids[i] < next_id:
-            return n_held, i
-        if ids[i] >= oldest_id:
-            n_held += 1
-            leaves[i] = ids[i] - lap_start
-            if leaves[i] < 0:
-                leaves[i] += capacity
-        else:
-            leaves[i] = 0
-        for j in range(td_errors.shape[1]):
-            abs_td_errors[i, j] = abs(td_errors[i, j])
-            if not abs_td_errors[i, j] < np.inf:
-                return n_held, i
-    return n_held, -1
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """Settings that say nothing, by name."""
+    own = (p for p in parameters_of(PrioritizedReplayBuffer) if p.kind is inspect.Parameter.KEYWORD_ONLY)
+    return {parameter.name: parameter.default for parameter in own}

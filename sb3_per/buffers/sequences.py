@@ -7,26 +7,57 @@ no networks: recurrent states are arrays that come with a step and go with a win
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.drawable import as_matrix
-from sb3_per.buffers.replay import SCHEME_SETTINGS
+from sb3_per.buffers.replay import SCHEME_SETTINGS, PrioritizedReplayBuffer
 from sb3_per.buffers.ring import flat, rows
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.sequence_ring import SequenceRing
+from sb3_per.buffers.settings import require_numbers
 from sb3_per.buffers.windows import lay_out, mix_over_time, n_step_targets, read_columns, window_lengths
 from sb3_per.schemes import make_scheme
+from sb3_per.signatures import extends_signature
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
+    from typing_extensions import Unpack
+
+    from sb3_per.buffers.settings import PrioritizedSequenceKwargs
+
+    def _init(
+        self: Any,
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        **kwargs: Unpack[PrioritizedSequenceKwargs],
+    ) -> None: ...
+else:
+    _init = ReplayBuffer.__init__
 
 
 class PrioritizedSequenceReplayBuffer(SequenceRing):
     """
-    Replay buffer that draws windows of consecutive steps of an episode, by the priority of the window.
+    Replay buffer that draws windows of consecutive steps of an episode, by the priority of the window (R2D2: Kapturowski et
+    al. 2019). For agents with memory: :class:`~sb3_per.PERRecurrentDQN` and :class:`~sb3_per.PERRecurrentSAC` make one by
+    themselves.
+
+    ::
+
+        buffer = PrioritizedSequenceReplayBuffer(
+            10_000, env.observation_space, env.action_space, sequence_length=40, burn_in=20, state_shapes=((1, 64), (1, 64))
+        )
 
     Steps whose number in the episode is a multiple of ``sequence_period`` are anchors: a window of ``sequence_length`` steps,
     which are learned, begins with each. Before it lie up to ``burn_in`` steps that an agent warms its memory up with, fewer
@@ -50,6 +81,7 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
         ``actor_batch="uniform"``
     """
 
+    @extends_signature(_init, PrioritizedReplayBuffer.__init__)
     def __init__(
         self,
         *args: Any,
@@ -61,6 +93,8 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
         state_shapes: Sequence[tuple[int, int]] = (),
         **kwargs: Any,
     ):
+        lengths = dict(sequence_length=sequence_length, burn_in=burn_in, sequence_period=sequence_period)
+        require_numbers({"eta": eta, **lengths, **kwargs})
         if not 0.0 <= eta <= 1.0:
             raise ValueError(f"eta must be in [0, 1], not {eta}")
         self._refuse(kwargs, kwargs.get("optimize_memory_usage", len(args) > 5 and args[5]))  # SB3's sixth argument
@@ -246,7 +280,12 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
 
 class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, PrioritizedDictReplayBuffer):  # type: ignore[misc]
     """
-    :class:`PrioritizedSequenceReplayBuffer` for Dict observation spaces.
+    :class:`PrioritizedSequenceReplayBuffer` (R2D2: Kapturowski et al. 2019) for Dict observation spaces. With
+    ``"MultiInputLstmPolicy"`` the recurrent algorithms take it without being told.
+
+    ::
+
+        buffer = PrioritizedDictSequenceReplayBuffer(10_000, env.observation_space, env.action_space, sequence_length=40)
 
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.DictReplayBuffer``
     :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedSequenceReplayBuffer`

@@ -1,6 +1,6 @@
 """Deep Q-Network with memory and prioritized replay of sequences (R2D2)."""
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -10,10 +10,17 @@ from torch.nn import functional as F
 
 from sb3_per.algorithms.dqn import DeepQMixin
 from sb3_per.buffers import SequenceReplayBufferSamples
-from sb3_per.off_policy import extends_signature
 from sb3_per.recurrent.mixin import RecurrentMixin
 from sb3_per.recurrent.q_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
+from sb3_per.signatures import extends_signature
 from sb3_per.value_rescaling import rescale, unscale
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.buffers import ReplayBuffer
+    from stable_baselines3.common.type_aliases import GymEnv, Schedule
+
+    from sb3_per.buffers.settings import ReplayBufferKwargs
+
 
 #: Keyword arguments of :class:`PERRecurrentDQN` as in R2D2 (Kapturowski et al. 2019, table 2). There, 256 actors fill the
 #: buffer while one learner takes five updates a second; here, the replay ratio is yours to choose, by ``train_freq``.
@@ -33,12 +40,20 @@ R2D2: dict[str, Any] = dict(
 
 class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     """
-    Deep Q-Network with an LSTM, for environments whose observations do not tell all (R2D2, Kapturowski et al. 2019).
+    Deep Q-Network (DQN) with an LSTM and prioritized replay of sequences: R2D2 (Kapturowski et al. 2019, "Recurrent Experience
+    Replay in Distributed Reinforcement Learning").
+
+    For discrete actions, where one observation does not tell all, and stacked frames do not reach back far enough.
 
     What is drawn are windows of ``sequence_length`` steps; the memory is warmed up with the ``burn_in`` steps before them,
     from the state that acting had then. ``replay_buffer_kwargs`` configures the
     :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`, ``policy_kwargs`` the LSTM: ``lstm_hidden_size``,
-    ``n_lstm_layers``, ``lstm_kwargs``.
+    ``n_lstm_layers``, ``lstm_kwargs``. The paper's settings are in ``sb3_per.R2D2``.
+
+    ::
+
+        model = PERRecurrentDQN("MlpLstmPolicy", env, sequence_length=40, burn_in=20)
+        model.learn(100_000)
 
     :param args: arguments of ``stable_baselines3.DQN``. The policy is ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``,
         ``"MultiInputLstmPolicy"`` or a class; ``n_steps`` is 5 and ``batch_size`` 32 windows, if nobody says otherwise, and
@@ -61,20 +76,62 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     policy: MlpLstmPolicy
     q_net: Any
     q_net_target: Any
+    double_q: bool
+    value_rescaling: bool
 
-    @extends_signature(DQN.__init__, **defaults)
-    def __init__(
-        self,
-        *args: Any,
-        sequence_length: int = 40,
-        burn_in: int = 20,
-        double_q: bool = True,
-        value_rescaling: bool = False,
-        **kwargs: Any,
-    ):
-        self.double_q = double_q
-        self.value_rescaling = value_rescaling
-        super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
+    # For type checkers and editors only, see PERSAC.
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            policy: str | type[MlpLstmPolicy],
+            env: GymEnv | str,
+            learning_rate: float | Schedule = 1e-4,
+            buffer_size: int = 1_000_000,
+            learning_starts: int = 100,
+            batch_size: int = 32,
+            tau: float = 1.0,
+            gamma: float = 0.99,
+            train_freq: int | tuple[int, str] = 64,
+            gradient_steps: int = 1,
+            replay_buffer_class: type[ReplayBuffer] | None = None,
+            replay_buffer_kwargs: ReplayBufferKwargs | None = None,
+            optimize_memory_usage: bool = False,
+            n_steps: int = 5,
+            target_update_interval: int = 10000,
+            exploration_fraction: float = 0.1,
+            exploration_initial_eps: float = 1.0,
+            exploration_final_eps: float = 0.05,
+            max_grad_norm: float = 10,
+            stats_window_size: int = 100,
+            tensorboard_log: str | None = None,
+            policy_kwargs: dict[str, Any] | None = None,
+            verbose: int = 0,
+            seed: int | None = None,
+            device: th.device | str = "auto",
+            _init_setup_model: bool = True,
+            *,
+            sequence_length: int = 40,
+            burn_in: int = 20,
+            double_q: bool = True,
+            value_rescaling: bool = False,
+        ) -> None: ...
+
+    else:
+
+        @extends_signature(DQN.__init__, **defaults)
+        def __init__(
+            self,
+            *args: Any,
+            sequence_length: int = 40,
+            burn_in: int = 20,
+            double_q: bool = True,
+            value_rescaling: bool = False,
+            **kwargs: Any,
+        ):
+            self.double_q = double_q
+            self.value_rescaling = value_rescaling
+            super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
 
     def predict(
         self,

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
 
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.constructors import stock_init_of
 from sb3_per.off_policy import PrioritizedOffPolicyMixin
 from sb3_per.recurrent.memory import at_starts, zero_states
 from sb3_per.recurrent.networks import at_steps, laid_out
@@ -45,7 +46,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     def __init__(self, *args: Any, sequence_length: int, burn_in: int, **kwargs: Any):
         self.sequence_length = sequence_length
         self.burn_in = burn_in
-        given = inspect.signature(super().__init__).bind_partial(*args, **kwargs).arguments
+        names = list(inspect.signature(stock_init_of(type(self), PrioritizedOffPolicyMixin)).parameters)[1:]
+        given = {*names[: len(args)], *kwargs}
         kwargs.update((name, default) for name, default in self.defaults.items() if name not in given)
         super().__init__(*args, **kwargs)
 

@@ -10,6 +10,7 @@ needs.
 """
 
 import argparse
+import contextlib
 import functools
 import importlib
 import runpy
@@ -22,6 +23,8 @@ from typing import Any
 import gymnasium as gym
 
 import sb3_per
+from sb3_per.buffers.settings import already_told
+from sb3_per.extras import require
 
 ALGORITHMS: dict[str, Any] = {
     "per_sac": sb3_per.PERSAC,
@@ -46,6 +49,8 @@ SCRIPTS: dict[str, tuple[str, str | None]] = {
     "plot_from_file": ("rl_zoo3.plots", "plot_from_file"),
 }
 
+_TUNES = frozenset(("-optimize", "--optimize-hyperparameters", "--trial-id"))
+
 # These play a saved model: as for its own algorithms, the Zoo need not allocate the replay buffer.
 _PLAYERS = ("enjoy", "record_video")
 
@@ -64,7 +69,10 @@ def register() -> None:
     """
     Make the algorithms known to the Zoo: by name, to the tuner, and their classes to the strings of its YAML files, e.g.
     ``replay_buffer_class: PrioritizedHerReplayBuffer``.
+
+    :raises ImportError: without RL Zoo
     """
+    require("rl_zoo3", "zoo", "python -m sb3_per.zoo")
     from rl_zoo3 import exp_manager, hyperparams_opt, utils
 
     from sb3_per.zoo import tuning
@@ -114,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if function is None:
             runpy.run_module(module, run_name="__main__")
         elif script == "train":
-            _train(**vars(ours))
+            # Trials combine settings of the file with a scheme, and of the tuner, that nobody has written side by side.
+            with already_told() if _TUNES.intersection(options) else contextlib.nullcontext():
+                _train(**vars(ours))
         else:
             getattr(importlib.import_module(module), function)()
     finally:
