@@ -140,8 +140,8 @@ def check_learning(algorithm: str, env_id: str, steps: int) -> str:
 CHECKS: dict[str, Callable[[], str]] = {
     "tree": check_tree,
     "buffer": check_buffer,
-    "PERSAC": lambda: check_learning("PERSAC", "Pendulum-v1", 250),
-    "PERDQN": lambda: check_learning("PERDQN", "CartPole-v1", 1_000),
+    "PERSAC": lambda: check_learning("PERSAC", "Pendulum-v1", 150),
+    "PERDQN": lambda: check_learning("PERDQN", "CartPole-v1", 500),
 }
 
 

@@ -184,9 +184,8 @@ def test_tests_run_from_the_sdist(built, tmp_path):
     with tarfile.open(built.sdist) as sdist:
         sdist.extractall(tmp_path, filter="data") if hasattr(tarfile, "data_filter") else sdist.extractall(tmp_path)
     (source,) = tmp_path.iterdir()
-    pytest_there = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     here = "import sys; sys.path.insert(0, '.'); import sb3_per; print(sb3_per.__file__)"
     assert Path(run(sys.executable, "-c", here, cwd=source).strip()).is_relative_to(source)
-    assert "error" not in run(*pytest_there, "--collect-only", "tests", cwd=source).splitlines()[-1]
-    run(*pytest_there, "tests/test_sum_tree.py", "tests/test_files_damage.py", "-k", "golden or find", cwd=source)
-    run(*pytest_there, "tests/test_evidence.py", "tests/test_docs.py", "-k", "quote or sentences or correct", cwd=source)
+    words = "quotes or sentences or correct_commands or test_find"
+    out = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", "-k", words, cwd=source)
+    assert re.search(r"^[1-9]\d* passed", out.splitlines()[-1])
