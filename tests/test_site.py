@@ -101,7 +101,8 @@ def test_formulas_are_mathml(site, pages):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("word", "page"), [("alpha", "parameters"), ("beta", "parameters"), ("PERDQN", "algorithms/per_dqn"), ("cpprb", "side_by_side")]
+    ("word", "page"),
+    [("alpha", "parameters"), ("beta", "parameters"), ("PERDQN", "algorithms/per_dqn"), ("cpprb", "side_by_side")],
 )
 def test_search_finds(site, word, page):
     """In the index; the page is one of the hits."""
@@ -140,3 +141,16 @@ def test_ratios_of_the_side_by_side_page_are_measured():
     assert len(rows) == 4
     for _, what, ratio in rows:
         assert re.search(rf"^\| {re.escape(what)} \|[^\n]* \| {re.escape(ratio)} \|", speed, re.MULTILINE), what
+
+
+def test_costs_of_the_readme_are_measured():
+    """Each ratio of its table is one of the table of benchmarks, rounded."""
+    table = (ROOT / "README.md").read_text().partition("## What does it cost?")[2].partition("## ")[0]
+    stated = re.findall(r"\d+\.\d+", " ".join(row.rsplit("|", 2)[1] for row in table.splitlines() if row.startswith("| ")))
+    speed = (ROOT / "docs" / "benchmarks" / "speed.md").read_text()
+    measured = [row.split("|")[5].strip() for row in speed.splitlines() if row.startswith("| ") and row.count("|") >= 7]
+    values = [float(figure) for figure in measured if re.fullmatch(r"\d+(\.\d+)?", figure)]
+    assert len(stated) == 9
+    for figure in stated:
+        places = len(figure.partition(".")[2])
+        assert float(figure) in {round(value, places) for value in values}, figure
