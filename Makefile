@@ -9,7 +9,7 @@ WORKERS ?= 2
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: train test pytest lint type format doc benchmark evidence clean
+.PHONY: train test pytest lint type format doc dist benchmark evidence clean
 
 # Makes .venv and installs, once; again when what is to be installed has changed. Training needs less than developing.
 .venv/%: pyproject.toml constraints.txt
@@ -41,6 +41,13 @@ format: .venv/dev
 doc: .venv/dev
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
+
+# Wheel and sdist, as they would be published, and what they contain and say of themselves.
+dist: .venv/release
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
 
 # About ten minutes, on an otherwise idle machine.
 benchmark: .venv/benchmark

@@ -52,6 +52,19 @@ SUMMED_UP: dict[str, dict[str, Any]] = {
     "no weights": NO_WEIGHTS,
 }
 
+# Places in seaborn's colour-blind safe palette, the same in all figures; what is not named here takes those that are left.
+COLORS = {
+    "stock": 0,
+    "defaults": 1,
+    "Double Q, 3 steps": 2,
+    "LAP": 3,
+    "uniform": 4,
+    "no weights": 5,
+    "PAL": 6,
+    "learning rate / 4": 7,
+    "candidate": 9,
+}
+
 # By variant: shape (runs, environments) or, for curves, (runs, environments, evaluations).
 Scores = dict[str, np.ndarray]
 # By variant: shape (3, n), of each of n figures the value itself and the ends of its interval.
@@ -165,6 +178,24 @@ def digits_for(scores: Scores) -> int:
     return int(np.clip(2 - np.floor(np.log10(max(largest, 1e-9))), 0, 3))
 
 
+def colors_of(variants: list[str]) -> dict[str, Any]:
+    """
+    :param variants: names, e.g. ``"PERDQN, LAP"``
+    :return: by name: its colour, which does not depend on the others if :data:`COLORS` has it
+    """
+    places = {}
+    for variant in variants:
+        algorithm, _, what = variant.partition(", ")
+        if algorithm == "uniform":
+            what = algorithm
+        elif not what:
+            what = "defaults" if algorithm.startswith("PER") else algorithm if algorithm in COLORS else "stock"
+        places[variant] = COLORS.get(what)
+    palette = color_palette("colorblind", max(10, len(variants)))
+    left = iter([place for place in range(len(palette)) if place not in places.values()])
+    return {variant: palette[next(left) if place is None else place] for variant, place in places.items()}
+
+
 def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) -> None:
     """
     Learning curves with intervals.
@@ -174,10 +205,16 @@ def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) 
     :param what: the figures are
     :param path: of the PNG
     """
-    figure = Figure(figsize=(5.2 * len(panels), 4.2), layout="constrained")
-    variants = list(dict.fromkeys(variant for estimates in panels.values() for variant in estimates))
-    colors = dict(zip(variants, color_palette("colorblind", len(variants)), strict=True))  # a variant's, in all panels
-    for axes, (environment, estimates) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+    # As wide as a page shows it, so that the labels can be read there.
+    n_columns = min(len(panels), 2)
+    n_rows = -(-len(panels) // n_columns)
+    figure = Figure(figsize=(8, 1 + 3.2 * n_rows), layout="constrained")
+    colors = colors_of(list(dict.fromkeys(variant for estimates in panels.values() for variant in estimates)))
+    grid = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
+    lines = {}
+    for axes, (environment, estimates) in zip(grid, panels.items(), strict=False):
         plot_utils.plot_sample_efficiency_curve(
             np.array(steps),
             {variant: values[0] for variant, values in estimates.items()},
@@ -190,8 +227,10 @@ def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) 
             ticklabelsize="small",
             ax=axes,
         )
-        axes.set_title(environment)
-        axes.legend(fontsize="small")
+        axes.set_title(environment, fontsize="medium")
+        handles, names = axes.get_legend_handles_labels()
+        lines.update(zip(names, handles, strict=True))
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=3, fontsize="small")
     figure.savefig(path, dpi=120)
 
 
@@ -415,12 +454,13 @@ def write_summary(out: Path) -> None:
     figure = Figure(figsize=(8, 1.2 + 0.62 * len(found)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0.5, color="grey")
-    for i, (kind, color) in enumerate(zip(SUMMED_UP, color_palette("colorblind", len(SUMMED_UP)), strict=True)):
+    palette = color_palette("colorblind")
+    for i, kind in enumerate(SUMMED_UP):
         of_kind = {task: better[kind] for task, (_, better) in found.items() if kind in better}
         if not of_kind:
             continue
         places = np.array([-float(list(found).index(task)) for task in of_kind]) + 0.27 - 0.18 * i
-        errorbars(axes, of_kind, places, color=color, label=kind)
+        errorbars(axes, of_kind, places, color=palette[COLORS[kind]], label=kind)
     labels = [task + ", one rate" * (len(SUITES[name].rates) == 1) for task, (name, _) in found.items()]
     axes.set_yticks(-np.arange(len(found)), labels)
     axes.set(xlabel="probability of improvement on the stock class", xlim=(-0.02, 1.02))

@@ -17,7 +17,11 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from sb3_per.convert import main as convert
 from tests.utils import ROOT
 
-PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts)]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts),
+]
 
 # 30 gradient steps with the defaults of most algorithms.
 MAX_STEPS = 130

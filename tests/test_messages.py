@@ -203,7 +203,7 @@ def test_our_hyperparameters_have_no_settings_without_effect(algo):
 @pytest.mark.parametrize("option", ["-optimize", "--trial-id", None])
 def test_the_tuner_is_not_spoken_of(option, monkeypatch):
     """A trial combines what nobody has written side by side."""
-    monkeypatch.setattr(sb3_per.zoo, "_train", lambda resume: buffer(scheme="lap", beta_start=0.7))
+    monkeypatch.setattr(sb3_per.zoo, "_train", lambda **_: buffer(scheme="lap", beta_start=0.7))
     options = [] if option is None else [option]
     said = heard(lambda: sb3_per.zoo.main(["train", "--algo", "per_sac", "--env", "Pendulum-v1", *options]))
     assert len(said) == (option is None)

@@ -504,7 +504,7 @@ def test_from_an_installed_wheel(tmp_path):
     source = tmp_path / "source"
     for folder in ("sb3_per", "zoo_configs"):
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)]
     subprocess.run(build, check=True)

@@ -1,0 +1,191 @@
+"""What is installed: wheel, sdist and editable install have all they need, and nothing else."""
+
+import email
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import textwrap
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import sb3_per
+from sb3_per.zoo import ALGORITHMS
+from tests.utils import ROOT
+
+BUILD = "from setuptools import build_meta as b; import sys; b.build_{kind}(sys.argv[1])"
+
+
+class Distributions(NamedTuple):
+    wheel: Path
+    sdist: Path
+    editable: Path
+    source: Path
+
+
+def run(*words: Any, cwd: Path) -> str:
+    """Output of a command that knows nothing of the path of these tests."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def files_of_git() -> list[str] | None:
+    """What is committed or would be; ``None`` where there is no git, as in an unpacked sdist."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return [name for name in done.stdout.splitlines() if (ROOT / name).exists()]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Distributions:
+    """All three, made from a copy: a clone in a folder of the package's own name."""
+    folder = tmp_path_factory.mktemp("packaging")
+    source = folder / "parent" / "sb3_per"
+    names = files_of_git()
+    if names is None:
+        ignored = shutil.ignore_patterns("__pycache__", ".*_cache", "*.egg-info", "build", "dist", ".hypothesis", ".venv")
+        shutil.copytree(ROOT, source, ignore=ignored)
+    else:
+        for name in names:
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    for kind in ("sdist", "wheel", "editable"):
+        (folder / kind).mkdir()
+        run(sys.executable, "-c", BUILD.format(kind=kind), folder / kind, cwd=source)
+    return Distributions(*(next((folder / kind).glob("*.*")) for kind in ("wheel", "sdist", "editable")), source)
+
+
+def modules_and_types() -> set[str]:
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "sb3_per").rglob("*")
+        if path.suffix == ".py" or path.name == "py.typed"
+    }
+
+
+def test_wheel(built):
+    """Every module, its types, the hyperparameter files; no test, no folder of the repository."""
+    with zipfile.ZipFile(built.wheel) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    configs = {f"sb3_per/zoo/configs/{algo}.yml" for algo in ALGORITHMS}
+    assert configs <= names
+    assert names - {name for name in names if name.startswith("sb3_per/zoo/configs/")} == modules_and_types()
+
+
+def metadata_of(wheel: Path) -> Any:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_string(archive.read(name).decode())
+
+
+def test_metadata(built):
+    metadata = metadata_of(built.wheel)
+    assert metadata["Name"].replace("-", "_") == "sb3_per"
+    assert metadata["Version"] == sb3_per.__version__
+    assert metadata["License-Expression"] == "MIT" and metadata["License-File"] == "LICENSE"
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert len(metadata["Keywords"].split(",")) >= 5
+    classifiers = metadata.get_all("Classifier")
+    assert "Typing :: Typed" in classifiers
+    assert f"Programming Language :: Python :: {sys.version_info[0]}.{sys.version_info[1]}" in classifiers
+    for url in metadata.get_all("Project-URL"):
+        assert re.fullmatch(r"[\w -]+, https://\S+", url)
+
+
+def test_versions_are_said_once(built):
+    """The Python versions of the classifiers are those that are tested, and the oldest is the one that is required."""
+    metadata = metadata_of(built.wheel)
+    found = re.findall(r"Python :: (3\.\d+)", "\n".join(metadata.get_all("Classifier")))
+    assert found[0] == metadata["Requires-Python"].removeprefix(">=")
+
+
+def test_console_script(built):
+    with zipfile.ZipFile(built.wheel) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+        assert wheel.read(name).decode().split() == ["[console_scripts]", "sb3-per", "=", "sb3_per.cli:main"]
+
+
+def test_sdist_is_the_repository(built):
+    """Nothing that git has is missing, so that the tests run from it."""
+    names = files_of_git()
+    if names is None:
+        pytest.skip("no git")
+    with tarfile.open(built.sdist) as sdist:
+        inside = {name.partition("/")[2] for name in sdist.getnames()}
+    assert set(names) - inside == set()
+
+
+def test_wheel_from_the_sdist(built, tmp_path):
+    """Is the wheel of the repository."""
+    with tarfile.open(built.sdist) as sdist:
+        sdist.extractall(tmp_path, filter="data") if hasattr(tarfile, "data_filter") else sdist.extractall(tmp_path)
+    (source,) = tmp_path.iterdir()
+    (tmp_path / "dist").mkdir()
+    run(sys.executable, "-c", BUILD.format(kind="wheel"), tmp_path / "dist", cwd=source)
+    again = next((tmp_path / "dist").glob("*.whl"))
+    with zipfile.ZipFile(built.wheel) as first, zipfile.ZipFile(again) as second:
+        assert sorted(first.namelist()) == sorted(second.namelist())
+
+
+@pytest.fixture(scope="module")
+def editable(built, tmp_path_factory) -> Path:
+    """Python of an environment with the editable install, and the packages of this one by their path alone."""
+    folder = tmp_path_factory.mktemp("editable")
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
+    with zipfile.ZipFile(io.BytesIO(built.editable.read_bytes())) as wheel:
+        wheel.extractall(site)
+    # A .pth in a folder that a .pth names is not read: the package as it is installed here stays out.
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def test_editable_install_from_the_parent_folder(built, editable):
+    """There, the clone itself is a folder of the package's name, and must not stand in for it."""
+    program = "import sb3_per, sb3_per.zoo as z; print(sb3_per.__file__, z.config_path('per_sac'))"
+    file, config = run(editable, "-c", program, cwd=built.source.parent).split()
+    assert Path(file) == built.source / "sb3_per" / "__init__.py"
+    assert Path(config) == built.source / "zoo_configs" / "per_sac.yml"
+
+
+@pytest.mark.slow
+def test_type_checkers_see_the_editable_install(editable, tmp_path):
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(
+        textwrap.dedent(
+            """
+            from sb3_per import SumTree
+
+            reveal_type(SumTree(3).total)
+            """
+        )
+    )
+    mypy = [sys.executable, "-m", "mypy", "--cache-dir", tmp_path / "cache", "--python-executable", editable]
+    assert 'Revealed type is "float"' in run(*mypy, snippet, cwd=tmp_path).replace("builtins.", "")
+
+
+@pytest.mark.slow
+def test_tests_run_from_the_sdist(built, tmp_path):
+    """All are collected, and those run that look at the repository around the package."""
+    with tarfile.open(built.sdist) as sdist:
+        sdist.extractall(tmp_path, filter="data") if hasattr(tarfile, "data_filter") else sdist.extractall(tmp_path)
+    (source,) = tmp_path.iterdir()
+    here = "import sys; sys.path.insert(0, '.'); import sb3_per; print(sb3_per.__file__)"
+    assert Path(run(sys.executable, "-c", here, cwd=source).strip()).is_relative_to(source)
+    words = "quotes or sentences or correct_commands or test_find"
+    out = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", "-k", words, cwd=source)
+    assert re.search(r"^[1-9]\d* passed", out.splitlines()[-1])

@@ -1,0 +1,156 @@
+"""The built documentation reads offline: formulas, search, figures and links need nothing from elsewhere."""
+
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+import sys
+import urllib.parse
+from pathlib import Path
+
+import pytest
+
+from tests.utils import ROOT
+
+FIGURES = sorted(
+    path.relative_to(ROOT / "docs").as_posix()
+    for pattern in ("*.png", "*.svg")
+    for path in (ROOT / "docs").rglob(pattern)
+    if "_build" not in path.parts
+)
+
+
+class Page(html.parser.HTMLParser):
+    """Links, anchors, and what a browser loads by itself."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.tags: list[str] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        given = {name: value or "" for name, value in attributes}
+        if "id" in given:
+            self.anchors.add(given["id"])
+        if tag == "a":
+            self.links.append(given.get("href", ""))
+        elif tag == "link" and given.get("rel") in ("stylesheet", "icon", "shortcut icon", "preload", "preconnect"):
+            self.loaded.append(given.get("href", ""))
+        elif tag in ("script", "img", "source", "iframe", "object", "embed"):
+            self.loaded.append(given.get("src") or given.get("data") or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    pytest.importorskip("sphinx")
+    pytest.importorskip("latex2mathml")
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "-d", str(folder / "trees")]
+    done = subprocess.run([*build, str(ROOT / "docs"), str(folder / "html")], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr  # -W: an orphan page is an error, too
+    return folder / "html"
+
+
+@pytest.fixture(scope="module")
+def pages(site) -> dict[Path, Page]:
+    return {path: Page(path) for path in sorted(site.rglob("*.html"))}
+
+
+def search_index(site: Path) -> dict:
+    text = (site / "searchindex.js").read_text()
+    return json.loads(re.fullmatch(r"Search\.setIndex\((.*)\);?\s*", text, re.DOTALL)[1])
+
+
+@pytest.mark.slow
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    for path, page in pages.items():
+        for address in page.loaded:
+            assert not re.match(r"(\w+:)?//", address), f"{path.name} loads {address}"
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(\s*['\"]?(https?:)?//|@import", style.read_text()), style
+
+
+@pytest.mark.slow
+def test_links_and_figures_lead_somewhere(site, pages):
+    missing = []
+    for path, page in pages.items():
+        for address in (*page.links, *page.loaded):
+            parts = urllib.parse.urlsplit(address)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else path
+            anchor = urllib.parse.unquote(parts.fragment)
+            if not target.exists() or (anchor and target in pages and anchor not in pages[target].anchors):
+                missing.append((path.name, address))
+    assert missing == []
+
+
+@pytest.mark.slow
+def test_formulas_are_mathml(site, pages):
+    """And none is left as it was typed."""
+    assert pages[site / "how_it_works.html"].tags.count("math") >= 18
+    for path in pages:
+        text = re.sub(r"<(pre|code|script)\b.*?</\1>", "", path.read_text(), flags=re.DOTALL)
+        assert not re.search(r"\\(frac|alpha|beta|delta|sum|mathrm)\b", text), path.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [("alpha", "parameters"), ("beta", "parameters"), ("PERDQN", "algorithms/per_dqn"), ("cpprb", "side_by_side")],
+)
+def test_search_finds(site, word, page):
+    """In the index; the page is one of the hits."""
+    index = search_index(site)
+    hits: set[int] = set()
+    for table in ("terms", "titleterms"):
+        found = index[table].get(word.lower(), [])
+        hits.update(found if isinstance(found, list) else [found])
+    assert page in {index["docnames"][hit] for hit in hits}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
+def test_search_in_a_browser(site):
+    """The scripts run from a folder, without a server."""
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom"]
+    address = (site / "search.html").as_uri() + "?q=beta"
+    done = subprocess.run([*browser, address], capture_output=True, text=True, timeout=120, check=True)
+    assert 'href="parameters.html' in done.stdout
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_gallery_has_every_figure_and_its_command(figure):
+    """Drawn by hand, or by a command."""
+    gallery = (ROOT / "docs" / "gallery.md").read_text()
+    assert f"]({figure})" in gallery
+    caption = gallery.partition(f"]({figure})")[2].partition("![")[0]
+    assert "`python " in caption or "drawn by hand" in caption
+
+
+def test_ratios_of_the_side_by_side_page_are_measured():
+    """Each is the figure of that row in the table of benchmarks."""
+    page = (ROOT / "docs" / "side_by_side.md").read_text().partition("## Measured")[2]
+    speed = (ROOT / "docs" / "benchmarks" / "speed.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| (0\.\d+) \|$", page, re.MULTILINE)
+    assert len(rows) == 4
+    for _, what, ratio in rows:
+        assert re.search(rf"^\| {re.escape(what)} \|[^\n]* \| {re.escape(ratio)} \|", speed, re.MULTILINE), what
+
+
+def test_costs_of_the_readme_are_measured():
+    """Each ratio of its table is one of the table of benchmarks, rounded."""
+    table = (ROOT / "README.md").read_text().partition("## What does it cost?")[2].partition("## ")[0]
+    stated = re.findall(r"\d+\.\d+", " ".join(row.rsplit("|", 2)[1] for row in table.splitlines() if row.startswith("| ")))
+    speed = (ROOT / "docs" / "benchmarks" / "speed.md").read_text()
+    measured = [row.split("|")[5].strip() for row in speed.splitlines() if row.startswith("| ") and row.count("|") >= 7]
+    values = [float(figure) for figure in measured if re.fullmatch(r"\d+(\.\d+)?", figure)]
+    assert len(stated) == 9
+    for figure in stated:
+        places = len(figure.partition(".")[2])
+        assert float(figure) in {round(value, places) for value in values}, figure
