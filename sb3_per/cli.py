@@ -54,10 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module, first = COMMANDS[command]
     try:
         status = importlib.import_module(module).main([*first, *arguments[1:]])
-    except ModuleNotFoundError as error:
-        if module != "sb3_per.zoo" or (error.name or "").partition(".")[0] == "sb3_per":
+    except ImportError as error:
+        if "pip install" not in str(error):
             raise
-        parser.exit(1, f"sb3-per {command} needs RL Zoo, and {error.name} is not installed: pip install 'sb3_per[zoo]'\n")
+        parser.exit(1, f"sb3-per {command}: {error}\n")
     return int(status or 0)
 
 

@@ -12,10 +12,11 @@ def require(module: str, extra: str, what: str) -> ModuleType:
     :return: the module
     :raises ImportError: if it is not installed; one that is there and does not work raises its own error
     """
+    package = module.partition(".")[0]
     try:
+        importlib.import_module(package)  # also where only the submodule is there already
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise ImportError(f"{what} needs {package}: pip install 'sb3_per[{extra}]'", name=package) from error

@@ -87,7 +87,13 @@ def test_every_script_is_known():
     assert sorted(PROMISES) == SCRIPTS
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+# Long, and what they show is tested elsewhere: of saving and loading, of resuming, and of the environment.
+LONG = ("resume", "from_sac", "continue_run", "pairs_trading")
+
+
+@pytest.mark.parametrize(
+    "script", [pytest.param(script, marks=pytest.mark.slow) if script in LONG else script for script in SCRIPTS]
+)
 def test_example(script, short, capsys, tmp_path):
     if script == "actors":
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")

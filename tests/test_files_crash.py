@@ -575,7 +575,7 @@ def loaded_after(kind: str, files: dict[str, bytes] | None, digests: dict[int, s
     return newest(path)
 
 
-@pytest.mark.parametrize("kind", ["plain", "frames"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("frames", marks=pytest.mark.slow)])
 def test_loss_of_power(kind, tmp_path, small_files):
     path = tmp_path / "x.buffer"
     events, digests = recorded(kind, path)
