@@ -72,7 +72,7 @@ def test_oracle_takes_the_best_transition():
         assert learner.error == pytest.approx(min(others), rel=1e-12)
 
 
-@pytest.mark.parametrize("scheme", ["proportional", "rank"])
+@pytest.mark.parametrize("scheme", ["proportional", pytest.param("rank", marks=pytest.mark.slow)])
 def test_prioritization_learns_with_fewer_updates(scheme):
     """And not with fewer than the oracle."""
     uniform, prioritized, oracle = (median_of_updates(9, replayed, range(5)) for replayed in ("uniform", scheme, "oracle"))

@@ -87,7 +87,15 @@ def short_runs(tmp_path, monkeypatch):
     plt.close("all")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+# Starts Ray; `examples/actors.py` does so in the quick tests.
+STARTS_RAY = "docs/actors.md"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow) if name_of(page) == STARTS_RAY else page for page in PAGES],
+    ids=name_of,
+)
 def test_blocks(page, short_runs, monkeypatch):
     """All blocks of a page in their order: a reader who follows it from top to bottom meets no error."""
     # As in a script: what is defined on the page can be pickled.

@@ -160,7 +160,7 @@ def short(name: str, **changes) -> learning.Suite:
 
 
 # Suites of the same environments as another one, which differ in numbers only.
-TWIN = "(mountaincar|minatar|pairs)-rates|-confirmation|^continuous|memory-cartpole"
+TWIN = "(mountaincar|minatar|pairs)-rates|-confirmation|^continuous|memory-(cartpole|pendulum)"
 
 
 @pytest.mark.parametrize(

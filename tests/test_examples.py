@@ -87,8 +87,8 @@ def test_every_script_is_known():
     assert sorted(PROMISES) == SCRIPTS
 
 
-# Long, and what they show is tested elsewhere: of saving and loading, of resuming, and of the environment.
-LONG = ("resume", "from_sac", "continue_run", "pairs_trading")
+# Long, and what they show is tested elsewhere: of saving and loading, of resuming, of the environment and the algorithms.
+LONG = ("resume", "from_sac", "continue_run", "pairs_trading", "double_dqn", "lap_td3")
 
 
 @pytest.mark.parametrize(

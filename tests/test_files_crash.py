@@ -116,6 +116,7 @@ def kill_again_and_again(forker: Any, kind: str, tmp_path: Path, n_kills: int, s
     assert log.count("begin") > log.count("done") > 1, "some of them were under way"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_random_moments(forker, kind, tmp_path):
     kill_again_and_again(forker, kind, tmp_path, 4, signal.SIGKILL, 0)

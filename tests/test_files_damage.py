@@ -503,6 +503,7 @@ def assert_works(kind: str, buffer: Any) -> None:
 ODD = [NAN, INFINITY, -INFINITY, -1.0, 0.0, 1.0, 1e308, 7.0, 2.0**31, 2.0**62]
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.data())
 @pytest.mark.filterwarnings("ignore")
@@ -551,7 +552,7 @@ HOSTILE_TEXTS = {
 }
 
 
-@pytest.mark.parametrize("attack", HOSTILE_TEXTS)
+@pytest.mark.parametrize("attack", [pytest.param(a, marks=pytest.mark.slow) if a == "lists" else a for a in HOSTILE_TEXTS])
 def test_hostile_text(attack, tmp_path):
     name = one_generation("plain", tmp_path / "x.buffer")
     text = HOSTILE_TEXTS[attack]()

@@ -32,6 +32,7 @@ assert compiled
     run(program)
 
 
+@pytest.mark.slow
 def test_without_a_folder_for_the_machine_code():
     program = """
 import numba.core.caching
@@ -58,6 +59,7 @@ def _draw_in_a_worker(seed: int) -> list[int]:
     return leaves.tolist()
 
 
+@pytest.mark.slow
 def test_in_forked_and_spawned_workers():
     import multiprocessing
 

@@ -94,7 +94,9 @@ def test_zip_loads_as_stock(cls, n_steps, tmp_path):
     assert_same_parameters(back, stock)
 
 
-@pytest.mark.parametrize("replay_buffer_kwargs", [dict(alpha=0.9), dict(scheme=Proportional(alpha=0.9))])
+@pytest.mark.parametrize(
+    "replay_buffer_kwargs", [pytest.param(dict(alpha=0.9), marks=pytest.mark.slow), dict(scheme=Proportional(alpha=0.9))]
+)
 def test_zip_loads_where_this_package_is_missing(replay_buffer_kwargs, tmp_path):
     trained(PERDQN, replay_buffer_kwargs=replay_buffer_kwargs).save(tmp_path / "model")
     program = (

@@ -269,7 +269,7 @@ def test_normalization_and_two_environments(zoo, capsys):
 # Of those that differ in what the Zoo tunes, one each; what comes out for the others is built in the next test.
 @pytest.mark.parametrize(
     "algo",
-    [algo if algo in ("per_crossq", "per_dqn_lstm") else pytest.param(algo, marks=pytest.mark.slow) for algo in ALGORITHMS],
+    [algo if algo in ("per_dqn_lstm",) else pytest.param(algo, marks=pytest.mark.slow) for algo in ALGORITHMS],
 )
 def test_tuning_and_training_with_the_settings_of_a_trial(algo, zoo):
     """Two trials; then the same hyperparameters again, with what was not tuned as in the file."""
