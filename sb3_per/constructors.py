@@ -4,6 +4,7 @@ Constructors of the prioritized algorithms: they look like those of the stock cl
 It knows signatures, and where a class stands among its bases; nothing of training.
 """
 
+import abc
 import functools
 import inspect
 from collections.abc import Callable
@@ -23,12 +24,13 @@ def require_left(cls: type, mixin: type) -> None:
     """
     for base in cls.__mro__[: cls.__mro__.index(mixin)]:
         train = vars(base).get("train")
-        # Not `issubclass`: it asks all subclasses, and one that was refused here looks as if it were its stock class, until it
-        # is collected (its `_abc_impl` is inherited).
         is_stock = OffPolicyAlgorithm in base.__mro__ and mixin not in base.__mro__
         if is_stock and train and not _calls_super(train):
-            ours = [b.__name__ for b in cls.__bases__ if issubclass(b, mixin)]
-            others = [b.__name__ for b in cls.__bases__ if not issubclass(b, mixin)]
+            # Until it is collected, a refused class is one of those that `issubclass` asks. Its answers would go into the memory
+            # that it has inherited, as it does not have one of its own yet, and SAC would be no subclass of SAC any more.
+            cls._abc_impl = abc.ABCMeta("Refused", (), {})._abc_impl  # type: ignore[attr-defined]
+            ours = [b.__name__ for b in cls.__bases__ if mixin in b.__mro__]
+            others = [b.__name__ for b in cls.__bases__ if mixin not in b.__mro__]
             raise TypeError(
                 f"{ours[0]} stands right of {base.__name__}, whose train() would run in its place, without priorities. The "
                 f"mixin stands on the left: class {cls.__name__}({', '.join(ours + others)})"
