@@ -26,8 +26,8 @@ def require_left(cls: type, mixin: type) -> None:
         train = vars(base).get("train")
         is_stock = OffPolicyAlgorithm in base.__mro__ and mixin not in base.__mro__
         if is_stock and train and not _calls_super(train):
-            # Until it is collected, a refused class is one of those that `issubclass` asks. Its answers would go into the memory
-            # that it has inherited, as it does not have one of its own yet, and SAC would be no subclass of SAC any more.
+            # Until it is collected, a refused class is one of those that `issubclass` asks. Its answers would go into the
+            # memory that it has inherited, as it has none of its own yet, and SAC would be no subclass of SAC any more.
             cls._abc_impl = abc.ABCMeta("Refused", (), {})._abc_impl  # type: ignore[attr-defined]
             ours = [b.__name__ for b in cls.__bases__ if mixin in b.__mro__]
             others = [b.__name__ for b in cls.__bases__ if mixin not in b.__mro__]
