@@ -183,14 +183,15 @@ def colors_of(variants: list[str]) -> dict[str, Any]:
     :param variants: names, e.g. ``"PERDQN, LAP"``
     :return: by name: its colour, which does not depend on the others if :data:`COLORS` has it
     """
-    places = {}
+    places: dict[str, int | None] = {}
     for variant in variants:
         algorithm, _, what = variant.partition(", ")
         if algorithm == "uniform":
             what = algorithm
         elif not what:
             what = "defaults" if algorithm.startswith("PER") else algorithm if algorithm in COLORS else "stock"
-        places[variant] = COLORS.get(what)
+        place = COLORS.get(what)
+        places[variant] = None if place in places.values() else place  # two whole agents may have the same settings
     palette = color_palette("colorblind", max(10, len(variants)))
     left = iter([place for place in range(len(palette)) if place not in places.values()])
     return {variant: palette[next(left) if place is None else place] for variant, place in places.items()}

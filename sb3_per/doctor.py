@@ -31,6 +31,7 @@ EXTRAS = {
     "zoo": ("rl_zoo3", "requests", "moviepy"),
     "envs": ("Box2D", "mujoco", "ale_py", "minatar", "cv2"),
     "minari": ("minari", "h5py", "PIL"),
+    "distributed": ("ray",),
 }
 
 

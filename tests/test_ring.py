@@ -155,12 +155,12 @@ def test_end_of_episodes_in_the_arrays():
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_a_truncation_is_forgotten_with_its_step(n_envs):
-    """SB3 never writes `timeouts` without its handling of them: what ends in the same row a lap later is a termination."""
+def test_without_handling_of_timeouts_an_end_is_a_termination(n_envs):
+    """SB3 never writes `timeouts` then: what ends in the same row a lap later is a termination, and so is this one."""
     buffer = make_buffer(4, n_envs, handle_timeout_termination=False)
     add_one(buffer)
     buffer.end_episodes()
-    assert (buffer.timeouts[0] == 1).all()
+    assert (buffer.dones[0] == 1).all() and (buffer.timeouts == 0).all()
     for _ in range(4):
         add_one(buffer)
     assert (buffer.timeouts == 0).all()

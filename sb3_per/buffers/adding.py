@@ -56,9 +56,6 @@ class AddingRing(CursorRing):
                         raise
                     self._count_foreign_steps()  # SB3's `add` was interrupted before it had set its cursor back
                     super().add(obs, next_obs, action, reward, done, infos)
-                if not self.handle_timeout_termination:
-                    # SB3 leaves them alone then, and `end_episodes` may have written one a lap ago.
-                    self.timeouts[self._n_added % self.buffer_size] = 0
                 self._n_added += 1  # only now: a failed `add` has changed nothing
             if masses is not None:
                 self._note_masses(self._newest_ids(), masses)
@@ -218,8 +215,9 @@ class AddingRing(CursorRing):
         :param envs: of which environments; both index SB3's arrays
         """
         self.dones[rows, envs] = 1
-        # Without a next observation of their own, SB3 too makes them terminations.
-        if not self.optimize_memory_usage:
+        # As in SB3's HER: who does not tell timeouts from terminations gets a termination. So it is, too, where there is no
+        # next observation of its own.
+        if self.handle_timeout_termination:
             self.timeouts[rows, envs] = 1
 
 

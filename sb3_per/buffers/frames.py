@@ -428,6 +428,8 @@ class FrameStore:
         return {**vars(self), "_addresses": None, "_free": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_cursors" not in state:
+            raise ValueError("These frames were pickled before columns had cursors of their own, and cannot be read any more")
         vars(self).update(state)
         self._segments = {number: np.array(piece) for number, piece in self._segments.items()}
         n_live = max(self._segments, default=0) - self._oldest_segment + 1

@@ -42,13 +42,16 @@ class Metrics:
     @property
     def bound(self) -> str:
         """What the speed of the run so far depends on."""
-        share = self._crew.seconds_waited / max(time.monotonic() - self._began, 1e-9)
-        return "environment-bound" if share > _WAITS else "learner-bound"
+        return "environment-bound" if self._share_waited > _WAITS else "learner-bound"
+
+    @property
+    def _share_waited(self) -> float:
+        return self._crew.seconds_waited / max(time.monotonic() - self._began, 1e-9)
 
     @property
     def line(self) -> str:
         """The same, in words."""
-        share = self._crew.seconds_waited / max(time.monotonic() - self._began, 1e-9)
+        share = self._share_waited
         if self.bound == "environment-bound":
             return f"environment-bound: the learner waited for actors for {share:.0%} of the time, and more actors help"
         return f"learner-bound: more actors will not help (the learner waited for {share:.0%} of the time)"
