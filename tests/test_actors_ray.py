@@ -22,7 +22,7 @@ from sb3_per import PERDQN, PERSAC, BufferCheckpointCallback, latest_checkpoint
 from sb3_per.distributed import make_actors
 from tests.actor_envs import Images, Mortal, Slow, Tracked, Unlucky
 from tests.test_actors import assert_columns_hold, assert_same_run, small
-from tests.utils import ROOT
+from tests.utils import ROOT, alone_with_ray
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")
 
@@ -30,8 +30,14 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_
 STORE = 80_000_000
 
 
+@pytest.fixture(scope="module", autouse=True)
+def alone():
+    with alone_with_ray():
+        yield
+
+
 @pytest.fixture(scope="module")
-def session():
+def session(alone):
     """One Ray for all tests of this file, which ends with them, also when they fail."""
     ray.init(num_cpus=2, object_store_memory=STORE, include_dashboard=False, logging_level="error", log_to_driver=False)
     yield

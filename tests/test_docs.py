@@ -1,5 +1,6 @@
 """README and documentation hold: every block of Python runs, every command works or names what exists."""
 
+import contextlib
 import re
 import shlex
 import sys
@@ -15,7 +16,7 @@ import yaml
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_per.convert import main as convert
-from tests.utils import ROOT
+from tests.utils import ROOT, alone_with_ray
 
 PAGES = [
     ROOT / "README.md",
@@ -91,12 +92,18 @@ def short_runs(tmp_path, monkeypatch):
 STARTS_RAY = "docs/actors.md"
 
 
+@pytest.fixture
+def alone(page):
+    with alone_with_ray() if name_of(page) == STARTS_RAY else contextlib.nullcontext():
+        yield
+
+
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=pytest.mark.slow) if name_of(page) == STARTS_RAY else page for page in PAGES],
     ids=name_of,
 )
-def test_blocks(page, short_runs, monkeypatch):
+def test_blocks(page, alone, short_runs, monkeypatch):
     """All blocks of a page in their order: a reader who follows it from top to bottom meets no error."""
     # As in a script: what is defined on the page can be pickled.
     script = ModuleType("__main__")

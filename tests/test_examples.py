@@ -1,5 +1,6 @@
 """The examples run to their end, in a short form."""
 
+import contextlib
 import runpy
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from stable_baselines3 import SAC, TD3
+
+from tests.utils import alone_with_ray
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py") if not path.stem.endswith("_env"))
@@ -97,7 +100,8 @@ LONG = ("resume", "from_sac", "continue_run", "pairs_trading", "double_dqn", "la
 def test_example(script, short, capsys, tmp_path):
     if script == "actors":
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")
-    results = short(script)
+    with alone_with_ray() if script == "actors" else contextlib.nullcontext():
+        results = short(script)
     shown, files = PROMISES[script]
     output = capsys.readouterr().out
     for text in shown:

@@ -1,8 +1,11 @@
 """What several test files need: spaces, random transitions, obvious references."""
 
+import contextlib
+import fcntl
 import importlib
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +30,15 @@ from sb3_per import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@contextlib.contextmanager
+def alone_with_ray() -> Iterator[None]:
+    """One at a time, of all processes of the tests: two that start Ray and kill its processes disturb each other."""
+    with open(Path(tempfile.gettempdir(), "sb3_per_tests_with_ray"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
 
 # Every algorithm and the class that it takes the place of.
 STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}
