@@ -11,9 +11,10 @@ BIN = .venv/bin
 
 .PHONY: train test pytest lint type format doc dist benchmark evidence clean
 
-# Makes .venv and installs, once; again when what is to be installed has changed. Training needs less than developing.
+# Makes .venv and installs, once; again when what is to be installed has changed. Training needs less than developing. The pip that
+# comes with Python 3.10 goes back to a source distribution that cannot be built.
 .venv/%: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/python || ($(PYTHON) -m venv .venv && $(BIN)/pip install --quiet --upgrade pip)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[$*]'
 	touch $@
 

@@ -16,6 +16,7 @@ import yaml
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_per.convert import main as convert
+from tests import newcomer
 from tests.utils import ROOT, alone_with_ray
 
 PAGES = [
@@ -249,3 +250,15 @@ def test_correct_commands_pass():
         """
     ):
         run_or_check(command)
+
+
+def test_newcomer_reads_the_readme():
+    """What `tests/newcomer.py` finds in it to run."""
+    readme = (ROOT / "README.md").read_text()
+    assert newcomer.commands(readme) == [["make", "train"], ["make", "test"]]
+    installation, calls = newcomer.own_project(readme)
+    assert installation == ["pip", "install", ".[zoo]"]
+    assert calls == [["sb3-per", "doctor"], ["sb3-per", "train"]]
+    assert len(newcomer.blocks(readme, "python")) == 1
+    with pytest.raises(ValueError, match="does not say how"):
+        newcomer.own_project("")
