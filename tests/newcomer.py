@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 # What somebody has who has just logged in.
-INHERITED = ("HOME", "LANG", "PATH", "PIP_CONFIG_FILE", "PIP_INDEX_URL", "TMPDIR", "USER")
+INHERITED = re.compile("HOME|LANG|PATH|TMPDIR|USER|PIP_.*")
 
 
 def blocks(readme: str, language: str) -> list[str]:
@@ -56,7 +56,7 @@ def own_project(readme: str) -> tuple[list[str], list[list[str]]]:
 
 def run(words: list[str], folder: Path) -> None:
     """Show a command, run it, and end here if it fails."""
-    environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    environment = {name: value for name, value in os.environ.items() if INHERITED.fullmatch(name)}
     # A virtual environment this script runs in is not the newcomer's.
     prefix = os.path.dirname(sys.executable)
     if sys.prefix != sys.base_prefix:
