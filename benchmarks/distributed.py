@@ -4,24 +4,29 @@ What actors cost, and what they bring: the table of docs/benchmarks/distributed.
     python benchmarks/distributed.py                              # on an otherwise idle machine
     python benchmarks/distributed.py --only scaling wall_time     # some of it, the rest stays
     python benchmarks/distributed.py --quick --out runs/try       # to try it
-    python benchmarks/distributed.py --only learning              # hours: 5 seeds, with actors and without
+    python benchmarks/distributed.py --only learning              # 5 seeds, with actors and without; goes on where it was
 
 Slow environments are simulated by sleeping, so that many fit two cores. Each part writes what it has measured into
 ``distributed.json``; the table is made of what is there.
 """
 
 import argparse
+import copy
 import json
 import os
+import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch as th
+from campaign import read, run_missing
 from gymnasium import spaces
 from speed import machine
 from stable_baselines3.common.callbacks import BaseCallback
@@ -98,8 +103,9 @@ Row = tuple[str, float | str, float | None, bool]
 def part_overhead(n: int) -> list[Row]:
     """The share of its time that a learner with one update per transition spends beside learning; waiting does not count."""
     rows: list[Row] = []
-    for name, make, discrete, target in (("DQN", dqn, True, 0.10), ("SAC", sac, False, 0.03)):
-        env = actors(2, n_envs=N_ACTORS // 2, env_kwargs=dict(discrete=discrete))
+    cases: Any = (("DQN", dqn, 4, 0.10), ("SAC", sac, 4, 0.03), ("DQN with 2 environments", dqn, 1, None))
+    for name, make, n_envs, target in cases:
+        env = actors(2, n_envs=n_envs, env_kwargs=dict(discrete=make is dqn))
         model = warm(make(env, gradient_steps=-1), 300)
         inner = [0.0]
         for owner, method in (
@@ -108,12 +114,11 @@ def part_overhead(n: int) -> list[Row]:
             (model, "_gradient_step"),
         ):
             _count_seconds(owner, method, inner)
-        n_steps = n if name == "DQN" else n // 4
+        n_steps = n if make is dqn else n // 4
         seconds = timed(lambda model=model, n_steps=n_steps: model.learn(n_steps, reset_num_timesteps=False))
-        busy = seconds - env.crew.seconds_waited
-        rows.append(
-            (f"learner's time outside of sample, update and gradient step, {name}", 1 - inner[0] / busy, target, False)
-        )
+        share: Any = 1 - inner[0] / (seconds - env.crew.seconds_waited)
+        figure = share if target is not None else f"{share:.3g}"
+        rows.append((f"learner's time outside of sample, update and gradient step, {name}", figure, target, False))
         env.close()
     return rows
 
@@ -195,12 +200,11 @@ def part_kills(n: int) -> list[Row]:
     for kills in (False, True):
         env = actors(env_kwargs=dict(seconds=0.01), chunk=25, max_restarts=1000, timeout=300)
         model = warm(dqn(env, gradient_steps=0), 50 * N_ACTORS)
-        pids = _Pids()
         ended = threading.Event()
-        killer = threading.Thread(target=_kill_again_and_again, args=(pids, ended), daemon=True)
+        killer = threading.Thread(target=_kill_again_and_again, args=(ended,), daemon=True)
         if kills:
             killer.start()
-        seconds.append(timed(lambda model=model, pids=pids: model.learn(n, callback=pids, reset_num_timesteps=False)))
+        seconds.append(timed(lambda model=model: model.learn(n, reset_num_timesteps=False)))
         ended.set()
         buffer = model.replay_buffer
         restarts, lost = env.crew.restarts, env.crew.lost_transitions
@@ -208,35 +212,28 @@ def part_kills(n: int) -> list[Row]:
         is_same_end = buffer.column_steps.sum() == model.num_timesteps and len(set(ids.tolist())) == len(ids)
         assert is_same_end, "The run has another end than it was asked for"
         env.close()
-    return [
-        (
-            f"kill -9 every 2 s ({restarts} restarts, {lost} transitions lost): time / without",
-            seconds[1] / seconds[0],
-            1.3,
-            False,
-        )
-    ]
+    what = f"kill -9 of an actor every 2 s ({restarts} restarts, {lost} transitions lost): time / without"
+    return [(what, seconds[1] / seconds[0], 1.3, False)]
 
 
-class _Pids(BaseCallback):
-    """Asks Ray, which knows the processes, from time to time."""
+def _kill_again_and_again(ended: threading.Event) -> None:
+    while not ended.wait(2.0):
+        pids = acting_processes()
+        if pids:
+            os.kill(pids[np.random.randint(len(pids))], signal.SIGKILL)
 
-    def _on_step(self) -> bool:
-        return True
 
-    @staticmethod
-    def one() -> int | None:
-        """:return: process of an actor, any"""
-        found = []
-        for folder in Path("/proc").iterdir():
-            try:
-                command = (folder / "cmdline").read_bytes()
-                is_actor = folder.name.isdigit() and b"ray::ActorWorker.collect" in command
-                if is_actor and os.getuid() == folder.stat().st_uid and _is_ours(int(folder.name)):
-                    found.append(int(folder.name))
-            except OSError:
-                continue
-        return found[np.random.randint(len(found))] if found else None
+def acting_processes() -> list[int]:
+    """:return: ids of the processes of our own actors that act right now, as Linux shows them"""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            is_actor = folder.name.isdigit() and b"ray::ActorWorker.collect" in (folder / "cmdline").read_bytes()
+            if is_actor and _is_ours(int(folder.name)):
+                found.append(int(folder.name))
+        except OSError:  # it has ended meanwhile
+            continue
+    return found
 
 
 def _is_ours(pid: int) -> bool:
@@ -248,22 +245,29 @@ def _is_ours(pid: int) -> bool:
     return False
 
 
-def _kill_again_and_again(pids: _Pids, ended: threading.Event) -> None:
-    while not ended.wait(2.0):
-        pid = pids.one()
-        if pid is not None:
-            os.kill(pid, 9)
-
-
 def part_store(n: int) -> list[Row]:
-    """What the object store holds after many transitions, in MiB beyond what it held after the first."""
+    """What the object store holds at most, of ten looks in a run of many transitions, beyond what it held at its start."""
     env = actors(2, chunk=500, n_envs=4, initial_priorities="max")
     model = warm(dqn(env, gradient_steps=0, learning_starts=10**9), 20_000)
-    before = _store_used()
-    model.learn(n, reset_num_timesteps=False)
-    grown = (_store_used() - before) / 2**20
+    used = _StoreUsed(n // 10)
+    model.learn(n, callback=used, reset_num_timesteps=False)
     env.close()
-    return [(f"object store after {n:,} transitions, MiB more", grown, 16.0, False)]
+    grown = (max(used.seen[1:]) - used.seen[0]) / 2**20
+    return [(f"object store during {n:,} transitions, MiB more, at most", grown, 16.0, False)]
+
+
+class _StoreUsed(BaseCallback):
+    """Looks at the object store again and again."""
+
+    def __init__(self, interval: int):
+        super().__init__()
+        self.interval, self.seen = interval, []  # type: ignore[var-annotated]
+
+    def _on_step(self) -> bool:
+        begun = self.num_timesteps - self.model._num_timesteps_at_start
+        if begun >= len(self.seen) * self.interval:
+            self.seen.append(_store_used())
+        return True
 
 
 def _store_used() -> float:
@@ -343,45 +347,93 @@ def part_staleness(n: int) -> list[Row]:
     return rows
 
 
-def part_learning(n: int) -> list[Row]:
-    """Returns with actors against synchronous training, interquartile means over seeds."""
+@dataclass(frozen=True)
+class Task:
+    """
+    What is learned with actors and without.
+
+    :param algorithm: class of this package
+    :param steps: transitions of a run
+    :param floor: return of a policy that has learned nothing: returns are compared by their distance from it
+    :param settings: of the algorithm
+    """
+
+    algorithm: Any
+    steps: int
+    floor: float
+    settings: dict[str, Any]
+
+
+# As many updates for a transition as in RL Zoo.
+TASKS = {
+    "CartPole-v1": Task(PERDQN, 50_000, 0.0, dict(learning_rate=2.3e-3, batch_size=64, buffer_size=100_000,
+        learning_starts=1000, train_freq=1, gradient_steps=4, target_update_interval=80, exploration_fraction=0.16,
+        exploration_final_eps=0.04, policy_kwargs=dict(net_arch=[256, 256]))),
+    "Pendulum-v1": Task(PERSAC, 20_000, -1200.0, dict(learning_rate=1e-3, learning_starts=500, gradient_steps=-1)),
+}  # fmt: skip
+N_EVALUATIONS, N_SCORED = 10, 3
+
+
+def part_learning(n: int, out: Path, is_quick: bool = False) -> list[Row]:
+    """
+    Returns with actors against synchronous training: of a run the mean of its last evaluations, of all seeds the
+    interquartile mean. A row of ``distributed-learning.csv`` is a run.
+    """
+    path = out / "distributed-learning.csv"
+    jobs = []
+    for seed in range(n):
+        for env_id, task in TASKS.items():
+            steps = task.steps // 50 if is_quick else task.steps
+            for collection in ("synchronous", "actors"):
+                name = dict(environment=env_id, collection=collection, seed=seed, steps=steps)
+                jobs.append((name, (env_id, collection, seed, steps)))
+    run_missing(path, jobs, learned, workers=1)  # actors need the other cores
+    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
+    names = [{key: str(value) for key, value in name.items()} for name, _ in jobs]
+    for row in read(path):
+        if {key: row[key] for key in names[0]} in names:
+            scores[row["environment"], row["collection"]].append(float(row["score"]))
     rows: list[Row] = []
-    tasks = (
-        ("CartPole-v1", PERDQN, dict(learning_rate=2.3e-3, learning_starts=1000, train_freq=1, gradient_steps=8,
-         target_update_interval=80, exploration_fraction=0.16, exploration_final_eps=0.04,
-         policy_kwargs=dict(net_arch=[256, 256])), 50_000),
-        ("Pendulum-v1", PERSAC, dict(learning_rate=1e-3, learning_starts=500, gradient_steps=-1), 20_000),
-    )  # fmt: skip
-    for env_id, cls, kwargs, total in tasks:
-        scores: dict[str, list[float]] = {"actors": [], "synchronous": []}
-        for seed in range(n):
-            for name, returns in scores.items():
-                if name == "actors":
-                    env = make_actors(env_id, n_actors=N_ACTORS, ray_options=RAY)
-                else:
-                    env = make_vec_env(env_id, N_ACTORS)
-                model: Any = cls("MlpPolicy", env, seed=seed, **kwargs)
-                model.learn(total)
-                env.close()
-                returns.append(evaluate_policy(model, make_vec_env(env_id, 1, seed=10_000), 20)[0])
-                print(env_id, seed, name, returns[-1], flush=True)
-        with_actors, without = (_interquartile_mean(scores[name]) for name in scores)
-        # Returns of Pendulum are negative: of the distance from a random policy, which gets about -1,200.
-        floor = -1200.0 if env_id == "Pendulum-v1" else 0.0
-        rows.append(
-            (f"learning, {env_id}, {n} seeds, IQM / synchronous", (with_actors - floor) / (without - floor), 0.95, True)
-        )
+    for env_id, task in TASKS.items():
+        actors_, synchronous = (interquartile_mean(scores[env_id, name]) for name in ("actors", "synchronous"))
+        what = f"learning, {env_id}, {n} seeds, IQM with actors {actors_:.1f}, synchronous {synchronous:.1f}; ratio"
+        if task.floor:
+            what += f" of the distances from {task.floor:.0f}"
+        rows.append((what, (actors_ - task.floor) / (synchronous - task.floor), 0.95, True))
     return rows
 
 
-def _interquartile_mean(values: Sequence[float]) -> float:
+def learned(env_id: str, collection: str, seed: int, steps: int) -> dict[str, Any]:
+    """:return: the score of a run, and its evaluations: mean returns of 20 episodes of the deterministic policy"""
+    th.set_num_threads(1)
+    task = TASKS[env_id]
+    is_actors = collection == "actors"
+    env = make_actors(env_id, n_actors=N_ACTORS, ray_options=RAY) if is_actors else make_vec_env(env_id, N_ACTORS)
+    test_env = make_vec_env(env_id, 20)
+    model = task.algorithm("MlpPolicy", env, seed=seed, **copy.deepcopy(task.settings))
+    returns: list[float] = []
+
+    def evaluate(*_: Any) -> bool:
+        if model.num_timesteps >= steps * (len(returns) + 1) // N_EVALUATIONS:
+            test_env.seed(1_000_000)
+            returns.append(float(np.mean(evaluate_policy(model, test_env, 20)[0])))
+        return True
+
+    model.learn(steps, callback=evaluate)
+    env.close()
+    numbered = {f"evaluation_{i + 1}": round(value, 2) for i, value in enumerate(returns)}
+    return {"score": round(float(np.mean(returns[-N_SCORED:])), 3), **numbered}
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """:return: mean of the middle half, of few values of the middle ones"""
     ordered = np.sort(values)
     cut = len(ordered) // 4
     return float(ordered[cut : len(ordered) - cut].mean())
 
 
 # Function, and how much is measured: on the command line, and to try it.
-PARTS: dict[str, tuple[Callable[[int], list[Row]], int, int]] = {
+PARTS: dict[str, tuple[Callable[..., list[Row]], int, int]] = {
     "overhead": (part_overhead, 8_000, 400),
     "admission": (part_admission, 60_000, 4_000),
     "scaling": (part_scaling, 1_000, 100),
@@ -421,6 +473,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="much less of everything")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of distributed.json and distributed.md")
     args = parser.parse_args()
+    if args.quick and args.out == OUT:
+        parser.error("--quick needs --out: its figures do not belong to the documentation")
     th.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "distributed.json"
@@ -428,7 +482,8 @@ def main() -> None:
     for part in args.only or [part for part in PARTS if part != "learning"]:
         function, n, n_quick = PARTS[part]
         start = time.perf_counter()
-        rows = function(n_quick if args.quick else n)
+        runs = (args.out, args.quick) if part == "learning" else ()
+        rows = function(n_quick if args.quick else n, *runs)
         results[part] = {"rows": rows, "seconds": time.perf_counter() - start}
         path.write_text(json.dumps(results, indent=1))
         for row in rows:

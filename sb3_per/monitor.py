@@ -16,9 +16,10 @@ class PriorityMonitor(BaseCallback):
     Writes to the logger how the buffer is drawn from: to TensorBoard, the terminal, CSV, JSON, or what else it writes to.
 
     Histograms: ``per/priorities`` (the masses of all transitions that can be drawn), ``per/weights`` and ``per/age`` (of the
-    newest draws; age in transitions added since). Scalars: ``per/never_drawn``, share of the stored transitions that was not
-    drawn since it was stored, or since this callback began to count; ``per/buffer_effective_sample_size``, Kish's
-    (sum p)^2 / (N sum p^2) over the buffer, in (0, 1]: the share of it that the draws are spread over, 1 if they are uniform.
+    newest draws; age in transitions added since, with actors in steps of the same environment since, times the number of
+    environments). Scalars: ``per/never_drawn``, share of the stored transitions that was not drawn since it was stored, or
+    since this callback began to count; ``per/buffer_effective_sample_size``, Kish's (sum p)^2 / (N sum p^2) over the buffer,
+    in (0, 1]: the share of it that the draws are spread over, 1 if they are uniform.
 
     Where TensorBoard does not write, each histogram is three numbers, its quantiles: ``per/priorities_p05``, ``_p50`` and
     ``_p95``, and so on. They come with the next line that the algorithm logs, see ``log_interval`` of ``learn()``. A logger

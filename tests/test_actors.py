@@ -13,6 +13,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize, VecTransposeImage
 
 from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ, PERRecurrentDQN, PrioritizedHerReplayBuffer
@@ -233,6 +234,50 @@ def test_columns_are_what_their_actor_has_seen(n_envs, chunk, buffer_size):
     assert_columns_hold(model.replay_buffer)
 
 
+@pytest.mark.parametrize("buffer_size", [1000, 60])
+def test_chunks_are_stored_when_they_come(buffer_size):
+    """Ahead of the ticks that count their steps, by less than a chunk, and never by more than a fourth of a small buffer."""
+    env = local(Tracked, 3, n_envs=2, chunk=10)
+    model = small(PERDQN, env, buffer_size=buffer_size)
+    ahead = []
+
+    class Ahead(BaseCallback):
+        def _on_step(self) -> bool:
+            # SB3 calls it before what it has counted is stored.
+            ahead.append(model.replay_buffer.column_steps.sum() - (self.num_timesteps - 6))
+            if ahead[-1] > 0:
+                assert_columns_hold(model.replay_buffer)
+            return True
+
+    model.learn(180, callback=Ahead())
+    assert min(ahead) == 0 and model.replay_buffer.column_steps.sum() == 180
+    assert 14 <= max(ahead) < 20 if buffer_size == 1000 else max(ahead) <= 4
+
+
+class WithDropout(BaseFeaturesExtractor):
+    """Does something else while training."""
+
+    def __init__(self, observation_space: Any):
+        super().__init__(observation_space, 3)
+        self.dropout = th.nn.Dropout(0.5)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.dropout(observations)
+
+
+@pytest.mark.parametrize("extractor", [None, WithDropout])
+def test_callbacks_see_a_policy_that_does_not_train(extractor):
+    """Where there is a difference, as SB3 has it."""
+    kwargs = {} if extractor is None else dict(features_extractor_class=extractor)
+    model = small(PERDQN, local(Tracked), policy_kwargs=dict(net_arch=[8], **kwargs))
+    follower = StopAt(1000)
+    follower.seen = set()
+    follower._on_step = lambda: follower.seen.add(model.q_net.training) is None
+    model.learn(60, callback=follower)
+    assert follower.seen == ({False} if extractor is not None else {False, True})
+    assert model._n_updates > 0 and model.policy.training
+
+
 # ---- priorities
 
 
@@ -418,16 +463,18 @@ def test_nobody_is_alive():
 
 
 def test_somebody_is_alive_and_silent(monkeypatch):
-    """A step that takes long is no error, but one is told."""
+    """A step that takes long is no error, but one is told, again and again, and whom it is waited for."""
     engine = LocalEngine()
-    crew = Crew(engine, 1, 1, CrewSettings(1, False, 3, 0.01))
+    crew = Crew(engine, 1, 1, CrewSettings(1, False, 3, 3.0))
     engine.start(0)
+    crew.begin(10, 5, lambda actor, is_restart: engine.ask(actor, "ask", "close"), lambda *args: None, lambda actor: None)
     crew.alive.add(0)
-    answers = iter([None] * 3)
+    answers = iter([None] * 30)
     monkeypatch.setattr(engine, "wait", lambda handles, timeout: next(answers, handles[0]))
     monkeypatch.setattr("time.monotonic", iter(range(100)).__next__)
-    with pytest.warns(UserWarning, match="takes very long"):
-        crew.wait([engine.ask(0, "ask", "close")])
+    with pytest.warns(UserWarning, match=r"takes very long.*waits for actors \[0\]") as warned:
+        crew.wait(list(crew._pending))
+    assert [int(str(warning.message).split()[5]) for warning in warned] == [3, 6, 12, 24]
 
 
 class StopAt(BaseCallback):

@@ -22,9 +22,11 @@ from sb3_per import (
 )
 from sb3_per.buffers.adding import AddingRing
 from sb3_per.buffers.columns import Columns
+from sb3_per.buffers.draw_record import DrawRecord
 from sb3_per.buffers.drawable import DrawableRing
 from sb3_per.buffers.frames import FrameStore
 from sb3_per.files.buffer_files import load_buffer, save_buffer
+from sb3_per.monitor import statistics
 from tests.test_hot_path import python_work
 from tests.utils import assert_same_state, make_buffer
 
@@ -504,6 +506,17 @@ def test_newest_by_steps_behind_the_cursor_is_the_order_of_ids_where_cursors_are
         for n in range(1, columns.n_whole + 1):
             ids = columns.ids_at(columns.newest(n)(np.arange(n)))
             assert set(ids.tolist()) == set(range(added * 3 - n, added * 3))
+
+
+def test_ages_are_those_of_the_column():
+    """Of a column that stands behind, the newest step is as new as that of the others."""
+    buffer = apart()
+    buffer.draw_record = DrawRecord(buffer.buffer_size * N_ENVS)
+    batch = buffer.sample(50)
+    steps, envs = np.divmod(batch.indices, N_ENVS)
+    expected = (buffer.column_steps[envs] - 1 - steps) * N_ENVS + N_ENVS - 1 - envs
+    np.testing.assert_array_equal(statistics(buffer)[0]["age"], expected)
+    assert expected.max() < N_ROWS * N_ENVS
 
 
 def test_kappa_is_the_mean_reward_of_what_is_there():

@@ -104,6 +104,13 @@ class CursorRing(FrameStorage):
         """All ids are below."""
         return self._end * self.n_envs
 
+    def _next_ids(self, ids: np.ndarray) -> int | np.ndarray:
+        """
+        :param ids: of transitions
+        :return: what all ids of the same environment are below, a multiple of ``n_envs``; one number if it is the same for all
+        """
+        return self._next_id if self._apart is None else self._apart.added[ids % self.n_envs] * self.n_envs
+
     @property
     def _lap_start(self) -> int:
         """Id that belongs to leaf 0 in this lap of the ring. Where columns stand together."""

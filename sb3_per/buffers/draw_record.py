@@ -17,17 +17,18 @@ class DrawRecord:
     """
 
     def __init__(self, capacity: int, n_batches: int = 100):
-        #: ids, weights, and the id that a new transition would have got, of the newest batches
-        self.batches: deque[tuple[np.ndarray, np.ndarray, int]] = deque(maxlen=n_batches)
+        #: ids, weights, and the end of the ids that were there, of the newest batches
+        self.batches: deque[tuple[np.ndarray, np.ndarray, int | np.ndarray]] = deque(maxlen=n_batches)
         self._counts = np.zeros(capacity, dtype=np.int32)
         # The transition that a count is of: what takes its slot starts anew, without anything to do when it is added.
         self._counted_ids = np.full(capacity, -1)
 
-    def add(self, ids: np.ndarray, weights: ArrayLike, next_id: int) -> None:
+    def add(self, ids: np.ndarray, weights: ArrayLike, next_id: int | np.ndarray) -> None:
         """
         :param ids: of the drawn transitions, int64 of shape (batch_size,)
         :param weights: importance-sampling weights, shape (batch_size, 1); copied
-        :param next_id: of the transition that is added next
+        :param next_id: all ids are below; where each environment adds on its own, those of the same environment, for every
+            drawn transition, shape (batch_size,)
         """
         _count(ids, self._counts, self._counted_ids)
         self.batches.append((ids.copy(), np.asarray(weights).copy(), next_id))

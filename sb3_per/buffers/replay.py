@@ -343,7 +343,7 @@ class PrioritizedReplayBuffer(DrawingRing):
             if self.actor_batch == "weighted":
                 samples.n_p = self._n_p(weighing)
             if self.draw_record is not None:
-                self.draw_record.add(samples.indices, weights, self._next_id)
+                self.draw_record.add(samples.indices, weights, self._next_ids(samples.indices))
             if self.beta_anneal_steps is not None:
                 self._n_sampled += 1
                 self._anneal_beta(self._n_sampled / self.beta_anneal_steps)

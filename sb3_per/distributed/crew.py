@@ -5,6 +5,7 @@ nor replay.
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -147,10 +148,14 @@ class Crew:
 
     def give_permissions(self) -> None:
         """Ask those who wait for it to act, as long as steps are left."""
-        # Everybody gets one call before anybody gets two.
+        if not self._idle or self._n_steps_left == 0:
+            return
+        n_calls = Counter(request.actor for request in self._pending.values())
         while self._idle and self._n_steps_left > 0:
-            n_calls = [sum(request.actor == actor for request in self._pending.values()) for actor in self._idle]
-            actor = self._idle.pop(n_calls.index(min(n_calls)))
+            # Everybody gets one call before anybody gets two.
+            actor = min(self._idle, key=n_calls.__getitem__)
+            self._idle.remove(actor)
+            n_calls[actor] += 1
             n_steps = min(self._chunk, self._n_steps_left)
             handle = self._act(actor, n_steps, self._n_steps_left)
             self._n_steps_left -= n_steps
@@ -178,26 +183,28 @@ class Crew:
         :raises NoActorAliveError: after ``timeout`` seconds without an actor that is alive
         """
         began = time.monotonic()
-        is_warned = False
+        warn_at = self.settings.timeout
         while True:
             handle = self.engine.wait(handles, _SLICE if self.settings.timeout > _SLICE else self.settings.timeout)
             waited = time.monotonic() - began
             if handle is not None:
                 self.seconds_waited += waited
                 return handle
-            if waited < self.settings.timeout:
+            if waited < warn_at:
                 continue
             if not self.alive:
                 raise NoActorAliveError(
                     f"No actor was alive for timeout={self.settings.timeout} seconds. Either the environments take longer to "
                     "be made, or there is no free core on which Ray could place an actor"
                 )
-            if not is_warned:
-                is_warned = True
-                warnings.warn(
-                    f"No actor has answered for {self.settings.timeout} seconds, although {len(self.alive)} are alive: a step "
-                    "of the environment takes very long, or does not end"
-                )
+            # Again and again, ever more rarely: the first warning may be hours above.
+            warn_at = 2 * waited
+            asked = (self._pending[handle].actor for handle in handles if handle in self._pending)
+            silent = [actor for actor in asked if actor in self.alive]
+            warnings.warn(
+                f"No actor has answered for {waited:.0f} seconds, although {len(self.alive)} are alive: a step of the "
+                f"environment takes very long, or does not end. The learner waits for actors {silent}"
+            )
 
     def _answer(self, handle: Any) -> Any:
         try:

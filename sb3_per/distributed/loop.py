@@ -3,16 +3,18 @@ The learner's side: what stands in the place of SB3's ``collect_rollouts`` where
 updates and callbacks stay with the algorithm.
 
 A *tick* is as many transitions as there are environments: what SB3 counts as one step of all of them. The transitions of a
-tick are consecutive steps of an actor, or of several.
+tick are consecutive steps of an actor, or of several. Counters, callbacks and updates go by ticks; a chunk is written into the
+buffer as a whole, at the first of its ticks.
 """
 
 import contextlib
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecNormalize
@@ -52,15 +54,10 @@ class _Piece:
     :param end: behind the last
     """
 
+    __slots__ = ("chunk", "end", "first")
+
     def __init__(self, chunk: "_Received", first: int, end: int):
         self.chunk, self.first, self.end = chunk, first, end
-
-    def of(self, steps: Any) -> Any:
-        """
-        :param steps: of the chunk, shape (T, ...), or a dictionary of them
-        :return: those of this piece
-        """
-        return map_obs(lambda part: part[self.first : self.end], steps)
 
 
 # Of a chunk, what goes into the buffer.
@@ -72,18 +69,27 @@ class _Received:
     A chunk that has come in, a copy.
 
     :param chunk: as it came: its arrays may lie in a store that has no room for them for long
+    :param n_left: transitions that the run has room for; if that is less than the chunk has, its last ones do not count
     """
 
-    def __init__(self, chunk: Chunk):
-        for name, value in vars(chunk).items():
-            if isinstance(value, (np.ndarray, dict)):
-                setattr(chunk, name, map_obs(np.array, value))
-        self.data = chunk
+    def __init__(self, chunk: Chunk, n_left: int):
+        self.data = chunk = _copied_chunk(chunk)
         self.n_steps, self.n_envs = chunk.rewards.shape
+        #: transitions that count: of so many whole steps, and so many environments of the next one
+        self.n_wanted = min(n_left, self.n_steps * self.n_envs)
+        self.n_whole, self.n_rest = divmod(self.n_wanted, self.n_envs)
+        #: steps that are part of a tick, and those that are in the buffer
         self.n_taken = self.n_stored = 0
         # Whether nothing follows its last step: what was to come is lost.
         self.is_cut = False
-        self._infos = {(step, env): info for step, env, info in pickle.loads(chunk.infos)}
+        # By transition, as callbacks see them.
+        self._seen = {
+            "buffer_actions": _rows(chunk.actions),
+            "new_obs": map_obs(_rows, chunk.next_obs),
+            "rewards": _rows(chunk.rewards),
+            "dones": _rows(chunk.dones).astype(bool),
+        }
+        self._infos = {step * self.n_envs + env: info for step, env, info in pickle.loads(chunk.infos)}
 
     def steps(self, first: int, end: int) -> dict[str, Any]:
         """
@@ -91,14 +97,8 @@ class _Received:
         :param end: step behind the last
         :return: arguments of ``add_steps``, but for the columns
         """
-        steps: dict[str, Any] = {}
-        for name in _STEPS:
-            part = getattr(self.data, name)
-            if isinstance(part, dict):
-                steps[name] = {key: array[first:end] for key, array in part.items()}
-            elif part is not None:
-                steps[name] = part[first:end]
-        return steps
+        named = ((name, getattr(self.data, name)) for name in _STEPS)
+        return {name: map_obs(lambda part: part[first:end], steps) for name, steps in named if steps is not None}
 
     def take(self, n_steps: int) -> _Piece:
         """
@@ -109,17 +109,17 @@ class _Received:
         self.n_taken = min(first + n_steps, self.n_steps)
         return _Piece(self, first, self.n_taken)
 
-    def infos(self, first: int, end: int) -> list[dict[str, Any]]:
+    def seen(self, first: int, end: int) -> dict[str, Any]:
         """
         :param first: step
         :param end: step behind the last
-        :return: one of every step and environment, in this order
+        :return: what callbacks find in ``locals``, one entry for each transition that counts, in the order of the steps
         """
-        return [
-            self._infos.get((step, env)) or {"TimeLimit.truncated": False}
-            for step in range(first, end)
-            for env in range(self.n_envs)
-        ]
+        first, end = first * self.n_envs, min(end * self.n_envs, self.n_wanted)
+        seen: dict[str, Any] = {name: map_obs(lambda part: part[first:end], all_) for name, all_ in self._seen.items()}
+        said = self._infos.get
+        seen["infos"] = [said(i) or {"TimeLimit.truncated": False} for i in range(first, end)]
+        return seen
 
 
 class LearningLoop:
@@ -209,9 +209,12 @@ class LearningLoop:
         self._all_columns = np.arange(env.num_envs)
         # Of each actor, the chunk that came last, until it is stored.
         self._newest: dict[int, _Received] = {}
-        self._n_transitions = model._total_timesteps - model.num_timesteps
+        # Transitions that are left to the ticks, and those that chunks are to come for.
+        self._n_transitions = self._n_to_come = model._total_timesteps - model.num_timesteps
         # Whether all environments of the last step count.
         self._is_whole = True
+        self._has_modes = _has_modes(model.policy)
+        model.policy.set_training_mode(False)
         self._published: tuple[int, Any] | None = None
         self._shares_streams = env.n_actors == 1 and crew.settings.in_flight == 1
         self._continues = self.continued_model is model
@@ -322,9 +325,11 @@ class LearningLoop:
         """
         if not self._begun:
             self._begin()
-        model = self.model
+        model, metrics = self.model, self.metrics
+        assert metrics is not None
         self._count_samples()
-        model.policy.set_training_mode(False)
+        if self._has_modes:
+            model.policy.set_training_mode(False)
         callback.on_rollout_start()
         n_collected = n_episodes = 0
         for _ in range(train_freq.frequency):
@@ -333,16 +338,18 @@ class LearningLoop:
             pieces, n = self._next_tick()
             model.num_timesteps += n
             n_collected += n
-            seen = _locals_of(pieces, n)
+            seen = _locals_of(pieces)
             callback.update_locals({"self": model, "env": model.env, **seen, "replay_buffer": replay_buffer})
             if not callback.on_step():
                 return RolloutReturn(n_collected, n_episodes, continue_training=False)
             model._update_info_buffer(seen["infos"], seen["dones"])
             for piece in pieces:
-                n -= self._store(piece, n, replay_buffer)
+                if piece.end > piece.chunk.n_stored:
+                    self._store(piece, replay_buffer)
+            metrics.admitted(n)
             model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
             model._on_step()
-            for _ in range(int(seen["dones"].sum())):
+            for _ in range(np.count_nonzero(seen["dones"])):
                 n_episodes += 1
                 model._episode_num += 1
                 if log_interval is not None and model._episode_num % log_interval == 0:
@@ -386,7 +393,8 @@ class LearningLoop:
         return pieces, n
 
     def _next_chunk(self) -> _Received:
-        chunk = _Received(self.crew.next_chunk())
+        chunk = _Received(self.crew.next_chunk(), self._n_to_come)
+        self._n_to_come -= chunk.n_wanted
         self._newest[chunk.data.actor] = chunk
         assert self.metrics is not None
         self.metrics.lag(self.model._n_updates - chunk.data.version)
@@ -394,60 +402,53 @@ class LearningLoop:
             streams.take_on(chunk.data.random_state, self.model.action_space)
         return chunk
 
-    def _store(self, piece: _Piece, n: int, buffer: Any) -> int:
+    def _store(self, piece: _Piece, buffer: Any) -> None:
         """
-        :param piece: steps of an actor
-        :param n: how many transitions are wanted, at most
+        Store the steps of a tick and, ahead of their own ticks, those of the same chunk: one write costs as much as another.
+
+        :param piece: of the tick
         :param buffer: of the learner
-        :return: how many were stored
         """
         chunk, data = piece.chunk, piece.chunk.data
-        columns = self._columns(data.actor)
-        n_whole, n_rest = divmod(min(n, (piece.end - piece.first) * len(columns)), len(columns))
-        end = piece.first + n_whole
-        for first in range(piece.first, end, buffer.buffer_size):  # in a tiny buffer, more than a lap
-            buffer.add_steps(columns, **chunk.steps(first, min(first + buffer.buffer_size, end)))
-        if n_rest > 0:  # of the last step of a run, the environments that are left
-            last = chunk.steps(end, end + 1)
-            buffer.add_steps(columns[:n_rest], **{name: map_obs(lambda a: a[:, :n_rest], s) for name, s in last.items()})
-        self._learn_statistics(piece, columns, n_whole)
-        self._note_last(chunk, columns, piece.end)
-        stored = n_whole * len(columns) + n_rest
-        assert self.metrics is not None
-        self.metrics.admitted(stored)
-        chunk.n_stored = piece.end
-        if chunk.n_stored == chunk.n_steps:
+        columns, first = self._columns(data.actor), chunk.n_stored
+        # A small buffer would have forgotten the first of them before their tick.
+        ahead = max(1, buffer.buffer_size // 4)
+        chunk.n_stored = end = min(max(piece.end, first + ahead), chunk.n_steps)
+        end_of_whole = min(end, chunk.n_whole)
+        for begin in range(first, end_of_whole, buffer.buffer_size):  # in a tiny one, more than a lap
+            buffer.add_steps(columns, **chunk.steps(begin, min(begin + buffer.buffer_size, end_of_whole)))
+        if chunk.n_rest > 0 and first <= chunk.n_whole < end:  # of the last step of a run, the environments that are left
+            last = chunk.steps(chunk.n_whole, chunk.n_whole + 1)
+            rest = {name: map_obs(lambda part: part[:, : chunk.n_rest], steps) for name, steps in last.items()}
+            buffer.add_steps(columns[: chunk.n_rest], **rest)
+        self._learn_statistics(data, columns, first, end_of_whole)
+        if end == chunk.n_steps:
+            self._note_last(data, columns)
             if chunk.is_cut:
                 self._cut(data.actor)
             if self._newest.get(data.actor) is chunk:
                 del self._newest[data.actor]
-        return stored
 
-    def _learn_statistics(self, piece: _Piece, columns: np.ndarray, n_steps: int) -> None:
+    def _learn_statistics(self, data: Chunk, columns: np.ndarray, first: int, end: int) -> None:
         """For ``VecNormalize``, which is the learner's; actors go on from what it publishes."""
         normalize: VecNormalize | None = self.model._vec_normalize_env
-        if normalize is None or n_steps == 0:
+        if normalize is None or end <= first:
             return
-        data, first, end = piece.chunk.data, piece.first, piece.first + n_steps
 
         def behind(steps: np.ndarray, last: np.ndarray) -> np.ndarray:
             # In a buffer, discrete observations have one more dimension.
-            return np.concatenate((steps[first + 1 : end + 1], last.reshape(1, *steps.shape[1:])))[:n_steps]
+            return np.concatenate((steps[first + 1 : end + 1], last.reshape(1, *steps.shape[1:])))[: end - first]
 
         if isinstance(data.obs, dict):
             new_obs: Any = {key: behind(data.obs[key], data.last_original_obs[key]) for key in data.obs}
         else:
             new_obs = behind(data.obs, data.last_original_obs)
-        wrappers.update_statistics(
-            normalize, columns, new_obs, piece.of(data.rewards)[:n_steps], piece.of(data.dones)[:n_steps]
-        )
+        wrappers.update_statistics(normalize, columns, new_obs, data.rewards[first:end], data.dones[first:end])
 
-    def _note_last(self, chunk: _Received, columns: np.ndarray, end: int) -> None:
+    def _note_last(self, data: Chunk, columns: np.ndarray) -> None:
         """What SB3 knows of the environments' present, for whoever looks, and for a run that continues."""
-        if end < chunk.n_steps:
-            return
         model = self.model
-        for name, last in (("_last_obs", chunk.data.last_obs), ("_last_original_obs", chunk.data.last_original_obs)):
+        for name, last in (("_last_obs", data.last_obs), ("_last_original_obs", data.last_original_obs)):
             present = getattr(model, name)
             if present is None or last is None:
                 continue
@@ -456,6 +457,11 @@ class LearningLoop:
                     part[columns] = last[key]
             else:
                 present[columns] = last
+
+
+def _copied_chunk(chunk: Chunk) -> Chunk:
+    arrays = {name: value for name, value in vars(chunk).items() if isinstance(value, (np.ndarray, dict))}
+    return replace(chunk, **{name: map_obs(np.array, value) for name, value in arrays.items()})
 
 
 def _copied(obs: Any, columns: slice) -> Any:
@@ -467,26 +473,42 @@ def _train_freq_of(model: Any) -> TrainFreq:
     return model.train_freq  # type: ignore[no-any-return]
 
 
-def _locals_of(pieces: list[_Piece], n: int) -> dict[str, Any]:
+def _locals_of(pieces: list[_Piece]) -> dict[str, Any]:
     """
     :param pieces: of a tick
-    :param n: transitions that count
     :return: what callbacks find in ``locals``, one entry for each transition
     """
+    first, *others = (piece.chunk.seen(piece.first, piece.end) for piece in pieces)
+    for other in others:
+        for name, part in other.items():
+            if isinstance(part, dict):
+                first[name] = {key: np.concatenate((first[name][key], part[key])) for key in part}
+            else:
+                first[name] = first[name] + part if name == "infos" else np.concatenate((first[name], part))
+    return first
 
-    def of(name: str) -> Any:
-        parts = [map_obs(_rows, piece.of(getattr(piece.chunk.data, name))) for piece in pieces]
-        if isinstance(parts[0], dict):
-            return {key: np.concatenate([part[key] for part in parts])[:n] for key in parts[0]}
-        return parts[0][:n] if len(parts) == 1 else np.concatenate(parts)[:n]
 
-    return {
-        "buffer_actions": of("actions"),
-        "new_obs": of("next_obs"),
-        "rewards": of("rewards"),
-        "dones": of("dones").astype(bool),
-        "infos": [info for piece in pieces for info in piece.chunk.infos(piece.first, piece.end)][:n],
-    }
+# Modules that do the same while training as otherwise; and packages whose own modules do.
+_WITHOUT_MODES = frozenset(
+    getattr(th.nn, name)
+    for name in (
+        "Linear ReLU LeakyReLU ELU GELU SiLU Tanh Sigmoid Softplus Identity Flatten LayerNorm Conv1d Conv2d MaxPool2d "
+        "AvgPool2d Sequential ModuleList ModuleDict ParameterList"
+    ).split()
+)
+_PACKAGES = ("stable_baselines3.", "sb3_contrib.tqc.", "sb3_contrib.qrdqn.", "sb3_per.")
+
+
+def _has_modes(policy: th.nn.Module) -> bool:
+    """
+    SB3 switches the policy over before and after each rollout, which takes as long as admitting some transitions. A learner
+    does not act, and only callbacks could see a difference.
+
+    :param policy: of the learner
+    :return: whether there may be one, e.g. because of dropout
+    """
+    kinds = {type(module) for module in policy.modules()}
+    return any(kind not in _WITHOUT_MODES and not kind.__module__.startswith(_PACKAGES) for kind in kinds)
 
 
 def _rows(steps: np.ndarray) -> np.ndarray:
