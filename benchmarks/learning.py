@@ -402,7 +402,6 @@ UNDER_WAY = (
     "pairs-confirmation",
     "mountaincar-confirmation",
     "memory-cartpole",
-    "memory-pendulum",
 )
 
 
