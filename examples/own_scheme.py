@@ -40,6 +40,6 @@ model = PERSAC(
     verbose=1,
     seed=0,
 )
-model.learn(600 if os.environ.get("SB3_PER_SHORT") else 4_000, log_interval=1)
+model.learn(600 if os.environ.get("SB3_PER_SHORT") else 6_000, log_interval=1)
 mean, std = evaluate_policy(model, make_vec_env("Pendulum-v1", seed=1), n_eval_episodes=10)
 print(f"mean return {mean:.1f} +/- {std:.1f}")
