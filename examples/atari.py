@@ -3,8 +3,8 @@ Prioritized DQN on Atari's Breakout, from pixels.
 
     python examples/atari.py
 
-The 20,000 steps take minutes on a CPU and show that it runs; nothing is learned in them. RL Zoo trains DQN for 10 million with
-a buffer of 100,000: for that, take a GPU. Needs ale-py and opencv-python: pip install "sb3_per[envs]"
+The 20,000 steps take minutes on a CPU and show that it runs. RL Zoo trains DQN for 10 million with a buffer of 100,000: for
+that, take a GPU. Needs ale-py and opencv-python: pip install "sb3_per[envs]"
 """
 
 import os

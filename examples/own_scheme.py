@@ -2,6 +2,8 @@
 A prioritization scheme of your own: prefer transitions whose critics disagree about the TD error.
 
     python examples/own_scheme.py
+
+A mean return above -250 after 6,000 steps (docs/recipes.md).
 """
 
 import os
