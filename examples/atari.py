@@ -30,10 +30,11 @@ model = PERDQN(
     env,
     # Every frame is stored once: 7 kB for a transition, not 56 kB.
     buffer_size=100_000,
-    replay_buffer_kwargs=dict(frames="auto"),
+    replay_buffer_kwargs=dict(scheme="lap", alpha=0.6, kappa=0.01, frames="auto"),
     learning_starts=STEPS // 20,
-    # RL Zoo's settings for DQN, but for the learning rate, a quarter of it as in the paper.
-    learning_rate=1e-4 / 4,
+    # RL Zoo's settings for DQN.
+    learning_rate=1e-4,
+    double_q=True,
     batch_size=32,
     train_freq=4,
     target_update_interval=1_000,

@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from sb3_per import PERSAC
 
-STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 5_000
+STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 2_500
 os.makedirs("runs", exist_ok=True)
 
 model = PERSAC(
@@ -18,7 +18,9 @@ model = PERSAC(
     "Pendulum-v1",
     # By default beta reaches 1 at the end of learn(). A run in two parts counts the drawn batches of both instead.
     replay_buffer_kwargs=dict(beta_anneal_steps=2 * STEPS),
-    learning_rate=1e-3,
+    learning_rate=2e-3,
+    batch_size=64,
+    policy_kwargs=dict(net_arch=[64, 64]),
     buffer_size=10_000,
     seed=0,
 )

@@ -18,7 +18,8 @@ STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 2_500
 os.makedirs("runs", exist_ok=True)
 
 env, eval_env = gym.make("Pendulum-v1"), make_vec_env("Pendulum-v1", seed=1)
-stock = SAC("MlpPolicy", env, learning_rate=1e-3, buffer_size=10_000, seed=0)
+networks = dict(net_arch=[64, 64])
+stock = SAC("MlpPolicy", env, learning_rate=2e-3, batch_size=64, buffer_size=10_000, policy_kwargs=networks, seed=0)
 stock.learn(STEPS)
 stock.save("runs/from_sac")
 stock.save_replay_buffer("runs/from_sac_buffer")

@@ -2,6 +2,8 @@
 Hindsight experience replay with prioritized draws: flip 10 bits, one a step, until they are those of the goal.
 
     python examples/her_bit_flipping.py
+
+The goal is reached in at least 80% of the episodes after 1,500 steps of both environments together (docs/recipes.md).
 """
 
 import os

@@ -13,7 +13,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 
 from sb3_per import PERTD3
 
-STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 10_000
+STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 8_000
 os.makedirs("runs", exist_ok=True)
 
 model = PERTD3(
@@ -22,7 +22,9 @@ model = PERTD3(
     # Why LAP: on MuJoCo, plain PER did not help TD3, LAP did (Fujimoto et al. 2020). The defaults are theirs: alpha 0.4,
     # and kappa 1, the error above which the Huber loss is linear and the priority grows.
     replay_buffer_kwargs=dict(scheme="lap"),
-    learning_rate=1e-3,
+    learning_rate=2e-3,
+    batch_size=64,
+    policy_kwargs=dict(net_arch=[64, 64]),
     action_noise=NormalActionNoise(mean=np.zeros(1), sigma=np.full(1, 0.1)),
     seed=0,
 )

@@ -2,9 +2,15 @@
 A prioritization scheme of your own: prefer transitions whose critics disagree about the TD error.
 
     python examples/own_scheme.py
+
+A mean return above -250 after 6,000 steps (docs/recipes.md).
 """
 
+import os
+
 import numpy as np
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PERSAC, PriorityScheme
 
@@ -30,7 +36,12 @@ model = PERSAC(
     "MlpPolicy",
     "Pendulum-v1",
     replay_buffer_kwargs=dict(scheme=Disagreement(alpha=0.5)),
-    policy_kwargs=dict(net_arch=[32, 32]),
+    learning_rate=2e-3,
+    batch_size=64,
+    policy_kwargs=dict(net_arch=[64, 64]),
     verbose=1,
+    seed=0,
 )
-model.learn(600, log_interval=1)
+model.learn(600 if os.environ.get("SB3_PER_SHORT") else 6_000, log_interval=1)
+mean, std = evaluate_policy(model, make_vec_env("Pendulum-v1", seed=1), n_eval_episodes=10)
+print(f"mean return {mean:.1f} +/- {std:.1f}")

@@ -12,7 +12,7 @@ from stable_baselines3.common.monitor import Monitor
 
 from sb3_per import PERSAC as SAC  # was: from stable_baselines3 import SAC
 
-STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 10_000
+STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 5_000
 os.makedirs("runs", exist_ok=True)
 
 env = Monitor(gym.make("Pendulum-v1"))

@@ -4,10 +4,8 @@ import contextlib
 import re
 import shlex
 import sys
-import textwrap
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -17,7 +15,9 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_per.convert import main as convert
 from tests import newcomer
-from tests.utils import ROOT, alone_with_ray
+from tests.utils import ROOT, alone_with_ray, benchmark
+
+pages = benchmark("pages")
 
 PAGES = [
     ROOT / "README.md",
@@ -39,27 +39,12 @@ ZOO_TUNING_LIMITS = "--n-trials 2 --n-jobs 1 --n-evaluations 1 --no-optim-plots"
 # Blocks of these are run or read, except `text`: output, and the code of other libraries.
 LANGUAGES = {"python", "bash", "yaml", "text"}
 
-_BLOCK = re.compile(r"^(?P<indent> *)(?P<fence>```+)(?P<language>.*)\n(?P<code>(?s:.*?))^(?P=indent)(?P=fence)$", re.MULTILINE)
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
-
-
-class Block(NamedTuple):
-    language: str
-    line: int
-    code: str
-
-
-def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text()
-    return [
-        Block(match["language"].strip(), text.count("\n", 0, match.start("code")) + 1, textwrap.dedent(match["code"]))
-        for match in _BLOCK.finditer(text)
-    ]
 
 
 def spans_of(page: Path) -> list[str]:
     """Code within sentences, line breaks as spaces."""
-    return [" ".join(span.split()) for span in _SPAN.findall(_BLOCK.sub("", page.read_text()))]
+    return [" ".join(span.split()) for span in _SPAN.findall(pages.BLOCK.sub("", page.read_text()))]
 
 
 def name_of(page: Path) -> str:
@@ -109,16 +94,16 @@ def test_blocks(page, alone, short_runs, monkeypatch):
     # As in a script: what is defined on the page can be pickled.
     script = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", script)
-    for block in blocks_of(page):
+    for block in pages.blocks_of(page):
         if block.language in LANGUAGES:
-            write_named_file(block)
+            pages.write_named_file(block)
         if block.language == "python":
             code = "\n" * (block.line - 1) + block.code  # a traceback names the line of the page
             exec(compile(code, str(page), "exec"), vars(script))
         elif block.language == "yaml":
             yaml.safe_load(block.code)
         elif block.language == "bash":
-            for command in commands_of(block.code):
+            for command in pages.commands_of(block.code):
                 run_or_check(command)
         else:
             assert block.language == "text" or block.language.startswith("{"), (
@@ -132,19 +117,6 @@ def test_commands_in_sentences(page):
     for span in spans_of(page):
         if re.match(r"make \w|python \S*\.py\b|\.venv/bin/|pip install ", span):
             check(shlex.split(span))
-
-
-def write_named_file(block: Block) -> None:
-    """A block that begins with the name of a file, as a comment, is that file from then on."""
-    named = re.match(r"# (\w+\.(?:py|yml))\n", block.code)
-    if named:
-        Path(named[1]).write_text(block.code)
-
-
-def commands_of(code: str) -> list[list[str]]:
-    """The words of each command, without comments."""
-    lines = code.replace("\\\n", " ").splitlines()
-    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
 
 
 def run_or_check(words: list[str]) -> None:
@@ -235,11 +207,11 @@ def check_install(subcommand: str, *requirements: str) -> None:
 )
 def test_mistakes_are_found(command, short_runs):
     with pytest.raises((AssertionError, FileNotFoundError, SystemExit)):
-        run_or_check(*commands_of(command))
+        run_or_check(*pages.commands_of(command))
 
 
 def test_correct_commands_pass():
-    for command in commands_of(
+    for command in pages.commands_of(
         """
         make train ALGO=per_dqn  # a comment
         python benchmarks/speed.py --only sample \\

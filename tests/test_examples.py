@@ -30,8 +30,8 @@ PROMISES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "her_bit_flipping": (["success rate"], []),
     "lap_td3": (["mean return"], ["lap_td3.zip"]),
-    "own_algorithm": ([" loss ", "max_priority", "effective_sample_size"], []),
-    "own_scheme": ([" critic_loss ", "max_priority", "effective_sample_size"], []),
+    "own_algorithm": ([" loss ", "max_priority", "effective_sample_size", "mean return"], []),
+    "own_scheme": ([" critic_loss ", "max_priority", "effective_sample_size", "mean return"], []),
     "pairs_trading": (["SAC: mean return", "PERSAC: mean return", "rule: mean return"], ["pairs_trading.png"]),
     "resume": (
         ["ended with -9, goes on at 150 of 300", "end: 300 steps, mean return"],

@@ -1,0 +1,57 @@
+"""Blocks of code in the pages of the documentation, which the tests run shortened and `recipes.py` in full."""
+
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+BLOCK = re.compile(r"^(?P<indent> *)(?P<fence>```+)(?P<language>.*)\n(?P<code>(?s:.*?))^(?P=indent)(?P=fence)$", re.MULTILINE)
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """Code of a page, the number of its first line, and the heading above it."""
+
+    language: str
+    line: int
+    code: str
+    heading: str = ""
+
+    @property
+    def file_name(self) -> str | None:
+        """Of a block that begins with the name of a file, as a comment: it is that file."""
+        named = re.match(r"# (\w+\.(?:py|yml))\n", self.code)
+        return named[1] if named else None
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """
+    :param page: Markdown
+    :return: its fenced blocks in their order, without indentation
+    """
+    text = page.read_text()
+    # Comments in blocks look like headings.
+    outside = BLOCK.sub(lambda block: " " * len(block[0]), text)
+    headings = [(match.start(), match[1]) for match in _HEADING.finditer(outside)]
+    return [
+        Block(
+            match["language"].strip(),
+            text.count("\n", 0, match.start("code")) + 1,
+            textwrap.dedent(match["code"]),
+            next((heading for start, heading in reversed(headings) if start < match.start()), ""),
+        )
+        for match in BLOCK.finditer(text)
+    ]
+
+
+def write_named_file(block: Block) -> None:
+    """Into the working directory, if the block is a file."""
+    if block.file_name:
+        Path(block.file_name).write_text(block.code)
+
+
+def commands_of(code: str) -> list[list[str]]:
+    """The words of each command, without comments."""
+    lines = code.replace("\\\n", " ").splitlines()
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]

@@ -1,0 +1,288 @@
+"""
+The recipes of the documentation and the examples, in full and as they are written there: what they reach, in what time.
+
+    python benchmarks/recipes.py                                  # runs that are missing, and the table
+    python benchmarks/recipes.py --only HER --out runs/recipes    # this one, or those whose name contains this, elsewhere
+
+A recipe that was changed is another recipe, and runs again.
+"""
+
+import argparse
+import ast
+import contextlib
+import hashlib
+import json
+import os
+import runpy
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the tables: one core
+
+import numpy as np
+import yaml
+from campaign import Job, read, run_missing
+from pages import Block, blocks_of, commands_of, write_named_file
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from sb3_per.zoo import config_path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+from pairs_trading_env import PairsTradingEnv
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "docs" / "benchmarks"
+
+N_EPISODES = 20
+EVALUATION_SEED = 1_000_000
+
+
+class Recipe(NamedTuple):
+    """
+    :param place: a script, or a page and the heading above a block: Python that learns, or else a command of RL Zoo
+    :param env: what its last model is evaluated on, which SB3's ``make_vec_env`` takes; None: where it has learned
+    :param at_least: the result that is promised, of every seed
+    :param score: "return", the mean of 20 episodes, or "success", its share in them
+    :param word: that only this block under the heading has
+    :param seeds: how many runs the table is made of
+    """
+
+    place: str
+    env: str | Callable[[], Any] | None
+    at_least: float
+    score: str = "return"
+    word: str = ""
+    seeds: int = 1
+
+
+def bits() -> BitFlippingEnv:
+    """Ten bits, whose start and goal are drawn anew in every episode."""
+    return BitFlippingEnv(n_bits=10)
+
+
+PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
+RECIPES = {
+    "HER": Recipe("docs/start.md#Hindsight experience replay", bits, 0.95, score="success"),
+    "own algorithm": Recipe("examples/own_algorithm.py", CARTPOLE, 400.0),
+    "RL Zoo, own.yml": Recipe("docs/zoo.md#Other settings", CARTPOLE, 400.0, word="own.yml"),
+    "RL Zoo, other settings": Recipe("docs/zoo.md#Other settings", CARTPOLE, 400.0, word="-params"),
+    "HER, script": Recipe("examples/her_bit_flipping.py", bits, 0.8, score="success", seeds=3),
+    "own scheme": Recipe("examples/own_scheme.py", PENDULUM, -250.0),
+    "PERSAC": Recipe("docs/algorithms/per_sac.md#Example", PENDULUM, -250.0),
+    "RL Zoo, HER": Recipe("docs/zoo.md#HER", bits, 0.95, score="success"),
+    "one import": Recipe("docs/start.md#One import", PENDULUM, -250.0),
+    "PERTD3": Recipe("docs/algorithms/per_td3.md#Example", PENDULUM, -250.0),
+    "PERDQN": Recipe("docs/algorithms/per_dqn.md#Example", CARTPOLE, 300.0),
+    "RL Zoo, CartPole": Recipe("docs/zoo.md#Train", CARTPOLE, 450.0),
+    "from SAC": Recipe("examples/from_sac.py", PENDULUM, -250.0),
+    "continued": Recipe("examples/continue_run.py", PENDULUM, -250.0),
+    "PERTQC": Recipe("docs/algorithms/per_tqc.md#Example", PENDULUM, -250.0),
+    "PERDDPG": Recipe("docs/algorithms/per_ddpg.md#Example", PENDULUM, -250.0),
+    "PERCrossQ": Recipe("docs/algorithms/per_crossq.md#Example", PENDULUM, -250.0),
+    "PERQRDQN": Recipe("docs/algorithms/per_qrdqn.md#Example", CARTPOLE, 300.0),
+    "LAP, script": Recipe("examples/lap_td3.py", PENDULUM, -250.0),
+    "Double DQN, script": Recipe("examples/double_dqn.py", CARTPOLE, 450.0),
+    "one import, script": Recipe("examples/swap_import.py", PENDULUM, -250.0),
+    "actors, script": Recipe("examples/actors.py", CARTPOLE, 400.0),
+    "pairs trading, script": Recipe("examples/pairs_trading.py", PairsTradingEnv, 8.0),
+}
+
+
+def source_of(recipe: Recipe) -> tuple[list[Block], Block]:
+    """
+    :param recipe: of a page
+    :return: blocks of the page that come before, and the block itself
+    :raises ValueError: if nothing under the heading trains
+    """
+    path, heading = recipe.place.split("#")
+    blocks = blocks_of(ROOT / path)
+    for position, block in enumerate(blocks):
+        trains = ".learn(" in block.code if block.language == "python" else "sb3_per.zoo train" in block.code
+        if block.heading == heading and trains and recipe.word in block.code:
+            return blocks[:position], block
+    raise ValueError(f"{path} has no recipe under {heading!r}")
+
+
+def zoo_command(block: Block) -> list[str]:
+    """Words of the first training command of a block, from the name of the Zoo's script on."""
+    return next(words[3:] for words in commands_of(block.code) if "train" in words)
+
+
+def command_of(name: str) -> str:
+    """What somebody types to get the result of a recipe."""
+    place = RECIPES[name].place
+    if "#" not in place:
+        return f"python {place}"
+    _, block = source_of(RECIPES[name])
+    if block.language == "python":
+        return f'python benchmarks/recipes.py --only "{name}"'
+    return shlex.join(["python", "-m", "sb3_per.zoo", *zoo_command(block)])
+
+
+def fingerprint(name: str) -> str:
+    """Of all that makes a recipe what it is; the docstring of a script, which says what it reaches, is not."""
+    recipe = RECIPES[name]
+    if "#" not in recipe.place:
+        _, _, text = (ROOT / recipe.place).read_text().split('"""', 2)
+    else:
+        before, block = source_of(recipe)
+        text = block.code
+        if block.language == "bash":
+            command = zoo_command(block)
+            algo, env = command[command.index("--algo") + 1], command[command.index("--env") + 1]
+            files = [other for other in before if other.file_name and Path(other.file_name).stem in text]
+            config = {} if "-conf" in command else yaml.safe_load(config_path(algo).read_text())[env]
+            text = "".join([" ".join(command), json.dumps(config, sort_keys=True), *(other.code for other in files)])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@contextlib.contextmanager
+def watched(seed: int) -> Iterator[list[tuple[Any, float]]]:
+    """
+    :param seed: of every model that is made in the meantime, whatever it asks for
+    :return: models that have learned, and for how many seconds
+    """
+    runs = []
+    set_random_seed, learn = BaseAlgorithm.set_random_seed, OffPolicyAlgorithm.learn
+
+    def learn_timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        result = learn(self, *args, **kwargs)
+        runs.append((self, time.perf_counter() - start))
+        return result
+
+    try:
+        BaseAlgorithm.set_random_seed = lambda self, _=None: set_random_seed(self, seed)
+        OffPolicyAlgorithm.learn = learn_timed
+        yield runs
+    finally:
+        BaseAlgorithm.set_random_seed, OffPolicyAlgorithm.learn = set_random_seed, learn
+
+
+@contextlib.contextmanager
+def elsewhere() -> Iterator[None]:
+    """In an empty folder, from which modules are imported, too."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        try:
+            yield
+        finally:
+            sys.path.remove(folder)
+            os.chdir(before)
+
+
+def run(recipe: Recipe, seed: int) -> None:
+    """What it says, to its end."""
+    if "#" not in recipe.place:
+        runpy.run_path(str(ROOT / recipe.place), run_name="__main__")
+        return
+    before, block = source_of(recipe)
+    if block.language == "bash":
+        from sb3_per.zoo import main
+
+        for other in before:
+            write_named_file(other)
+        main([*zoo_command(block), "--seed", str(seed)])
+        return
+    # What the blocks before have imported, but not what they do.
+    script = ModuleType("__main__")
+    for other in (other for other in before if other.language == "python"):
+        tree = ast.parse(other.code)
+        tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(tree, recipe.place, "exec"), vars(script))
+    exec(compile(block.code, recipe.place, "exec"), vars(script))
+
+
+def evaluate(model: Any, recipe: Recipe) -> float:
+    """The score of the deterministic policy on the same episodes every time."""
+    env = model._wrap_env(make_vec_env(recipe.env, seed=EVALUATION_SEED), verbose=0) if recipe.env else model.get_env()
+    successes = []
+
+    def note(of_evaluation: dict[str, Any], _: dict[str, Any]) -> None:
+        if of_evaluation["done"]:
+            successes.append(of_evaluation["info"].get("is_success", False))
+
+    mean_return, _ = evaluate_policy(model, env, N_EPISODES, callback=note)
+    return float(np.mean(successes) if recipe.score == "success" else mean_return)
+
+
+def train(name: str, seed: int) -> dict[str, Any]:
+    """
+    One run of a recipe.
+
+    :return: steps of its last model, seconds that all of its models have learned, and the score
+    """
+    recipe = RECIPES[name]
+    with elsewhere(), watched(seed) as runs, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        run(recipe, seed)
+        model = runs[-1][0]
+        score = evaluate(model, recipe)
+    return dict(steps=model.num_timesteps, learning=round(sum(seconds for _, seconds in runs)), score=round(score, 2))
+
+
+def jobs_of(names: list[str]) -> list[Job]:
+    """All runs, the first seed of every recipe before the second of any."""
+    return [
+        (dict(recipe=name, seed=seed, source=fingerprint(name)), (name, seed))
+        for seed in range(max((RECIPES[name].seeds for name in names), default=0))
+        for name in names
+        if seed < RECIPES[name].seeds
+    ]
+
+
+def rows_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Runs of a recipe as it is now."""
+    return [row for row in rows if (row["recipe"], row["source"]) == (name, fingerprint(name))]
+
+
+def table(rows: list[dict[str, str]]) -> list[str]:
+    """Lines of the table in Markdown."""
+    lines = ["| recipe | command | steps | seconds | result | promised |", "|---|---|---|---|---|---|"]
+    missing = []
+    for name, recipe in RECIPES.items():
+        runs = rows_of(name, rows)
+        if not runs:
+            missing.append(name)
+            continue
+        scores = sorted(float(run["score"]) for run in runs)
+        path, _, heading = recipe.place.partition("#")
+        link = f"[{name}]({path.removeprefix('docs/')}#{heading.lower().replace(' ', '-')})" if heading else name
+        digits = 2 if recipe.score == "success" else 0
+        result = " to ".join(f"{score:.{digits}f}" for score in (dict.fromkeys((scores[0], scores[-1]))))
+        n_seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
+        seconds = round(np.mean([float(run["learning"]) for run in runs]))
+        result = f"{'success' if recipe.score == 'success' else 'return'} {result}{n_seeds}"
+        lines.append(
+            f"| {link} | `{command_of(name)}` | {int(runs[0]['steps']):,} | {seconds} | {result} | {recipe.at_least:g} |"
+        )
+    return [*lines, "", f"Not run in full yet: {'; '.join(missing)}."] if missing else lines
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is missing, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="a recipe, or a part of several names")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of runs and table")
+    args = parser.parse_args(arguments)
+    path = args.out / "recipes.csv"
+    names = [args.only] if args.only in RECIPES else [name for name in RECIPES if args.only in name]
+    run_missing(path, jobs_of(names), train, workers=1)
+    lines = table(read(path))
+    (args.out / "recipes.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

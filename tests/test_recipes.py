@@ -1,0 +1,60 @@
+"""Recipes of the documentation and the examples reach what they promise; the rows of the table are theirs."""
+
+import re
+
+import pytest
+
+from tests.utils import ROOT, alone_with_ray, benchmark
+
+recipes = benchmark("recipes")
+pages = benchmark("pages")
+RECIPES = recipes.RECIPES
+
+# A block with more steps looks like a recipe, so it is one.
+N_STEPS_TO_SHOW = 1_000
+
+
+ROWS = recipes.read(recipes.OUT / "recipes.csv")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in RECIPES if recipes.rows_of(name, ROWS)])
+def test_promise_is_kept(name, monkeypatch):
+    monkeypatch.delenv("SB3_PER_SHORT", raising=False)
+    if name == "actors, script":
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")
+        with alone_with_ray():
+            score = recipes.train(name, seed=0)["score"]
+    else:
+        score = recipes.train(name, seed=0)["score"]
+    assert score >= RECIPES[name].at_least
+
+
+def test_table_is_that_of_the_runs():
+    for row in ROWS:
+        assert row["source"] == recipes.fingerprint(row["recipe"]), f"{row['recipe']} has changed: run it again"
+        assert float(row["score"]) >= RECIPES[row["recipe"]].at_least
+    assert (recipes.OUT / "recipes.md").read_text().splitlines() == recipes.table(ROWS)
+
+
+def test_blocks_that_train_are_recipes():
+    known = {recipes.source_of(recipe)[1].code for recipe in RECIPES.values() if "#" in recipe.place}
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for block in pages.blocks_of(page):
+            steps = re.findall(r"\.learn\((?:total_timesteps=)?([\d_]+)", block.code) if block.language == "python" else []
+            if max(map(int, steps), default=0) > N_STEPS_TO_SHOW:
+                assert block.code in known, f"{page.name}, line {block.line}: a recipe, or at most {N_STEPS_TO_SHOW} steps"
+
+
+def test_a_changed_recipe_is_another_one(monkeypatch):
+    name = "one import"
+    before = recipes.fingerprint(name)
+    blocks_of = recipes.blocks_of
+    changed = lambda page: [block._replace(code=block.code.replace("5_000", "6_000")) for block in blocks_of(page)]  # noqa: E731
+    monkeypatch.setattr(recipes, "blocks_of", changed)
+    assert recipes.fingerprint(name) != before
+
+
+def test_a_heading_without_a_recipe():
+    with pytest.raises(ValueError, match="no recipe under 'Install'"):
+        recipes.source_of(recipes.Recipe("docs/start.md#Install", None, 0.0))
