@@ -9,7 +9,6 @@ import matplotlib
 from matplotlib import style
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 from PIL import Image
 
 style.use(Path(__file__).with_name("figures.mplstyle"))
@@ -70,8 +69,8 @@ def figure_of(height: float) -> Figure:
 
 
 def thousands(axis: Axis) -> None:
-    """Steps as 50k, 1M."""
-    axis.set_major_formatter(EngFormatter(sep=""))
+    """Steps as 50k; what is less than a thousand as it is."""
+    axis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -362,7 +362,7 @@ def draw_rates(panels: dict[str, list[Estimates]], what: str, path: Path) -> Non
     """Figures and intervals of all arms, side by side with those of the first; a row for each environment."""
     arms = list(next(iter(panels.values()))[0])
     figure = figure_of((0.8 + 0.26 * len(arms)) * len(panels))
-    titles = ("at its own best learning rate", "mean over the learning rates")
+    titles = ("at its own best rate", "mean over the rates")
     rows = figure.subplots(len(panels), 2, sharey=True, squeeze=False)
     for row, (environment, estimates_of) in zip(rows, panels.items(), strict=True):
         for axes, title, estimates in zip(row, titles, estimates_of, strict=True):
