@@ -196,21 +196,21 @@ def report(found: dict[str, dict[int, np.ndarray]], seeds: int) -> str:
 
 def draw(found: dict[str, dict[int, np.ndarray]], path: Path) -> None:
     """The paper's figure: updates over n, logarithmic."""
-    from matplotlib.figure import Figure
+    from figures import INK, figure_of, looks, save
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = figure_of(4.5)
     axes = figure.subplots()
+    look = looks({replayed: replayed.replace("proportional", "defaults") for replayed in found})
     for replayed, by_n in found.items():
         low, median, high = np.array(list(by_n.values())).T
-        axes.plot(list(by_n), median, marker=".", label=replayed)
-        axes.fill_between(list(by_n), low, high, alpha=0.2)
+        axes.plot(list(by_n), median, markersize=4, label=replayed, **look[replayed])
+        axes.fill_between(list(by_n), low, high, alpha=0.18, color=look[replayed]["color"], linewidth=0)
     n_states = np.array(list(found["uniform"]))
-    axes.plot(n_states, 2.0 ** (n_states + 1) - 2, color="grey", linestyle=":", label="number of transitions")
+    axes.plot(n_states, 2.0 ** (n_states + 1) - 2, color=INK, linestyle="-.", linewidth=1, label="number of transitions")
     axes.set(yscale="log", xlabel="number of states n", ylabel="updates until learned, median and quartiles")
     axes.set_xticks(n_states)
-    axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> None:

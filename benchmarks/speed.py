@@ -308,6 +308,9 @@ def training_rows(quick: bool, device: str) -> Iterator[tuple[str, Callable[[], 
 # ---- cost against capacity
 
 
+STOCK = "SB3 ReplayBuffer (uniform, no update)"
+
+
 def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
     """Seconds by panel, rival and capacity; the rivals in turn at each capacity."""
     capacities = [10**k for k in range(3, 5 if quick else 8)]
@@ -318,7 +321,7 @@ def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
         ours = {s: filled(PrioritizedReplayBuffer(capacity, *spaces_, device="cpu", scheme=s)) for s in schemes}
         stock = filled(ReplayBuffer(capacity, *spaces_, device="cpu"))
         runs: dict[str, Callable[[], Any]] = {f"sb3_per, {s}": sample_and_update(ours[s], BATCH_SIZE, 2) for s in ours}
-        return {**runs, "SB3 ReplayBuffer (uniform, no update)": lambda: stock.sample(BATCH_SIZE)}
+        return {**runs, STOCK: lambda: stock.sample(BATCH_SIZE)}
 
     def trees(capacity: int) -> dict[str, Callable[[], Any]]:
         found = {}
@@ -350,20 +353,19 @@ def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
 
 def draw(panels: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
     """Log-log, one panel each."""
-    import matplotlib
+    from figures import figure_of, looks, save
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(panels), figsize=(11, 4.5), sharey=True, layout="constrained")
+    roles = {"SumTree": "defaults", "sb3_per, proportional": "defaults", "sb3_per, rank": "rank", STOCK: "stock"}
+    figure = figure_of(4.6)
+    axes = figure.subplots(1, len(panels), sharey=True)
     for axis, (title, rivals) in zip(axes, panels.items(), strict=True):
+        look = looks({name: roles.get(name, "") for name in rivals})
         for name, points in rivals.items():
-            axis.loglog(list(points), [1e6 * value for value in points.values()], marker="o", label=name)
+            axis.loglog(list(points), [1e6 * value for value in points.values()], label=name, **look[name])
         axis.set(title=title, xlabel="capacity (transitions)")
-        axis.grid(True, which="major", alpha=0.3)
-        axis.legend(fontsize=8)
-    axes[0].set_ylabel("time (µs)")
-    figure.savefig(path, dpi=120)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    axes[0].set_ylabel("time (µs), medians")
+    save(figure, path)
 
 
 # ---- report

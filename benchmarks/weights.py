@@ -10,9 +10,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from figures import figure_of, looks, save
 from gymnasium import spaces
-from matplotlib.figure import Figure
-from seaborn import color_palette
 
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import WEIGHT_NORMALIZATIONS
@@ -60,21 +59,22 @@ def metrics_of(epsilon: float, normalization: str, n_batches: int = N_BATCHES) -
 
 def draw(found: dict[tuple[str, float], np.ndarray], path: Path) -> None:
     """A panel for each metric, a line for each normalization: mean over the batches, and the middle 80% of them."""
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    styles = zip(WEIGHT_NORMALIZATIONS, ("-", "--", ":"), color_palette("colorblind", 3), strict=True)
+    figure = figure_of(3.4)
+    look = looks({"max": "defaults", "mean": "", "none": ""})
     all_axes = figure.subplots(1, 2)
-    for normalization, line, color in styles:
+    # They lie on each other in the first panel.
+    for normalization, line in zip(WEIGHT_NORMALIZATIONS, ("-", "--", ":"), strict=True):
+        color = look[normalization]["color"]
         values = np.stack([found[normalization, epsilon] for epsilon in EPSILONS], axis=1)
         for axes, of_metric in zip(all_axes, values, strict=True):
-            axes.plot(EPSILONS, of_metric.mean(axis=1), line, color=color, lw=2, label=f'"{normalization}"')
-            axes.fill_between(EPSILONS, *np.percentile(of_metric, [10, 90], axis=1), color=color, alpha=0.15)
+            axes.plot(EPSILONS, of_metric.mean(axis=1), line, color=color, label=f'"{normalization}"')
+            axes.fill_between(EPSILONS, *np.percentile(of_metric, [10, 90], axis=1), color=color, alpha=0.18, linewidth=0)
     for axes, metric in zip(all_axes, METRICS, strict=True):
         axes.set(xscale="log", xlabel="epsilon", title=metric)
-        axes.grid(alpha=0.3)
     all_axes[0].set_ylim(0, 1)
     all_axes[1].set(yscale="log")
     all_axes[0].legend(title="weight_normalization")
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> None:

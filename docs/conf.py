@@ -9,12 +9,15 @@ project = "sb3_per"
 author = copyright = "The sb3_per developers"
 release = version = sb3_per.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
-html_theme = "sphinx_rtd_theme"
+html_theme = "furo"
 html_static_path = ["static"]
-html_css_files = ["tables.css"]
+html_css_files = ["site.css"]
+html_title = "sb3_per"
+# The outputs that the notebook has are shown; nothing runs when the site is built.
+nb_execution_mode = "off"
 # The table of results is part of another page.
 exclude_patterns = ["_build", "benchmarks/*.md", "evidence/*.md"]
 autodoc_default_options = {"members": True, "show-inheritance": True}

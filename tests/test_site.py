@@ -1,12 +1,16 @@
 """The built documentation reads offline: formulas, search, figures and links need nothing from elsewhere."""
 
+import html
 import html.parser
+import http.server
 import json
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import urllib.parse
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,9 @@ FIGURES = sorted(
     for path in (ROOT / "docs").rglob(pattern)
     if "_build" not in path.parts
 )
+
+# What somebody looks for, and where it is.
+SOUGHT = [("alpha", "parameters"), ("beta", "parameters"), ("PERDQN", "algorithms/per_dqn"), ("cpprb", "side_by_side")]
 
 
 class Page(html.parser.HTMLParser):
@@ -100,10 +107,7 @@ def test_formulas_are_mathml(site, pages):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("word", "page"),
-    [("alpha", "parameters"), ("beta", "parameters"), ("PERDQN", "algorithms/per_dqn"), ("cpprb", "side_by_side")],
-)
+@pytest.mark.parametrize(("word", "page"), SOUGHT)
 def test_search_finds(site, word, page):
     """In the index; the page is one of the hits."""
     index = search_index(site)
@@ -114,14 +118,106 @@ def test_search_finds(site, word, page):
     assert page in {index["docnames"][hit] for hit in hits}
 
 
+def in_chromium(address: str, *options: str) -> str:
+    """The page when its scripts have run; no host but this one is found."""
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--virtual-time-budget=60000"]
+    alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    return subprocess.run([*browser, alone, *options, address], capture_output=True, text=True, timeout=300, check=True).stdout
+
+
+needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
+@needs_chromium
 def test_search_in_a_browser(site):
     """The scripts run from a folder, without a server."""
-    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom"]
-    address = (site / "search.html").as_uri() + "?q=beta"
-    done = subprocess.run([*browser, address], capture_output=True, text=True, timeout=120, check=True)
-    assert 'href="parameters.html' in done.stdout
+    assert 'href="parameters.html' in in_chromium((site / "search.html").as_uri() + "?q=beta")
+
+
+# Opens page after page, as wide as a phone, and reports on what it finds there.
+PROBE = r"""
+<!DOCTYPE html><pre id="report"></pre><script type="module">
+const frame = document.createElement("iframe");
+frame.style = "width: 390px; height: 800px; border: 0";
+document.body.append(frame);
+const open = address => new Promise(loaded => { frame.onload = () => loaded(frame.contentDocument); frame.src = address; });
+const size = element => { const box = element.getBoundingClientRect(); return Math.min(box.width, box.height); };
+const report = { pages: {}, hits: {} };
+const ids = {}, links = new Set();
+for (const name of PAGES) {
+    const page = await open(name);
+    const figures = [...page.querySelectorAll("article img[src*=_images]")];
+    report.pages[name] = {
+        formulas: [...page.querySelectorAll("math")].map(size),
+        figures: figures.map(image => [image.getAttribute("src"), image.naturalWidth, size(image)]),
+        width: page.documentElement.scrollWidth,
+    };
+    ids[page.location.pathname] = new Set([...page.querySelectorAll("[id]")].map(element => element.id));
+    for (const link of page.querySelectorAll("a[href]"))
+        if (link.origin === location.origin) links.add(link.href);
+}
+report.dead = [];
+for (const link of links) {
+    const { pathname, hash } = new URL(link);
+    const id = decodeURIComponent(hash.slice(1));
+    const found = pathname in ids ? !id || ids[pathname].has(id) : (await fetch(link)).ok;
+    if (!found) report.dead.push(link);
+}
+for (const word of WORDS) {
+    const page = await open("search.html?q=" + word);
+    for (let i = 0; i < 100 && !page.querySelector("#search-results p.search-summary")?.innerText.match(/\d/); i++)
+        await new Promise(done => setTimeout(done, 100));
+    report.hits[word] = [...page.querySelectorAll("#search-results li a")].map(link => link.getAttribute("href"));
+}
+document.querySelector("#report").innerText = JSON.stringify(report);
+</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def probed(site, pages) -> dict:
+    """What a browser makes of the site, from a server of its own."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    names = [path.relative_to(site).as_posix() for path in pages]
+    words = [word for word, _ in SOUGHT]
+    (site / "probe.html").write_text(PROBE.replace("PAGES", json.dumps(names)).replace("WORDS", json.dumps(words)))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        found = in_chromium(f"http://127.0.0.1:{server.server_port}/probe.html")
+        server.shutdown()
+        thread.join()
+    text = re.search(r'<pre id="report">(.+?)</pre>', found, re.DOTALL)
+    assert text, found[:2000]
+    return json.loads(html.unescape(text[1]))
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_formulas_and_figures_in_a_browser(probed, pages):
+    """Each has a size, and no page is wider than a phone."""
+    assert len(probed["pages"]) == len(pages)
+    for name, page in probed["pages"].items():
+        assert all(size > 4 for size in page["formulas"]), name
+        for source, width, shown in page["figures"]:
+            assert width > 0 and shown > 100, (name, source)
+        assert page["width"] <= 390, name
+    assert len(probed["pages"]["how_it_works.html"]["formulas"]) >= 18
+    shown = {Path(source).name for page in probed["pages"].values() for source, *_ in page["figures"]}
+    assert shown >= {Path(figure).name for figure in FIGURES}
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_links_and_search_in_a_browser(probed):
+    assert probed["dead"] == []
+    for word, page in SOUGHT:
+        assert any(hit.startswith(f"{page}.html") for hit in probed["hits"][word]), word
 
 
 @pytest.mark.parametrize("figure", FIGURES)

@@ -1,0 +1,83 @@
+"""The figures of the documentation: read on white and on black, and with any colour blindness; small."""
+
+from itertools import combinations
+
+import matplotlib.colors
+import matplotlib.image
+import numpy as np
+import pytest
+
+from tests.utils import ROOT, benchmark
+
+figures = benchmark("figures")
+
+BACKGROUNDS = ("#ffffff", "#131416")
+COLORS = {look[0] for look in figures.LOOKS.values()}
+
+# Machado et al. 2009, severity 1: what somebody without one of the three kinds of cones sees, in linear RGB.
+SEEN_BY = {
+    "all cones": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def linear(color: str) -> np.ndarray:
+    rgb = np.array(matplotlib.colors.to_rgb(color))
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one: str, other: str) -> float:
+    """Of WCAG 2."""
+    dark, light = sorted((TO_XYZ @ linear(color))[1] for color in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def lab(color: str, seen_by: str) -> np.ndarray:
+    """CIE L*a*b*."""
+    x, y, z = np.cbrt(TO_XYZ @ np.clip(np.array(SEEN_BY[seen_by]) @ linear(color), 1e-6, 1) / [0.9505, 1, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("background", BACKGROUNDS)
+def test_everything_stands_out(background):
+    assert contrast(figures.INK, background) > 4
+    for color in COLORS:
+        assert contrast(color, background) > 2.7, color
+
+
+@pytest.mark.parametrize("seen_by", SEEN_BY)
+def test_colors_differ(seen_by):
+    """By more than ten times what can just be seen; where they are the same, lines and markers do."""
+    for one, other in combinations(figures.LOOKS.values(), 2):
+        distance = np.linalg.norm(lab(one[0], seen_by) - lab(other[0], seen_by))
+        if one[0] != other[0]:
+            assert distance > 14, (one, other)
+        else:
+            assert one[1:] != other[1:] or one == other
+
+
+def test_colors_that_lines_go_through_are_those_of_the_looks():
+    cycle = [f"#{color.lstrip('#')}" for color in matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]]
+    assert cycle[0] == figures.LOOKS["defaults"][0]
+    assert set(cycle) < COLORS
+
+
+def test_looks():
+    roles = {"PERDQN": "defaults", "PERDQN, LAP": "LAP", "another": "", "PERSAC": "defaults"}
+    found = figures.looks(roles)
+    assert [found[name]["color"] for name in roles][:2] == [figures.ORANGE, figures.MAGENTA]
+    assert len({look["color"] for look in found.values()}) == 4
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.png")), ids=lambda path: path.name)
+def test_published_figures_are_small_and_wide_enough(path):
+    """1,400 pixels are sharp at the 700 that a page is wide; nothing is behind the lines."""
+    if "_build" in path.parts:
+        return
+    image = matplotlib.image.imread(path)
+    assert image.shape[1:] == (1400, 4)
+    assert image[0, 0, 3] == 0
+    assert path.stat().st_size < 150_000

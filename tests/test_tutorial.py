@@ -1,0 +1,63 @@
+"""The notebook of the tutorial: it runs, it reads without being run, and what it says is what it shows."""
+
+import json
+import re
+import sys
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+
+from tests.utils import ROOT
+
+NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
+CELLS = json.loads(NOTEBOOK.read_text())["cells"]
+CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
+
+
+def run(monkeypatch) -> dict:
+    matplotlib.use("Agg")
+    monkeypatch.chdir(NOTEBOOK.parent)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    names: dict = {}
+    with plt.rc_context():
+        for number, cell in enumerate(CODE):
+            exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
+    plt.close("all")
+    return names
+
+
+def test_short(monkeypatch):
+    monkeypatch.setenv("SB3_PER_SHORT", "1")
+    names = run(monkeypatch)
+    assert all(len(steps) == 2 for steps in names["found"].values())
+    assert len(names["snapshots"].rows) == len(names["snapshots"].steps) == 12
+
+
+@pytest.mark.slow
+def test_whole(monkeypatch):
+    """Prioritized draws know where the reward is, and both kinds of runs get to it."""
+    monkeypatch.delenv("SB3_PER_SHORT", raising=False)
+    names = run(monkeypatch)
+    assert all(steps.max() < 20_000 for steps in names["found"].values())
+    assert names["log"]["per/buffer_effective_sample_size"].dropna().min() < 0.5
+
+
+def outputs() -> list[dict]:
+    return [output for cell in CODE for output in cell["outputs"]]
+
+
+def test_it_reads_without_being_run():
+    """On GitHub: every cell has run, in order, none has failed, and there are pictures."""
+    assert [cell["execution_count"] for cell in CODE] == list(range(1, len(CODE) + 1))
+    assert not [output for output in outputs() if output["output_type"] == "error" or output.get("name") == "stderr"]
+    assert sum("image/png" in output.get("data", {}) for output in outputs()) >= 5
+    assert NOTEBOOK.stat().st_size < 500_000
+
+
+def test_what_it_says_is_what_it_shows():
+    """Each figure with an interval in the text is in an output."""
+    said = re.findall(r"\d+ \[\d+, \d+\]", " ".join("".join(c["source"]) for c in CELLS if c["cell_type"] == "markdown"))
+    shown = "".join("".join(output.get("text", "")) for output in outputs())
+    assert said
+    assert [figure for figure in said if figure not in shown] == []
