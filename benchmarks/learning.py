@@ -401,7 +401,6 @@ UNDER_WAY = (
     "bits-confirmation",
     "pairs-confirmation",
     "mountaincar-confirmation",
-    "memory-cartpole",
 )
 
 
