@@ -53,7 +53,7 @@ class Recipe(NamedTuple):
     :param env: what its last model is evaluated on, which SB3's ``make_vec_env`` takes; None: where it has learned
     :param at_least: the result that is promised, of every seed
     :param score: "return", the mean of 20 episodes, or "success", its share in them
-    :param word: that only this block under the heading has
+    :param word: that only this block under the heading has, and of its commands this one
     :param seeds: how many runs the table is made of
     """
 
@@ -83,7 +83,8 @@ RECIPES = {
     "one import": Recipe("docs/start.md#One import", PENDULUM, -250.0),
     "PERTD3": Recipe("docs/algorithms/per_td3.md#Example", PENDULUM, -250.0),
     "PERDQN": Recipe("docs/algorithms/per_dqn.md#Example", CARTPOLE, 300.0),
-    "RL Zoo, CartPole": Recipe("docs/zoo.md#Train", CARTPOLE, 450.0),
+    "RL Zoo, Pendulum": Recipe("docs/zoo.md#Train", PENDULUM, -250.0, word=PENDULUM),
+    "RL Zoo, CartPole": Recipe("docs/zoo.md#Train", CARTPOLE, 450.0, word=CARTPOLE),
     "from SAC": Recipe("examples/from_sac.py", PENDULUM, -250.0),
     "continued": Recipe("examples/continue_run.py", PENDULUM, -250.0),
     "PERTQC": Recipe("docs/algorithms/per_tqc.md#Example", PENDULUM, -250.0),
@@ -113,9 +114,9 @@ def source_of(recipe: Recipe) -> tuple[list[Block], Block]:
     raise ValueError(f"{path} has no recipe under {heading!r}")
 
 
-def zoo_command(block: Block) -> list[str]:
-    """Words of the first training command of a block, from the name of the Zoo's script on."""
-    return next(words[3:] for words in commands_of(block.code) if "train" in words)
+def zoo_command(recipe: Recipe, block: Block) -> list[str]:
+    """Words of the first training command of a block that has the recipe's word, from the name of the Zoo's script on."""
+    return next(words[3:] for words in commands_of(block.code) if "train" in words and recipe.word in " ".join(words))
 
 
 def command_of(name: str) -> str:
@@ -126,7 +127,7 @@ def command_of(name: str) -> str:
     _, block = source_of(RECIPES[name])
     if block.language == "python":
         return f'python benchmarks/recipes.py --only "{name}"'
-    return shlex.join(["python", "-m", "sb3_per.zoo", *zoo_command(block)])
+    return shlex.join(["python", "-m", "sb3_per.zoo", *zoo_command(RECIPES[name], block)])
 
 
 def fingerprint(name: str) -> str:
@@ -138,7 +139,7 @@ def fingerprint(name: str) -> str:
         before, block = source_of(recipe)
         text = block.code
         if block.language == "bash":
-            command = zoo_command(block)
+            command = zoo_command(recipe, block)
             algo, env = command[command.index("--algo") + 1], command[command.index("--env") + 1]
             files = [other for other in before if other.file_name and Path(other.file_name).stem in text]
             config = {} if "-conf" in command else yaml.safe_load(config_path(algo).read_text())[env]
@@ -194,7 +195,7 @@ def run(recipe: Recipe, seed: int) -> None:
 
         for other in before:
             write_named_file(other)
-        main([*zoo_command(block), "--seed", str(seed)])
+        main([*zoo_command(recipe, block), "--seed", str(seed)])
         return
     # What the blocks before have imported, but not what they do.
     script = ModuleType("__main__")
