@@ -217,7 +217,7 @@ def test_no_transition_comes_twice(kind, kwargs, rounds, stratified, monkeypatch
     assert pickle.dumps(buffer) == before
 
 
-@pytest.mark.parametrize("rounds", [0, 4])
+@pytest.mark.parametrize("rounds", [pytest.param(0, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("eta", [0.0, 0.3])
 @pytest.mark.parametrize("scheme", ["proportional", "rank"])
 def test_unique_draws_are_successive_draws_from_what_is_left(scheme, eta, rounds, monkeypatch):

@@ -182,6 +182,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_by_the_same_command(zoo, tmp_path, capsys):
     """
     In its own folder, from the checkpoint, up to the number of steps that was asked for, with the statistics of VecNormalize,
