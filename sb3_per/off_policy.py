@@ -199,8 +199,7 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
         buffer = self.replay_buffer
         self._require_prioritized(type(buffer))
         # Dropout and batch norm behave differently while training.
-        if not self.policy.training:
-            self.policy.set_training_mode(True)
+        self.policy.set_training_mode(True)
         optimizers = self._optimizers()
         self._update_learning_rate(optimizers)
         for optimizer in optimizers:
