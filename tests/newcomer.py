@@ -18,27 +18,21 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+
+sys.path.append(str(ROOT / "benchmarks"))
+from pages import blocks_of, commands_of  # noqa: E402  # a script, which nothing is installed for
 
 # What somebody has who has just logged in.
 INHERITED = re.compile("HOME|LANG|PATH|TMPDIR|USER|PIP_.*")
 
 
-def blocks(readme: str, language: str) -> list[str]:
+def blocks(language: str) -> list[str]:
     """
-    :param readme: text
-    :param language: of the blocks
+    :param language: of blocks of the README
     :return: their code, in order
     """
-    return re.findall(rf"^```{language}\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
-
-
-def commands(readme: str) -> list[list[str]]:
-    """
-    :param readme: text
-    :return: words of every line of its blocks of bash
-    """
-    lines = (line for block in blocks(readme, "bash") for line in block.splitlines())
-    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+    return [block.code for block in blocks_of(README) if block.language == language]
 
 
 def own_project(readme: str) -> tuple[list[str], list[list[str]]]:
@@ -72,10 +66,9 @@ def play(folder: Path) -> None:
     :param folder: that is empty
     :raises subprocess.CalledProcessError: by the first command that fails
     """
-    readme = (ROOT / "README.md").read_text()
     clone, project = folder / "sb3_per", folder / "project"
     run(["git", "clone", "--quiet", str(ROOT), str(clone)], folder)
-    for words in commands(readme):
+    for words in commands_of("\n".join(blocks("bash"))):
         run(words, clone)
     # `make test` ran the blocks of all pages but of those that are slow.
     run([".venv/bin/pytest", "-q", "-m", "slow or not slow", "tests/test_docs.py"], clone)
@@ -83,10 +76,10 @@ def play(folder: Path) -> None:
     project.mkdir()
     bin_folder = project / ".venv" / "bin"
     run(["python3", "-m", "venv", ".venv"], project)
-    installation, calls = own_project(readme)
+    installation, calls = own_project(README.read_text())
     # The constraint is no part of the promise: it keeps torch at the build that this machine has.
     run([str(bin_folder / "pip"), *installation[1:], "--quiet", "-c", "constraints.txt"], clone)
-    for number, code in enumerate(blocks(readme, "python")):
+    for number, code in enumerate(blocks("python")):
         script = project / f"block_{number}.py"
         script.write_text(code)
         run([str(bin_folder / "python"), script.name], project)

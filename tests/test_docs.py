@@ -226,11 +226,10 @@ def test_correct_commands_pass():
 
 def test_newcomer_reads_the_readme():
     """What `tests/newcomer.py` finds in it to run."""
-    readme = (ROOT / "README.md").read_text()
-    assert newcomer.commands(readme) == [["make", "train"], ["make", "test"]]
-    installation, calls = newcomer.own_project(readme)
+    assert pages.commands_of("\n".join(newcomer.blocks("bash"))) == [["make", "train"], ["make", "test"]]
+    installation, calls = newcomer.own_project(newcomer.README.read_text())
     assert installation == ["pip", "install", ".[zoo]"]
     assert calls == [["sb3-per", "doctor"], ["sb3-per", "train"]]
-    assert len(newcomer.blocks(readme, "python")) == 1
+    assert len(newcomer.blocks("python")) == 1
     with pytest.raises(ValueError, match="does not say how"):
         newcomer.own_project("")
