@@ -303,9 +303,9 @@ SUITES["pairs-rates"] = replace(
     rates=THREE_RATES,
 )
 
-# What bits-rates was won by, where a rare event carries the signal. The gain that is known there is that of the defaults: they
-# have their control; if another arm wins, its control runs afterwards. These runs are long: draws without weights, and its twin
-# of DQN are left out: not stratified, its draw is the same to the bit.
+# What bits-rates was won by, where rare events carry the signal. The gain that is known there is that of the defaults, so they
+# have their control; if another arm wins, its control runs afterwards. Each run is long: not among them are draws without
+# weights, and the twin of DQN, whose draw is the same to the bit where it is not stratified.
 SUITES["mountaincar-rates"] = replace(
     SUITES["sparse"],
     endpoint="Steps until an evaluation has a mean return of -110. " + _AT_RATES,
