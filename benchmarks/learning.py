@@ -304,15 +304,14 @@ SUITES["pairs-rates"] = replace(
 )
 
 # What bits-rates was won by, where rare events carry the signal. The gain that is known there is that of the defaults, so they
-# have their control; if another arm wins, its control runs afterwards. Each run is long: not among them are draws without
-# weights, and the twin of DQN, whose draw is the same to the bit where it is not stratified.
+# have their control; if another arm wins, its control runs afterwards.
 SUITES["mountaincar-rates"] = replace(
     SUITES["sparse"],
     endpoint="Steps until an evaluation has a mean return of -110. " + _AT_RATES,
     variants=at_rates(
         {
             "DQN": Variant("DQN"),
-            **_arms("DQN", defaults={}, LAP=DISCRETE_LAP, candidate=CANDIDATE),
+            **_arms("DQN", uniform=dict(scheme="uniform"), defaults={}, LAP=DISCRETE_LAP, candidate=CANDIDATE),
             **_arms("DQN", **{"shuffled, defaults": control_of({})}),
         },
         4e-3,

@@ -94,7 +94,7 @@ RECIPES = {
     "LAP, script": Recipe("examples/lap_td3.py", PENDULUM, -250.0),
     "Double DQN, script": Recipe("examples/double_dqn.py", CARTPOLE, 450.0),
     "one import, script": Recipe("examples/swap_import.py", PENDULUM, -250.0),
-    "actors, script": Recipe("examples/actors.py", CARTPOLE, 400.0),
+    "actors, script": Recipe("examples/actors.py", PENDULUM, -250.0),
     "pairs trading, script": Recipe("examples/pairs_trading.py", PairsTradingEnv, 8.0),
 }
 

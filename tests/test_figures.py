@@ -60,7 +60,7 @@ def test_colors_differ(seen_by):
 
 
 def test_colors_that_lines_go_through_are_those_of_the_looks():
-    cycle = [f"#{color.lstrip('#')}" for color in matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]]
+    cycle = [matplotlib.colors.to_hex(color) for color in matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]]
     assert cycle[0] == figures.LOOKS["defaults"][0]
     assert set(cycle) < COLORS
 
