@@ -55,7 +55,7 @@ MEMORY_SUITES = {
             **_variants(
                 "DQN",
                 dict(
-                    learning_rate="lin_0.001",
+                    learning_rate="lin_0.0005",
                     buffer_size=100_000,
                     learning_starts=1_000,
                     train_freq=1,

@@ -304,6 +304,37 @@ def test_td_errors_of_actors_are_those_of_the_learner(name):
         assert np.abs(of_actor).max() > 0
 
 
+RECORDING = """
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+
+from sb3_per import PrioritizedReplayBuffer
+from sb3_per.distributed.recorder import Recorder
+
+box = spaces.Box(-1, 1, (3,))
+model = SimpleNamespace(_vec_normalize_env=None, _td_errors=lambda batch: th.zeros(len(batch.rewards), 1))
+for n_steps in (1, 3):
+    recorder = Recorder(4, 1, box, box, dict(n_steps=n_steps, gamma=0.9))
+    recorder.clear()
+    recorder.add(np.ones((1, 3)), np.ones((1, 3)), np.ones((1, 3)), np.ones(1), np.ones(1), [{}])
+    recorder.columns()
+    recorder.td_errors(model)
+print("numba.np.arraymath" in sys.modules)
+PrioritizedReplayBuffer(4, box, box)
+print("numba.np.arraymath" in sys.modules)
+"""
+
+
+def test_actors_do_without_numba():
+    """The part that is loaded with the first kernel, which takes half a second of the start of an actor."""
+    printed = subprocess.run([sys.executable, "-c", RECORDING], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["False", "True"]  # the second: this is how it would be seen
+
+
 def test_target_networks_of_actors_are_the_learners(monkeypatch):
     """SB3 moves them while it collects; within a chunk, an actor's must not."""
     env = local(Tracked, 1, chunk=20)
