@@ -13,7 +13,6 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize, VecTransposeImage
 
 from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ, PERRecurrentDQN, PrioritizedHerReplayBuffer
@@ -254,27 +253,14 @@ def test_chunks_are_stored_when_they_come(buffer_size):
     assert 14 <= max(ahead) < 20 if buffer_size == 1000 else max(ahead) <= 4
 
 
-class WithDropout(BaseFeaturesExtractor):
-    """Does something else while training."""
-
-    def __init__(self, observation_space: Any):
-        super().__init__(observation_space, 3)
-        self.dropout = th.nn.Dropout(0.5)
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        return self.dropout(observations)
-
-
-@pytest.mark.parametrize("extractor", [None, WithDropout])
-def test_callbacks_see_a_policy_that_does_not_train(extractor):
-    """Where there is a difference, as SB3 has it."""
-    kwargs = {} if extractor is None else dict(features_extractor_class=extractor)
-    model = small(PERDQN, local(Tracked), policy_kwargs=dict(net_arch=[8], **kwargs))
+def test_callbacks_see_a_policy_that_does_not_train():
+    """As SB3 has it: a module may do something else while training."""
+    model = small(PERDQN, local(Tracked))
     follower = StopAt(1000)
     follower.seen = set()
     follower._on_step = lambda: follower.seen.add(model.q_net.training) is None
     model.learn(60, callback=follower)
-    assert follower.seen == ({False} if extractor is not None else {False, True})
+    assert follower.seen == {False}
     assert model._n_updates > 0 and model.policy.training
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecNormalize
@@ -213,8 +212,6 @@ class LearningLoop:
         self._n_transitions = self._n_to_come = model._total_timesteps - model.num_timesteps
         # Whether all environments of the last step count.
         self._is_whole = True
-        self._has_modes = _has_modes(model.policy)
-        model.policy.set_training_mode(False)
         self._published: tuple[int, Any] | None = None
         self._shares_streams = env.n_actors == 1 and crew.settings.in_flight == 1
         self._continues = self.continued_model is model
@@ -323,13 +320,12 @@ class LearningLoop:
         :param log_interval: episodes from one line of the log to the next
         :return: as SB3
         """
+        self.model.policy.set_training_mode(False)
         if not self._begun:
             self._begin()
         model, metrics = self.model, self.metrics
         assert metrics is not None
         self._count_samples()
-        if self._has_modes:
-            model.policy.set_training_mode(False)
         callback.on_rollout_start()
         n_collected = n_episodes = 0
         for _ in range(train_freq.frequency):
@@ -486,29 +482,6 @@ def _locals_of(pieces: list[_Piece]) -> dict[str, Any]:
             else:
                 first[name] = first[name] + part if name == "infos" else np.concatenate((first[name], part))
     return first
-
-
-# Modules that do the same while training as otherwise; and packages whose own modules do.
-_WITHOUT_MODES = frozenset(
-    getattr(th.nn, name)
-    for name in (
-        "Linear ReLU LeakyReLU ELU GELU SiLU Tanh Sigmoid Softplus Identity Flatten LayerNorm Conv1d Conv2d MaxPool2d "
-        "AvgPool2d Sequential ModuleList ModuleDict ParameterList"
-    ).split()
-)
-_PACKAGES = ("stable_baselines3.", "sb3_contrib.tqc.", "sb3_contrib.qrdqn.", "sb3_per.")
-
-
-def _has_modes(policy: th.nn.Module) -> bool:
-    """
-    SB3 switches the policy over before and after each rollout, which takes as long as admitting some transitions. A learner
-    does not act, and only callbacks could see a difference.
-
-    :param policy: of the learner
-    :return: whether there may be one, e.g. because of dropout
-    """
-    kinds = {type(module) for module in policy.modules()}
-    return any(kind not in _WITHOUT_MODES and not kind.__module__.startswith(_PACKAGES) for kind in kinds)
 
 
 def _rows(steps: np.ndarray) -> np.ndarray:
