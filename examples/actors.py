@@ -24,7 +24,7 @@ if __name__ == "__main__":
         gradient_steps=-1,  # one for every transition, as with make_vec_env
         verbose=1,
     )
-    model.learn(STEPS, log_interval=8)
+    model.learn(STEPS, log_interval=N_ACTORS)
     env.close()
 
     mean, std = evaluate_policy(model, make_vec_env("Pendulum-v1", seed=1), n_eval_episodes=20)
