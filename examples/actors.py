@@ -13,7 +13,7 @@ from sb3_per import PERSAC
 from sb3_per.distributed import make_actors
 
 SHORT = bool(os.environ.get("SB3_PER_SHORT"))
-STEPS, N_ACTORS = (500, 2) if SHORT else (8_000, 8)
+STEPS, N_ACTORS = (600, 2) if SHORT else (8_000, 8)
 
 if __name__ == "__main__":
     env = make_actors("Pendulum-v1", n_actors=N_ACTORS)  # was: make_vec_env("Pendulum-v1", n_envs=8)
