@@ -392,7 +392,6 @@ UNDER_WAY = (
     "mountaincar-rates",
     "minatar-rates",
     "continuous-rates",
-    "bits-confirmation",
 )
 
 
