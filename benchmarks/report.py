@@ -14,7 +14,7 @@ What the runs of `learning.py` say: tables and figures with intervals, by rliabl
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import stable_baselines3
@@ -414,13 +414,23 @@ def kind_of(suite: Suite, name: str) -> str | None:
     return next((kind for kind, those in SUMMED_UP.items() if {**default, **settings} == {**default, **those}), None)
 
 
-def summarise(out: Path) -> dict[str, tuple[str, Estimates]]:
+class Task(NamedTuple):
+    """
+    What one task says of the settings that are summed up and ran there: the probability to be better than the stock class, and
+    than the defaults; at several learning rates, that of the mean over them.
+    """
+
+    suite: str
+    over_stock: Estimates
+    over_defaults: Estimates
+
+
+def summarise(out: Path) -> dict[str, Task]:
     """
     :param out: folder of the CSV files
-    :return: by task: the suite, and of each setting that is summed up and ran there the probability to be better than stock;
-        at several learning rates, that of the mean over them. Of several complete suites with a task, the last.
+    :return: by task, of the complete suites; where several of them have it, of the last
     """
-    found: dict[str, tuple[str, Estimates]] = {}
+    found: dict[str, Task] = {}
     for name, suite in SUITES.items():
         if name in MEMORY_SUITES:
             continue  # of whole agents, not of settings
@@ -429,38 +439,47 @@ def summarise(out: Path) -> dict[str, tuple[str, Estimates]]:
             continue  # not complete
         for environment in suite.environments:
             if len(suite.rates) > 1:
-                better = improvement(mean_over_rates(by_rate(suite, curves, environment)))
+                scores = mean_over_rates(by_rate(suite, curves, environment))
             else:
-                better = improvement(in_one(suite, score_of(suite, curves), environment))
+                scores = in_one(suite, score_of(suite, curves), environment)
             kinds = {kind_of(suite, v): arm_of(v) for v in variants_in(suite, environment)}
-            there = {kind: better[kinds[kind]] for kind in SUMMED_UP if kind in kinds}
+            there = {kind: kinds[kind] for kind in SUMMED_UP if kind in kinds}
+            better = improvement(scores)
+            over_stock = {kind: better[arm] for kind, arm in there.items()}
+            over_defaults = improvement({kind: scores[arm] for kind, arm in there.items()}) if "defaults" in there else {}
             task = f"{environment.removeprefix('MinAtar/')}, {suite.steps:,} steps"
             found.pop(task, None)
-            found[task] = (name, there)
+            found[task] = Task(name, over_stock, over_defaults)
     return found
 
 
 def write_summary(out: Path) -> None:
-    """``summary.md`` and ``summary.png``: does it learn better than stock, by task, for the settings that matter most?"""
+    """
+    By task: does it learn better than stock, with the settings that matter most (``summary.md`` and ``summary.png``)? Better
+    than with the defaults (``defaults.md``)?
+    """
     found = summarise(out)
     if not found:
         return
-    heading = ["task", "suite", "learning rates", *SUMMED_UP]
-    rows = []
-    for task, (name, better) in found.items():
-        rows.append([task, f"`{name}`", str(len(SUITES[name].rates)), *(cell(better, kind, 2) for kind in SUMMED_UP)])
-    (out / "summary.md").write_text("\n".join(table(heading, rows)).rstrip() + "\n")
+    for path, kinds in ((out / "summary.md", list(SUMMED_UP)), (out / "defaults.md", list(SUMMED_UP)[1:])):
+        rows = []
+        for task, (name, over_stock, over_defaults) in found.items():
+            better = over_stock if "defaults" in kinds else over_defaults
+            if better:
+                cells = [cell(better, kind, 2) for kind in kinds]
+                rows.append([task, f"`{name}`", str(len(SUITES[name].rates)), *cells])
+        path.write_text("\n".join(table(["task", "suite", "learning rates", *kinds], rows)).rstrip() + "\n")
 
     figure = figure_of(1.2 + 0.55 * len(found))
     axes = figure.subplots()
     axes.axvline(0.5, color=INK)
     shown = {}
     for i, kind in enumerate(SUMMED_UP):
-        of_kind = {task: better[kind] for task, (_, better) in found.items() if kind in better}
+        of_kind = {task: each.over_stock[kind] for task, each in found.items() if kind in each.over_stock}
         if of_kind:
             places = [0.27 - 0.18 * i - list(found).index(task) for task in of_kind]
             shown[kind] = errorbars(axes, of_kind, places, kind)
-    labels = [task + "\none rate" * (len(SUITES[name].rates) == 1) for task, (name, _) in found.items()]
+    labels = [task + "\none rate" * (len(SUITES[each.suite].rates) == 1) for task, each in found.items()]
     axes.set_yticks(-np.arange(len(found)), labels)
     axes.set(xlabel="probability of improvement on the stock class, 95% interval", xlim=(-0.02, 1.02))
     figure.legend(shown.values(), shown, loc="outside upper center", ncols=len(SUMMED_UP))

@@ -332,17 +332,19 @@ def test_summary_is_of_complete_suites(tmp_path, monkeypatch):
         write_rows(tmp_path / f"{name}.csv", suites[name], curves)
 
     task = "PairsTrading-v0, 40,000 steps"
-    ((_, (name, better)),) = report.summarise(tmp_path).items()  # "longer" has no file yet
-    assert name == "rates" and list(better) == ["defaults", "LAP"]
-    assert better["LAP"][0, 0] == 1.0  # of the mean over the rates
-    assert better["defaults"][0, 0] < 1.0
+    ((_, found),) = report.summarise(tmp_path).items()  # "longer" has no file yet
+    assert found.suite == "rates" and list(found.over_stock) == ["defaults", "LAP"]
+    assert found.over_stock["LAP"][0, 0] == 1.0  # of the mean over the rates
+    assert found.over_stock["defaults"][0, 0] < 1.0
+    assert {kind: estimate[0, 0] for kind, estimate in found.over_defaults.items()} == {"LAP": 1.0}
     report.write_summary(tmp_path)
     assert f"| {task} | `rates` | 3 | " in (tmp_path / "summary.md").read_text()
+    assert f"| {task} | `rates` | 3 | 1.00 [1.00, 1.00] |" in (tmp_path / "defaults.md").read_text()
     assert (tmp_path / "summary.png").read_bytes().startswith(b"\x89PNG")
 
     lines = (tmp_path / "rates.csv").read_text().splitlines()
     (tmp_path / "rates.csv").write_text("\n".join(lines[:-1]))
-    assert report.summarise(tmp_path)[task][0] == "plain"
+    assert report.summarise(tmp_path)[task].suite == "plain"
 
 
 def test_kinds_of_the_summary():
@@ -379,7 +381,8 @@ def test_published_summary_is_that_of_the_runs(tmp_path):
     for path in EVIDENCE.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     report.write_summary(tmp_path)
-    assert (tmp_path / "summary.md").read_text() == (EVIDENCE / "summary.md").read_text()
+    for name in ("summary.md", "defaults.md"):
+        assert (tmp_path / name).read_text() == (EVIDENCE / name).read_text()
 
 
 def test_page_shows_every_suite():
