@@ -353,7 +353,9 @@ def test_kinds_of_the_summary():
         name: {arm: kind for arm in suite.variants if (kind := report.kind_of(suite, arm))}
         for name, suite in learning.SUITES.items()
     }
-    assert kinds["sparse"] == {"PERDQN": "defaults"}  # not at another learning rate
+    at_another_rate = "PERDQN, learning rate / 4"
+    assert at_another_rate in learning.SUITES["sparse"].variants and at_another_rate not in kinds["sparse"]
+    assert kinds["sparse"] == {"PERDQN": "defaults", "PERDQN, LAP": "LAP", "PERDQN, candidate": "candidate"}
     assert kinds["continuous-rates"] == {"PERTD3, LAP": "LAP"}  # with nothing else
     assert kinds["discrete"] == {"PERDQN": "defaults", "PERDQN, LAP": "LAP"}
     assert {arm: kind for arm, kind in kinds["bits-rates"].items() if arm.endswith("@ 1")} == {
@@ -372,7 +374,7 @@ def test_pages_show_the_summary(page):
 def test_summary_has_every_complete_suite():
     summary = (EVIDENCE / "summary.md").read_text()
     for name, suite in learning.SUITES.items():
-        for environment in () if name in (*learning.UNDER_WAY, *OF_AGENTS) else suite.environments:
+        for environment in () if name in (*learning.NOT_RUN, *OF_AGENTS) else suite.environments:
             assert f"{environment.removeprefix('MinAtar/')}, {suite.steps:,} steps" in summary
 
 
@@ -388,9 +390,9 @@ def test_published_summary_is_that_of_the_runs(tmp_path):
 def test_page_shows_every_suite():
     page = (ROOT / "docs" / "evidence.md").read_text()
     shown = [name for name in NAMES if f"{{include}} evidence/{name}.md" in page and f"(evidence/{name}.png)" in page]
-    assert [name for name in NAMES if name not in shown and name not in learning.UNDER_WAY] == []
-    for name in learning.UNDER_WAY:
-        assert f"`{name}`" in page  # that it is not complete
+    assert [name for name in NAMES if name not in shown and name not in learning.NOT_RUN] == []
+    for name in learning.NOT_RUN:
+        assert f"`{name}`" in page  # that it has not run
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -402,8 +404,8 @@ def test_published_runs_are_complete(name):
     there = [{key: row[key] for key in asked[0]} for row in rows]
     assert all(row in asked for row in there)
     assert len({str(row) for row in there}) == len(rows)
-    assert (len(rows) < len(asked)) == (name in learning.UNDER_WAY)
-    if name in learning.UNDER_WAY:
+    assert (len(rows) < len(asked)) == (name in learning.NOT_RUN)
+    if name in learning.NOT_RUN:
         return
     curves = report.load(suite, rows)
     assert all(values.shape[0] == suite.seeds for values in curves.values())
@@ -416,7 +418,7 @@ def test_published_runs_are_complete(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_published_reports_are_those_of_the_runs(name, tmp_path):
     if not (EVIDENCE / f"{name}.md").exists():
-        assert name in learning.UNDER_WAY
+        assert name in learning.NOT_RUN
         return
     (tmp_path / f"{name}.csv").write_bytes((EVIDENCE / f"{name}.csv").read_bytes())
     report.write(name, learning.SUITES[name], tmp_path)
