@@ -461,13 +461,14 @@ def write_summary(out: Path) -> None:
     found = summarise(out)
     if not found:
         return
-    for path, kinds in ((out / "summary.md", list(SUMMED_UP)), (out / "defaults.md", list(SUMMED_UP)[1:])):
+    over_stock = {task: each.over_stock for task, each in found.items()}
+    over_defaults = {task: each.over_defaults for task, each in found.items() if each.over_defaults}
+    for path, estimates in ((out / "summary.md", over_stock), (out / "defaults.md", over_defaults)):
+        kinds = [kind for kind in SUMMED_UP if any(kind in better for better in estimates.values())]
         rows = []
-        for task, (name, over_stock, over_defaults) in found.items():
-            better = over_stock if "defaults" in kinds else over_defaults
-            if better:
-                cells = [cell(better, kind, 2) for kind in kinds]
-                rows.append([task, f"`{name}`", str(len(SUITES[name].rates)), *cells])
+        for task, better in estimates.items():
+            suite = found[task].suite
+            rows.append([task, f"`{suite}`", str(len(SUITES[suite].rates)), *(cell(better, kind, 2) for kind in kinds)])
         path.write_text("\n".join(table(["task", "suite", "learning rates", *kinds], rows)).rstrip() + "\n")
 
     figure = figure_of(1.2 + 0.55 * len(found))
@@ -475,7 +476,7 @@ def write_summary(out: Path) -> None:
     axes.axvline(0.5, color=INK)
     shown = {}
     for i, kind in enumerate(SUMMED_UP):
-        of_kind = {task: each.over_stock[kind] for task, each in found.items() if kind in each.over_stock}
+        of_kind = {task: better[kind] for task, better in over_stock.items() if kind in better}
         if of_kind:
             places = [0.27 - 0.18 * i - list(found).index(task) for task in of_kind]
             shown[kind] = errorbars(axes, of_kind, places, kind)

@@ -136,12 +136,14 @@ def test_confirmation_of_an_unknown_arm():
         ("bits-rates", ["LAP", "no weights", "epsilon 0.01, mean, eta 0.25"]),
         ("chain-rates", ["defaults"]),
         ("mountaincar-rates", ["defaults"]),
+        ("sparse", ["PERDQN"]),
     ],
 )
 def test_what_may_win_has_its_control(name, arms):
     """Of the same settings, shuffled."""
-    by_name = {arm.removesuffix(" @ 1"): arm for arm in learning.SUITES[name].variants if arm.endswith(" @ 1")}
-    kwargs = {arm: learning.SUITES[name].variants[at_1].settings.get("replay_buffer_kwargs") for arm, at_1 in by_name.items()}
+    suite = learning.SUITES[name]
+    by_name = {learning.arm_of(arm): arm for arm in suite.variants if arm.endswith(" @ 1") or len(suite.rates) == 1}
+    kwargs = {arm: suite.variants[variant].settings.get("replay_buffer_kwargs", {}) for arm, variant in by_name.items()}
     kwargs["no weights"] = learning.NO_WEIGHTS
     assert [arm for arm in kwargs if arm.startswith("shuffled")] == [f"shuffled, {arm}" for arm in arms]
     for arm in arms:
