@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sb3_per import PriorityScheme
-from sb3_per.schemes import make_scheme
+from sb3_per.sampling.schemes import make_scheme
 
 SHUFFLED = "shuffled "
 _SETTINGS = ("alpha", "epsilon", "kappa", "td_error_reduction")

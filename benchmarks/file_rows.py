@@ -18,7 +18,7 @@ from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 from timing import MILLION, Row, box, compare, filled
 
 from sb3_per import PERSAC, BufferCheckpointCallback, PrioritizedReplayBuffer
-from sb3_per.files.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 
 _MIB = 2**20
 _ROUNDS = 5

@@ -37,7 +37,7 @@ from suite import Suite, Variant
 from torch import nn
 
 import sb3_per
-from sb3_per.checkpoints import prioritized_class_of
+from sb3_per.persistence.model_zip import prioritized_class_of
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from pairs_trading_env import PairsTradingEnv

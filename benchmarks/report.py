@@ -40,7 +40,7 @@ from memory_suites import MEMORY_SUITES
 from rliable import library, metrics
 from scipy.stats import trim_mean
 
-from sb3_per.schemes import DEFAULT_EPSILON
+from sb3_per.sampling.schemes import DEFAULT_EPSILON
 
 SAMPLES = 2_000
 # Of the final return, which has to be reached.

@@ -21,7 +21,7 @@ from stable_baselines3 import TD3
 from timing import filled
 
 from sb3_per import PERTD3, Proportional, SumTree
-from sb3_per.trees.sum_tree import ALL_WRITTEN
+from sb3_per.sampling.sum_tree import ALL_WRITTEN
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 N_ROUNDS = 9

@@ -9,7 +9,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from timing import MILLION, Row, box, compare, filled
 
 from sb3_per import PERRecurrentDQN, PERRecurrentSAC, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.off_policy import frozen, minimise, polyak_update
+from sb3_per.algorithms.base import frozen, minimise, polyak_update
 
 _SPACES = box(17), box(6)
 

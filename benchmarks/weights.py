@@ -14,8 +14,8 @@ from figures import figure_of, looks, save
 from gymnasium import spaces
 
 from sb3_per import PrioritizedReplayBuffer
+from sb3_per.algorithms.base import _Means
 from sb3_per.buffers.settings import WEIGHT_NORMALIZATIONS
-from sb3_per.off_policy import _Means
 
 OUT = Path(__file__).resolve().parents[1] / "docs"
 

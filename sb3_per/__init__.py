@@ -1,8 +1,11 @@
 """Prioritized experience replay for Stable-Baselines3."""
 
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
 from sb3_per.algorithms.crossq import PERCrossQ
 from sb3_per.algorithms.dqn import PERDQN
 from sb3_per.algorithms.qrdqn import PERQRDQN
+from sb3_per.algorithms.recurrent.dqn import R2D2, PERRecurrentDQN
+from sb3_per.algorithms.recurrent.sac import PERRecurrentSAC
 from sb3_per.algorithms.sac import PERSAC
 from sb3_per.algorithms.td3 import PERDDPG, PERTD3
 from sb3_per.algorithms.tqc import PERTQC
@@ -17,14 +20,11 @@ from sb3_per.buffers import (
     ReplayBufferKwargs,
     SequenceReplayBufferSamples,
 )
-from sb3_per.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
-from sb3_per.demonstrations import from_minari, to_minari
-from sb3_per.monitor import PriorityMonitor
-from sb3_per.off_policy import PrioritizedOffPolicyMixin
-from sb3_per.recurrent.dqn import R2D2, PERRecurrentDQN
-from sb3_per.recurrent.sac import PERRecurrentSAC
-from sb3_per.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
-from sb3_per.trees.sum_tree import SumTree
+from sb3_per.monitoring.monitor import PriorityMonitor
+from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
+from sb3_per.persistence.minari import from_minari, to_minari
+from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
+from sb3_per.sampling.sum_tree import SumTree
 
 __version__ = "0.1.0"
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-import sb3_per.files.buffer_files as buffer_files
-from sb3_per.files.buffer_files import load_buffer, save_buffer
-from sb3_per.files.generations import Directory
+import sb3_per.persistence.buffer_files as buffer_files
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.generations import Directory
 from tests.saved import KINDS, Player, digest, make, named_files, names_of, watch
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-import sb3_per.files.atomic as atomic
-import sb3_per.files.buffer_files as buffer_files
-import sb3_per.files.generations as generations
+import sb3_per.persistence.atomic as atomic
+import sb3_per.persistence.buffer_files as buffer_files
+import sb3_per.persistence.generations as generations
 from sb3_per import PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, RankBased
-from sb3_per.files.generations import Directory, Manifest
-from sb3_per.files.npz import Member, write_npz
+from sb3_per.persistence.generations import Directory, Manifest
+from sb3_per.persistence.npz import Member, write_npz
 
 KINDS = ["plain", "frames", "her", "rank", "memory"]
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import sb3_per
-from sb3_per import cli, doctor
+from sb3_per.cli import doctor
+from sb3_per.cli import main as cli
 from sb3_per.zoo import SCRIPTS
 from tests.utils import ROOT
 
@@ -57,7 +58,7 @@ def test_without_the_zoo(monkeypatch, capsys):
 
 
 def test_what_else_is_missing_is_not_blamed_on_the_zoo(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sb3_per.doctor", None)
+    monkeypatch.setitem(sys.modules, "sb3_per.cli.doctor", None)
     with pytest.raises(ModuleNotFoundError):
         cli.main(["doctor"])
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import sb3_per.files.buffer_files as buffer_files
+import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per import (
     PrioritizedDictReplayBuffer,
     PrioritizedHerReplayBuffer,
@@ -24,9 +24,9 @@ from sb3_per.buffers.adding import AddingRing
 from sb3_per.buffers.columns import Columns
 from sb3_per.buffers.draw_record import DrawRecord
 from sb3_per.buffers.drawable import DrawableRing
-from sb3_per.buffers.frames import FrameStore
-from sb3_per.files.buffer_files import load_buffer, save_buffer
-from sb3_per.monitor import statistics
+from sb3_per.monitoring.monitor import statistics
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.storage.frames import FrameStore
 from tests.test_hot_path import python_work
 from tests.utils import assert_same_state, make_buffer
 

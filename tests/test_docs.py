@@ -14,7 +14,7 @@ import pytest
 import yaml
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_per.convert import main as convert
+from sb3_per.persistence.convert import main as convert
 from tests import newcomer
 from tests.utils import ROOT, alone_with_ray, benchmark
 
@@ -125,7 +125,7 @@ def test_commands_in_sentences(page):
 def run_or_check(words: list[str]) -> None:
     if words[:3] == ["python", "-m", "sb3_per.zoo"]:
         run_zoo(words[3:])
-    elif words[:3] == ["python", "-m", "sb3_per.convert"]:
+    elif words[:3] == ["python", "-m", "sb3_per.persistence.convert"]:
         convert(words[3:])
     else:
         check(words)

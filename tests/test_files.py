@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per import PERDQN, PERSAC, PERTD3, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, RankBased
-from sb3_per.files.buffer_files import load_buffer, save_buffer
-from sb3_per.files.generations import Directory, Manifest
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.generations import Directory, Manifest
 from tests.test_frames import ACTIONS, Stream, shape_of
 from tests.test_her import Player, make_env, make_her
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
@@ -559,7 +559,7 @@ def test_infos_that_only_a_pickle_can_hold(tmp_path):
 
 def test_converting_a_pickle(tmp_path):
     """SB3's and ours, at the command line, which wants consent."""
-    from sb3_per.convert import main
+    from sb3_per.persistence.convert import main
 
     stock = ReplayBuffer(20, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", 2)
     ours = make_buffer(10, 2, scheme="rank")

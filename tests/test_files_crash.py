@@ -23,11 +23,11 @@ import numpy as np
 import pytest
 
 import sb3_per
-import sb3_per.files.atomic as atomic
-import sb3_per.files.buffer_files as buffer_files
-from sb3_per.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
-from sb3_per.files.buffer_files import load_buffer, save_buffer
-from sb3_per.files.generations import Directory, num_timesteps_of
+import sb3_per.persistence.atomic as atomic
+import sb3_per.persistence.buffer_files as buffer_files
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
+from sb3_per.persistence.generations import Directory, num_timesteps_of
 from tests.saved import KINDS, Player, digest, make, named_files, names_of, watch
 from tests.utils import ROOT
 

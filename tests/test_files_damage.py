@@ -23,13 +23,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sb3_per
-import sb3_per.files.buffer_files as buffer_files
-import sb3_per.files.npz as npz
+import sb3_per.persistence.buffer_files as buffer_files
+import sb3_per.persistence.npz as npz
 import tests.golden.make as golden
-from sb3_per.checkpoint_callback import latest_checkpoint
-from sb3_per.files.buffer_files import load_buffer, save_buffer
-from sb3_per.files.generations import VERSION, Directory, Manifest, UnknownVersionError, num_timesteps_of
-from sb3_per.files.npz import DamagedFileError
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.checkpoint_callback import latest_checkpoint
+from sb3_per.persistence.generations import VERSION, Directory, Manifest, UnknownVersionError, num_timesteps_of
+from sb3_per.persistence.npz import DamagedFileError
 from tests.saved import KINDS, Player, digest, make, names_of, resign, rewrite, write_signed
 from tests.utils import ROOT
 
@@ -734,7 +734,7 @@ def test_info_that_reads_like_an_array_is_not_saved(tmp_path):
 AUDITED = """
 import os, pickle, sys
 from pathlib import Path
-from sb3_per.files.buffer_files import load_buffer
+from sb3_per.persistence.buffer_files import load_buffer
 from tests.saved import make
 
 folder, events, is_armed = Path(sys.argv[1]), [], False

@@ -15,7 +15,7 @@ from sb3_per import (
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
 )
-from sb3_per.buffers.frames import FrameStore, stack_axis
+from sb3_per.storage.frames import FrameStore, stack_axis
 
 ACTIONS = spaces.Discrete(3)
 # Shape of a frame, and where frames are stacked: first axis (channels first), last axis, or an axis of their own.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_per.buffers.frames import FrameStore
+from sb3_per.storage.frames import FrameStore
 from tests.test_frames import FORMS, Stream, add, same_bytes, twins
 
 DEFECTS = {
@@ -20,7 +20,7 @@ DEFECTS = {
 
 def with_defect(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """The kernels of the module again, from a source with a defect in it."""
-    from sb3_per.buffers import frame_kernels, frames
+    from sb3_per.storage import frame_kernels, frames
 
     source = inspect.getsource(frame_kernels)
     source = source[source.index("@kernel") :]

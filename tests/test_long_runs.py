@@ -25,8 +25,8 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
     latest_checkpoint,
 )
-from sb3_per.files import atomic
-from sb3_per.files.generations import Directory
+from sb3_per.persistence import atomic
+from sb3_per.persistence.generations import Directory
 from tests.test_files import assert_same, held
 from tests.test_her import make_env
 

@@ -50,8 +50,8 @@ from sb3_per import (
     Uniform,
 )
 from sb3_per.buffers.settings import INTEGERS, NUMBERS, PrioritizedKwargs, ignored, yaml_number
-from sb3_per.checkpoints import _PRIORITIZED_SETTINGS
-from sb3_per.plots import plot_buffer
+from sb3_per.monitoring.plots import plot_buffer
+from sb3_per.persistence.model_zip import _PRIORITIZED_SETTINGS
 from sb3_per.zoo import ALGORITHMS, config_path
 from tests.utils import ROOT, STOCK, fill, make_buffer
 

@@ -13,8 +13,8 @@ from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PriorityMonitor
 from sb3_per.buffers.draw_record import DrawRecord
-from sb3_per.monitor import statistics
-from sb3_per.plots import plot_buffer
+from sb3_per.monitoring.monitor import statistics
+from sb3_per.monitoring.plots import plot_buffer
 from tests.utils import fill, make_buffer
 
 HISTOGRAMS = {"per/priorities", "per/weights", "per/age"}
@@ -146,7 +146,7 @@ def test_the_monitor_changes_nothing(tmp_path):
 
 
 def test_without_tensorboard_nothing_is_computed(monkeypatch):
-    monkeypatch.setattr("sb3_per.monitor.statistics", None)
+    monkeypatch.setattr("sb3_per.monitoring.monitor.statistics", None)
     model = PERSAC("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[8]), batch_size=8)
     model.learn(150, callback=PriorityMonitor(interval=10))
 

@@ -115,7 +115,7 @@ def test_versions_are_said_once(built):
 def test_console_script(built):
     with zipfile.ZipFile(built.wheel) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
-        assert wheel.read(name).decode().split() == ["[console_scripts]", "sb3-per", "=", "sb3_per.cli:main"]
+        assert wheel.read(name).decode().split() == ["[console_scripts]", "sb3-per", "=", "sb3_per.cli.main:main"]
 
 
 def test_sdist_is_the_repository(built):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_per.trees.rank_tree import RankTree
+from sb3_per.sampling.rank_tree import RankTree
 
 
 class SortedList:
@@ -138,9 +138,9 @@ def test_many_changes_at_once_are_as_many_one_by_one(data):
         n = int(rng.integers(1, 2 * capacity + 1))
         leaves = rng.integers(0, capacity, n)
         priorities = rng.choice([0.0, 1.0, 2.0, np.inf, *rng.random(3)], n)
-        with mock.patch("sb3_per.trees.rank_tree._MANY", int(rng.choice([1, 100, 10**9]))):
+        with mock.patch("sb3_per.sampling.rank_tree._MANY", int(rng.choice([1, 100, 10**9]))):
             at_once.update(leaves, priorities)
-        with mock.patch("sb3_per.trees.rank_tree._MANY", 10**9):
+        with mock.patch("sb3_per.sampling.rank_tree._MANY", 10**9):
             one_by_one.update(leaves, priorities)
         np.testing.assert_array_equal(at_once[:], one_by_one[:])
         prefix_sums = rng.random(20) * at_once.total
@@ -152,7 +152,7 @@ def test_work_of_filling_is_linear(monkeypatch):
     """Adopting millions of transitions: the entries that are moved are counted, not the time."""
     tree = RankTree(200_000, 0.7)
     moved = []
-    monkeypatch.setattr("sb3_per.trees.rank_tree._write", lambda *args: moved.append(args) or -1)
+    monkeypatch.setattr("sb3_per.sampling.rank_tree._write", lambda *args: moved.append(args) or -1)
     tree.fill(0, 199_999, np.inf)
     assert not moved  # not one after the other
     np.testing.assert_array_equal(np.argsort(-tree[:])[:3], [199_999, 199_998, 199_997])

@@ -23,8 +23,8 @@ from sb3_per import (
     PrioritizedDictSequenceReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.recurrent.memory import map_parts, zero_states
-from sb3_per.value_rescaling import rescale, unscale
+from sb3_per.algorithms.recurrent.memory import map_parts, zero_states
+from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
 
 SMALL: dict[str, Any] = dict(
     learning_starts=60,

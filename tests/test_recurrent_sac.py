@@ -13,8 +13,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERRecurrentSAC, PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.algorithms import sac
-from sb3_per.recurrent.memory import zero_states
-from sb3_per.recurrent.networks import at_steps, behind_steps, laid_out
+from sb3_per.algorithms.recurrent.memory import zero_states
+from sb3_per.algorithms.recurrent.networks import at_steps, behind_steps, laid_out
 from tests.test_recurrent import POLICIES, SMALL, Recorder, envs, histories, learn_with_seams, mean_return, spoiled
 
 

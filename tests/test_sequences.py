@@ -22,9 +22,9 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
     SequenceReplayBufferSamples,
 )
-from sb3_per.buffers import recurrent_states, sequence_ring, sequences
 from sb3_per.buffers.ring import TransitionRing
-from sb3_per.files.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.storage import recurrent_states, sequence_ring, sequences
 from tests.test_hot_path import python_work
 from tests.utils import OBSERVATION_SPACES, assert_same_state, batch_of, normalizer
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_per import SumTree
-from sb3_per.trees.rank_tree import RankTree
+from sb3_per.sampling.rank_tree import RankTree
 
 CAPACITIES = [*range(1, 131), 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 4095, 4096, 4097]
 

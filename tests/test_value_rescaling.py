@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_per.value_rescaling import rescale, unscale
+from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
 
 getcontext().prec = 50
 VALUES = np.concatenate([-np.logspace(-12, 7, 400)[::-1], [0.0], np.logspace(-12, 7, 400)])

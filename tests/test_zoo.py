@@ -20,7 +20,7 @@ import matplotlib
 
 from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.distributed.engines import LocalEngine
-from sb3_per.files.buffer_files import load_buffer
+from sb3_per.persistence.buffer_files import load_buffer
 from sb3_per.zoo import ALGORITHMS, config_path, main, register
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, ROOT, make_buffer
 
@@ -169,7 +169,7 @@ def test_the_buffer_of_the_same_moment(zoo):
 KILLED = """
 import os, signal, sys
 from stable_baselines3.common.callbacks import BaseCallback
-from sb3_per import checkpoint_callback
+from sb3_per.persistence import checkpoint_callback
 from sb3_per.zoo import main
 
 save = checkpoint_callback.BufferCheckpointCallback.save

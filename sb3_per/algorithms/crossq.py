@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import torch as th
 from sb3_contrib import CrossQ
 
+from sb3_per.algorithms.base import frozen, minimise, weighted_mean
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import frozen, minimise, weighted_mean
 
 if TYPE_CHECKING:
     from sb3_contrib.crossq.policies import CrossQPolicy

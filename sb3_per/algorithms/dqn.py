@@ -6,9 +6,9 @@ import torch as th
 from stable_baselines3 import DQN
 from torch.nn import functional as F
 
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin, minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, minimise
-from sb3_per.signatures import extends_signature
+from sb3_per.utils.signatures import extends_signature
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import torch as th
 from stable_baselines3 import SAC
 
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update, weighted_mean
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.off_policy import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update, weighted_mean
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer

@@ -11,7 +11,7 @@ import numpy as np
 import torch as th
 
 from sb3_per.buffers.cursors import CursorRing
-from sb3_per.buffers.frames import FramedArray
+from sb3_per.storage.frames import FramedArray
 
 
 class AddingRing(CursorRing):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sb3_per.trees.kernels import kernel
+from sb3_per.sampling.kernels import kernel
 
 
 class Columns:

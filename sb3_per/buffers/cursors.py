@@ -17,8 +17,8 @@ import numpy as np
 
 from sb3_per.buffers.columns import Columns
 from sb3_per.buffers.frame_storage import FrameStorage
-from sb3_per.buffers.frames import FrameStore
 from sb3_per.buffers.runtime import Runtime
+from sb3_per.storage.frames import FrameStore
 
 # Steps that are copied from arrays into frames at a time.
 _BLOCK = 256

@@ -7,7 +7,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.signatures import extends_signature
+from sb3_per.utils.signatures import extends_signature
 
 if TYPE_CHECKING:
     import torch as th

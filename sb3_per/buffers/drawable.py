@@ -13,8 +13,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per.buffers.columns import Columns
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.ring import TransitionRing, is_count
-from sb3_per.schemes import LAP, PriorityScheme, RankBased
-from sb3_per.trees.rank_tree import RankTree
+from sb3_per.sampling.rank_tree import RankTree
+from sb3_per.sampling.schemes import LAP, PriorityScheme, RankBased
 
 INITIAL_PRIORITIES = ("max", "mean", "td_error")
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from sb3_per.buffers.drawable import DrawableRing
 from sb3_per.buffers.ring import is_count
-from sb3_per.schemes import Uniform
-from sb3_per.trees.rank_tree import RankTree
-from sb3_per.trees.sum_tree import spread
+from sb3_per.sampling.rank_tree import RankTree
+from sb3_per.sampling.schemes import Uniform
+from sb3_per.sampling.sum_tree import spread
 
 # How often what is missing of a batch without repeats is drawn again, before all that is left is looked at.
 _ROUNDS = 4

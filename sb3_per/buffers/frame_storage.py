@@ -9,7 +9,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
 
-from sb3_per.buffers.frames import FramedArray, FrameStore, frames_by_key, without
+from sb3_per.storage.frames import FramedArray, FrameStore, frames_by_key, without
 
 
 class FrameStorage(ReplayBuffer):

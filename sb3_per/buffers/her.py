@@ -14,11 +14,11 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.drawable import as_matrix
-from sb3_per.buffers.frames import GOALS
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.ring import flat, rows
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.signatures import extends_signature
+from sb3_per.storage.frames import GOALS
+from sb3_per.utils.signatures import extends_signature
 
 if TYPE_CHECKING:
     from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy

@@ -20,7 +20,6 @@ from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.draw_record import DrawRecord
 from sb3_per.buffers.drawable import as_matrix, checked_count
 from sb3_per.buffers.drawing import DrawingRing
-from sb3_per.buffers.frames import frames_by_key
 from sb3_per.buffers.ring import TransitionRing, is_count
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import (
@@ -33,9 +32,10 @@ from sb3_per.buffers.settings import (
     warn_of_ignored,
 )
 from sb3_per.buffers.update_kernel import read_update
-from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
-from sb3_per.signatures import extends_signature, parameters_of
-from sb3_per.trees.sum_tree import as_batch, spread
+from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
+from sb3_per.sampling.sum_tree import as_batch, spread
+from sb3_per.storage.frames import frames_by_key
+from sb3_per.utils.signatures import extends_signature, parameters_of
 
 # Version of the pickled state. One that is not known is refused.
 _STATE_VERSION = 1
@@ -90,7 +90,7 @@ class PrioritizedReplayBuffer(DrawingRing):
 
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.ReplayBuffer``
     :param scheme: ``"proportional"``, ``"rank"``, ``"lap"``, ``"pal"``, ``"uniform"``, or a
-        :class:`~sb3_per.schemes.PriorityScheme` object
+        :class:`~sb3_per.sampling.schemes.PriorityScheme` object
     :param alpha: prioritization exponent, at least 0; 0 draws uniformly. ``None``: the scheme's default (0.6, rank 0.7,
         LAP and PAL 0.4)
     :param beta_start: importance-sampling exponent at the start, in [0, 1]
@@ -199,7 +199,7 @@ class PrioritizedReplayBuffer(DrawingRing):
         self.actor_batch = actor_batch
         #: the current importance-sampling exponent; never decreases
         self.beta = beta_start
-        #: counts the draws, if it is asked to, see :class:`~sb3_per.monitor.PriorityMonitor`
+        #: counts the draws, if it is asked to, see :class:`~sb3_per.monitoring.monitor.PriorityMonitor`
         self.draw_record: DrawRecord | None = None
         # Calls of `sample`, for `beta_anneal_steps`.
         self._n_sampled = 0

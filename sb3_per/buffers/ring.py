@@ -17,10 +17,10 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per.buffers.adding import AddingRing
 from sb3_per.buffers.columns import Columns
 from sb3_per.buffers.contents import Contents
-from sb3_per.buffers.frames import FramedArray
 from sb3_per.buffers.runtime import Runtime
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.trees.kernels import kernel, prefetch
+from sb3_per.sampling.kernels import kernel, prefetch
+from sb3_per.storage.frames import FramedArray
 
 RingT = TypeVar("RingT", bound="TransitionRing")
 

@@ -16,7 +16,7 @@ class Runtime(type(threading.RLock())):  # type: ignore[misc]
     def __init__(self) -> None:
         #: draws in a row that were not followed by an update, -1 once that was complained of
         self.n_unanswered = 0
-        #: what is on disk already, by directory, see :mod:`sb3_per.files`
+        #: what is on disk already, by directory, see :mod:`sb3_per.persistence`
         self.saved: dict[Path, Any] = {}
 
     def __reduce__(self) -> tuple[type["Runtime"], tuple[()]]:

@@ -14,10 +14,10 @@ import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per.buffers.contents import Contents
-from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.ring import is_count, rows
-from sb3_per.buffers.windows import (
+from sb3_per.storage.recurrent_states import RecurrentStates
+from sb3_per.storage.windows import (
     IS_UNROLLED_FROM,
     LEAVES_OPEN,
     admit_windows,

@@ -22,9 +22,9 @@ from sb3_per.buffers.ring import flat, rows
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.sequence_ring import SequenceRing
 from sb3_per.buffers.settings import require_numbers
-from sb3_per.buffers.windows import lay_out, mix_over_time, n_step_targets, read_columns, window_lengths
-from sb3_per.schemes import make_scheme
-from sb3_per.signatures import extends_signature
+from sb3_per.sampling.schemes import make_scheme
+from sb3_per.storage.windows import lay_out, mix_over_time, n_step_targets, read_columns, window_lengths
+from sb3_per.utils.signatures import extends_signature
 
 if TYPE_CHECKING:
     from gymnasium import spaces

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from sb3_per.schemes import LAP, PriorityScheme
-from sb3_per.signatures import names_of, nearest, parameters_of
+from sb3_per.sampling.schemes import LAP, PriorityScheme
+from sb3_per.utils.signatures import names_of, nearest, parameters_of
 
 if TYPE_CHECKING:
     from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sb3_per.trees.kernels import kernel
+from sb3_per.sampling.kernels import kernel
 
 
 @kernel

@@ -9,8 +9,8 @@ from gymnasium import spaces
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.ring import flat
 from sb3_per.distributed.messages import map_obs
-from sb3_per.schemes import Uniform
-from sb3_per.trees.sum_tree import SumTree
+from sb3_per.sampling.schemes import Uniform
+from sb3_per.sampling.sum_tree import SumTree
 
 
 class _Unused(SumTree):

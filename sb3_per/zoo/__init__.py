@@ -24,7 +24,7 @@ import gymnasium as gym
 
 import sb3_per
 from sb3_per.buffers.settings import already_told
-from sb3_per.extras import require
+from sb3_per.utils.extras import require
 
 ALGORITHMS: dict[str, Any] = {
     "per_sac": sb3_per.PERSAC,

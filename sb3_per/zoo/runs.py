@@ -16,9 +16,9 @@ from rl_zoo3.utils import get_latest_run_id
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from sb3_per.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
-from sb3_per.checkpoints import CheckpointMixin
-from sb3_per.files.buffer_files import SUFFIX
+from sb3_per.persistence.buffer_files import SUFFIX
+from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
+from sb3_per.persistence.model_zip import CheckpointMixin
 
 
 class RunHasEndedError(Exception):

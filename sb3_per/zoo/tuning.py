@@ -14,7 +14,7 @@ from typing import Any
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
 from sb3_per.buffers.settings import ACTOR_BATCHES, WEIGHT_NORMALIZATIONS
-from sb3_per.schemes import PriorityScheme
+from sb3_per.sampling.schemes import PriorityScheme
 
 # The stock class whose search space the Zoo has; it has none for CrossQ, which is SAC without target networks.
 _STOCK = {"per_crossq": "sac"}

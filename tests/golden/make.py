@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from sb3_per import PrioritizedReplayBuffer
-from sb3_per.files.buffer_files import save_buffer
-from sb3_per.files.generations import VERSION
+from sb3_per.persistence.buffer_files import save_buffer
+from sb3_per.persistence.generations import VERSION
 from tests.saved import KINDS, Player, make
 
 HERE = Path(__file__).parent

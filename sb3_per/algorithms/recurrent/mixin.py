@@ -1,0 +1,158 @@
+"""
+Acting and learning with recurrent states, whatever the algorithm: the state is carried along from step to step, goes into the
+buffer with each, and the loss is that of windows. It knows neither networks nor targets.
+"""
+
+import inspect
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.noise import ActionNoise
+
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.constructors import stock_init_of
+from sb3_per.algorithms.recurrent.memory import at_starts, zero_states
+from sb3_per.algorithms.recurrent.networks import at_steps, laid_out
+from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+
+
+class RecurrentMixin(PrioritizedOffPolicyMixin):
+    """
+    Prioritized replay of sequences for an off-policy algorithm of SB3 whose policy has ``state_shapes`` and ``predict`` with
+    states.
+
+    :raises ValueError: at construction, for what contradicts ``replay_buffer_kwargs``
+    """
+
+    learns_from_sequences = True
+
+    #: Arguments of the algorithm without memory that have another default here.
+    defaults: ClassVar[dict[str, Any]] = {}
+
+    # Attributes of the algorithms that this mixin stands left of.
+    policy: Any
+    policy_class: Any
+
+    # Steps that were learned, over all updates.
+    _n_learned = 0
+
+    # Before the next observation, each of shape (n_layers, n_envs, hidden); None until somebody acts.
+    _memory: tuple[np.ndarray, ...] | None = None
+
+    def __init__(self, *args: Any, sequence_length: int, burn_in: int, **kwargs: Any):
+        self.sequence_length = sequence_length
+        self.burn_in = burn_in
+        names = list(inspect.signature(stock_init_of(type(self), PrioritizedOffPolicyMixin)).parameters)[1:]
+        given = {*names[: len(args)], *kwargs}
+        kwargs.update((name, default) for name, default in self.defaults.items() if name not in given)
+        super().__init__(*args, **kwargs)
+
+    # ---- acting
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """
+        As SB3's, but the memory is advanced at every step, also where the action is a random one.
+
+        :param learning_starts: steps of random actions
+        :param action_noise: of the actor
+        :param n_envs: number of environments
+        :return: actions for the environments, and for the buffer
+        """
+        assert self._last_obs is not None and self._last_episode_starts is not None
+        memory = self._memory
+        if memory is None or memory[0].shape[1] != n_envs:
+            memory = zero_states(self.policy.state_shapes, n_envs)
+        self._memory = at_starts(memory, self._last_episode_starts)
+        actions, self._next_memory = self._act(self._last_obs, self._memory)
+        if self.num_timesteps < learning_starts and not (self.use_sde and self.use_sde_at_warmup):
+            actions = np.array([self.action_space.sample() for _ in range(n_envs)])
+        if not isinstance(self.action_space, spaces.Box):
+            return actions, actions
+        scaled = self.policy.scale_action(actions)
+        if action_noise is not None:
+            scaled = np.clip(scaled + action_noise(), -1, 1)
+        return self.policy.unscale_action(scaled), scaled
+
+    def _act(self, observations: Any, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """
+        :param observations: one of every environment
+        :param memory: before them, zero at starts
+        :return: actions with exploration, and the memory behind the observations
+        """
+        actions, behind = self.predict(observations, memory, deterministic=False)
+        assert behind is not None
+        return actions, behind
+
+    def _store_transition(
+        self,
+        replay_buffer: Any,
+        buffer_action: np.ndarray,
+        new_obs: Any,
+        reward: np.ndarray,
+        dones: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """As SB3's; the memory before the step, and which episodes begin with it, go into the buffer."""
+        add = partial(replay_buffer.add, episode_starts=self._last_episode_starts, states=self._memory)
+        buffer: Any = SimpleNamespace(add=add)
+        super()._store_transition(buffer, buffer_action, new_obs, reward, dones, infos)
+        self._memory = self._next_memory
+        self._last_episode_starts = np.array(dones, dtype=bool)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_next_memory"]
+
+    # ---- learning
+
+    def _value_loss(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param batch: windows
+        :return: the loss of the scheme with the steps as its batch, each with the weight of its window: the mean over steps;
+            and the TD errors, 0 where there is no step
+        """
+        losses, td_errors = self._value_losses(batch)
+        # Selected, not multiplied: what stands in the padding reaches nothing.
+        of_steps, errors = at_steps(losses, batch), at_steps(td_errors, batch)
+        weights = at_steps(batch.weights.T.expand_as(batch.mask), batch)[:, None]
+        n_steps = len(weights)
+        loss = self.replay_buffer.scheme.loss(of_steps.reshape(n_steps, -1), errors.reshape(n_steps, -1), weights)
+        return loss, laid_out(errors.detach(), batch)
+
+    def _gradient_step(self, batch: Any, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        """
+        See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin._gradient_step`.
+
+        :param batch: windows
+        :param gradient_step: number of this step
+        :return: TD errors, and what to log: ``per/valid_fraction``, the share of the windows that is steps, and
+            ``per/replay_ratio``, how often a step has been learned so far: steps in all windows, for each of the environments'
+        """
+        td_errors, metrics = super()._gradient_step(batch, gradient_step)
+        self._n_learned += batch.mask.numel() if batch.steps is None else len(batch.steps)
+        replay_ratio = self._n_learned / max(self.num_timesteps, 1)
+        return td_errors, {
+            **metrics,
+            "per/valid_fraction": batch.mask.float().mean(),
+            "per/replay_ratio": th.tensor(replay_ratio),
+        }
+
+    # ---- the buffer
+
+    def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
+        is_dict = isinstance(self.observation_space, spaces.Dict)
+        return PrioritizedDictSequenceReplayBuffer if is_dict else PrioritizedSequenceReplayBuffer
+
+    def _buffer_kwargs(self) -> dict[str, Any]:
+        own = dict(sequence_length=self.sequence_length, burn_in=self.burn_in)
+        for name, value in own.items():
+            if self.replay_buffer_kwargs.get(name, value) != value:
+                raise ValueError(f"{name}={value} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}")
+        # The policy does not exist yet when the buffer is made.
+        shapes = self.policy_class.state_shapes_of(**self.policy_kwargs)
+        return {**super()._buffer_kwargs(), **own, "state_shapes": shapes}

@@ -1,0 +1,110 @@
+"""What policies with memory have in common, whatever the algorithm. It knows no networks."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+from sb3_per.algorithms.recurrent.memory import States, at_starts, zero_states
+
+
+class RecurrentPolicy(BasePolicy):
+    """
+    Stands left of a policy of SB3, whose networks get ``lstm_args``. A subclass implements :meth:`_step`.
+
+    :param args: SB3's arguments
+    :param lstm_hidden_size: of the LSTMs
+    :param n_lstm_layers: of the LSTMs
+    :param lstm_kwargs: further keyword arguments of the LSTMs
+    :param kwargs: SB3's keyword arguments
+    """
+
+    #: LSTMs that are carried along while training; the actions depend on the first.
+    n_memories: ClassVar[int] = 1
+
+    #: What is before the LSTMs, if nobody asks for something else; ``None``: as SB3's.
+    default_extractor: ClassVar[type[BaseFeaturesExtractor] | None] = None
+
+    def __init__(
+        self,
+        *args: Any,
+        lstm_hidden_size: int = 256,
+        n_lstm_layers: int = 1,
+        lstm_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        self.lstm_args: dict[str, Any] = dict(
+            lstm_hidden_size=lstm_hidden_size, n_lstm_layers=n_lstm_layers, lstm_kwargs=lstm_kwargs
+        )
+        if self.default_extractor is not None:
+            kwargs.setdefault("features_extractor_class", self.default_extractor)
+        super().__init__(*args, **kwargs)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), **self.lstm_args}
+
+    @classmethod
+    def state_shapes_of(
+        cls, lstm_hidden_size: int = 256, n_lstm_layers: int = 1, **policy_kwargs: Any
+    ) -> tuple[tuple[int, int], ...]:
+        """
+        :param lstm_hidden_size: of the LSTMs
+        :param n_lstm_layers: of the LSTMs
+        :param policy_kwargs: without influence
+        :return: (n_layers, hidden) of each state that is carried along while training: hidden and cell state of each LSTM
+        """
+        return ((n_lstm_layers, lstm_hidden_size),) * 2 * cls.n_memories
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, int], ...]:
+        """(n_layers, hidden) of each state that is carried along while training."""
+        return self.state_shapes_of(**self.lstm_args)
+
+    def _step(self, observations: Any, states: States, deterministic: bool) -> tuple[th.Tensor, States]:
+        """
+        :param observations: one of every environment
+        :param states: before them, of the LSTM that the actions depend on
+        :param deterministic: without sampling
+        :return: actions, in [-1, 1] if the policy squashes them, and the states behind the observations
+        """
+        raise NotImplementedError
+
+    def predict(
+        self,
+        observation: Any,
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """
+        Actions, and the states behind the observations; as of sb3-contrib's ``RecurrentPPO``.
+
+        :param observation: one, or one of every environment
+        :param state: what the call before returned; ``None``: at the start
+        :param episode_start: whether the observations are the first of their episodes, shape (n_envs,); ``None``: none of
+            them, apart from what ``state`` says
+        :param deterministic: the best action, not a sample; the exploration of DQN is the algorithm's
+        :return: actions, and the states, each of shape (n_layers, n_envs, hidden)
+        """
+        self.set_training_mode(False)
+        obs, is_vectorized = self.obs_to_tensor(observation)
+        n_envs = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        states = zero_states(self.state_shapes[:2], n_envs) if state is None else state
+        if episode_start is not None:
+            states = at_starts(states, episode_start)
+        with th.no_grad():
+            chosen, behind = self._step(obs, self.states_to_tensors(states), deterministic)
+        actions: np.ndarray = chosen.cpu().numpy().reshape(n_envs, *self.action_space.shape)  # type: ignore[misc]
+        if isinstance(self.action_space, spaces.Box) and self.squash_output:
+            actions = self.unscale_action(actions)
+        return actions if is_vectorized else actions.squeeze(axis=0), tuple(each.cpu().numpy() for each in behind)
+
+    def states_to_tensors(self, states: tuple[np.ndarray, ...]) -> States:
+        """
+        :param states: as acting carries them along
+        :return: the same, for a network
+        """
+        return tuple(th.as_tensor(each, dtype=th.float32, device=self.device) for each in states)

@@ -1,0 +1,71 @@
+"""Policies of DQN with memory: Q-values of what was seen since the start of the episode."""
+
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
+
+from sb3_per.algorithms.recurrent.memory import States
+from sb3_per.algorithms.recurrent.networks import RecurrentNetwork
+from sb3_per.algorithms.recurrent.policies import RecurrentPolicy
+from sb3_per.buffers.samples import SequenceReplayBufferSamples
+
+
+class RecurrentQNetwork(RecurrentNetwork, QNetwork):
+    """SB3's Q-network behind an LSTM."""
+
+    def step(self, observations: Any, states: States) -> tuple[th.Tensor, States]:
+        """
+        :param observations: shape (n, ...), or a dictionary of them
+        :param states: before them
+        :return: Q-values, shape (n, n_actions), and the states behind them
+        """
+        outputs, states = self.step_memory(observations, states)
+        return self(outputs), states
+
+    def unroll(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
+        """
+        Q-values at all observations of windows. The memory is warmed up with the prefixes, which get no gradient.
+
+        :param batch: windows
+        :return: shape (sequence_length + n_steps, n, n_actions)
+        """
+        q_values: th.Tensor = self(self.unroll_memory(batch))
+        return q_values
+
+
+class MlpLstmPolicy(RecurrentPolicy, DQNPolicy):
+    """
+    Policy of DQN with an LSTM between the features and the Q-network.
+
+    :param args: SB3's arguments, see ``stable_baselines3.dqn.MlpPolicy``
+    :param lstm_hidden_size: of the LSTM
+    :param n_lstm_layers: of the LSTM
+    :param lstm_kwargs: further keyword arguments of the LSTM
+    :param kwargs: SB3's keyword arguments
+    """
+
+    q_net: RecurrentQNetwork
+    q_net_target: RecurrentQNetwork
+
+    def make_q_net(self) -> RecurrentQNetwork:
+        """Called twice, for the network and its target."""
+        net_args = self._update_features_extractor(self.net_args, features_extractor=None)
+        return RecurrentQNetwork(**net_args, **self.lstm_args).to(self.device)
+
+    def _step(self, observations: Any, states: States, deterministic: bool) -> tuple[th.Tensor, States]:
+        q_values, states = self.q_net.step(observations, states)
+        return q_values.argmax(dim=1), states
+
+
+class CnnLstmPolicy(MlpLstmPolicy):
+    """:class:`MlpLstmPolicy` for images."""
+
+    default_extractor = NatureCNN
+
+
+class MultiInputLstmPolicy(MlpLstmPolicy):
+    """:class:`MlpLstmPolicy` for Dict observations."""
+
+    default_extractor = CombinedExtractor

@@ -1,0 +1,207 @@
+"""Soft Actor-Critic with memory and prioritized replay of sequences."""
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch as th
+from stable_baselines3 import SAC
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.utils import FloatSchedule
+
+from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
+from sb3_per.algorithms.recurrent.networks import at_steps, behind_steps, laid_out
+from sb3_per.algorithms.recurrent.sac_policies import (
+    CnnLstmPolicy,
+    MlpLstmPolicy,
+    MultiInputLstmPolicy,
+    RecurrentActor,
+    RecurrentCritic,
+)
+from sb3_per.algorithms.sac import EntropyRegularizedMixin
+from sb3_per.buffers import SequenceReplayBufferSamples
+from sb3_per.utils.signatures import extends_signature
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.buffers import ReplayBuffer
+    from stable_baselines3.common.noise import ActionNoise
+    from stable_baselines3.common.type_aliases import GymEnv
+
+    from sb3_per.buffers.settings import ReplayBufferKwargs
+
+
+class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
+    """
+    Soft Actor-Critic (SAC, arXiv 1801.01290) with LSTMs and prioritized replay of sequences.
+
+    For continuous actions, where one observation does not tell all.
+
+    What is drawn are windows of ``sequence_length`` steps, as in R2D2 (Kapturowski et al. 2019); the memories of actor,
+    critics and target critics are warmed up with the ``burn_in`` steps before them, from the states that acting had then.
+    Separate LSTMs for actor and critics, and observations that also go past them: Ni et al. 2022, arXiv 2110.05038.
+
+    The critics' loss is weighted, the actor's and the entropy coefficient's are not; all are means over the steps that there
+    are in the windows. ``replay_buffer_kwargs`` configures the
+    :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`, ``policy_kwargs`` the LSTMs: ``lstm_hidden_size``,
+    ``n_lstm_layers``, ``lstm_kwargs``. gSDE works: its noise is a function of what the memory gives.
+
+    ::
+
+        model = PERRecurrentSAC("MlpLstmPolicy", env, sequence_length=20, burn_in=10, policy_kwargs=dict(lstm_hidden_size=128))
+        model.learn(100_000)
+
+    :param args: arguments of ``stable_baselines3.SAC``. The policy is ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``,
+        ``"MultiInputLstmPolicy"`` or a class; ``batch_size`` is 32 windows, if nobody says otherwise, and ``train_freq`` 4
+        steps, so that each is learned 160 times; SAC's own would be 256
+    :param sequence_length: steps of a window that are learned
+    :param burn_in: steps before them that warm the memories up
+    :param lstm_learning_rate: of the LSTMs, a number or a schedule; ``None``: ``learning_rate``
+    :param kwargs: keyword arguments of ``stable_baselines3.SAC``
+    :raises ValueError: for an ``lstm_learning_rate`` that is none, and what contradicts ``replay_buffer_kwargs``
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpLstmPolicy": MlpLstmPolicy,
+        "CnnLstmPolicy": CnnLstmPolicy,
+        "MultiInputLstmPolicy": MultiInputLstmPolicy,
+    }
+    # 32 windows, and so many steps between two updates that each is learned 160 times; SAC's own would be 256.
+    defaults: ClassVar[dict[str, Any]] = dict(batch_size=32, train_freq=4)
+
+    policy: MlpLstmPolicy
+    actor: RecurrentActor
+    critic: RecurrentCritic
+    critic_target: RecurrentCritic
+    lstm_learning_rate: float | Schedule | None
+
+    # What the actor's memory makes of the batch, during a gradient step.
+    _actor_features: th.Tensor | None = None
+
+    # For type checkers and editors only, see PERSAC.
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            policy: str | type[MlpLstmPolicy],
+            env: GymEnv | str,
+            learning_rate: float | Schedule = 3e-4,
+            buffer_size: int = 1_000_000,
+            learning_starts: int = 100,
+            batch_size: int = 32,
+            tau: float = 0.005,
+            gamma: float = 0.99,
+            train_freq: int | tuple[int, str] = 4,
+            gradient_steps: int = 1,
+            action_noise: ActionNoise | None = None,
+            replay_buffer_class: type[ReplayBuffer] | None = None,
+            replay_buffer_kwargs: ReplayBufferKwargs | None = None,
+            optimize_memory_usage: bool = False,
+            n_steps: int = 1,
+            ent_coef: str | float = "auto",
+            target_update_interval: int = 1,
+            target_entropy: str | float = "auto",
+            use_sde: bool = False,
+            sde_sample_freq: int = -1,
+            use_sde_at_warmup: bool = False,
+            stats_window_size: int = 100,
+            tensorboard_log: str | None = None,
+            policy_kwargs: dict[str, Any] | None = None,
+            verbose: int = 0,
+            seed: int | None = None,
+            device: th.device | str = "auto",
+            _init_setup_model: bool = True,
+            *,
+            sequence_length: int = 20,
+            burn_in: int = 10,
+            lstm_learning_rate: float | Schedule | None = None,
+        ) -> None: ...
+
+    else:
+
+        @extends_signature(SAC.__init__, **defaults)
+        def __init__(
+            self,
+            *args: Any,
+            sequence_length: int = 20,
+            burn_in: int = 10,
+            lstm_learning_rate: float | Schedule | None = None,
+            **kwargs: Any,
+        ):
+            is_rate = isinstance(lstm_learning_rate, (int, float)) and lstm_learning_rate >= 0
+            if not (lstm_learning_rate is None or callable(lstm_learning_rate) or is_rate):
+                raise ValueError(
+                    f"lstm_learning_rate must be None, a number of at least 0 or a schedule, not {lstm_learning_rate!r}"
+                )
+            self.lstm_learning_rate = lstm_learning_rate
+            super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
+
+    def _update_learning_rate(self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> None:
+        super()._update_learning_rate(optimizers)
+        if self.lstm_learning_rate is not None:
+            rate = FloatSchedule(self.lstm_learning_rate)(self._current_progress_remaining)
+            for network in (self.actor, self.critic):
+                network.optimizer.param_groups[1]["lr"] = rate
+
+    def _act(self, observations: Any, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        actions, of_actor = super()._act(observations, memory[self.actor.own_states])
+        return actions, (*of_actor, *self.policy.step_critic(observations, memory[self.critic.own_states]))
+
+    def _actor_batch(self, batch: Any) -> tuple[Any, th.Tensor | None]:
+        """
+        See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin._actor_batch`.
+
+        :param batch: of the critics
+        :return: the same windows, and weights of their steps
+        """
+        weights = super()._actor_batch(batch)[1]
+        if weights is not None:
+            weights = at_steps(weights.T.expand_as(batch.mask), batch)[:, None]
+            weights = weights / weights.mean()
+        return batch, weights
+
+    def _gradient_step(self, batch: Any, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        """
+        See :meth:`~sb3_per.algorithms.recurrent.mixin.RecurrentMixin._gradient_step`.
+
+        :param batch: windows
+        :param gradient_step: number of this step
+        :return: TD errors, and what to log
+        """
+        # Once for the actions of its own loss and those of the targets: in between, the actor does not change.
+        self._actor_features = self.actor.unroll_memory(batch)
+        try:
+            return super()._gradient_step(batch, gradient_step)
+        finally:
+            del self._actor_features
+
+    def _unrolled_actor(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
+        return self.actor.unroll_memory(batch) if self._actor_features is None else self._actor_features
+
+    def _current_actions(self, observations: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+        return super()._current_actions(at_steps(self._unrolled_actor(observations), observations))
+
+    def _next_actions(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param batch: windows
+        :return: actions of the current policy behind each of their steps, and the entropy coefficient times their
+            log-probability, shape (mask.sum(), 1)
+        """
+        actions, log_prob = super()._current_actions(behind_steps(self._unrolled_actor(batch), batch))
+        return actions, self._current_ent_coef() * log_prob
+
+    def _value_losses(self, batch: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:  # type: ignore[override]
+        with th.no_grad():
+            next_actions, entropy_cost = self._next_actions(batch)
+            next_q = self.critic_target(behind_steps(self.critic_target.unroll_memory(batch), batch), next_actions)
+            next_value = th.cat(next_q, dim=1).min(dim=1, keepdim=True).values - entropy_cost
+            rewards, dones, discounts = (
+                at_steps(part, batch)[:, None] for part in (batch.rewards, batch.dones, batch.discounts)
+            )
+            target_q = rewards + (1 - dones) * discounts * next_value
+        q_values = self.critic(at_steps(self.critic.unroll_memory(batch), batch), at_steps(batch.actions, batch))
+        td_errors = laid_out(th.cat([target_q - q for q in q_values], dim=1), batch)
+        return 0.5 * td_errors.square(), td_errors
+
+    def _policy_value(self, observations: SequenceReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
+        features = at_steps(self.critic.unroll_memory(observations), observations)
+        return th.cat(self.critic(features, actions), dim=1).min(dim=1, keepdim=True).values

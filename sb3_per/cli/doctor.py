@@ -1,0 +1,182 @@
+"""
+What a report of a defect should begin with: versions, machine, and whether this installation works.
+
+    python -m sb3_per.cli.doctor
+
+It changes nothing but numba's cache. The self-test takes about ten seconds, a cold cache included.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+
+import sb3_per
+from sb3_per.sampling.sum_tree import spread
+
+PACKAGES = ("stable-baselines3", "sb3-contrib", "gymnasium", "torch", "numpy", "numba")
+# Modules that an extra brings.
+EXTRAS = {
+    "extra": ("matplotlib", "tensorboard", "tqdm", "rich"),
+    "zoo": ("rl_zoo3", "requests", "moviepy"),
+    "envs": ("Box2D", "mujoco", "ale_py", "minatar", "cv2"),
+    "minari": ("minari", "h5py", "PIL"),
+    "distributed": ("ray",),
+}
+
+
+def _version(package: str) -> str | None:
+    """Of an installed package, or ``None``."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def facts() -> dict[str, str]:
+    """What this runs on: one line each."""
+    lines = {
+        "python": f"{platform.python_version()}, {platform.platform()}",
+        "sb3_per": f"{sb3_per.__version__}, {Path(sb3_per.__file__).parent}",
+    }
+    lines.update({package: _version(package) or "not installed" for package in PACKAGES})
+    for extra, modules in EXTRAS.items():
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        lines[f"extra {extra}"] = f"lacks {', '.join(missing)}: pip install 'sb3_per[{extra}]'" if missing else "installed"
+    lines["cache"] = _cache()
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    lines["threads"] = f"torch {th.get_num_threads()}, cores {os.cpu_count()}, OMP_NUM_THREADS {threads}"
+    lines["gpu"] = th.cuda.get_device_name() if th.cuda.is_available() else "none that torch can use"
+    return lines
+
+
+def _cache() -> str:
+    """Where numba keeps the machine code, and how many files are there."""
+    folder = getattr(getattr(spread, "_cache", None), "cache_path", None)
+    if folder is None:
+        return "none that can be written to: kernels are compiled in every process. NUMBA_CACHE_DIR names a folder"
+    files = len(list(Path(folder).glob("*.nbc")))
+    return f"{folder}, {files} kernels" if files else f"{folder}, empty: the first run compiles"
+
+
+def check_tree() -> str:
+    """
+    Draws of the tree against a cumulative sum.
+
+    :raises AssertionError: if one differs
+    """
+    rng = np.random.default_rng(0)  # no touch to the global generator
+    masses = rng.integers(0, 5, size=10_001).astype(np.float64)  # exact in any order of summation
+    masses[-1] = 1.0
+    tree = sb3_per.SumTree(len(masses))
+    tree.update(np.arange(len(masses)), masses)
+    prefix_sums = np.floor(rng.uniform(0, masses.sum(), size=100_000) * 4) / 4
+    expected = np.searchsorted(np.cumsum(masses), prefix_sums, side="right")
+    wrong = int((tree.find(prefix_sums) != expected).sum())
+    if wrong:
+        raise AssertionError(f"{wrong} of {len(prefix_sums)} draws differ from NumPy's")
+    return f"{len(prefix_sums):,} draws are NumPy's"
+
+
+def check_buffer() -> str:
+    """
+    Indices, shares and weights of a buffer against the formulas.
+
+    :raises AssertionError: if they do not agree
+    """
+    buffer = sb3_per.PrioritizedReplayBuffer(
+        64, spaces.Box(-1, 1, (3,)), spaces.Discrete(2), device="cpu", alpha=0.5, beta_start=0.4, epsilon=1e-3
+    )
+    errors = np.arange(64.0)
+    zeros = np.zeros(1)
+    for step in range(64):
+        buffer.add(np.full((1, 3), step / 64), np.full((1, 3), step / 64), zeros, zeros, zeros, [{}])
+    buffer.update_priorities(np.arange(64), errors)
+    probabilities = (errors + 1e-3) ** 0.5
+    probabilities /= probabilities.sum()
+    batch_size = 100_000
+    batch = buffer.sample(batch_size)
+    # Stratified: no count is further than 2 from its expectation.
+    distance = np.abs(np.bincount(batch.indices, minlength=64) - batch_size * probabilities).max()
+    if distance > 2:
+        raise AssertionError(f"A transition was drawn {distance:.1f} times more or less than its priority says")
+    weights = (64 * probabilities[batch.indices]) ** -0.4
+    if not np.allclose(batch.weights.numpy().ravel(), weights / weights.max(), rtol=1e-4):
+        raise AssertionError("Importance-sampling weights differ from (N P(i)) ** -beta")
+    if not np.allclose(batch.observations.numpy()[:, 0], batch.indices / 64):
+        raise AssertionError("Rows do not belong to their indices")
+    return "draws and weights are the formulas'"
+
+
+def check_learning(algorithm: str, env_id: str, steps: int) -> str:
+    """
+    A short run.
+
+    :raises AssertionError: if a parameter is not finite, or no priority was written
+    """
+    env = gym.make(env_id)
+    model = getattr(sb3_per, algorithm)("MlpPolicy", env, learning_starts=100, buffer_size=1_000, seed=0, device="auto")
+    started = time.perf_counter()
+    model.learn(steps)
+    seconds = time.perf_counter() - started
+    env.close()
+    if not all(bool(th.isfinite(parameter).all()) for parameter in model.policy.parameters()):
+        raise AssertionError("A parameter is not finite")
+    masses = model.replay_buffer.priorities
+    if len(np.unique(masses[masses > 0])) < 10:
+        raise AssertionError("Priorities are not those of TD errors")
+    return f"{steps} steps of {env_id} on {model.device} in {seconds:.1f} s"
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "tree": check_tree,
+    "buffer": check_buffer,
+    "PERSAC": lambda: check_learning("PERSAC", "Pendulum-v1", 150),
+    "PERDQN": lambda: check_learning("PERDQN", "CartPole-v1", 500),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Print the facts and run the checks.
+
+    :param arguments: of the command line; ``None``: those of the process
+    :return: 0 if all checks pass, else 1
+    """
+    parser = argparse.ArgumentParser("sb3-per doctor", description="Versions, cache, threads, GPU, and a self-test")
+    parser.add_argument("--no-test", action="store_true", help="print the facts only")
+    options = parser.parse_args(arguments)
+    for name, fact in facts().items():
+        print(f"{name:18} {fact}")
+    if options.no_test:
+        return 0
+    failed = []
+    random_state, n_threads = np.random.get_state(), th.get_num_threads()
+    th.set_num_threads(1)  # small networks: on busy cores, threads that wait for each other take a hundred times as long
+    for name, check in CHECKS.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", RuntimeWarning)
+                outcome = check()
+        except Exception as error:  # whatever it is, it belongs into the report
+            failed.append(name)
+            outcome = f"FAILED: {type(error).__name__}: {error}"
+        print(f"{'check ' + name:18} {outcome}", flush=True)
+    np.random.set_state(random_state)
+    th.set_num_threads(n_threads)
+    print(f"{len(failed)} of {len(CHECKS)} checks failed: {', '.join(failed)}" if failed else "All checks passed")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,65 @@
+"""
+The command ``sb3-per``: hands over to :mod:`sb3_per.zoo`, :mod:`sb3_per.persistence.convert` and :mod:`sb3_per.cli.doctor`.
+
+    sb3-per train --algo per_sac --env Pendulum-v1
+    sb3-per doctor
+
+It knows the names of the commands, and none of their options.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+# Our name; module with a `main`, and what its arguments begin with.
+COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "train": ("sb3_per.zoo", ("train",)),
+    "tune": ("sb3_per.zoo", ("train", "-optimize")),
+    "enjoy": ("sb3_per.zoo", ("enjoy",)),
+    "record_video": ("sb3_per.zoo", ("record_video",)),
+    "plot": ("sb3_per.zoo", ("plot",)),
+    "convert": ("sb3_per.persistence.convert", ()),
+    "doctor": ("sb3_per.cli.doctor", ()),
+}
+
+_HELP = """
+commands:
+  train         train an agent with RL Zoo
+  tune          tune hyperparameters: train -optimize
+  enjoy         watch a trained agent
+  record_video  record it
+  plot          returns of the training episodes
+  convert       a pickled replay buffer becomes a directory that runs no code when loaded
+  doctor        versions, cache, threads, GPU, and a self-test
+
+sb3-per COMMAND --help has the options of a command.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run one of the commands.
+
+    :param arguments: name of the command and its options; ``None``: those of the command line
+    :return: exit status
+    """
+    import sb3_per
+
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser("sb3-per", epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"sb3_per {sb3_per.__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    command = parser.parse_args(arguments[:1]).command
+    module, first = COMMANDS[command]
+    try:
+        status = importlib.import_module(module).main([*first, *arguments[1:]])
+    except ImportError as error:
+        if "pip install" not in str(error):
+            raise
+        parser.exit(1, f"sb3-per {command}: {error}\n")
+    return int(status or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""Pictures of a prioritized buffer. Needs matplotlib, which the extra ``extra`` installs."""
+
+from typing import Any
+
+import numpy as np
+
+from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.utils.extras import require
+
+
+def plot_buffer(buffer: PrioritizedReplayBuffer, n_bins: int = 50) -> Any:
+    """
+    Priority over age: the median of each age, and the bands that half and 90% of the transitions lie in. And, if a
+    :class:`~sb3_per.monitoring.monitor.PriorityMonitor` has counted them, draws over age in the same form.
+
+    :param buffer: with transitions that can be drawn
+    :param n_bins: how many groups of equal age
+    :return: a ``matplotlib.figure.Figure``, e.g. for ``savefig``
+    :raises ValueError: if no transition can be drawn
+    :raises ImportError: without matplotlib
+    """
+    Figure = require("matplotlib.figure", "extra", "plot_buffer()").Figure
+    priorities = buffer.priorities
+    drawable = priorities > 0.0
+    if not drawable.any():
+        raise ValueError("No transition of the buffer can be drawn: there is nothing to plot")
+    ids = buffer.transition_ids[drawable]
+    ages = ids.max() - ids
+    panels = [("sampling mass", priorities[drawable], "log")]
+    if buffer.draw_record is not None:
+        panels.append(("draws since it was stored", buffer.draw_record.counts(ids), "linear"))
+
+    figure = Figure(figsize=(5.5 * len(panels), 4), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    oldest_first = np.argsort(-ages)
+    groups = np.array_split(oldest_first, min(n_bins, len(ages)))
+    middles = [float(np.mean(ages[group])) for group in groups]
+    for axis, (title, values, scale) in zip(axes, panels, strict=True):
+        quantiles = np.array([np.quantile(values[group], (0.05, 0.25, 0.5, 0.75, 0.95)) for group in groups])
+        axis.plot(middles, quantiles[:, 2], color="C0", label="median")
+        for low, high, alpha, label in ((1, 3, 0.4, "half of the transitions"), (0, 4, 0.2, "90% of them")):
+            band = (quantiles[:, low], quantiles[:, high])
+            axis.fill_between(middles, *band, color="C0", alpha=alpha, linewidth=0, label=label)
+        axis.set(xlabel="age (transitions added since)", ylabel=title, yscale=scale)
+        axis.legend()
+    return figure

@@ -1,0 +1,347 @@
+"""
+What travels in a model's zip and in a file of its buffer, to and from the stock classes.
+
+It knows how SB3 saves and loads, and the buffers; nothing of training.
+"""
+
+import copy
+import io
+import pathlib
+import warnings
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
+from stable_baselines3.common.save_util import data_to_json, json_to_data
+from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from sb3_per.buffers import (
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+)
+from sb3_per.buffers.replay import SCHEME_SETTINGS
+from sb3_per.buffers.settings import already_told
+from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
+from sb3_per.persistence.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
+from sb3_per.sampling.schemes import PriorityScheme, make_scheme
+
+SelfMixin = TypeVar("SelfMixin", bound="CheckpointMixin")
+
+# What a checkpoint of a stock algorithm names, and what takes its place here.
+_PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = {
+    ReplayBuffer: PrioritizedReplayBuffer,
+    NStepReplayBuffer: PrioritizedReplayBuffer,
+    DictReplayBuffer: PrioritizedDictReplayBuffer,
+    HerReplayBuffer: PrioritizedHerReplayBuffer,
+}
+
+# The keyword arguments that SB3's buffers do not have.
+_PRIORITIZED_SETTINGS = frozenset(
+    (PrioritizedHerReplayBuffer._keywords() | PrioritizedSequenceReplayBuffer._keywords()) - {"optimize_memory_usage"}
+)
+
+
+def prioritized_class_of(buffer_class: type[ReplayBuffer]) -> type[PrioritizedReplayBuffer] | None:
+    """
+    :param buffer_class: one of SB3's buffers
+    :return: what takes its place here; ``None`` for a class that is not SB3's
+    """
+    return _PRIORITIZED_CLASSES.get(buffer_class)
+
+
+class CheckpointMixin(OffPolicyAlgorithm):
+    """Saves and loads a model with a prioritized buffer, see :class:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin`."""
+
+    replay_buffer: PrioritizedReplayBuffer
+
+    _continued_buffer: PrioritizedReplayBuffer | None
+
+    # Whether the training progress is not that of the run before, which came with a zip, until `learn` counts anew.
+    _progress_is_current = True
+
+    # ---- what the algorithm knows of its buffer
+
+    def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
+        raise NotImplementedError
+
+    def _buffer_kwargs(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _make_buffer(self) -> PrioritizedReplayBuffer:
+        raise NotImplementedError
+
+    def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
+        raise NotImplementedError
+
+    def _beta(self) -> float:
+        """Exponent reached so far; 0 if the buffer was deleted to save memory, as SB3 allows."""
+        buffer = getattr(self, "replay_buffer", None)
+        return 0.0 if buffer is None else float(buffer.beta)
+
+    # ---- the model
+
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """
+        See SB3. The zip also loads as the stock algorithm: what SB3 cannot read travels under a name of its own. Where the
+        stock algorithm refuses what works here, a warning says so. A zip of the same name is there until this one is whole.
+
+        :param path: path of the zip file
+        :param exclude: names of attributes to leave out in addition
+        :param include: names of attributes to write nevertheless
+        """
+        checkpoint = copy.copy(self)
+        settings = {k: v for k, v in self.replay_buffer_kwargs.items() if k in _PRIORITIZED_SETTINGS}
+        if self.replay_buffer_class is PrioritizedHerReplayBuffer:
+            checkpoint.replay_buffer_class = HerReplayBuffer
+        elif self.n_steps > 1 and (isinstance(self.observation_space, spaces.Dict) or self.optimize_memory_usage):
+            what = "optimize_memory_usage" if self.optimize_memory_usage else "Dict observations"
+            warnings.warn(
+                f"This zip loads as {type(self).__name__}, but not as the stock algorithm, which has no n-step returns "
+                f"(n_steps={self.n_steps}) with {what}"
+            )
+        checkpoint.replay_buffer_kwargs = {k: v for k, v in self.replay_buffer_kwargs.items() if k not in settings}
+        # One string: SB3 unpickles what is not JSON, and a scheme object could only be unpickled where this package is.
+        vars(checkpoint)["prioritized_replay"] = data_to_json({"settings": settings, "beta": self._beta()})
+        save = super(CheckpointMixin, checkpoint).save
+        if isinstance(path, (str, pathlib.Path)):
+            path = _zip_path(pathlib.Path(path))
+            write_file(path, lambda file: save(file, exclude, include))  # type: ignore[arg-type]
+            sync_directory(path.parent)
+        else:
+            save(path, exclude, include)
+
+    def _excluded_save_params(self) -> list[str]:
+        excluded = [*super()._excluded_save_params(), "_continued_buffer", "_progress_is_current", "_n_stale_updates"]
+        if self.replay_buffer_class is self._default_buffer_class():
+            excluded.append("replay_buffer_class")
+        return excluded
+
+    @classmethod
+    def load(
+        cls: type[SelfMixin],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> SelfMixin:
+        """
+        See SB3. Also loads a zip of the stock algorithm.
+
+        :param path: path of the zip file
+        :param env: environment to go on with
+        :param device: device of the networks
+        :param custom_objects: objects that replace those of the zip
+        :param print_system_info: print the system info of the zip and the current one
+        :param force_reset: reset the environment before training
+        :param kwargs: attributes to change
+        :return: the model
+        """
+        if kwargs.get("replay_buffer_class", cls) is None:
+            del kwargs["replay_buffer_class"]  # no class is asked for: that of the zip, so that HER stays HER
+        replaced = {*kwargs, *(custom_objects or {})}
+        # Attributes for `_setup_model`, which SB3 calls once the zip is read.
+        kwargs["_replaced_by_load"] = replaced
+        if "replay_buffer_kwargs" in replaced:
+            kwargs["prioritized_replay"] = None
+        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+
+    def _restore_settings(self) -> float:
+        """
+        Translate what a checkpoint has put into the attributes: SB3's buffer class, and the prioritized settings.
+
+        :return: the beta that the saved run had reached
+        """
+        replaced = vars(self).pop("_replaced_by_load", None)
+        if replaced is None:
+            return 0.0  # a new model
+        self._progress_is_current = False
+        if "replay_buffer_class" not in replaced and self.replay_buffer_class in _PRIORITIZED_CLASSES:
+            if self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
+                # Written by SB3 from the algorithm's own `n_steps` and `gamma`, which may have been changed by `load`.
+                self._forget_in_buffer_kwargs("n_steps", "gamma")
+            self.replay_buffer_class = _PRIORITIZED_CLASSES[self.replay_buffer_class]
+        settings, beta = self._saved_settings(vars(self).pop("prioritized_replay", None))
+        self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, **settings}
+        if "replay_buffer_kwargs" not in replaced:
+            # What `load` was told counts.
+            self._forget_in_buffer_kwargs(*replaced.intersection(("n_steps", "gamma")))
+        return beta
+
+    def _forget_in_buffer_kwargs(self, *names: str) -> None:
+        self.replay_buffer_kwargs = {k: v for k, v in self.replay_buffer_kwargs.items() if k not in names}
+
+    def _saved_settings(self, saved: str | None) -> tuple[dict[str, Any], float]:
+        """
+        :param saved: what :meth:`save` has written; ``None`` if it is a stock zip, or does not count
+        :return: prioritized settings, and beta
+        :raises ValueError: for settings that cannot be read, e.g. a scheme whose class is not there
+        """
+        if saved is None:
+            return {}, 0.0
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            content = json_to_data(saved)
+        if "settings" not in content:
+            raise ValueError(
+                "The prioritized settings of this zip cannot be read, e.g. because the class of its scheme is not there "
+                f"({'; '.join(str(warning.message).strip() for warning in caught)}). Make it importable under its old name, "
+                "or pass replay_buffer_kwargs to load() in their place"
+            )
+        return content["settings"], float(content["beta"])
+
+    # ---- the buffer
+
+    def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, full: bool = False, keep: int = 2) -> None:
+        """
+        Save the buffer. A name that ends in ``.buffer`` is that of a directory: what is new since the last time is added to
+        it, a kill at any moment leaves what was saved before, and loading it runs no code. Other names are pickles, as in SB3.
+
+        :param path: path of the directory or of the pickle
+        :param full: of a directory, write all anew, e.g. because stored observations were changed by hand
+        :param keep: of a directory, how many generations stay, at least 1
+        :raises ValueError: for another ``keep``, or infos that only a pickle can hold
+        :raises OSError: e.g. on a full disk; of a directory, what was saved before stays
+        """
+        if isinstance(path, (str, pathlib.Path)) and pathlib.Path(path).suffix == SUFFIX:
+            assert self.replay_buffer is not None, "The replay buffer is not defined"
+            save_buffer(self.replay_buffer, path, self.num_timesteps, full, keep)
+        else:
+            super().save_replay_buffer(path)
+
+    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
+        """
+        See SB3. A directory, ``NAME.buffer``, is data: class, spaces, scheme and settings are the model's, the newest
+        generation that is whole is read, and no code of the file runs. An empty buffer is filled, another one replaced. Of
+        another ``buffer_size``, the newest transitions that fit come along; of another scheme, all get the largest priority.
+
+        A file is a pickle. A prioritized buffer comes back with its priorities, ids, beta and maximum; a plain SB3 buffer
+        becomes a prioritized one, without copying its data. Where the model's settings contradict the buffer's, the model's
+        count, with a warning: its ``n_steps`` and ``gamma``, and what ``replay_buffer_kwargs`` names. If another scheme is
+        named, or another setting of it, all priorities become the largest.
+
+        :param path: of the directory, of the manifest of one of its generations, or of a pickle; **unpickling runs code that
+            the file brings**
+        :param truncate_last_traj: for HER, whether the last trajectory was finished
+        :raises ValueError: for a buffer of another shape, number of environments or kind, or a damaged one; nothing has
+            changed then
+        :raises FileNotFoundError: if there is nothing
+        """
+        if isinstance(path, (str, pathlib.Path)) and is_buffer_path(pathlib.Path(path)):
+            self._load_buffer_files(pathlib.Path(path), truncate_last_traj)
+        else:
+            self._load_pickled_buffer(path, truncate_last_traj)
+        self._continued_buffer = None  # what comes next does not follow what was loaded
+
+    def _load_buffer_files(self, path: pathlib.Path, truncate_last_traj: bool) -> None:
+        live, beta = getattr(self, "replay_buffer", None), self._beta()
+        with already_told():
+            loaded = load_buffer(self._make_buffer() if live is None else live, path)
+        loaded.beta = max(loaded.beta, beta)
+        if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
+            loaded.truncate_last_trajectory()
+        if live is not None and live.size() == 0:
+            live.take_over(loaded)
+        else:
+            self.replay_buffer = loaded
+
+    def _load_pickled_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool) -> None:
+        previous, beta = getattr(self, "replay_buffer", None), self._beta()
+        try:
+            super().load_replay_buffer(path, truncate_last_traj)
+            with already_told():
+                buffer = self._adopted(self.replay_buffer)
+        except BaseException:
+            vars(self)["replay_buffer"] = previous
+            raise
+        buffer.beta = max(buffer.beta, beta)
+        self.replay_buffer = buffer
+        if isinstance(buffer, HerReplayBuffer) and not issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer):
+            self.replay_buffer_class = type(buffer)
+
+    def _adopted(self, buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
+        """
+        :param buffer: any buffer that was read from a file
+        :return: it or what becomes of it, with the settings of this model
+        """
+        self._require_fit(buffer)
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            self._require_supported(buffer)
+            changed = self._contradictions(buffer)
+            return type(buffer).from_replay_buffer(buffer, **changed) if changed else buffer
+        buffer_class = self.replay_buffer_class
+        if isinstance(buffer, HerReplayBuffer) and not issubclass(buffer_class or ReplayBuffer, HerReplayBuffer):
+            buffer_class = PrioritizedHerReplayBuffer
+        assert buffer_class is not None and issubclass(buffer_class, PrioritizedReplayBuffer)
+        return buffer_class.from_replay_buffer(buffer, **self._buffer_kwargs())
+
+    def _require_fit(self, buffer: ReplayBuffer) -> None:
+        facts = (
+            ("n_envs", buffer.n_envs, self.n_envs),
+            ("observations of shape", buffer.obs_shape, get_obs_shape(self.observation_space)),
+            ("actions of dimension", buffer.action_dim, get_action_dim(self.action_space)),
+        )
+        for what, found, expected in facts:
+            if found != expected:
+                raise ValueError(f"The loaded buffer does not fit this model: {what} {found}, and the model has {expected}")
+        if issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer) and not isinstance(buffer, HerReplayBuffer):
+            raise ValueError(f"The loaded {type(buffer).__name__} has no goals to relabel, and this model learns with HER")
+
+    def _contradictions(self, buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
+        """
+        :param buffer: a prioritized buffer that was read from a file
+        :return: settings that this model asks for and the buffer does not have; a warning has named both
+        """
+        wanted = {k: v for k, v in self._buffer_kwargs().items() if k in _PRIORITIZED_SETTINGS}
+        of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if name in wanted}
+        changed = {name: value for name, value in wanted.items() if hasattr(buffer, name) and getattr(buffer, name) != value}
+        described = [f"{name}={getattr(buffer, name)!r} (this model: {value!r})" for name, value in changed.items()]
+        if _is_other_scheme(buffer.scheme, of_scheme):
+            changed.update(of_scheme)
+            described.append(f"scheme={buffer.scheme!r} (this model: {make_scheme(**of_scheme)!r}, all priorities anew)")
+        if "gamma" in changed and wanted["n_steps"] == 1:
+            described = [text for text in described if not text.startswith("gamma")]  # only n-step returns use it
+        if described:
+            warnings.warn(f"The loaded buffer has other settings, and those of this model count: {', '.join(described)}")
+        return changed
+
+
+def _zip_path(path: pathlib.Path) -> pathlib.Path:
+    """The file that SB3 would write to; its folder is there."""
+    if path.suffix == "":
+        path = path.with_name(f"{path.name}.zip")
+    if path.is_dir():
+        warnings.warn(f"{path} is a folder: saved to {path}_2 in its place")
+        return _zip_path(path.with_name(f"{path.name}_2"))
+    # A link stays one.
+    path = path.resolve()
+    make_directory(path.parent)
+    return path
+
+
+def _is_other_scheme(scheme: PriorityScheme, asked_for: dict[str, Any]) -> bool:
+    """
+    :param scheme: of a buffer
+    :param asked_for: settings of a scheme; what is not named is as it may be
+    :return: whether they contradict the scheme
+    """
+    if "scheme" in asked_for:
+        wanted = make_scheme(**asked_for)
+        if type(wanted) is not type(scheme) or (asked_for["scheme"] is wanted and repr(wanted) != repr(scheme)):
+            return True
+    settings = {name: value for name, value in asked_for.items() if name != "scheme" and value is not None}
+    return any(name in scheme.settings and scheme.settings[name] != value for name, value in settings.items())

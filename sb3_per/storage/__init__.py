@@ -1,0 +1,1 @@
+"""Where transitions are kept."""
