@@ -17,7 +17,6 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedReplayBufferSamples,
     PrioritizedSequenceReplayBuffer,
-    ReplayBufferKwargs,
     SequenceReplayBufferSamples,
 )
 from sb3_per.monitoring.monitor import PriorityMonitor
@@ -54,7 +53,6 @@ __all__ = [
     "PriorityScheme",
     "Proportional",
     "RankBased",
-    "ReplayBufferKwargs",
     "SequenceReplayBufferSamples",
     "SumTree",
     "Uniform",

@@ -28,7 +28,6 @@ from sb3_per.buffers import (
     PrioritizedReplayBufferSamples,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.settings import already_told
 from sb3_per.persistence.model_zip import CheckpointMixin, prioritized_class_of
 from sb3_per.sampling.schemes import LAP
 from sb3_per.storage.frames import GOALS
@@ -136,9 +135,9 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
         :return: observations, and weights of mean 1, shape (batch_size, 1), or ``None`` where all are equal
         """
         buffer = self.replay_buffer
-        if buffer.actor_batch == "uniform":
+        if buffer.settings.actor_batch == "uniform":
             return buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env), None
-        if buffer.actor_batch == "prioritized":
+        if buffer.settings.actor_batch == "prioritized":
             return batch.observations, None
         assert batch.n_p is not None, "A batch that was put together by hand has no probabilities to weight by"
         weights = 1.0 / batch.n_p
@@ -211,7 +210,7 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
         arguments: dict[str, Any] = {"env": self._vec_normalize_env}
         for gradient_step in range(gradient_steps):
             self._n_updates += 1
-            if buffer.recency < 1.0 and gradient_steps > 1:
+            if buffer.settings.recency < 1.0 and gradient_steps > 1:
                 arguments["position"] = (gradient_step + 1) / gradient_steps
             batch = buffer.sample(self.batch_size if batch_size is None else batch_size, **arguments)
             td_errors, metrics = self._gradient_step(batch, gradient_step)
@@ -243,9 +242,6 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
     # ---- the buffer
 
     def _setup_model(self) -> None:
-        # Settings that come with a zip were spoken of when they were written.
-        replaced = vars(self).get("_replaced_by_load")
-        told = contextlib.nullcontext() if replaced is None or "replay_buffer_kwargs" in replaced else already_told()
         saved_beta = self._restore_settings()
         if self.replay_buffer_kwargs.get("frames") == "auto":
             # Into a dictionary of its own, the caller's is never written to; saved, so that it need not be found again.
@@ -254,8 +250,7 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
             self.replay_buffer_class = self._default_buffer_class()
         self._require_prioritized(self.replay_buffer_class)
         if self.replay_buffer is None:
-            with told:
-                self.replay_buffer = self._make_buffer()
+            self.replay_buffer = self._make_buffer()
         self._require_supported(self.replay_buffer)
         self.replay_buffer.beta = max(self.replay_buffer.beta, saved_beta)
         with warnings.catch_warnings():
@@ -297,9 +292,9 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
                 "single transitions"
             )
 
-        if buffer.actor_batch != "prioritized" and not self.has_actor:
+        if buffer.settings.actor_batch != "prioritized" and not self.has_actor:
             raise NotImplementedError(
-                f"{type(self).__name__} with actor_batch={buffer.actor_batch!r} is not supported: it has no actor"
+                f"{type(self).__name__} with actor_batch={buffer.settings.actor_batch!r} is not supported: it has no actor"
             )
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:

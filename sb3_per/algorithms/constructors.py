@@ -12,7 +12,7 @@ from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_per.buffers.settings import ReplayBufferKwargs, require_numbers
+from sb3_per.buffers.settings import HER_ARGUMENTS, OTHER_NAMES, SEQUENCE_ARGUMENTS, PrioritySettings
 from sb3_per.utils.signatures import names_of, nearest
 
 
@@ -93,13 +93,11 @@ def require_arguments(cls: type, mixin: type, keywords: dict[str, Any]) -> None:
         shown = {*known, *(names_of(cls.__init__) or ())}  # type: ignore[misc]
         hints = "; ".join(f"{name!r}{_hint(cls, name, value, shown)}" for name, value in unknown.items())
         raise TypeError(f"{cls.__name__} has no argument {hints}")
-    defaults = {p.name: p.default for p in inspect.signature(stock_init).parameters.values() if _is_number(p)}
-    require_numbers(keywords, defaults, [name for name, default in defaults.items() if isinstance(default, int)])
 
 
 def _hint(cls: type, name: str, value: Any, known: set[str]) -> str:
-    settings = {*ReplayBufferKwargs.__annotations__} - known
-    meant = name if name in settings else nearest(name, known) or nearest(name, settings)
+    settings = {*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS} - known
+    meant = name if name in settings else OTHER_NAMES.get(name) or nearest(name, known) or nearest(name, settings)
     if meant is None:
         return ""
     if meant in known:
@@ -108,10 +106,3 @@ def _hint(cls: type, name: str, value: Any, known: set[str]) -> str:
     return (
         f", it is a setting of the buffer: {where}" if meant == name else f": did you mean the setting of the buffer, {where}?"
     )
-
-
-def _is_number(parameter: inspect.Parameter) -> bool:
-    """Whether an argument is a number by default, and never a string."""
-    alternatives = getattr(parameter.annotation, "__args__", (parameter.annotation,))
-    default = parameter.default
-    return isinstance(default, (int, float)) and not isinstance(default, bool) and str not in alternatives

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from stable_baselines3.common.type_aliases import GymEnv, Schedule
     from stable_baselines3.dqn.policies import DQNPolicy
 
-    from sb3_per.buffers.settings import ReplayBufferKwargs
-
 
 class DeepQMixin(PrioritizedOffPolicyMixin):
     """What algorithms without an actor have in common (DQN, QR-DQN): their values are all that they learn."""
@@ -77,7 +75,7 @@ class PERDQN(DeepQMixin, DQN):
             train_freq: int | tuple[int, str] = 4,
             gradient_steps: int = 1,
             replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: ReplayBufferKwargs | None = None,
+            replay_buffer_kwargs: dict[str, Any] | None = None,
             optimize_memory_usage: bool = False,
             n_steps: int = 1,
             target_update_interval: int = 10000,

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
     from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-    from sb3_per.buffers.settings import ReplayBufferKwargs
-
 
 class PERQRDQN(DeepQMixin, QRDQN):
     """
@@ -53,7 +51,7 @@ class PERQRDQN(DeepQMixin, QRDQN):
             train_freq: int | tuple[int, str] = 4,
             gradient_steps: int = 1,
             replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: ReplayBufferKwargs | None = None,
+            replay_buffer_kwargs: dict[str, Any] | None = None,
             optimize_memory_usage: bool = False,
             n_steps: int = 1,
             target_update_interval: int = 10000,

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from stable_baselines3.common.type_aliases import GymEnv, Schedule
     from stable_baselines3.sac.policies import SACPolicy
 
-    from sb3_per.buffers.settings import ReplayBufferKwargs
-
 
 class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     """
@@ -149,7 +147,7 @@ class PERSAC(EntropyRegularizedMixin, SAC):
             gradient_steps: int = 1,
             action_noise: ActionNoise | None = None,
             replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: ReplayBufferKwargs | None = None,
+            replay_buffer_kwargs: dict[str, Any] | None = None,
             optimize_memory_usage: bool = False,
             n_steps: int = 1,
             ent_coef: str | float = "auto",

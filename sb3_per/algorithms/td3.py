@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from stable_baselines3.common.type_aliases import GymEnv, Schedule
     from stable_baselines3.td3.policies import TD3Policy
 
-    from sb3_per.buffers.settings import ReplayBufferKwargs
-
 
 class PERTD3(PrioritizedOffPolicyMixin, TD3):
     """
@@ -54,7 +52,7 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
             gradient_steps: int = 1,
             action_noise: ActionNoise | None = None,
             replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: ReplayBufferKwargs | None = None,
+            replay_buffer_kwargs: dict[str, Any] | None = None,
             optimize_memory_usage: bool = False,
             n_steps: int = 1,
             policy_delay: int = 2,
@@ -142,7 +140,7 @@ class PERDDPG(PERTD3, DDPG):
             gradient_steps: int = 1,
             action_noise: ActionNoise | None = None,
             replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: ReplayBufferKwargs | None = None,
+            replay_buffer_kwargs: dict[str, Any] | None = None,
             optimize_memory_usage: bool = False,
             n_steps: int = 1,
             tensorboard_log: str | None = None,

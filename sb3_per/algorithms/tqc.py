@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from stable_baselines3.common.noise import ActionNoise
     from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-    from sb3_per.buffers.settings import ReplayBufferKwargs
-
 
 class PERTQC(EntropyRegularizedMixin, TQC):
     """
@@ -57,7 +55,7 @@ class PERTQC(EntropyRegularizedMixin, TQC):
             gradient_steps: int = 1,
             action_noise: ActionNoise | None = None,
             replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: ReplayBufferKwargs | None = None,
+            replay_buffer_kwargs: dict[str, Any] | None = None,
             optimize_memory_usage: bool = False,
             n_steps: int = 1,
             ent_coef: str | float = "auto",

@@ -5,7 +5,7 @@ from sb3_per.buffers.her import PrioritizedHerReplayBuffer
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples, SequenceReplayBufferSamples
 from sb3_per.buffers.sequences import PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.buffers.settings import IgnoredSettingWarning, ReplayBufferKwargs
+from sb3_per.buffers.settings import IgnoredSettingWarning
 
 __all__ = [
     "IgnoredSettingWarning",
@@ -15,6 +15,5 @@ __all__ = [
     "PrioritizedReplayBuffer",
     "PrioritizedReplayBufferSamples",
     "PrioritizedSequenceReplayBuffer",
-    "ReplayBufferKwargs",
     "SequenceReplayBufferSamples",
 ]

@@ -1,8 +1,8 @@
 """Prioritized hindsight experience replay."""
 
 import copy
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch as th
@@ -11,38 +11,103 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers.contents import Contents
+from sb3_per.buffers.batches import read_transitions, to_torch_of
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.drawable import as_matrix
-from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.buffers.ring import flat, rows
+from sb3_per.buffers.incoming import as_matrix
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.buffers.settings import takes_settings
+from sb3_per.storage.arrays import Steps, flat, take
 from sb3_per.storage.frames import GOALS
-from sb3_per.utils.signatures import extends_signature
+from sb3_per.storage.ring import Ring
 
 if TYPE_CHECKING:
     from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
-    from typing_extensions import Unpack
 
-    from sb3_per.buffers.settings import PrioritizedHerKwargs
 
-    def _init(
-        self: Any,
-        buffer_size: int,
-        observation_space: spaces.Dict,
-        action_space: spaces.Space,
-        env: VecEnv,
-        device: th.device | str = "auto",
-        n_envs: int = 1,
-        optimize_memory_usage: bool = False,
-        handle_timeout_termination: bool = True,
-        n_sampled_goal: int = 4,
-        goal_selection_strategy: GoalSelectionStrategy | str = "future",
-        copy_info_dict: bool = False,
-        **kwargs: Unpack[PrioritizedHerKwargs],
-    ) -> None: ...
-else:
-    _init = HerReplayBuffer.__init__
+class FinishedEpisodes:
+    """
+    Eligibility with HER: transitions of finished episodes that are still complete, see
+    :class:`~sb3_per.sampling.eligibility.Eligibility`.
+
+    :param ring: position of every environment
+    :param ep_length: SB3's: length of the finished episode of each transition, 0 for others, shape (n_rows, n_envs)
+    """
+
+    def __init__(self, ring: Ring, ep_length: np.ndarray):
+        self.ring = ring
+        self._ep_length = ep_length
+        # Slots of episodes that were finished, and that lost their first transition, since the sampler was told last.
+        self._finished: list[np.ndarray] = []
+
+    @property
+    def ep_length(self) -> np.ndarray:
+        """By slot, shape (capacity,)."""
+        return flat(self._ep_length)
+
+    @property
+    def n(self) -> int:
+        """Number of transitions of finished episodes."""
+        return int(np.count_nonzero(self.ep_length))
+
+    def finish(self, slots: np.ndarray) -> None:
+        """
+        :param slots: of an episode that has ended
+        """
+        self._finished.append(slots)
+
+    def changes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Slots of the episodes that were finished since the last call."""
+        if not self._finished:
+            return _NO_SLOTS, _NO_SLOTS
+        # Part of an episode may have been overwritten since.
+        ep_length = self.ep_length
+        slots = np.concatenate([slots[ep_length[slots] > 0] for slots in self._finished])
+        self._finished.clear()
+        return slots, _NO_SLOTS
+
+    def forget_changes(self) -> None:
+        """Report all finished episodes as new."""
+        self._finished = [np.flatnonzero(self.ep_length)]
+
+    def clear(self) -> None:
+        """The ring is empty."""
+        self._finished.clear()
+
+    def among(self, slots: np.ndarray) -> np.ndarray:
+        """Which transitions belong to finished episodes."""
+        is_finished: np.ndarray = self.ep_length[slots] > 0
+        return is_finished
+
+    def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
+        """All of them: emphasizing the newest is refused."""
+        return np.flatnonzero(self.ep_length).__getitem__
+
+    def newest_ranges(self, n: int) -> None:
+        """Emphasizing the newest is refused."""
+        return None
+
+    def stock_draw(self, n: int) -> np.ndarray:
+        """SB3's draw."""
+        return np.random.choice(np.flatnonzero(self.ep_length), size=n, replace=True)
+
+    def state(self) -> dict[str, Any]:
+        """Slots of finished episodes that the sampler does not know."""
+        slots = np.unique(np.concatenate([_NO_SLOTS, *self._finished]))
+        return {"finished_slots": slots[self.ep_length[slots] > 0]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """
+        :param state: from :meth:`state`
+        :raises ValueError: if it is not such a state
+        """
+        slots = np.array(state["finished_slots"])
+        if (
+            slots.ndim != 1
+            or slots.dtype != np.int64
+            or not (0 <= slots.min(initial=0) <= slots.max(initial=0) < len(self.ep_length))
+        ):
+            raise ValueError("finished_slots are no slots")
+        self._finished = [slots] if slots.size else []
 
 
 class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer):  # type: ignore[misc]
@@ -75,35 +140,122 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         and for an environment without goals
     """
 
-    # Those of unfinished episodes.
-    _some_are_not_ready = True
-
-    @extends_signature(_init, PrioritizedReplayBuffer.__init__)
-    def __init__(self, *args: Any, update_from_virtual: bool = True, **kwargs: Any):
-        observation_space = kwargs["observation_space"] if "observation_space" in kwargs else args[1]
-        _require_goals_to_fit(observation_space)
-        env = kwargs["env"] if "env" in kwargs else args[3] if len(args) > 3 else None
+    @takes_settings
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Space,
+        env: VecEnv,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        n_sampled_goal: int = 4,
+        goal_selection_strategy: "GoalSelectionStrategy | str" = "future",
+        copy_info_dict: bool = False,
+        update_from_virtual: bool = True,
+        **settings: Any,
+    ):
         if isinstance(env, VecEnv) and not env.has_attr("compute_reward"):
             raise ValueError("Hindsight (HER) needs an environment with goals, and this one has no compute_reward()")
-        if kwargs.get("recency", 1.0) != 1.0:
-            raise NotImplementedError(
-                f"recency={kwargs['recency']} with hindsight is not supported: the newest transitions are of episodes that "
-                "are not over, and cannot be drawn"
-            )
-        # Leaves of episodes that were finished since the tree was told last.
-        self._finished: list[np.ndarray] = []
-        super().__init__(*args, **kwargs)
+        self._her_arguments = (n_sampled_goal, goal_selection_strategy, copy_info_dict)
+        self.env = env
         self.update_from_virtual = update_from_virtual
+        super().__init__(
+            buffer_size,
+            observation_space,
+            action_space,
+            device,
+            n_envs,
+            optimize_memory_usage,
+            handle_timeout_termination,
+            **settings,
+        )
+
+    def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
+        _require_goals_to_fit(observation_space)
+        if self.settings.recency != 1.0:
+            raise NotImplementedError(
+                f"recency={self.settings.recency} with hindsight is not supported: the newest transitions belong to "
+                "unfinished episodes, and cannot be drawn"
+            )
+        super()._require_fitting(observation_space, optimize_memory_usage)
+
+    def _init_stock(self, buffer_size: int, observation_space: Any, action_space: Any, *args: Any) -> None:
+        super()._init_stock(buffer_size, observation_space, action_space, self.env, *args, *self._her_arguments)
+
+    def _make_eligibility(self) -> FinishedEpisodes:
+        self.episodes = FinishedEpisodes(self.ring, self.ep_length)
+        return self.episodes
 
     @classmethod
-    def from_replay_buffer(cls, buffer: ReplayBuffer, **kwargs: Any) -> PrioritizedReplayBuffer:
-        """See :meth:`PrioritizedReplayBuffer.from_replay_buffer`; the goals and the environment are those of the buffer."""
-        env = getattr(buffer, "env", None)
-        return super().from_replay_buffer(buffer, **{**kwargs, "env": env})
+    def arguments_of(cls, buffer: ReplayBuffer) -> dict[str, Any]:
+        """See :meth:`PrioritizedReplayBuffer.arguments_of`."""
+        names = "env n_sampled_goal goal_selection_strategy copy_info_dict"
+        return {**super().arguments_of(buffer), **{name: getattr(buffer, name) for name in names.split()}}
+
+    def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
+        """See :meth:`PrioritizedReplayBuffer.settings_without`."""
+        return {**super().settings_without(changed), "update_from_virtual": self.update_from_virtual}
+
+    def _take_arrays(self, other: Any) -> None:
+        self.ep_start, self.ep_length, self.infos = other.ep_start, other.ep_length, other.infos
+        self._current_ep_start = other._current_ep_start
+        super()._take_arrays(other)
 
     @classmethod
-    def _stores(cls, buffer: ReplayBuffer) -> bool:
+    def stores(cls, buffer: ReplayBuffer) -> bool:
+        """Whether a buffer stores episodes with goals."""
         return isinstance(buffer, HerReplayBuffer)
+
+    # ---- writing
+
+    def _require_separate_environments(self) -> None:
+        raise NotImplementedError(
+            "Environments that add on their own are not supported with hindsight (HER): SB3 keeps the episodes of all of them "
+            "by one cursor"
+        )
+
+    def _store(
+        self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None = None, infos: Any = None
+    ) -> None:
+        pos = self.pos
+        for env_idx in np.flatnonzero(self.ep_length[pos]):
+            # The rest of the episode that is overwritten cannot be drawn any more.
+            end = self.ep_start[pos, env_idx] + self.ep_length[pos, env_idx]
+            slots = self._slots_of_episode(pos, end, int(env_idx))
+            self.ep_length[slots // self.n_envs, env_idx] = 0
+            self.sampler.remove(slots)
+        super()._store(envs, n_steps, steps, masses, infos)
+        self.ep_start[pos] = self._current_ep_start
+        if self.copy_info_dict:
+            self.infos[pos] = infos
+        for env_idx in np.flatnonzero(steps[4]):
+            self._compute_episode_length(int(env_idx))
+
+    def _compute_episode_length(self, env_idx: int) -> None:
+        start, end = self._current_ep_start[env_idx], self.pos
+        super()._compute_episode_length(env_idx)
+        self.episodes.finish(self._slots_of_episode(start, end + self.buffer_size * (end < start), env_idx))
+
+    def _slots_of_episode(self, start: int, end: int, env_idx: int) -> np.ndarray:
+        slots: np.ndarray = (np.arange(start, end) % self.buffer_size) * self.n_envs + env_idx
+        return slots
+
+    def _cut(self, envs: np.ndarray) -> None:
+        super()._cut(envs)
+        for env_idx in np.flatnonzero(self._current_ep_start != self.pos):
+            self._compute_episode_length(int(env_idx))
+
+    def reset(self) -> None:
+        """Forget all transitions and episodes."""
+        with self.lock:
+            super().reset()
+            self.ep_length[:] = 0
+            self._current_ep_start[:] = 0
+
+    # ---- drawing
 
     def sample(  # type: ignore[override]
         self, batch_size: int, env: VecNormalize | None = None, position: float | None = None
@@ -118,10 +270,24 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         :raises RuntimeError: before the end of the first episode
         :raises ValueError: if the environment's ``compute_reward`` does not give one reward for each goal
         """
-        with self._lock:
-            if batch_size > 0 and not self.ep_length.any():
-                HerReplayBuffer.sample(self, batch_size, env)  # raises SB3's own error
-            return super().sample(batch_size, env)
+        return super().sample(batch_size, env)
+
+    def _refuse_to_draw(self) -> NoReturn:
+        HerReplayBuffer.sample(self, 1)  # raises SB3's own error
+        raise AssertionError("no finished episode, and SB3 draws nevertheless")
+
+    def _draw(self, batch_size: int, position: float | None) -> tuple[np.ndarray, np.ndarray]:
+        slots, relative = super()._draw(batch_size, position)
+        if self.sampler.draw.is_stock:
+            # The first ones are virtual, and come last in the batch.
+            order = np.roll(np.arange(batch_size), -self._n_virtual(batch_size))
+        else:
+            # Stratified draws are sorted by age: without shuffling, the old transitions would never be relabelled.
+            order = np.random.permutation(len(slots))
+        return slots[order], relative[order]
+
+    def _gather(self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
+        return read_transitions(self.storage, self.ring, self.returns, slots, weights, env, to_torch_of(self), self._relabel)
 
     def update_priorities(self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor) -> int:
         """
@@ -137,178 +303,10 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         errors = as_matrix(td_errors, len(indices))
         return super().update_priorities(indices[:n_real], errors[:n_real])
 
-    def _require_columns(self) -> None:
-        raise NotImplementedError(
-            "Environments that add on their own are not supported with hindsight (HER): SB3 keeps the episodes of all of them "
-            "by one cursor"
-        )
-
-    # ---- which transitions can be drawn
-
-    def reset(self) -> None:
-        """Forget all transitions and episodes."""
-        with self._lock:
-            super().reset()
-            self.ep_length[:] = 0
-            self._current_ep_start[:] = 0
-
-    def add(self, *args: Any, **kwargs: Any) -> None:
-        """Store one step of every environment, see SB3. It can be drawn when its episode is finished."""
-        with self._lock:
-            for env_idx in np.flatnonzero(self.ep_length[self.pos % self.buffer_size]):
-                # SB3 is about to give up the rest of the episode that is overwritten.
-                episode_end = self.ep_start[self.pos, env_idx] + self.ep_length[self.pos, env_idx]
-                self._tree.update(self._leaves_of_episode(self.pos, episode_end, int(env_idx)), 0.0)
-            super().add(*args, **kwargs)
-
-    def end_episodes(self) -> None:
-        """See :meth:`~sb3_per.buffers.ring.TransitionRing.end_episodes`; the episodes can be drawn then."""
-        with self._lock:
-            super().end_episodes()
-            for env_idx in np.flatnonzero(self._current_ep_start != self.pos):
-                self._compute_episode_length(int(env_idx))
-
-    def _compute_episode_length(self, env_idx: int) -> None:
-        start, end = self._current_ep_start[env_idx], self.pos
-        super()._compute_episode_length(env_idx)
-        if end < start:
-            end += self.buffer_size
-        self._finished.append(self._leaves_of_episode(start, end, env_idx))
-        self._n_admitted = -1  # also if it is finished without a step: truncated
-
-    def _leaves_of_episode(self, start: int, end: int, env_idx: int) -> np.ndarray:
-        leaves: np.ndarray = (np.arange(start, end) % self.buffer_size) * self.n_envs + env_idx
-        return leaves
-
-    @property
-    def _n_drawable(self) -> int:
-        return int(np.count_nonzero(self.ep_length))
-
-    @property
-    def _n_with_mass(self) -> int:
-        return int(np.count_nonzero(self._tree[:]))
-
-    def _drawable_leaves(self, n_newest: int) -> Callable[[np.ndarray], np.ndarray]:
-        # All of them: emphasizing the newest is refused.
-        return np.flatnonzero(self.ep_length).__getitem__
-
-    def _can_be_drawn(self, ids: np.ndarray) -> np.ndarray:
-        drawable: np.ndarray = super()._can_be_drawn(ids) & (rows(self.ep_length, ids % self._capacity) > 0)
-        return drawable
-
-    def _admit(self) -> None:
-        """Let the episodes be drawn that were finished since the last time."""
-        for leaves in self._finished:
-            # Part of an episode may have been overwritten since.
-            self._give_masses(leaves[flat(self.ep_length)[leaves] > 0])
-        self._finished.clear()
-        self._n_admitted = self._n_added
-
-    def _readmit(self) -> None:
-        super()._readmit()
-        self._finished = [np.flatnonzero(self.ep_length)]
-        self._n_admitted = -1
-
-    def _count_foreign_steps(self) -> bool:
-        is_foreign = super()._count_foreign_steps()
-        if is_foreign:
-            is_finished, has_mass = flat(self.ep_length) > 0, self._tree[:] > 0.0
-            self._tree.update(np.flatnonzero(has_mass & ~is_finished), 0.0)
-            self._finished.append(np.flatnonzero(is_finished & ~has_mass))
-        return is_foreign
-
-    def _begin_ring(self) -> None:
-        super()._begin_ring()
-        self._finished.clear()
-
-    def _stock_draw(self, batch_size: int) -> np.ndarray:
-        return np.random.choice(np.flatnonzero(self.ep_length), size=batch_size, replace=True)
-
-    # ---- all of it, for files
-
-    def _rows(self) -> dict[str, np.ndarray]:
-        # Without `copy_info_dict`, SB3's are empty dictionaries all along.
-        return {**super()._rows(), **({"infos": self.infos} if self.copy_info_dict else {})}
-
-    def _columns(self) -> dict[str, np.ndarray]:
-        return {**super()._columns(), "ep_length": self.ep_length}
-
-    def _extract(self) -> Contents:
-        contents = super()._extract()
-        held = np.arange(contents.first, contents.end)
-        # How far back, not in which row: that depends on the size.
-        since_start = (held[:, None] - self.ep_start[held % self.buffer_size]) % self.buffer_size
-        finished: list[np.ndarray] = []
-        n_finished = 0
-        for leaves in reversed(self._finished):
-            if n_finished > 2 * self._capacity:
-                break  # if nobody draws, they become ever more, and those before have been overwritten
-            finished.append(self._ids_at(leaves))
-            n_finished += len(leaves)
-        finished.reverse()
-        contents.arrays.update(
-            steps_since_start=since_start.astype(np.int32),
-            steps_under_way=(contents.end - self._current_ep_start) % self.buffer_size,
-            finished_ids=np.concatenate([*finished, np.empty(0, np.int64)]),
-            finished_lengths=np.array([len(ids) for ids in finished], np.int64),
-        )
-        return contents
-
-    def _allocate(self) -> None:
-        super()._allocate()
-        self.ep_start, self.ep_length = (np.zeros(self.ep_length.shape, np.int64) for _ in range(2))
-        self._current_ep_start = np.zeros_like(self._current_ep_start)
-        self._finished = []
-        if self.copy_info_dict:
-            self.infos = np.full_like(self.infos, {})  # one for all: SB3 replaces it, and never writes to it
-
-    def _restore(self, contents: Contents, keeps_masses: bool = True) -> None:
-        n, n_held = contents.end - contents.first, self.size()
-        held = np.arange(self._n_added - n_held, self._n_added)
-        since_start = contents.array("steps_since_start", "i", n, self.n_envs)[n - n_held :].astype(np.int64)
-        under_way = contents.array("steps_under_way", "i", self.n_envs)
-        lengths = self.ep_length[held % self.buffer_size]
-        n_behind = np.arange(n_held, 0, -1)[:, None]
-        is_outside = (since_start >= lengths) | (lengths - since_start > n_behind) | (lengths > contents.buffer_size)
-        if (is_outside & (lengths > 0)).any() or since_start.min(initial=0) < 0 or lengths.min(initial=0) < 0:
-            raise ValueError("A transition is not in its own episode")
-        if contents.buffer_size != self.buffer_size:
-            # Of an episode whose beginning is not there, nothing can be drawn; the one under way begins where it is.
-            is_cut = since_start > np.arange(n_held)[:, None]
-            since_start[is_cut] = np.broadcast_to(np.arange(n_held)[:, None], is_cut.shape)[is_cut]
-            lengths[is_cut] = 0
-            under_way = np.minimum(under_way, n_held)
-        self.ep_length[held % self.buffer_size] = lengths
-        self.ep_start[held % self.buffer_size] = (held[:, None] - since_start) % self.buffer_size
-        self._current_ep_start = (self._n_added - under_way) % self.buffer_size
-        super()._restore(contents, keeps_masses)
-        if not keeps_masses:
-            return
-        if contents.buffer_size != self.buffer_size:
-            self._tree.update(np.flatnonzero((flat(self.ep_length) == 0) & (self._tree.masses > 0.0)), 0.0)
-        ids = contents.array("finished_ids", "i", None) + (self._n_added - contents.end) * self.n_envs
-        finished_lengths = contents.array("finished_lengths", "i", None)
-        if finished_lengths.min(initial=0) < 0 or finished_lengths.sum() != len(ids):
-            raise ValueError(f"Episodes of {finished_lengths.sum()} transitions, of which {len(ids)} are there")
-        ends = np.cumsum(finished_lengths)
-        for finished in np.split(ids, ends)[: len(ends)]:
-            is_held = (finished >= held.min(initial=self._n_added) * self.n_envs) & (finished < self._next_id)
-            self._finished.append(finished[is_held] % self._capacity)
-
     # ---- virtual transitions
 
     def _n_virtual(self, batch_size: int) -> int:
         return int(self.her_ratio * batch_size)
-
-    def _draw(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-        leaves, masses = super()._draw(batch_size, position)
-        if self._draws_as_stock:
-            # The first ones are virtual, and stand last in the batch.
-            order = np.roll(np.arange(batch_size), -self._n_virtual(batch_size))
-        else:
-            # Stratified draws are sorted by age: without shuffling, it would be the old transitions that are never relabelled.
-            order = np.random.permutation(len(leaves))
-        return leaves[order], masses[order]
 
     def _relabel(self, obs: Any, next_obs: Any, rewards: np.ndarray, windows: np.ndarray, lengths: np.ndarray | None) -> None:
         """Give the last transitions of the batch, the virtual ones, a goal of their episode and the rewards for it."""
@@ -319,46 +317,75 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         goals = self._relabel_observations(obs, windows[:, 0])
         next_obs["desired_goal"][first:] = goals
 
-        # Only the steps that count: what lies behind the end of a window may not be of the same episode.
+        # Only the steps that count: a step after the end of a window may belong to another episode.
         n_steps = np.ones(len(windows), dtype=np.int64) if lengths is None else lengths[first:]
         counts = np.arange(windows.shape[1]) < n_steps[:, None]
         rewards[first:][counts] = self._rewards_for(windows[counts], np.repeat(goals, n_steps, axis=0))
 
-    def _relabel_observations(self, obs: Any, virtual_leaves: np.ndarray) -> np.ndarray:
+    def _relabel_observations(self, obs: Any, virtual_slots: np.ndarray) -> np.ndarray:
         """
-        :param obs: gathered observations; the last ones get new goals
-        :param virtual_leaves: of those
+        :param obs: observations; the last ones get new goals
+        :param virtual_slots: slots of those
         :return: the goals
         """
-        goals: np.ndarray = self._sample_goals(*np.divmod(virtual_leaves, self.n_envs))
+        goals: np.ndarray = self._sample_goals(*np.divmod(virtual_slots, self.n_envs))
         obs["desired_goal"][len(obs["desired_goal"]) - len(goals) :] = goals
         return goals
 
-    def _gather_observations(self, leaves: np.ndarray) -> Any:
-        leaves = np.random.permutation(leaves)
-        obs = super()._gather_observations(leaves)
-        n_virtual = self._n_virtual(len(leaves))
+    def _gather_observations(self, slots: np.ndarray) -> Any:
+        slots = np.random.permutation(slots)
+        obs = super()._gather_observations(slots)
+        n_virtual = self._n_virtual(len(slots))
         if n_virtual > 0:
-            self._relabel_observations(obs, leaves[len(leaves) - n_virtual :])
+            self._relabel_observations(obs, slots[len(slots) - n_virtual :])
         return obs
 
-    def _rewards_for(self, leaves: np.ndarray, goals: np.ndarray) -> np.ndarray:
+    def _rewards_for(self, slots: np.ndarray, goals: np.ndarray) -> np.ndarray:
         """
-        :param leaves: of transitions, shape (n,)
+        :param slots: of transitions, shape (n,)
         :param goals: one for each, shape (n, ...)
         :return: what the environment would have paid, shape (n,)
         """
         assert self.env is not None, "HER needs its environment to compute rewards: call set_env() first"
-        infos: Any = copy.deepcopy(rows(self.infos, leaves)) if self.copy_info_dict else [{} for _ in leaves]
-        achieved_goals = rows(self.next_observations["achieved_goal"], leaves)
+        infos: Any = copy.deepcopy(flat(self.infos)[slots]) if self.copy_info_dict else [{} for _ in slots]
+        achieved_goals = take(self.next_observations["achieved_goal"], slots)
         rewards = np.asarray(self.env.env_method("compute_reward", achieved_goals, goals, infos, indices=[0])[0])
-        n = len(leaves)
+        n = len(slots)
         if rewards.shape not in ((n,), (n, 1)):
             raise ValueError(
                 f"compute_reward() of the environment returned shape {rewards.shape} for {n} goals: HER gives it arrays of "
                 f"shape ({n}, ...), and it must return one reward for each row, shape ({n},)"
             )
         return rewards.reshape(n)
+
+    # ---- saving
+
+    def state(self) -> dict[str, Any]:
+        """See :meth:`PrioritizedReplayBuffer.state`."""
+        n = self.ring.n_rows_used
+        episodes = {
+            "ep_start": self.ep_start[:n],
+            "ep_length": self.ep_length[:n],
+            "current_ep_start": self._current_ep_start,
+        }
+        return {**super().state(), "episodes": episodes}
+
+    def _load_episodes(self, state: dict[str, Any]) -> None:
+        if "episodes" not in state:
+            return  # SB3's buffer: the arrays are shared
+        episodes = state["episodes"]
+        start, length, current = (np.asarray(episodes[name]) for name in ("ep_start", "ep_length", "current_ep_start"))
+        shape = (len(start), self.n_envs)
+        if start.shape != shape or length.shape != shape or current.shape != (self.n_envs,):
+            raise ValueError(f"episodes of shapes {start.shape}, {length.shape} and {current.shape}")
+        for part in (start, length, current):
+            if not 0 <= part.min(initial=0) <= part.max(initial=0) <= self.buffer_size:
+                raise ValueError("an episode is outside of the ring")
+        rows = np.arange(len(start))[:, None]
+        if (((rows - start) % self.buffer_size >= length) & (length > 0)).any():
+            raise ValueError("a transition is not in its own episode")
+        self.ep_start[: len(start)], self.ep_length[: len(length)] = start, length
+        self._current_ep_start[:] = current
 
 
 def _require_goals_to_fit(observation_space: spaces.Space) -> None:
@@ -382,3 +409,6 @@ def _require_goals_to_fit(observation_space: spaces.Space) -> None:
             f"An achieved goal becomes a desired goal, and shape {achieved.shape} (achieved_goal) does not fit shape "
             f"{desired.shape} (desired_goal)"
         )
+
+
+_NO_SLOTS = np.empty(0, np.int64)

@@ -1,81 +1,66 @@
 """
-Prioritized replay: who is drawn from the ring, with which weight, and what an update changes.
+The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step returns behind SB3's interface.
 
-It knows neither formulas of priorities (``schemes``) nor algorithms.
+``add`` checks a step, writes it to the storage and advances the ring. ``sample`` draws slots, reads them and computes weights.
+``update_priorities`` locates ids in the ring and updates the sampler.
 """
 
-import functools
-import inspect
+import threading
 import warnings
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from collections.abc import Collection, Iterable
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers.columns import Columns
-from sb3_per.buffers.contents import Contents
-from sb3_per.buffers.draw_record import DrawRecord
-from sb3_per.buffers.drawable import as_matrix, checked_count
-from sb3_per.buffers.drawing import DrawingRing
-from sb3_per.buffers.ring import TransitionRing, is_count
-from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import (
-    ACTOR_BATCHES,
-    WEIGHT_NORMALIZATIONS,
-    PrioritizedKwargs,
-    already_told,
-    require_known,
-    require_numbers,
-    warn_of_ignored,
+from sb3_per.buffers.batches import read_transitions, to_torch_of
+from sb3_per.buffers.held import HeldTransitions
+from sb3_per.buffers.incoming import (
+    as_matrix,
+    checked_environments,
+    checked_masses,
+    checked_steps,
+    finite_abs,
+    split_steps,
+    timeouts_of,
+    with_time_axis,
 )
-from sb3_per.buffers.update_kernel import read_update
-from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
-from sb3_per.sampling.sum_tree import as_batch, spread
-from sb3_per.storage.frames import frames_by_key
-from sb3_per.utils.signatures import extends_signature, parameters_of
+from sb3_per.buffers.kernels import read_update
+from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.buffers.settings import Count, make_settings, require, takes_settings
+from sb3_per.sampling.eligibility import Eligibility
+from sb3_per.sampling.sampler import Sampler
+from sb3_per.sampling.schemes import PriorityScheme
+from sb3_per.sampling.sum_tree import as_batch
+from sb3_per.sampling.weights import ImportanceWeights
+from sb3_per.storage.arrays import ArrayStorage, Steps, flat, keyed, tree_map
+from sb3_per.storage.frames import converted, framed, frames_by_key, without
+from sb3_per.storage.n_step import NStepReturns
+from sb3_per.storage.ring import Ring
 
-# Version of the pickled state. One that is not known is refused.
-_STATE_VERSION = 1
-
-# After so many draws in a row without an update, somebody draws by priorities that nobody updates.
+# Draws in a row without an update after which a warning says that nobody updates the priorities.
 _MANY_DRAWS = 10
 
-# Settings that belong to the scheme, and make another one of it if they change.
+# Settings that make another scheme if they change.
 SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
 
-if TYPE_CHECKING:
-    from gymnasium import spaces
-    from typing_extensions import Unpack
-
-    # What a type checker and an editor see of the constructor, which itself hands SB3's arguments on, whatever they are.
-    def _init(
-        self: Any,
-        buffer_size: int,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        device: th.device | str = "auto",
-        n_envs: int = 1,
-        optimize_memory_usage: bool = False,
-        handle_timeout_termination: bool = True,
-        **kwargs: Unpack[PrioritizedKwargs],
-    ) -> None: ...
-else:
-    _init = ReplayBuffer.__init__
+# Version of the pickled state. Another one is refused.
+_STATE_VERSION = 2
 
 
-class PrioritizedReplayBuffer(DrawingRing):
+class PrioritizedReplayBuffer(ReplayBuffer):
     """
     Replay buffer that draws transitions in proportion to their priority (Schaul et al. 2016, arXiv 1511.05952).
 
-    New transitions get the largest priority seen so far, so that each is likely to be replayed soon; after that, a
-    priority follows the TD errors that :meth:`update_priorities` is given. Random numbers come from NumPy's global generator,
-    as in SB3. All of SB3's arguments stay as they are, followed by the keywords below.
+    New transitions get the largest priority seen so far, so that each is likely to be replayed soon. After that, a priority
+    follows the TD errors given to :meth:`update_priorities`. Random numbers come from NumPy's global generator, as in SB3.
 
-    The algorithms of this package make one by themselves, with the keywords in ``replay_buffer_kwargs``. Make one by hand
-    for a training loop of your own; a stock algorithm neither weights its loss nor updates priorities.
+    The algorithms of this package make a buffer themselves, with the settings in ``replay_buffer_kwargs``. Make one by hand
+    for your own training loop; a stock algorithm neither weights its loss nor updates priorities.
 
     ::
 
@@ -85,128 +70,221 @@ class PrioritizedReplayBuffer(DrawingRing):
         ...  # a gradient step on the loss times batch.weights, which gives td_errors
         buffer.update_priorities(batch.indices, td_errors)
 
-    Threads may share a buffer: adding, sampling, updating priorities, resetting, reading :attr:`priorities` and
-    :attr:`transition_ids` happen one after the other, each as a whole. Settings and SB3's arrays are not guarded.
+    Rows must come through :meth:`add`, :meth:`add_steps` or :meth:`extend`. Several threads may share a buffer.
 
-    :param args: SB3's arguments, see ``stable_baselines3.common.buffers.ReplayBuffer``
-    :param scheme: ``"proportional"``, ``"rank"``, ``"lap"``, ``"pal"``, ``"uniform"``, or a
-        :class:`~sb3_per.sampling.schemes.PriorityScheme` object
-    :param alpha: prioritization exponent, at least 0; 0 draws uniformly. ``None``: the scheme's default (0.6, rank 0.7,
-        LAP and PAL 0.4)
-    :param beta_start: importance-sampling exponent at the start, in [0, 1]
-    :param beta_end: importance-sampling exponent at the end, in [``beta_start``, 1]
-    :param beta_anneal_steps: ``None``: linear in training progress, ``beta_end`` at the end of ``learn()``;
-        an int: linear over that many calls of :meth:`sample`
-    :param epsilon: added to ``|td|``, in units of the value function, above 0 (proportional)
-    :param kappa: Huber threshold and least priority of LAP and PAL, in units of the value function, above 0; ``"auto"``: the
-        mean absolute reward of the buffer, refreshed every 250 updates
-    :param td_error_reduction: how the errors of several critics become one: ``"mean"``, ``"max"`` or ``"min"``.
-        ``None``: the scheme's default (``"mean"``, LAP and PAL ``"max"``)
-    :param stratified: one draw from each of ``batch_size`` equal slices of the total. ``False``: independent draws; with the
-        uniform scheme these are SB3's own, for the same seed the same transitions
-    :param uniform_fraction: share eta of uniform draws, in [0, 1): P = (1 - eta) m / sum m + eta / N; then no (N P)^-beta is
-        above eta^-beta. Schemes that draw uniformly ignore it
-    :param weight_normalization: weights (N P)^-beta divided by the largest of the batch, ``"max"``, by their mean, ``"mean"``,
-        or as they are, ``"none"``
-    :param actor_batch: what the actor and the entropy coefficient learn from: ``"prioritized"``, the batch of the critics;
-        ``"weighted"``, the same, each sample with the weight 1 / (N P), of mean 1; ``"uniform"``, a uniform batch of its own
-    :param initial_priority: of a new transition: ``"max"``, the maximum; ``"mean"``, the mean mass of the buffer;
-        ``"td_error"``, the TD error that :meth:`add` was given with it, without one the maximum
-    :param max_priority_interval: after so many updates, again and again, ``max_priority`` becomes the largest in the buffer
-        (TD7: 250); ``None``: never
-    :param recency: in (0, 1]: emphasizing recent experience (Wang & Ross 2019, arXiv 1906.04009): the k-th of K draws in a
-        call of ``train()`` sees only the newest max(N recency^(1000 k / K), recency_min) transitions; 1: all. Where K = 1, and
-        where :meth:`sample` is called by hand, k / K is a random number
-    :param recency_min: see ``recency``, at least 1
-    :param unique: no transition twice in a batch: successive draws from what is left
-    :param n_steps: number of steps of the n-step return, computed when sampling; 1 is the ordinary TD target
-    :param gamma: discount factor of the n-step return
-    :param frames: number of frames in a stack: each frame is stored once; for Dict observations a dictionary, e.g.
-        ``dict(image=4)``; ``None``: SB3's arrays
-    :param kwargs: SB3's keyword arguments
-    :raises ValueError: for a setting outside of its range, or a string in place of a number, before any memory is allocated
-    :raises TypeError: for a keyword that there is not; the message has the nearest
-    :warns IgnoredSettingWarning: for a setting that has no effect with the scheme
+    :param buffer_size: number of transitions, over all environments
+    :param observation_space: of the environment
+    :param action_space: of the environment
+    :param device: of the batches
+    :param n_envs: number of environments
+    :param optimize_memory_usage: SB3's; use ``frames`` to store observations once without losing the terminal ones
+    :param handle_timeout_termination: SB3's
+    :param settings: of prioritization, see :class:`~sb3_per.buffers.settings.PrioritySettings`
+    :raises ValueError: for a value that is not allowed, before memory is allocated
+    :raises TypeError: for an unknown setting; the message names the nearest
+    :raises NotImplementedError: for settings that do not go together
     """
 
-    @extends_signature(_init)
+    #: What a mass belongs to. Masses move between two buffers only if this is the same.
+    unit: ClassVar[str] = "transition"
+
+    @takes_settings
     def __init__(
         self,
-        *args: Any,
-        scheme: str | PriorityScheme = "proportional",
-        alpha: float | None = None,
-        beta_start: float = 0.4,
-        beta_end: float = 1.0,
-        beta_anneal_steps: int | None = None,
-        epsilon: float = DEFAULT_EPSILON,
-        kappa: float | str = DEFAULT_KAPPA,
-        td_error_reduction: str | None = None,
-        stratified: bool = True,
-        uniform_fraction: float = 0.0,
-        weight_normalization: str = "max",
-        actor_batch: str = "prioritized",
-        initial_priority: str = "max",
-        max_priority_interval: int | None = None,
-        recency: float = 1.0,
-        recency_min: int = 5000,
-        unique: bool = False,
-        n_steps: int = 1,
-        gamma: float = 0.99,
-        frames: int | str | dict[str, int] | None = None,
-        **kwargs: Any,
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        **settings: Any,
     ):
-        given = {name: value for name, value in locals().items() if name in PrioritizedKwargs.__annotations__}
-        require_known(type(self), PrioritizedReplayBuffer, kwargs)
-        require_numbers({**given, **kwargs})
-        for name, beta in (("beta_start", beta_start), ("beta_end", beta_end)):
-            if not 0.0 <= beta <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], not {beta}")
-        if beta_end < beta_start:
-            raise ValueError(f"beta never decreases: beta_end={beta_end} is below beta_start={beta_start}")
-        if beta_anneal_steps is not None and not is_count(beta_anneal_steps):
-            raise ValueError(f"beta_anneal_steps must be None or an integer of at least 1, not {beta_anneal_steps!r}")
-        for name, value, known in (
-            ("weight_normalization", weight_normalization, WEIGHT_NORMALIZATIONS),
-            ("actor_batch", actor_batch, ACTOR_BATCHES),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {known}, not {value!r}")
-        scheme = make_scheme(scheme, alpha, epsilon, kappa, td_error_reduction)
-        if weight_normalization != "max" and not scheme.importance_sampling:
-            raise ValueError(f"weight_normalization={weight_normalization!r} has no effect with {scheme}: its weights are 1")
-        warn_of_ignored(given["scheme"], given, _defaults())
+        require("buffer_size", buffer_size, Count())
+        require("n_envs", n_envs, Count())
+        self.settings = make_settings(type(self), settings)
+        self._require_fitting(observation_space, optimize_memory_usage)
+        frames = {} if self.settings.frames is None else frames_by_key(self.settings.frames, observation_space)
+        # SB3's constructors allocate everything; of what is stored in frames, nothing.
+        space = without(observation_space, frames) if frames else observation_space
+        self._init_stock(buffer_size, space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
+        self.observation_space = observation_space
+        self.obs_shape = get_obs_shape(observation_space)  # type: ignore[assignment]
+        for key, n_frames in frames.items():
+            self._set_observations(key, *framed(self.buffer_size, n_envs, observation_space, key, n_frames))
+        self._init_parts()
+        #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
+        self.draw_record: Any = None
 
-        super().__init__(
-            *args,
-            scheme=scheme,
-            stratified=stratified,
-            uniform_fraction=uniform_fraction,
-            initial_priority=initial_priority,
-            max_priority_interval=max_priority_interval,
-            recency=recency,
-            recency_min=recency_min,
-            unique=unique,
-            n_steps=n_steps,
-            gamma=gamma,
-            frames=frames,
-            **kwargs,
-        )
+    def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
+        """
+        :param observation_space: given to the constructor
+        :param optimize_memory_usage: given to the constructor
+        :raises ValueError: for a space without observations
+        :raises NotImplementedError: for settings that do not go together
+        """
+        if self.settings.frames is not None and optimize_memory_usage:
+            raise NotImplementedError(
+                f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all "
+                "observations once already"
+            )
+        parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
+        for part in parts.values():
+            if 0 in (part.shape or ()):
+                raise ValueError(f"observation_space must hold at least one number, not {part}")
 
-        self.beta_start = beta_start
-        self.beta_end = beta_end
-        self.beta_anneal_steps = beta_anneal_steps
-        self.weight_normalization = weight_normalization
-        self.actor_batch = actor_batch
-        #: the current importance-sampling exponent; never decreases
-        self.beta = beta_start
-        #: counts the draws, if it is asked to, see :class:`~sb3_per.monitoring.monitor.PriorityMonitor`
-        self.draw_record: DrawRecord | None = None
-        # Calls of `sample`, for `beta_anneal_steps`.
-        self._n_sampled = 0
+    def _init_stock(self, *args: Any) -> None:
+        """Call SB3's constructor with its arguments."""
+        super().__init__(*args)
+
+    def _init_parts(self) -> None:
+        """Make the parts, for the arrays that are there."""
+        self.lock = threading.RLock()
+        self._n_unanswered = 0
+        self.ring = Ring(self.buffer_size, self.n_envs, int(self.optimize_memory_usage))
+        self.storage = self._make_storage()
+        self.returns = NStepReturns(self.settings.n_steps, self.settings.gamma)
+        self.sampler = self._make_sampler()
+        names = "beta_start beta_end beta_anneal_steps"
+        betas = {name: getattr(self.settings, name) for name in names.split()}
+        self.weights = ImportanceWeights(self.scheme, self.settings.weight_normalization, **betas)
+
+    def _make_storage(self) -> ArrayStorage:
+        next_observations = None if self.optimize_memory_usage else self.next_observations
+        arrays = (self.observations, next_observations, self.actions, self.rewards, self.dones, self.timeouts)
+        return ArrayStorage(*arrays, self.handle_timeout_termination)
+
+    def _make_sampler(self) -> Sampler:
+        names = "initial_priority max_priority_interval stratified uniform_fraction unique recency recency_min"
+        settings = {name: getattr(self.settings, name) for name in names.split()}
+        return Sampler(self.settings.make_scheme(), self.ring.capacity, self._make_eligibility(), **settings)
+
+    def _make_eligibility(self) -> Eligibility:
+        return HeldTransitions(self.ring)
+
+    def _set_observations(self, key: str | None, observations: Any, next_observations: Any) -> None:
+        """Put other arrays in place of SB3's; in new dictionaries, since those of another buffer stay what they are."""
+        if key is None:
+            self.observations, self.next_observations = observations, next_observations
+        else:
+            self.observations = {**self.observations, key: observations}  # type: ignore[dict-item, assignment]
+            self.next_observations = {**self.next_observations, key: next_observations}  # type: ignore[dict-item, assignment]
+
+    # ---- from one kind or setting to another
+
+    @classmethod
+    def from_replay_buffer(cls, buffer: ReplayBuffer, **settings: Any) -> "PrioritizedReplayBuffer":
+        """
+        Turn an SB3 buffer into a prioritized one that shares its arrays. Every transition has the largest priority.
+
+        Give a prioritized buffer to change its settings: settings that are not named stay, and so do ids and beta. Priorities
+        stay unless the scheme or one of its settings changes.
+
+        :param buffer: of the kind of storage of this class; not to be used any more
+        :param settings: of prioritization; storage arguments are those of the buffer
+        :return: the prioritized buffer
+        :raises ValueError: for a buffer of another kind
+        """
+        if not cls.stores(buffer):
+            raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            settings = {**buffer.settings_without(settings), **settings}
+        # Built with a single row: the arrays come from the other buffer.
+        prioritized = cls(buffer.n_envs, **{**settings, **cls.arguments_of(buffer)})
+        prioritized._take_arrays(buffer)
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            prioritized.load(buffer.state(), prioritized.shares_masses_with(buffer))
+        else:
+            prioritized.ring.advance(None, buffer.buffer_size * buffer.full + buffer.pos)
+            prioritized._load_episodes({})
+            prioritized.sampler.forget_masses()
+        prioritized._convert_frames()
+        return prioritized
+
+    @classmethod
+    def arguments_of(cls, buffer: ReplayBuffer) -> dict[str, Any]:
+        """
+        :param buffer: of the same kind of storage
+        :return: the arguments of SB3's constructor that made it, without the size
+        """
+        names = "observation_space action_space device n_envs optimize_memory_usage handle_timeout_termination"
+        return {name: getattr(buffer, name) for name in names.split()}
+
+    def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
+        """
+        :param changed: names of settings that will be replaced
+        :return: the settings by name. Of the scheme all, or none if one of its settings is replaced
+        """
+        found = {name: getattr(self.settings, name) for name in self.settings.names() if name not in SCHEME_SETTINGS}
+        return {**found, "scheme": self.scheme} if set(changed).isdisjoint(SCHEME_SETTINGS) else found
+
+    def _take_arrays(self, other: ReplayBuffer) -> None:
+        """Share the arrays of another buffer, and make new parts for them."""
+        self.buffer_size = other.buffer_size
+        for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+            if hasattr(other, name):
+                setattr(self, name, getattr(other, name))
+        self._init_parts()
+
+    def _load_episodes(self, state: dict[str, Any]) -> None:
+        """
+        Take over what a kind of buffer knows of episodes.
+
+        :param state: from :meth:`state`; empty for a buffer of SB3
+        """
+
+    def shares_masses_with(self, other: "PrioritizedReplayBuffer") -> bool:
+        """
+        :param other: with the same transitions
+        :return: whether its masses are masses here, too: of the same thing, and by the same scheme
+        """
+        return other.unit == self.unit and repr(other.scheme) == repr(self.scheme)
+
+    def _convert_frames(self) -> None:
+        """Bring stored observations to the form that the setting ``frames`` asks for."""
+        if self.optimize_memory_usage:
+            return
+        space = self.observation_space
+        wanted = {} if self.settings.frames is None else frames_by_key(self.settings.frames, space)
+        for key, obs in keyed(self.observations).items():
+            next_obs = keyed(self.next_observations)[key]
+            self._set_observations(key, *converted(obs, next_obs, self.ring, space, key, wanted.get(key)))
+        self.storage = self._make_storage()
+
+    # ---- saving
+
+    def state(self) -> dict[str, Any]:
+        """
+        :return: all that is not in the arrays of the storage: numbers, arrays, and dictionaries of these. Arrays by row end at
+            the last row that holds anything
+        """
+        n_slots = self.ring.n_rows_used * self.n_envs
+        return {"ring": self.ring.state(), "weights": self.weights.state(), "sampler": self.sampler.state(n_slots)}
+
+    def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
+        """
+        :param state: from :meth:`state` of a buffer of the same kind and size, whose arrays are there already
+        :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
+        :raises ValueError: if it contradicts itself; this buffer is of no use then
+        """
+        self.ring.load(state["ring"])
+        self._load_episodes(state)
+        self.weights.load(state["weights"])
+        self.sampler.load(state["sampler"], keeps_masses)
+
+    @classmethod
+    def stores(cls, buffer: ReplayBuffer) -> bool:
+        """
+        :param buffer: any
+        :return: whether it is of the same kind of storage as this class
+        """
+        return not isinstance(buffer, DictReplayBuffer)
 
     def __getstate__(self) -> dict[str, Any]:
         inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
-        return {**(inherited() if inherited else vars(self)), "state_version": _STATE_VERSION}
+        state = dict(inherited() if inherited else vars(self))
+        del state["lock"]
+        return {**state, "state_version": _STATE_VERSION}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
@@ -218,104 +296,274 @@ class PrioritizedReplayBuffer(DrawingRing):
             )
         inherited = getattr(super(), "__setstate__", None)
         inherited(state) if inherited else vars(self).update(state)
+        self.lock, self._n_unanswered = threading.RLock(), 0
 
-    # ---- from one kind or setting to another
+    # ---- what SB3 and users read
 
-    @classmethod
-    def from_replay_buffer(cls, buffer: ReplayBuffer, **kwargs: Any) -> "PrioritizedReplayBuffer":
+    @property
+    def pos(self) -> int:  # type: ignore[override]
+        """Row that is written next. Where environments stand at different steps, that of the slowest."""
+        return self.ring.pos
+
+    @pos.setter
+    def pos(self, value: int) -> None:
+        self._require_construction("pos")
+
+    @property
+    def full(self) -> bool:  # type: ignore[override]
+        """Whether every slot holds a transition."""
+        return self.ring.full
+
+    @full.setter
+    def full(self, value: bool) -> None:
+        self._require_construction("full")
+
+    def _require_construction(self, name: str) -> None:
+        if "ring" in vars(self):  # SB3's constructor sets it, and nobody else may
+            raise AttributeError(f"{name} follows from the steps that were added: use add(), add_steps() or reset()")
+
+    @property
+    def scheme(self) -> PriorityScheme:
+        """The prioritization scheme."""
+        return self.sampler.scheme
+
+    @property
+    def max_priority(self) -> float:
+        """Largest priority seen so far, in units of the TD error (before the exponent); 1.0 at first."""
+        return self.sampler.max_priority
+
+    @property
+    def n_steps(self) -> int:
+        """Number of steps of the n-step return."""
+        return self.settings.n_steps
+
+    @property
+    def gamma(self) -> float:
+        """Discount factor of the n-step return."""
+        return self.settings.gamma
+
+    @property
+    def priorities(self) -> np.ndarray:
         """
-        Turn a plain SB3 buffer into a prioritized one that shares its arrays; every transition has the largest priority.
-
-        A prioritized buffer can be given as well, to change its settings: those that are not named stay, and so do ids and
-        beta; priorities stay unless the scheme or one of its settings changes.
-
-        :param buffer: of the kind of storage of this class; not to be used any more
-        :param kwargs: the prioritized settings; where they speak of storage, that of the buffer counts
-        :return: the prioritized buffer
-        :raises ValueError: for a buffer of another kind
+        Unnormalised sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
+        A copy, float64 of shape (buffer_size, n_envs).
         """
-        if not cls._stores(buffer):
-            raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
-        storage_settings = "observation_space action_space device n_envs optimize_memory_usage handle_timeout_termination"
-        settings = {**cls._settings_of(buffer, kwargs), **kwargs}
-        settings.update({name: getattr(buffer, name) for name in storage_settings.split()})
-        # Built with a single row: the arrays come from the other buffer.
-        with already_told():
-            prioritized = cls(buffer_size=buffer.n_envs, **settings)
-        warn_of_ignored(settings.get("scheme", "proportional"), kwargs, _defaults())
-        if getattr(buffer, "_apart", None) is not None:
-            prioritized._require_columns()
-        # SB3's NStepReplayBuffer has `n_steps` and `gamma` as well; the settings asked for here count.
-        own = {*cls._keywords(), "_mass_of_max", "_tree", "_next_kappa", "_counts_updates"}
-        vars(prioritized).update({name: value for name, value in vars(buffer).items() if name not in own})
-        prioritized._take_masses_of(buffer)
-        prioritized._store_frames(
-            {} if prioritized.frames is None else frames_by_key(prioritized.frames, buffer.observation_space)
-        )
-        prioritized.beta = max(prioritized.beta, prioritized.beta_start)
-        prioritized._settle()
-        return prioritized
+        with self.lock:
+            self.sampler.settle()
+            masses: np.ndarray = self.sampler.tree[:].reshape(self.buffer_size, self.n_envs)
+            return masses
 
-    def _take_masses_of(self, buffer: ReplayBuffer) -> None:
+    @property
+    def transition_ids(self) -> np.ndarray:
+        """Id of the transition in every slot, -1 for an empty one. int64 of shape (buffer_size, n_envs)."""
+        with self.lock:
+            return self.ring.ids_at(np.arange(self.ring.capacity)).reshape(self.buffer_size, self.n_envs)
+
+    @property
+    def column_steps(self) -> np.ndarray:
         """
-        Of a buffer whose transitions are those of this one: its masses or, where they are of another scheme, none.
-
-        :param buffer: any
+        Number of steps ever added by each environment: the next one of environment ``e`` gets the id
+        ``column_steps[e] * n_envs + e``. After :meth:`reset` it goes on at the next multiple of ``buffer_size``.
+        int64 of shape (n_envs,).
         """
-        if self._draws_what_is_drawn_from(buffer) and repr(buffer.scheme) == repr(self.scheme):  # type: ignore[attr-defined]
-            for name in ("_tree", "_mass_of_max", "_next_kappa"):
-                setattr(self, name, getattr(buffer, name))
-        else:
-            self._tree = self.scheme.make_tree(self._capacity)
-            self._readmit()
+        return self.ring.added.copy()
 
-    def _draws_what_is_drawn_from(self, buffer: ReplayBuffer) -> bool:
-        """Whether a mass of the other buffer is one of the same thing: of a transition, in the same slot."""
-        return isinstance(buffer, PrioritizedReplayBuffer) and type(buffer)._unit == self._unit
-
-    # What a mass is of.
-    _unit: ClassVar[str] = "transition"
-
-    @classmethod
-    def _stores(cls, buffer: ReplayBuffer) -> bool:
-        """Whether the other buffer is of the same kind of storage."""
-        return not isinstance(buffer, DictReplayBuffer)
-
-    @classmethod
-    def _keywords(cls) -> set[str]:
-        """Names of the settings that SB3's buffers do not have."""
-        parameters = [p for c in cls.__mro__ if issubclass(c, TransitionRing) for p in parameters_of(c)]
-        return {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
-
-    @classmethod
-    def _settings_of(cls, buffer: ReplayBuffer, changed: Iterable[str]) -> dict[str, Any]:
+    @property
+    def frames_per_transition(self) -> float:
         """
-        :param buffer: any buffer
-        :param changed: names of settings that will be replaced
-        :return: prioritized settings of the buffer; of the scheme all or, where one of them will be replaced, none
+        Frames stored per transition: little above 1 where observations are stacks, up to twice the number of frames in a
+        stack where they are not. The largest, for Dict observations; 0 for an empty buffer.
+
+        :raises AttributeError: without ``frames``
         """
-        if not isinstance(buffer, PrioritizedReplayBuffer):
-            return {}
-        names = cls._keywords().difference(SCHEME_SETTINGS[1:])
-        if not set(changed).isdisjoint(SCHEME_SETTINGS):
-            names.discard("scheme")
-        return {name: getattr(buffer, name) for name in names if hasattr(buffer, name)}
+        stores = self.storage.frame_stores.values()
+        if not stores:
+            raise AttributeError("This buffer does not store frames: give it the setting frames")
+        n_held = self.ring.n_held
+        return max(store.n_frames_held for store in stores) / n_held if n_held else 0.0
 
-    # ---- all of it, for files
+    # ---- writing
 
-    def _extract(self) -> Contents:
-        contents = super()._extract()
-        contents.numbers.update(beta=self.beta, n_sampled=self._n_sampled)
-        return contents
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: list[dict[str, Any]],
+        td_errors: np.ndarray | th.Tensor | None = None,
+    ) -> None:
+        """
+        Store one step of every environment, see SB3.
 
-    def _restore(self, contents: Contents, keeps_masses: bool = True) -> None:
-        super()._restore(contents, keeps_masses)
-        if not 0.0 <= contents.numbers["beta"] <= 1.0:
-            raise ValueError(f"beta must be in [0, 1], not {contents.numbers['beta']}")
-        self.beta = max(self.beta_start, float(contents.numbers["beta"]))
-        self._n_sampled = checked_count(contents.numbers["n_sampled"], "n_sampled")
+        :param obs: observations, shape (n_envs, ...), or a dictionary of them
+        :param next_obs: next observations, in the same form
+        :param action: actions, shape (n_envs, action_dim)
+        :param reward: rewards, shape (n_envs,)
+        :param done: ends of episodes, shape (n_envs,)
+        :param infos: one dictionary per environment
+        :param td_errors: of these transitions, shape (n_envs,) or (n_envs, n_critics), which become their priorities. Needs
+            ``initial_priority="td_error"``
+        :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
+        """
+        timeouts = timeouts_of(infos, self.n_envs)
+        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts)
+        masses = None if td_errors is None else self.sampler.masses_of(finite_abs(td_errors, self.n_envs))
+        with self.lock:
+            self._store(None, 1, steps, masses, infos)
 
-    # ---- draw and update
+    def add_steps(
+        self,
+        envs: np.ndarray,
+        obs: Any,
+        next_obs: Any,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        dones: np.ndarray,
+        timeouts: np.ndarray,
+        td_errors: np.ndarray | th.Tensor | None = None,
+    ) -> None:
+        """
+        Store T successive steps of k environments, e.g. what an actor has collected, after what these have added so far. The
+        others stay where they are.
+
+        With ``frames``, memory is given back in the order in which frames came: if an environment falls behind, later frames
+        of all environments stay until it catches up.
+
+        :param envs: environments that add, different integers of shape (k,)
+        :param obs: observations, shape (T, k, ...), or a dictionary of them
+        :param next_obs: next observations, in the same form
+        :param actions: actions, as the buffer stores them, shape (T, k, action_dim)
+        :param rewards: rewards, shape (T, k)
+        :param dones: ends of episodes, truncations too, shape (T, k)
+        :param timeouts: which of them are truncations, SB3's ``TimeLimit.truncated``, shape (T, k)
+        :param td_errors: of these transitions, shape (T, k) or (T, k, n_critics), which become their priorities but do not
+            raise ``max_priority``. Needs ``initial_priority="td_error"``
+        :raises ValueError: for another shape, unknown or repeated environments, more steps than rows, or TD errors that are
+            NaN or infinite; nothing is stored then
+        :raises NotImplementedError: with HER, and for sequences
+        """
+        self._require_separate_environments()
+        envs = checked_environments(envs, self.n_envs)
+        lead = np.shape(rewards)
+        if len(lead) != 2 or lead[1] != len(envs):
+            raise ValueError(f"rewards must have shape (T, {len(envs)}), not {lead}")
+        if lead[0] > self.buffer_size:
+            raise ValueError(f"{lead[0]} steps at once do not fit a buffer of {self.buffer_size} rows")
+        steps = checked_steps(self.storage, lead, obs, next_obs, actions, rewards, dones, timeouts)
+        masses = None
+        if td_errors is not None:
+            if tuple(td_errors.shape[:2]) != lead or td_errors.ndim > 3 or 0 in td_errors.shape[2:]:
+                raise ValueError(f"td_errors of shape {tuple(td_errors.shape)} do not fit rewards of shape {lead}")
+            masses = (
+                self._masses_of(td_errors.reshape(steps.rewards.size, -1), steps.rewards.size) if steps.rewards.size else None
+            )
+        with self.lock:
+            self._store(envs, lead[0], steps, masses)
+
+    def extend(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: Iterable[list[dict[str, Any]]],
+        masses: np.ndarray | None = None,
+    ) -> None:
+        """
+        Store several steps of all environments.
+
+        :param obs: observations, shape (n, n_envs, ...), a dictionary of them, or one entry per step
+        :param next_obs: next observations, in the same form
+        :param action: actions, shape (n, n_envs, action_dim)
+        :param reward: rewards, shape (n, n_envs)
+        :param done: ends of episodes, shape (n, n_envs)
+        :param infos: for each step, one dictionary per environment
+        :param masses: sampling masses, in the unit of :attr:`priorities` (rank: of the priorities), shape (n, n_envs);
+            ``None``: that of ``max_priority``
+        :raises ValueError: if the numbers of steps differ, or for a mass that is not allowed, before anything is stored
+        """
+        steps = list(zip(split_steps(obs), split_steps(next_obs), action, reward, done, infos, strict=True))
+        if masses is not None:
+            masses = checked_masses(masses, len(steps), self.n_envs, self.sampler.tree)
+        with self.lock:
+            for i, step in enumerate(steps):
+                self.add(*step)
+                if masses is not None:
+                    newest = (self.ring.added - 1) % self.buffer_size * self.n_envs + np.arange(self.n_envs)
+                    self.sampler.give(newest, masses[i])
+
+    def _store(
+        self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None = None, infos: Any = None
+    ) -> None:
+        """
+        Write steps that were checked.
+
+        :param envs: environments that they belong to; ``None``: one step of all of them
+        :param n_steps: number of steps
+        :param steps: arrays of the shapes that are stored
+        :param masses: sampling masses of the transitions; ``None``: they have none
+        :param infos: one dictionary per environment
+        """
+        ring = self.ring
+        if envs is None and ring.least != ring.most:
+            envs, steps = np.arange(self.n_envs), with_time_axis(steps)
+        rows = ring.rows_of_next(envs, n_steps)
+        self.storage.write(rows, envs, steps)
+        ring.advance(envs, n_steps)
+        if masses is not None or self.sampler.given is not None:
+            slots = np.asarray(rows) * self.n_envs + (np.arange(self.n_envs) if envs is None else envs)
+            self.sampler.give(slots.reshape(-1), masses)
+
+    def end_episodes(self) -> None:
+        """
+        Say that what is added next does not follow what was added last, e.g. after a reset of the environments in
+        mid-episode. The newest steps become truncations, and no n-step window goes beyond.
+        """
+        with self.lock:
+            self._cut(np.arange(self.n_envs))
+
+    def cut_columns(self, envs: np.ndarray) -> None:
+        """
+        End the episodes of some environments, see :meth:`end_episodes`, e.g. because steps of an actor were lost.
+
+        :param envs: different integers of shape (k,)
+        :raises ValueError: for unknown or repeated environments
+        :raises NotImplementedError: with HER, and for sequences
+        """
+        self._require_separate_environments()
+        envs = checked_environments(envs, self.n_envs)
+        with self.lock:
+            self._cut(envs)
+
+    def _cut(self, envs: np.ndarray) -> None:
+        envs = envs[self.ring.added[envs] > self.ring.begin]
+        rows = (self.ring.added[envs] - 1) % self.buffer_size
+        is_open = self.dones[rows, envs] == 0
+        self._truncate(rows[is_open], envs[is_open])
+
+    def _truncate(self, rows: Any, envs: np.ndarray) -> None:
+        self.dones[rows, envs] = 1
+        # As in SB3's HER: without `handle_timeout_termination`, a truncation is stored as a termination.
+        if self.handle_timeout_termination:
+            self.timeouts[rows, envs] = 1
+
+    def _require_separate_environments(self) -> None:
+        """
+        :raises NotImplementedError: if environments cannot add separately
+        """
+
+    def reset(self) -> None:
+        """Forget all transitions. Ids go on, so that ids from before are stale."""
+        with self.lock:
+            self.ring.clear()
+            self.sampler.clear()
+            for store in self.storage.frame_stores.values():
+                store.clear()
+
+    # ---- drawing
 
     def sample(  # type: ignore[override]
         self, batch_size: int, env: VecNormalize | None = None, position: float | None = None
@@ -331,79 +579,112 @@ class PrioritizedReplayBuffer(DrawingRing):
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        with self._lock:
-            if self._n_updates >= self._next_kappa:
-                self._refresh_kappa(env)
-            self._settle()
-            if self._tree.total == 0.0:
-                self._refuse_to_draw()
-            leaves, weighing = self._draw(batch_size, position)
-            weights = self._weights(weighing)
-            samples = self._gather(leaves, weights, env)
-            if self.actor_batch == "weighted":
-                samples.n_p = self._n_p(weighing)
+        with self.lock:
+            self._prepare_draw(env)
+            slots, relative = self._draw(batch_size, position)
+            weights = self.weights(relative, self.sampler.draw.n_p)
+            samples = self._gather(slots, weights, env)
+            if self.settings.actor_batch == "weighted":
+                samples.n_p = self.sampler.draw.n_p(relative)
             if self.draw_record is not None:
-                self.draw_record.add(samples.indices, weights, self._next_ids(samples.indices))
-            if self.beta_anneal_steps is not None:
-                self._n_sampled += 1
-                self._anneal_beta(self._n_sampled / self.beta_anneal_steps)
-            if self._lock.n_unanswered >= 0:
-                self._lock.n_unanswered += 1
-                if self._lock.n_unanswered == _MANY_DRAWS:
-                    self._complain()
+                ids = samples.indices
+                self.draw_record.add(ids, weights, self.ring.added[ids % self.n_envs] * self.n_envs)
+            self.weights.count_draw()
+            if self._n_unanswered >= 0:
+                self._count_unanswered()
         return samples
+
+    def _prepare_draw(self, env: VecNormalize | None) -> None:
+        if self.sampler.wants_kappa:
+            self.sampler.refresh_kappa(self._mean_abs_reward(env))
+        self.sampler.settle()
+        if self.sampler.tree.total == 0.0:
+            self._refuse_to_draw()
+
+    def _mean_abs_reward(self, env: VecNormalize | None) -> float:
+        rewards = flat(self.rewards)[self.ring.slots_held()]
+        if rewards.size == 0:
+            return 0.0
+        return float(np.abs(self._normalize_reward(rewards, env), dtype=np.float64).mean())
 
     def _refuse_to_draw(self) -> NoReturn:
         raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
 
-    def _weights(self, weighing: np.ndarray) -> np.ndarray:
-        """
-        :param weighing: what the draw gave, in proportion to the probabilities, shape (batch_size,)
-        :return: importance-sampling weights, float32 of shape (batch_size, 1)
-        """
-        if not self.scheme.importance_sampling:
-            return np.ones((len(weighing), 1), np.float32)
-        weights = self.scheme.weights(weighing, self.beta)
-        if self.weight_normalization == "max":
-            return weights
-        if self.weight_normalization == "mean":
-            return np.asarray(weights / weights.mean())
-        # A scheme gives 1 to the least probable.
-        with np.errstate(over="ignore"):
-            unnormalized = weights * self._n_p(weighing.min()) ** -self.beta
-        return np.minimum(unnormalized, np.finfo(np.float32).max).astype(np.float32)
+    def _draw(self, batch_size: int, position: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """See :class:`~sb3_per.sampling.draw.Draw`."""
+        return self.sampler.draw(batch_size, position)
 
-    def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
-        """
-        Observations of transitions that are drawn uniformly, and nothing else of them; with hindsight, as many have a new goal
-        as in a batch.
-
-        :param batch_size: how many
-        :param env: associated VecNormalize
-        :return: tensor of shape (batch_size, ...), or a dictionary of them
-        :raises ValueError: if no transition can be drawn
-        """
-        with self._lock:
-            self._settle()
-            if self._tree.total == 0.0:
-                self._refuse_to_draw()
-            n_drawable = self._n_drawable
-            numbers = (spread(np.random.random_sample(batch_size), 1.0, self.stratified) * n_drawable).astype(np.int64)
-            obs = self._gather_observations(self._drawable_leaves(n_drawable)(numbers.clip(max=n_drawable - 1)))
-            return self._map_obs(self._to_torch(), self._normalize_obs(obs, env))
-
-    def _gather_observations(self, leaves: np.ndarray) -> Any:
-        """Observations of these leaves as an actor is to see them."""
-        return self._observations_at(leaves)
-
-    def _complain(self) -> None:
-        self._lock.n_unanswered = -1
+    def _count_unanswered(self) -> None:
+        self._n_unanswered += 1
+        if self._n_unanswered < _MANY_DRAWS:
+            return
+        self._n_unanswered = -1  # say it once
         if self.scheme.alpha > 0.0:
             warnings.warn(
                 f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm "
                 "neither weights its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in "
                 'its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform"'
             )
+
+    def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """
+        Draw observations uniformly, e.g. for an actor; with HER, as many have a new goal as in a batch.
+
+        :param batch_size: number of observations
+        :param env: associated VecNormalize
+        :return: tensor of shape (batch_size, ...), or a dictionary of them
+        :raises ValueError: for a batch size below 1, or if no transition can be drawn
+        """
+        require("batch_size", batch_size, Count())
+        with self.lock:
+            self._prepare_draw(env)
+            obs = self._gather_observations(self.sampler.draw.uniform(batch_size))
+            return tree_map(to_torch_of(self), self._normalize_obs(obs, env))
+
+    def _gather_observations(self, slots: np.ndarray) -> Any:
+        """Observations of these slots as an actor is to see them."""
+        return self.storage.read_observations(slots)
+
+    def _get_samples(  # type: ignore[override]
+        self, batch_inds: np.ndarray, env: VecNormalize | None = None
+    ) -> PrioritizedReplayBufferSamples:
+        """
+        Read given rows: SB3's hook. The environment of each row is drawn here, and all weights are 1.
+
+        :param batch_inds: rows, integers of shape (batch_size,); negative ones count from the end, as in NumPy
+        :param env: associated VecNormalize
+        :return: the transitions
+        :raises IndexError: for a row outside of the buffer
+        """
+        batch_inds = np.asarray(batch_inds)
+        outside = (batch_inds < -self.buffer_size) | (batch_inds >= self.buffer_size)
+        if outside.any():
+            raise IndexError(f"Row {batch_inds[outside][0]} is outside of a buffer of {self.buffer_size} rows")
+        with self.lock:
+            env_indices = np.random.randint(0, high=self.n_envs, size=len(batch_inds))
+            slots = batch_inds % self.buffer_size * self.n_envs + env_indices
+            return self.read(slots.astype(np.int64), env)
+
+    def read(self, slots: np.ndarray, env: VecNormalize | None = None) -> PrioritizedReplayBufferSamples:
+        """
+        Read given slots, with weights of 1.
+
+        :param slots: that hold transitions, int64 of shape (batch_size,)
+        :param env: associated VecNormalize
+        :return: the transitions
+        """
+        return self._gather(slots, np.ones((len(slots), 1), np.float32), env)
+
+    def _gather(self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
+        """
+        :param slots: int64 of shape (batch_size,)
+        :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
+        :param env: associated VecNormalize
+        :return: the transitions in these slots
+        """
+        return read_transitions(self.storage, self.ring, self.returns, slots, weights, env, to_torch_of(self))
+
+    # ---- updating
 
     def update_priorities(self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor) -> int:
         """
@@ -424,54 +705,35 @@ class PrioritizedReplayBuffer(DrawingRing):
             raise IndexError(f"Transition ids are integers, not {ids.dtype}: {ids[0]}")
         errors = as_matrix(td_errors, len(ids))
         ids = as_batch(ids, np.int64)
-        with self._lock:
-            self._count_foreign_steps()
-            abs_td_errors = np.empty(errors.shape)
-            leaves = np.empty_like(ids)
-            if self._apart is None:
-                bounds, located, n_stale = (self._oldest_id, self._next_id, self._lap_start), ids, 0
-            else:
-                bounds, (located, n_stale) = (0, self._capacity, 0), self._located(ids, self._apart)
-            n_held, bad = read_update(located, *bounds, self._capacity, errors, leaves, abs_td_errors)
+        slots, abs_td_errors = np.empty_like(ids), np.empty(errors.shape)
+        with self.lock:
+            ring = self.ring
+            n, bad = read_update(ids, ring.added, ring.begin, ring.n_rows, ring.n_spoilt, errors, slots, abs_td_errors)
             if bad >= 0:
-                if not 0 <= located[bad] < bounds[1]:
-                    raise IndexError(f"Transition id {ids[bad]} was never issued: ids are in [0, {self._next_id})")
-                value = errors[bad][~np.isfinite(errors[bad])][0]
-                raise ValueError(f"td_errors must be finite, not {value} (transition id {ids[bad]})")
+                self._refuse_update(ids[bad], errors[bad])
+            if n < len(ids):
+                slots, abs_td_errors = slots[:n], abs_td_errors[:n]
+            if self._n_unanswered > 0:
+                self._n_unanswered = 0
+            return self.sampler.update(slots, abs_td_errors)
 
-            if self._n_admitted != self._n_added:
-                self._admit()  # before `max_priority` changes
-            if n_held - n_stale < len(ids) or self._some_are_not_ready:
-                drawable = self._can_be_drawn(ids)
-                leaves, abs_td_errors = leaves[drawable], abs_td_errors[drawable]
-            if len(leaves) > 0:
-                priority = self.scheme.priority(self.scheme.reduce(abs_td_errors))
-                largest = float(priority[priority.argmax()])  # faster than `max`
-                if not largest < np.inf:
-                    raise ValueError(f"{self.scheme}.priority() gave {largest}: it must be finite")
-                self._tree.update(leaves, self.scheme.mass(priority))
-                self.max_priority = max(self.max_priority, largest)
-                if self._counts_updates:
-                    self._count_update()
-            if self._lock.n_unanswered > 0:
-                self._lock.n_unanswered = 0
-        return len(leaves)
-
-    def _located(self, ids: np.ndarray, columns: Columns) -> tuple[np.ndarray, int]:
-        """
-        :param ids: int64 of shape (batch_size,)
-        :param columns: where they stand
-        :return: leaves, 0 for stale ids; and how many are stale
-        :raises IndexError: for an id that was never issued
-        """
-        leaves, n_stale, bad = columns.locate(ids)
-        if bad >= 0:
-            env = ids[bad] % self.n_envs
+    def _refuse_update(self, transition_id: int, errors: np.ndarray) -> NoReturn:
+        env = transition_id % self.n_envs
+        if not 0 <= transition_id < self.ring.added[env] * self.n_envs:
             raise IndexError(
-                f"Transition id {ids[bad]} was never issued: ids of environment {env} are {env} + {self.n_envs} i, where i is "
-                f"in [0, {columns.added[env]})"
+                f"Transition id {transition_id} was never issued: ids of environment {env} are in "
+                f"[0, {self.ring.added[env] * self.n_envs})"
             )
-        return leaves, n_stale
+        raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]} (transition id {transition_id})")
+
+    @property
+    def beta(self) -> float:
+        """Current importance-sampling exponent; never decreases."""
+        return self.weights.beta
+
+    @beta.setter
+    def beta(self, value: float) -> None:
+        self.weights.beta = value
 
     def update_beta(self, progress_remaining: float) -> None:
         """
@@ -479,17 +741,4 @@ class PrioritizedReplayBuffer(DrawingRing):
 
         :param progress_remaining: from 1 at the start to 0 at the end of training, as in SB3's schedules
         """
-        if self.beta_anneal_steps is None:
-            self._anneal_beta(1.0 - progress_remaining)
-
-    def _anneal_beta(self, fraction: float) -> None:
-        """Linear from ``beta_start`` to ``beta_end``, but never below what was reached, e.g. before a resumed run."""
-        scheduled = self.beta_start + fraction * (self.beta_end - self.beta_start) if fraction < 1.0 else self.beta_end
-        self.beta = max(self.beta, scheduled)
-
-
-@functools.cache
-def _defaults() -> dict[str, Any]:
-    """Settings that say nothing, by name."""
-    own = (p for p in parameters_of(PrioritizedReplayBuffer) if p.kind is inspect.Parameter.KEYWORD_ONLY)
-    return {parameter.name: parameter.default for parameter in own}
+        self.weights.follow(progress_remaining)

@@ -1,53 +1,40 @@
 """
-Prioritized replay of sequences, for agents with memory (R2D2: Kapturowski et al. 2019, "Recurrent Experience Replay in
+Prioritized replay of sequences, for recurrent agents (R2D2: Kapturowski et al. 2019, "Recurrent Experience Replay in
 Distributed Reinforcement Learning").
 
-SB3's arrays, ids and leaves stay as they are, and so does the draw; what is drawn is a window of consecutive steps. It knows
-no networks: recurrent states are arrays that come with a step and go with a window.
+SB3's arrays and ids stay as they are, and so does the draw; what is drawn is a window of consecutive steps.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.buffers import ReplayBuffer
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.buffers.batches import to_torch_of
+from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.drawable import as_matrix
-from sb3_per.buffers.replay import SCHEME_SETTINGS, PrioritizedReplayBuffer
-from sb3_per.buffers.ring import flat, rows
+from sb3_per.buffers.incoming import as_matrix, checked_steps, finite_abs, timeouts_of
+from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.sequence_ring import SequenceRing
-from sb3_per.buffers.settings import require_numbers
-from sb3_per.sampling.schemes import make_scheme
-from sb3_per.storage.windows import lay_out, mix_over_time, n_step_targets, read_columns, window_lengths
-from sb3_per.utils.signatures import extends_signature
-
-if TYPE_CHECKING:
-    from gymnasium import spaces
-    from typing_extensions import Unpack
-
-    from sb3_per.buffers.settings import PrioritizedSequenceKwargs
-
-    def _init(
-        self: Any,
-        buffer_size: int,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        device: th.device | str = "auto",
-        n_envs: int = 1,
-        optimize_memory_usage: bool = False,
-        handle_timeout_termination: bool = True,
-        **kwargs: Unpack[PrioritizedSequenceKwargs],
-    ) -> None: ...
-else:
-    _init = ReplayBuffer.__init__
+from sb3_per.buffers.settings import Count, Number, require, takes_settings
+from sb3_per.storage.arrays import flat, take, tree_map
+from sb3_per.storage.recurrent_states import RecurrentStates
+from sb3_per.storage.windows import (
+    IS_UNROLLED_FROM,
+    LEAVES_OPEN,
+    lay_out,
+    mix_over_time,
+    n_step_targets,
+    read_columns,
+    window_lengths,
+)
 
 
-class PrioritizedSequenceReplayBuffer(SequenceRing):
+class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     """
     Replay buffer that draws windows of consecutive steps of an episode, by the priority of the window (R2D2: Kapturowski et
     al. 2019). For agents with memory: :class:`~sb3_per.PERRecurrentDQN` and :class:`~sb3_per.PERRecurrentSAC` make one by
@@ -81,64 +68,162 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
         ``actor_batch="uniform"``
     """
 
-    @extends_signature(_init, PrioritizedReplayBuffer.__init__)
+    unit: ClassVar[str] = "window"
+
+    @takes_settings
     def __init__(
         self,
-        *args: Any,
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
         sequence_length: int = 80,
         burn_in: int = 40,
         sequence_period: int | None = None,
         eta: float = 0.9,
         store_state: bool = True,
         state_shapes: Sequence[tuple[int, int]] = (),
-        **kwargs: Any,
+        **settings: Any,
     ):
-        lengths = dict(sequence_length=sequence_length, burn_in=burn_in, sequence_period=sequence_period)
-        require_numbers({"eta": eta, **lengths, **kwargs})
-        if not 0.0 <= eta <= 1.0:
-            raise ValueError(f"eta must be in [0, 1], not {eta}")
-        self._refuse(kwargs, kwargs.get("optimize_memory_usage", len(args) > 5 and args[5]))  # SB3's sixth argument
+        require("sequence_length", sequence_length, Count())
+        require("burn_in", burn_in, Count(0))
+        require("sequence_period", sequence_period, Count(), none=True)
+        require("eta", eta, Number("in [0, 1]", high=1.0))
+        if sequence_period is not None and sequence_period > sequence_length:
+            raise ValueError(
+                f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise steps in "
+                "between would never be learned"
+            )
+        shapes = tuple(tuple(shape) for shape in state_shapes)
+        if not all(len(shape) == 2 and all(map(Count(), shape)) for shape in shapes):
+            raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
+        self.sequence_length, self.burn_in, self.sequence_period = sequence_length, burn_in, sequence_period
+        self.eta, self.store_state, self.state_shapes = eta, store_state, shapes
         super().__init__(
-            *args,
-            sequence_length=sequence_length,
-            burn_in=burn_in,
-            sequence_period=sequence_period,
-            store_state=store_state,
-            state_shapes=state_shapes,
-            **kwargs,
+            buffer_size,
+            observation_space,
+            action_space,
+            device,
+            n_envs,
+            optimize_memory_usage,
+            handle_timeout_termination,
+            **settings,
         )
-        self.eta = eta
 
-    def _refuse(self, settings: dict[str, Any], optimizes_memory: bool) -> None:
-        """
-        :param settings: keyword arguments of the constructor
-        :param optimizes_memory: ``optimize_memory_usage``
-        :raises NotImplementedError: for what does not go together with sequences
-        """
-        scheme = make_scheme(**{name: settings[name] for name in SCHEME_SETTINGS if name in settings})
+    def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
+        scheme, settings = self.settings.make_scheme(), self.settings
         reasons = {
             f"scheme={scheme}": scheme.replaces_loss
             and "its loss and its masses are those of single transitions, and the priority of a window is another",
             "hindsight (HER)": isinstance(self, HerReplayBuffer)
             and "a new goal would have to be that of the whole window, and the stored recurrent states are of the old one",
-            "optimize_memory_usage=True": optimizes_memory
-            and "the observation behind the last step of an episode is not stored, and a window ends with it",
-            f"recency={settings.get('recency')}": settings.get("recency", 1.0) != 1.0
+            "optimize_memory_usage=True": optimize_memory_usage
+            and "the observation after the last step of an episode is not stored, and a window ends with it",
+            f"recency={settings.recency}": settings.recency != 1.0
             and "windows of the newest transitions are not complete, and cannot be drawn",
-            "initial_priority='td_error'": settings.get("initial_priority") == "td_error"
+            "initial_priority='td_error'": settings.initial_priority == "td_error"
             and "the error of a window is known when it is complete, not when its first step is added",
-            "actor_batch='uniform'": settings.get("actor_batch") == "uniform"
+            "actor_batch='uniform'": settings.actor_batch == "uniform"
             and "observations of single transitions lack their past",
         }
         for what, reason in reasons.items():
             if reason:
                 raise NotImplementedError(f"{what} with sequences is not supported: {reason}")
+        super()._require_fitting(observation_space, optimize_memory_usage)
 
-    # ---- draw and update
+    @property
+    def period(self) -> int:
+        """Steps from one anchor to the next."""
+        return self.sequence_length if self.sequence_period is None else self.sequence_period
 
-    def _refuse_to_draw(self) -> Any:
+    @property
+    def _n_recorded(self) -> int:
+        """Steps of a complete window: the last one that is learned, and those of its n-step return."""
+        return self.sequence_length + self.n_steps - 1
+
+    def _make_eligibility(self) -> CompleteWindows:
+        self.windows = CompleteWindows(self.ring, self.dones, self.timeouts, self.period, self.burn_in, self._n_recorded)
+        self.states = RecurrentStates(
+            self.buffer_size, self.n_envs, self.period, self.burn_in, self.state_shapes, self.store_state
+        )
+        return self.windows
+
+    def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
+        """See :meth:`PrioritizedReplayBuffer.settings_without`."""
+        names = "sequence_length burn_in sequence_period eta store_state state_shapes"
+        return {**super().settings_without(changed), **{name: getattr(self, name) for name in names.split()}}
+
+    # ---- writing
+
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: list[dict[str, Any]],
+        td_errors: np.ndarray | th.Tensor | None = None,
+        episode_starts: np.ndarray | None = None,
+        states: Sequence[np.ndarray | th.Tensor] | None = None,
+    ) -> None:
+        """
+        Store one step of every environment, see SB3.
+
+        :param obs: observations, shape (n_envs, ...), or a dictionary of them
+        :param next_obs: next observations, in the same form
+        :param action: actions, shape (n_envs, action_dim)
+        :param reward: rewards, shape (n_envs,)
+        :param done: end of an episode, shape (n_envs,)
+        :param infos: one dictionary per environment
+        :param td_errors: refused, see the class
+        :param episode_starts: whether ``obs`` is the first of an episode, shape (n_envs,). If the episode before had no end,
+            its last step becomes a truncation, as with :meth:`end_episodes`. After a ``done``, and in an empty buffer, an
+            episode starts in any case; ``None``: only there
+        :param states: the recurrent states **before** this step, that acting had when it saw ``obs``: one for each of
+            ``state_shapes``, of shape (n_layers, n_envs, hidden), as ``th.nn.LSTM`` has them. ``None``: zeros. At the start
+            of an episode the state is zero, whatever is given
+        :raises ValueError: for starts or states of another shape; nothing is stored then
+        """
+        starts = np.zeros(self.n_envs, np.bool_) if episode_starts is None else np.asarray(episode_starts, np.bool_)
+        if starts.shape != (self.n_envs,):
+            raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
+        expected = [(n_layers, self.n_envs, hidden) for n_layers, hidden in self.state_shapes]
+        if states is not None and [tuple(state.shape) for state in states] != expected:
+            given = [tuple(state.shape) for state in states]
+            raise ValueError(f"states of shapes {given} do not fit state_shapes={self.state_shapes}: expected {expected}")
+        timeouts = timeouts_of(infos, self.n_envs)
+        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts)
+        if td_errors is not None:
+            self.sampler.masses_of(finite_abs(td_errors, self.n_envs))  # raises
+        with self.lock:
+            row = self.pos
+            # Before the write: in a ring of a single row, it overwrites the step before.
+            found = self.windows.number_next(starts)
+            self._store(None, 1, steps)
+            if found & LEAVES_OPEN and self.buffer_size > 1:
+                self._truncate(row - 1, np.flatnonzero(starts & (self.dones[row - 1] == 0)))
+            if found & IS_UNROLLED_FROM:
+                self.states.store(row, self.windows.episode_steps[row], states)
+
+    def _cut(self, envs: np.ndarray) -> None:
+        super()._cut(envs)
+        self.windows.episodes_ended()
+
+    def _require_separate_environments(self) -> None:
+        raise NotImplementedError(
+            "Environments that add on their own are not supported with sequences: windows of all of them become complete, and "
+            "are given up, by one cursor"
+        )
+
+    # ---- drawing
+
+    def _refuse_to_draw(self) -> NoReturn:
         # Retired rows, those up to the next anchor, and its window.
-        shortest = self.burn_in + 2 * (self._period - 1) + self._n_recorded
+        shortest = self.burn_in + 2 * (self.period - 1) + self._n_recorded
         if self.full and self.buffer_size < shortest:
             raise ValueError(
                 f"Cannot sample: in {self.buffer_size} steps of each environment, which are all that is held, no window is "
@@ -146,10 +231,6 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
                 f"{shortest * self.n_envs} ({self.n_envs} environments)"
             )
         super()._refuse_to_draw()
-
-    def _stock_draw(self, batch_size: int) -> np.ndarray:
-        # SB3 has no sequences; all masses are equal.
-        return self._tree.draw(np.random.random_sample(batch_size), False)[0]
 
     def sample(  # type: ignore[override]
         self, batch_size: int, env: VecNormalize | None = None, position: float | None = None
@@ -167,52 +248,52 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """Not for sequences: single observations lack their past."""
-        raise NotImplementedError("Observations of single transitions lack their past, which an agent with memory needs")
+        raise NotImplementedError("Observations of single transitions lack their past, which a recurrent agent needs")
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         raise NotImplementedError("A buffer of sequences has no batches of single rows: draw windows with sample()")
 
     def _gather(  # type: ignore[override]
-        self, leaves: np.ndarray, weights: np.ndarray, env: VecNormalize | None
+        self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None
     ) -> SequenceReplayBufferSamples:
         """
-        :param leaves: anchors of complete windows, int64 of shape (batch_size,)
+        :param slots: anchors of complete windows, int64 of shape (batch_size,)
         :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
         :return: the windows
         """
-        lengths = self._lengths_at(leaves, self._n_recorded)
-        places = lay_out(leaves, lengths, self._n_recorded, self.n_envs, self._capacity)
+        lengths = self._lengths_at(slots, self._n_recorded)
+        places = lay_out(slots, lengths, self._n_recorded, self.n_envs, self.ring.capacity)
         rewards, ends = read_columns(places, lengths, flat(self.rewards), flat(self.dones), flat(self.timeouts))
         if env is not None:
             rewards = self._normalize_reward(rewards, env)
         factors = self.gamma ** np.arange(self.n_steps + 1, dtype=np.float32)
         sums, discounts, dones, behind, mask = n_step_targets(rewards, lengths, ends, factors, self.sequence_length)
 
-        prefix_lengths = np.minimum(flat(self.episode_steps).take(leaves), self.burn_in).astype(np.int64)
-        firsts = (leaves - prefix_lengths * self.n_envs) % self._capacity
-        prefix_places = lay_out(firsts, prefix_lengths, self.burn_in, self.n_envs, self._capacity)
-        prefix = self._observations_at(prefix_places.reshape(-1))
-        # What follows each step; what was observed before the first one is put in front.
-        obs = self._next_observations_at(np.concatenate((leaves, places.reshape(-1))))
-        _put(obs, self._observations_at(leaves))
+        prefix_lengths = np.minimum(flat(self.windows.episode_steps).take(slots), self.burn_in).astype(np.int64)
+        firsts = (slots - prefix_lengths * self.n_envs) % self.ring.capacity
+        prefix_places = lay_out(firsts, prefix_lengths, self.burn_in, self.n_envs, self.ring.capacity)
+        prefix = self.storage.read_observations(prefix_places.reshape(-1))
+        # The observation after each step, with the one before the first step in front.
+        obs = self.storage.read_next_observations(np.concatenate((slots, places.reshape(-1))))
+        _put(obs, self.storage.read_observations(slots))
         if env is not None:
             obs, prefix = self._normalize_obs(obs, env), self._normalize_obs(prefix, env)
 
-        actions = rows(self.actions, places[: self.sequence_length])
+        actions = take(self.actions, places[: self.sequence_length])
         actions[~mask] = 0
-        to_torch = self._to_torch()
+        to_torch = to_torch_of(self)
 
         def time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> th.Tensor:
-            array = array.reshape(n_rows, len(leaves), *array.shape[1:])
+            array = array.reshape(n_rows, len(slots), *array.shape[1:])
             array[np.arange(n_rows)[:, None] >= counts] = 0
             return to_torch(array)
 
         return SequenceReplayBufferSamples(
-            self._map_obs(time_first, obs, lengths + 1, self._n_recorded + 1),
-            self._map_obs(time_first, prefix, prefix_lengths, self.burn_in),
+            tree_map(lambda array: time_first(array, lengths + 1, self._n_recorded + 1), obs),
+            tree_map(lambda array: time_first(array, prefix_lengths, self.burn_in), prefix),
             to_torch(prefix_lengths),
-            tuple(map(to_torch, self._states.at(leaves, flat(self.episode_steps)))),
+            tuple(map(to_torch, self.states.at(slots, flat(self.windows.episode_steps)))),
             to_torch(actions),
             to_torch(sums),
             to_torch(discounts),
@@ -220,17 +301,17 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
             to_torch(behind),
             to_torch(mask),
             to_torch(weights),
-            self._ids_at(leaves),
+            self.ring.ids_at(slots),
         )
 
-    def _lengths_at(self, leaves: np.ndarray, n_steps: int) -> np.ndarray:
+    def _lengths_at(self, slots: np.ndarray, n_steps: int) -> np.ndarray:
         """
-        :param leaves: first steps, int64 of shape (batch_size,)
+        :param slots: first steps, int64 of shape (batch_size,)
         :param n_steps: the longest that a window is
         :return: steps up to the end of the window, the episode, or what is recorded, from 1, shape (batch_size,)
         """
-        n_behind = (self.pos - 1 - leaves // self.n_envs) % self.buffer_size + 1
-        return window_lengths(leaves, flat(self.dones), flat(self.timeouts), self.n_envs, n_behind, n_steps)
+        n_left = self.ring.n_after(slots) + 1
+        return window_lengths(slots, flat(self.dones), flat(self.timeouts), self.n_envs, n_left, n_steps)
 
     def update_priorities(
         self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor, mask: np.ndarray | th.Tensor | None = None
@@ -257,7 +338,7 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
             raise ValueError(
                 f"td_errors of shape {tuple(given.shape)} do not fit {len(ids)} windows of {self.sequence_length} steps"
             )
-        with self._lock:
+        with self.lock:
             if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
                 return super().update_priorities(ids, given)  # raises
             is_step = self._mask_of(ids) if mask is None else _as_mask(mask, shape)
@@ -272,10 +353,27 @@ class PrioritizedSequenceReplayBuffer(SequenceRing):
 
     def _mask_of(self, ids: np.ndarray) -> np.ndarray:
         """Which steps the windows of these ids have, bool of shape (sequence_length, n); of others than those, one."""
-        self._settle()
-        leaves = ids.astype(np.int64) % self._capacity
-        lengths = np.where(self._can_be_drawn(ids), self._lengths_at(leaves, self.sequence_length), 1)
+        self.sampler.settle()
+        slots = ids.astype(np.int64) % self.ring.capacity
+        can_be_drawn = (self.ring.ids_at(slots) == ids) & self.windows.among(slots)
+        lengths = np.where(can_be_drawn, self._lengths_at(slots, self.sequence_length), 1)
         return np.asarray(np.arange(self.sequence_length)[:, None] < lengths)
+
+    # ---- saving
+
+    def state(self) -> dict[str, Any]:
+        """See :meth:`PrioritizedReplayBuffer.state`."""
+        states = self.states.state(self.ring.n_rows_used)
+        return {**super().state(), "episodes": self.windows.numbers(), "recurrent_states": states}
+
+    def shares_masses_with(self, other: PrioritizedReplayBuffer) -> bool:
+        """See :meth:`PrioritizedReplayBuffer.shares_masses_with`: also, windows have to be the same."""
+        names = "sequence_length period burn_in n_steps"
+        return super().shares_masses_with(other) and all(getattr(self, n) == getattr(other, n) for n in names.split())
+
+    def _load_episodes(self, state: dict[str, Any]) -> None:
+        self.windows.load_numbers(state.get("episodes"))
+        self.states.load(state.get("recurrent_states", {}))
 
 
 class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, PrioritizedDictReplayBuffer):  # type: ignore[misc]

@@ -1,230 +1,322 @@
 """
-The settings of a buffer as types, and what is said of those that are misspelt, of another type, or without effect.
-
-It knows schemes, and no buffer.
+The settings of a prioritized buffer: names, defaults, allowed values and meaning. Constructors, checks, help, and the tuner of
+RL Zoo all read this one table.
 """
 
-import contextlib
+import dataclasses
+import difflib
+import inspect
 import math
+import numbers
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
-from sb3_per.sampling.schemes import LAP, PriorityScheme
-from sb3_per.utils.signatures import names_of, nearest, parameters_of
+from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, LAP, PriorityScheme, RankBased, make_scheme
 
-if TYPE_CHECKING:
-    from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
-
-WEIGHT_NORMALIZATIONS = ("max", "mean", "none")
-ACTOR_BATCHES = ("prioritized", "weighted", "uniform")
-
-
-class PrioritizedKwargs(TypedDict, total=False):
-    """Keywords of all prioritized buffers, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`."""
-
-    scheme: Literal["proportional", "rank", "lap", "pal", "uniform"] | PriorityScheme
-    alpha: float | None
-    beta_start: float
-    beta_end: float
-    beta_anneal_steps: int | None
-    epsilon: float
-    kappa: float | Literal["auto"]
-    td_error_reduction: Literal["mean", "max", "min"] | None
-    stratified: bool
-    uniform_fraction: float
-    weight_normalization: Literal["max", "mean", "none"]
-    actor_batch: Literal["prioritized", "weighted", "uniform"]
-    initial_priority: Literal["max", "mean", "td_error"]
-    max_priority_interval: int | None
-    recency: float
-    recency_min: int
-    unique: bool
-    n_steps: int
-    gamma: float
-    frames: int | Literal["auto"] | dict[str, int] | None
-
-
-class PrioritizedHerKwargs(PrioritizedKwargs, total=False):
-    """Keywords of a buffer with hindsight, see :class:`~sb3_per.buffers.PrioritizedHerReplayBuffer`."""
-
-    update_from_virtual: bool
-
-
-class PrioritizedSequenceKwargs(PrioritizedKwargs, total=False):
-    """Keywords of a buffer of sequences, see :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`."""
-
-    sequence_length: int
-    burn_in: int
-    sequence_period: int | None
-    eta: float
-    store_state: bool
-    state_shapes: Sequence[tuple[int, int]]
-
-
-class ReplayBufferKwargs(PrioritizedHerKwargs, PrioritizedSequenceKwargs, total=False):
-    """
-    What ``replay_buffer_kwargs`` of an algorithm may hold, for type checkers and editors; at run time it is a ``dict``. All of
-    these are checked where they are written, but pyright wants one of the first two, and refuses ``dict(...)``::
-
-        PERSAC("MlpPolicy", env, replay_buffer_kwargs=ReplayBufferKwargs(alpha=0.6))
-        PERSAC("MlpPolicy", env, replay_buffer_kwargs={"alpha": 0.6})
-        PERSAC("MlpPolicy", env, replay_buffer_kwargs=dict(alpha=0.6))  # mypy
-
-    A buffer of your own with further keywords has a type of its own, which is accepted in its place::
-
-        class MyKwargs(ReplayBufferKwargs, total=False):
-            min_reward: float
-    """
-
-    handle_timeout_termination: bool
-    n_sampled_goal: int
-    goal_selection_strategy: "GoalSelectionStrategy | Literal['future', 'final', 'episode']"
-    copy_info_dict: bool
-
-
-# Keywords by the buffer that has them, beside those that all have.
-_OF_HINDSIGHT = (*PrioritizedHerKwargs.__annotations__, "n_sampled_goal", "goal_selection_strategy", "copy_info_dict")
-_KIND_OF: dict[str, str] = {
-    **dict.fromkeys(PrioritizedSequenceKwargs.__annotations__, "PrioritizedSequenceReplayBuffer, which PERRecurrentDQN has"),
-    **dict.fromkeys(_OF_HINDSIGHT, "PrioritizedHerReplayBuffer: replay_buffer_class=PrioritizedHerReplayBuffer"),
-}
-_KIND_OF = {name: kind for name, kind in _KIND_OF.items() if name not in PrioritizedKwargs.__annotations__}
-
-#: Settings that are integers, and that are other numbers; with the words that may stand in their place.
-INTEGERS = frozenset(
-    "beta_anneal_steps max_priority_interval recency_min n_steps frames sequence_length burn_in sequence_period "
-    "n_sampled_goal".split()
-)
-NUMBERS = INTEGERS | frozenset("alpha beta_start beta_end epsilon kappa uniform_fraction recency gamma eta".split())
-_WORDS = ("auto",)
-
-
-# ---- keywords that are not there
-
-
-def require_known(cls: type, base: type, keywords: Collection[str]) -> None:
-    """
-    :param cls: of a buffer
-    :param base: that has been given the keywords, and does not know them
-    :param keywords: for the constructors behind it
-    :raises TypeError: for those that none of them has; the message names the nearest
-    """
-    mro = [c for c in cls.__mro__ if "__init__" in vars(c) and c is not object]
-    others = [c for c in mro[mro.index(base) + 1 :] if not c.__module__.startswith("sb3_per.")]
-    if any(names_of(c.__init__) is None for c in others):  # type: ignore[misc]
-        return  # one of somebody's own that takes any keyword says itself what it does not know
-    known = {parameter.name for c in mro for parameter in parameters_of(c)}
-    unknown = [name for name in keywords if name not in known]
-    if unknown:
-        raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{_hint(name, known)}' for name in unknown)}")
-
-
-def _hint(name: str, known: Collection[str]) -> str:
-    if name in _KIND_OF:
-        return f", it is one of {_KIND_OF[name]}"
-    meant = nearest(name, known)
-    return "" if meant is None else f": did you mean {meant!r}?"
-
-
-# ---- strings in place of numbers
-
-
-def require_numbers(
-    settings: Mapping[str, Any], numbers: Collection[str] = NUMBERS, integers: Collection[str] = INTEGERS
-) -> None:
-    """
-    :param settings: by name
-    :param numbers: names of those that are numbers
-    :param integers: and of those that are integers
-    :raises ValueError: for a string that stands in the place of one; the message says how YAML wants it
-    """
-    for name, value in settings.items():
-        if name in numbers and isinstance(value, str) and value not in _WORDS:
-            if name == "kappa" and not _yaml_hint(value, False):
-                continue  # another word: LAP and PAL know one, and say so
-            raise ValueError(f"{name} must be a number, not the string {value!r}{_yaml_hint(value, name in integers)}")
-
-
-def _yaml_hint(text: str, is_integer: bool) -> str:
-    try:
-        number = float(text)
-    except ValueError:
-        return ""
-    if not math.isfinite(number):
-        return ""
-    if is_integer and number.is_integer():
-        return f". YAML reads {text} as text: write {int(number)}"
-    return f". YAML reads {text} as text: write {yaml_number(number)} or !!float {number!r}"
-
-
-def yaml_number(number: float) -> str:
-    """
-    :param number: finite
-    :return: as YAML 1.1 reads it, with a point in front of the exponent
-    """
-    text = repr(number)
-    return text.replace("e", ".0e") if "e" in text and "." not in text else text
-
-
-# ---- settings without effect
+_Init = TypeVar("_Init", bound=Callable[..., None])
 
 
 class IgnoredSettingWarning(UserWarning):
-    """A setting was given that the scheme, or another setting, has no use for."""
+    """A setting was given that has no effect with the scheme, or with another setting."""
 
 
-def ignored(scheme: str | PriorityScheme, name: str) -> str | None:
+# ---- what a setting may be
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
     """
-    The one rule: which setting has no effect with which scheme.
+    A finite number in an interval.
+
+    :param interval: in words, e.g. ``"in [0, 1]"``
+    :param low: lower end
+    :param high: upper end
+    :param low_is_open: whether the lower end is excluded
+    :param high_is_open: whether the upper end is excluded
+    """
+
+    interval: str
+    low: float = 0.0
+    high: float = math.inf
+    low_is_open: bool = False
+    high_is_open: bool = False
+
+    def __call__(self, value: Any) -> bool:
+        """Whether a value is such a number."""
+        if not isinstance(value, numbers.Real) or isinstance(value, bool):
+            return False
+        above = value > self.low if self.low_is_open else value >= self.low
+        below = value < self.high if self.high_is_open else value <= self.high
+        return above and below and math.isfinite(value)
+
+    def __str__(self) -> str:
+        return f"a number {self.interval}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """
+    An integer.
+
+    :param least: the smallest that is allowed
+    """
+
+    least: int = 1
+
+    def __call__(self, value: Any) -> bool:
+        """Whether a value is such an integer."""
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= self.least
+
+    def __str__(self) -> str:
+        return f"an integer of at least {self.least}"
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """
+    One of a few words.
+
+    :param words: that are allowed
+    """
+
+    words: tuple[str, ...]
+
+    def __call__(self, value: Any) -> bool:
+        """Whether a value is one of them."""
+        return isinstance(value, str) and value in self.words
+
+    def __str__(self) -> str:
+        return " or ".join(map(repr, self.words))
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """True or False."""
+
+    def __call__(self, value: Any) -> bool:
+        """Whether a value is a flag."""
+        return isinstance(value, (bool, numbers.Integral)) or type(value).__name__ == "bool"
+
+    def __str__(self) -> str:
+        return "True or False"
+
+
+def require(name: str, value: Any, *allowed: Callable[[Any], bool], none: bool = False) -> None:
+    """
+    :param name: of an argument
+    :param value: that was given
+    :param allowed: one of these has to take it
+    :param none: whether ``None`` is allowed, too
+    :raises ValueError: with the name, the value, and what is allowed
+    """
+    if (none and value is None) or any(takes(value) for takes in allowed):
+        return
+    words = " or ".join([*(["None"] if none else []), *map(str, allowed)])
+    hint = ""
+    if isinstance(value, str) and any(isinstance(takes, (Number, Count)) for takes in allowed):
+        hint = ". Pass a number, not a string"
+    elif not isinstance(value, (numbers.Real, str)):
+        hint = f" ({type(value).__name__})"
+    raise ValueError(f"{name} must be {words}, not {value!r}{hint}")
+
+
+# ---- the table
+
+
+def _setting(default: Any, *allowed: Callable[[Any], bool], none: bool = False) -> Any:
+    return dataclasses.field(default=default, metadata={"allowed": allowed, "none": none})
+
+
+_FRACTION = Number("in [0, 1]", high=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrioritySettings:
+    """
+    Settings of all prioritized buffers, see :class:`~sb3_per.PrioritizedReplayBuffer` for their meaning.
+
+    :raises ValueError: for a value that is not allowed, with the setting and the value in the message
+    :warns IgnoredSettingWarning: for a setting that has no effect
+    """
+
+    scheme: Any = "proportional"
+    alpha: float | None = _setting(None, Number("of at least 0"), none=True)
+    beta_start: float = _setting(0.4, _FRACTION)
+    beta_end: float = _setting(1.0, _FRACTION)
+    beta_anneal_steps: int | None = _setting(None, Count(), none=True)
+    epsilon: float = _setting(DEFAULT_EPSILON, Number("above 0", low_is_open=True))
+    kappa: float | str = _setting(DEFAULT_KAPPA, Number("above 0", low_is_open=True), OneOf(("auto",)))
+    td_error_reduction: str | None = _setting(None, OneOf(("mean", "max", "min")), none=True)
+    stratified: bool = _setting(True, Flag())
+    uniform_fraction: float = _setting(0.0, Number("in [0, 1)", high=1.0, high_is_open=True))
+    weight_normalization: str = _setting("max", OneOf(("max", "mean", "none")))
+    actor_batch: str = _setting("prioritized", OneOf(("prioritized", "weighted", "uniform")))
+    initial_priority: str = _setting("max", OneOf(("max", "mean", "td_error")))
+    max_priority_interval: int | None = _setting(None, Count(), none=True)
+    recency: float = _setting(1.0, Number("in (0, 1]", high=1.0, low_is_open=True))
+    recency_min: int = _setting(5000, Count())
+    unique: bool = _setting(False, Flag())
+    n_steps: int = _setting(1, Count())
+    gamma: float = _setting(0.99, _FRACTION)
+    frames: Any = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if "allowed" in field.metadata:
+                require(field.name, getattr(self, field.name), *field.metadata["allowed"], none=field.metadata["none"])
+        if self.beta_end < self.beta_start:
+            raise ValueError(f"beta never decreases: beta_end={self.beta_end} is below beta_start={self.beta_start}")
+        self._require_fitting_scheme(self.make_scheme())
+        self._warn_of_ignored()
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Names of the settings, in their order."""
+        return [field.name for field in dataclasses.fields(cls)]
+
+    def make_scheme(self) -> PriorityScheme:
+        """
+        :return: the scheme object
+        :raises ValueError: for an unknown scheme, or settings that belong into the scheme object
+        """
+        return make_scheme(self.scheme, self.alpha, self.epsilon, self.kappa, self.td_error_reduction)
+
+    def _require_fitting_scheme(self, scheme: PriorityScheme) -> None:
+        if self.weight_normalization != "max" and not scheme.importance_sampling:
+            raise ValueError(
+                f"weight_normalization={self.weight_normalization!r} has no effect with {scheme}: its weights are 1"
+            )
+        if self.initial_priority != "max" and scheme.draws_uniformly:
+            raise ValueError(f"initial_priority={self.initial_priority!r} has no effect with {scheme}, which draws uniformly")
+        if self.initial_priority == "mean" and isinstance(scheme, RankBased):
+            raise ValueError(f"initial_priority='mean' has no meaning with {scheme}: ranks have no mean priority")
+        if self.max_priority_interval is not None and (
+            scheme.draws_uniformly or isinstance(scheme, RankBased) or scheme.alpha == 0.0
+        ):
+            raise ValueError(
+                f"max_priority_interval={self.max_priority_interval} has no effect with {scheme}: its masses do not follow "
+                "from priorities"
+            )
+
+    def _warn_of_ignored(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            users = None if value == field.default else ignored(self.scheme, field.name)
+            if users is not None:
+                message = f"{field.name}={value!r} has no effect with scheme={self.scheme!r}: {users}"
+                warnings.warn(message, IgnoredSettingWarning)
+        if self.recency_min != 5000 and self.recency == 1.0:
+            warnings.warn(
+                f"recency_min={self.recency_min!r} has no effect with recency=1.0: set a recency below 1",
+                IgnoredSettingWarning,
+            )
+
+
+def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
+    """
+    Say which setting has no effect with which scheme.
 
     :param scheme: its name, or an object
     :param name: of a setting
-    :return: what would use it; ``None`` if the scheme does, or all do
+    :return: which schemes use it; ``None`` if this scheme does, or all do
     """
-    uniform = scheme in ("uniform", "pal") if isinstance(scheme, str) else scheme.draws_uniformly
-    weighted = scheme in ("proportional", "rank") if isinstance(scheme, str) else scheme.importance_sampling
     if isinstance(scheme, str):
-        is_lap, is_plain, is_epsilon = scheme in ("lap", "pal"), scheme == "uniform", scheme == "proportional"
+        scheme = scheme.lower()
+        uniform, weighted = scheme in ("uniform", "pal"), scheme in ("proportional", "rank")
+        is_lap, is_plain, is_proportional = scheme in ("lap", "pal"), scheme == "uniform", scheme == "proportional"
     else:
-        # An object has brought its own, and nothing stands beside it.
-        is_lap, is_plain, is_epsilon = isinstance(scheme, LAP), False, True
+        # An object brings its own, and nothing may stand beside it.
+        uniform, weighted = scheme.draws_uniformly, scheme.importance_sampling
+        is_lap, is_plain, is_proportional = isinstance(scheme, LAP), False, True
+    weights = "'proportional' and 'rank' have importance-sampling weights"
     rules = {
         "alpha": (not is_plain, "'proportional', 'rank', 'lap' and 'pal' have an alpha"),
         "td_error_reduction": (not is_plain, "'proportional', 'rank', 'lap' and 'pal' reduce TD errors"),
-        "epsilon": (is_epsilon, "'proportional' adds it to |td|"),
+        "epsilon": (is_proportional, "'proportional' adds it to |td|"),
         "kappa": (is_lap, "'lap' and 'pal' have a kappa"),
         "uniform_fraction": (not uniform, "'proportional', 'rank' and 'lap' draw by priority"),
+        **dict.fromkeys(("beta_start", "beta_end", "beta_anneal_steps"), (weighted, weights)),
     }
-    weights = "'proportional' and 'rank' have importance-sampling weights"
-    rules.update({beta: (weighted, weights) for beta in ("beta_start", "beta_end", "beta_anneal_steps")})
     is_used, users = rules.get(name, (True, ""))
     return None if is_used else users
 
 
-def warn_of_ignored(scheme: str | PriorityScheme, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+# ---- constructors
+
+
+def takes_settings(init: _Init) -> _Init:
     """
-    :param scheme: its name, or an object
-    :param given: settings by name
-    :param defaults: of the settings; one that equals its default was not given
+    Show help and editors the settings in place of ``**settings``.
+
+    :param init: constructor whose last argument is ``**settings``
+    :return: the same, with a signature that names them
     """
-    for name, value in given.items():
-        if name not in defaults or value == defaults[name]:
-            continue
-        users = ignored(scheme, name)
-        if users is not None:
-            _warn(f"{name}={value!r} has no effect with scheme={scheme!r}: {users}")
-    if given.get("recency_min", defaults["recency_min"]) != defaults["recency_min"] and given.get("recency", 1.0) == 1.0:
-        _warn(f"recency_min={given['recency_min']!r} has no effect with recency=1.0: a recency below 1 has a least number")
+    signature = inspect.signature(init)
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in dataclasses.fields(PrioritySettings)
+    ]
+    init.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    return init
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, IgnoredSettingWarning)
+def make_settings(cls: type, given: dict[str, Any]) -> PrioritySettings:
+    """
+    :param cls: of the buffer, for messages
+    :param given: keyword arguments that are not SB3's
+    :return: the settings
+    :raises TypeError: for a keyword that is not a setting; the message names the nearest
+    :raises ValueError: for a value that is not allowed
+    """
+    known = PrioritySettings.names()
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        own = [*inspect.signature(cls.__init__).parameters, *known]  # type: ignore[misc]
+        raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{hint(name, own)}' for name in unknown)}")
+    return PrioritySettings(**given)
 
 
-@contextlib.contextmanager
-def already_told() -> Iterator[None]:
-    """In here, nothing is said of settings without effect: nobody has just written them, or it was said before."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", IgnoredSettingWarning)
-        yield
+#: Names that other libraries and older versions of RL Zoo use.
+OTHER_NAMES = {
+    "beta": "beta_start",
+    "beta0": "beta_start",
+    "eps": "epsilon",
+    "beta_frames": "beta_anneal_steps",
+    "beta_steps": "beta_anneal_steps",
+    "prioritized_replay_alpha": "alpha",
+    "prioritized_replay_beta0": "beta_start",
+    "prioritized_replay_beta_iters": "beta_anneal_steps",
+    "prioritized_replay_eps": "epsilon",
+}
+
+#: Arguments of a single kind of buffer that SB3's buffers do not have.
+HER_ARGUMENTS = ("update_from_virtual",)
+SEQUENCE_ARGUMENTS = ("sequence_length", "burn_in", "sequence_period", "eta", "store_state", "state_shapes")
+
+# Arguments that belong elsewhere.
+_ELSEWHERE = {
+    "double_q": ", it is an argument of the algorithm: PERDQN(..., double_q=True)",
+    "prioritized_replay": ": prioritized replay is what PERDQN does, leave it out",
+    **dict.fromkeys(
+        (*HER_ARGUMENTS, "n_sampled_goal", "goal_selection_strategy", "copy_info_dict"),
+        ", it is one of PrioritizedHerReplayBuffer: replay_buffer_class=PrioritizedHerReplayBuffer",
+    ),
+    **dict.fromkeys(
+        SEQUENCE_ARGUMENTS,
+        ", it is one of PrioritizedSequenceReplayBuffer, which PERRecurrentDQN has",
+    ),
+}
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """
+    :param name: that was written
+    :param known: names that can be meant
+    :return: end of an error message, empty if there is nothing to say
+    """
+    if name in _ELSEWHERE and name not in known:
+        return _ELSEWHERE[name]
+    meant = OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, sorted(known), n=1)), None)
+    return "" if meant is None or meant == name else f": did you mean {meant!r}?"

@@ -178,9 +178,9 @@ class LearningLoop:
         self.env.require_open()
         self.require_supported(model)
         buffer = model.replay_buffer
-        initial_priority = buffer.initial_priority
+        initial_priority = buffer.sampler.initial_priority
         if self._wants_td_errors(model):
-            buffer.initial_priority = "td_error"
+            buffer.sampler.initial_priority = "td_error"
         self.model, self._begun = model, False
         try:
             yield
@@ -190,7 +190,7 @@ class LearningLoop:
             raise
         finally:
             self.model = None
-            buffer.initial_priority = initial_priority
+            buffer.sampler.initial_priority = initial_priority
 
     def _wants_td_errors(self, model: Any) -> bool:
         """Whether new transitions get the priorities that actors have for them; what the buffer was told counts more."""

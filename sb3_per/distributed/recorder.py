@@ -111,7 +111,7 @@ class Recorder:
         """
         buffer = self._buffer
         leaves = np.arange(buffer.size() * buffer.n_envs)
-        batch = buffer._gather(leaves, np.ones((len(leaves), 1), np.float32), model._vec_normalize_env)
+        batch = buffer.read(leaves, model.get_vec_normalize_env())
         errors: np.ndarray = model._td_errors(batch).numpy()
         return errors.reshape(buffer.size(), buffer.n_envs, -1)
 

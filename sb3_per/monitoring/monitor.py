@@ -8,7 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.draw_record import DrawRecord
+from sb3_per.monitoring.draw_record import DrawRecord
 
 
 class PriorityMonitor(BaseCallback):
@@ -111,5 +111,5 @@ def statistics(
         histograms["weights"] = np.concatenate([weights for _, weights, _ in record.batches]).ravel()
         histograms["age"] = np.concatenate([next_id - 1 - ids for ids, _, next_id in record.batches])
         if slots.size:
-            scalars["never_drawn"] = float(np.mean(record.counts(buffer._ids_at(slots)) == 0))
+            scalars["never_drawn"] = float(np.mean(record.counts(buffer.transition_ids.reshape(-1)[slots]) == 0))
     return histograms, scalars

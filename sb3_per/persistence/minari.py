@@ -16,7 +16,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per.buffers.her import PrioritizedHerReplayBuffer
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.buffers.ring import rows
+from sb3_per.storage.arrays import take
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -63,9 +63,8 @@ def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -
     _require_range(buffer.action_space)
     observation_space = kwargs.pop("observation_space", buffer.observation_space)
     channels_last = _channels_last(observation_space, buffer.observation_space)
-    with buffer._lock:
-        buffer._count_foreign_steps()
-        if buffer._columns_now().n_whole == 0:
+    with buffer.lock:
+        if buffer.ring.n_whole == 0:
             raise ValueError("An empty buffer has no episodes to export")
         if buffer.optimize_memory_usage:
             warnings.warn(
@@ -83,7 +82,7 @@ def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -
             # One episode at a time: unpacked, frames may take many times the memory of the buffer.
             dataset.storage.update_episodes(_episodes(buffer, channels_last))
         except BaseException:
-            if is_new:  # also what Minari leaves of a call that it refuses: it would stand in the way of the next one
+            if is_new:  # also what Minari slots of a call that it refuses: it would stand in the way of the next one
                 shutil.rmtree(folder, ignore_errors=True)
             raise
     written: MinariDataset = minari.load_dataset(dataset_id)
@@ -96,26 +95,27 @@ def _episodes(buffer: PrioritizedReplayBuffer, channels_last: set[str | None]) -
     :param channels_last: keys of the images that are to have their channels last
     :return: all episodes, environment by environment
     """
-    columns = buffer._columns_now()
-    for env_idx in np.flatnonzero(columns.added > columns.oldest):
-        steps = np.arange(columns.oldest[env_idx], columns.added[env_idx])
-        leaves = (steps * buffer.n_envs + env_idx) % buffer._capacity
-        for episode in np.split(leaves, np.flatnonzero(_is_last(buffer, leaves))[:-1] + 1):
+    added, oldest = buffer.ring.added, buffer.ring.oldest
+    for env_idx in np.flatnonzero(added > oldest):
+        slots = (np.arange(oldest[env_idx], added[env_idx]) * buffer.n_envs + env_idx) % buffer.ring.capacity
+        for episode in np.split(slots, np.flatnonzero(_is_last(buffer, slots))[:-1] + 1):
             yield _episode(buffer, episode, channels_last)
 
 
-def _is_last(buffer: PrioritizedReplayBuffer, leaves: np.ndarray) -> np.ndarray:
+def _is_last(buffer: PrioritizedReplayBuffer, slots: np.ndarray) -> np.ndarray:
     """
     :param buffer: that holds the transitions
-    :param leaves: successive transitions of one environment, shape (n,)
+    :param slots: successive transitions of one environment, shape (n,)
     :return: which of them the next one does not continue, bool of shape (n,)
     """
-    is_last: np.ndarray = (rows(buffer.dones, leaves) != 0) | (rows(buffer.timeouts, leaves) != 0)
+    is_last: np.ndarray = (take(buffer.dones, slots) != 0) | (take(buffer.timeouts, slots) != 0)
     is_last[-1] = True
-    for start in range(0, len(leaves) - 1, _BLOCK):
-        following = leaves[start + 1 : start + 1 + _BLOCK]
+    for start in range(0, len(slots) - 1, _BLOCK):
+        following = slots[start + 1 : start + 1 + _BLOCK]
         block = slice(start, start + len(following))
-        is_last[block] |= _differ(buffer._next_observations_at(leaves[block]), buffer._observations_at(following))
+        is_last[block] |= _differ(
+            buffer.storage.read_next_observations(slots[block]), buffer.storage.read_observations(following)
+        )
     return is_last
 
 
@@ -132,10 +132,10 @@ def _differ(a: Any, b: Any) -> np.ndarray:
     return differ
 
 
-def _episode(buffer: PrioritizedReplayBuffer, leaves: np.ndarray, channels_last: set[str | None]) -> "EpisodeBuffer":
+def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: set[str | None]) -> "EpisodeBuffer":
     """
     :param buffer: that holds the transitions
-    :param leaves: all transitions of the episode, shape (n,)
+    :param slots: all transitions of the episode, shape (n,)
     :param channels_last: keys of the images that are to have their channels last
     :return: the episode
     """
@@ -146,21 +146,21 @@ def _episode(buffer: PrioritizedReplayBuffer, leaves: np.ndarray, channels_last:
         return np.moveaxis(joined, 1, 3) if key in channels_last else joined
 
     infos = _infos_of(buffer)
-    terminations, truncations = np.zeros((2, len(leaves)), bool)
-    terminations[-1] = rows(buffer.dones, leaves[-1]) != 0 and rows(buffer.timeouts, leaves[-1]) == 0
+    terminations, truncations = np.zeros((2, len(slots)), bool)
+    terminations[-1] = take(buffer.dones, slots[-1]) != 0 and take(buffer.timeouts, slots[-1]) == 0
     truncations[-1] = not terminations[-1]
     return EpisodeBuffer(
         observations=_by_key(
             join,
             buffer.observation_space,
-            buffer._observations_at(leaves),
-            buffer._next_observations_at(leaves[-1:]),
+            buffer.storage.read_observations(slots),
+            buffer.storage.read_next_observations(slots[-1:]),
         ),
-        actions=_unscale(buffer.action_space, rows(buffer.actions, leaves)),
-        rewards=rows(buffer.rewards, leaves),
+        actions=_unscale(buffer.action_space, take(buffer.actions, slots)),
+        rewards=take(buffer.rewards, slots),
         terminations=terminations,
         truncations=truncations,
-        infos=None if infos is None else _columns(list(rows(infos, leaves))),
+        infos=None if infos is None else _columns(list(take(infos, slots))),
     )
 
 
@@ -223,7 +223,7 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer)
 
     What the buffer held is overwritten only where there is no more room. Nothing continues over the seams: the episodes that
     run are cut before the import, and those of the dataset behind it, see
-    :meth:`~sb3_per.buffers.ring.TransitionRing.end_episodes`. Nobody else adds or draws in the meantime.
+    :meth:`~sb3_per.PrioritizedReplayBuffer.end_episodes`. Nobody else adds or draws in the meantime.
 
     :param dataset: a dataset, which may be a selection of episodes, or the name of one on this machine: nothing is downloaded
     :param buffer: a buffer of this package
@@ -254,7 +254,7 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer)
             f"{n_rows * buffer.n_envs}: select episodes with dataset.filter_episodes(), or make a larger buffer"
         )
     reader = _Reader(dataset, lengths, buffer, channels_last)
-    with buffer._lock:
+    with buffer.lock:
         buffer.end_episodes()
         try:
             stretches = [reader.stretch(n_left_out + env_idx * n_steps, n_steps) for env_idx in range(buffer.n_envs)]

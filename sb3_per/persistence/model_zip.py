@@ -24,10 +24,9 @@ from sb3_per.buffers import (
     PrioritizedDictReplayBuffer,
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
-    PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.buffers.replay import SCHEME_SETTINGS
-from sb3_per.buffers.settings import already_told
+from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, PrioritySettings
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
 from sb3_per.sampling.schemes import PriorityScheme, make_scheme
@@ -43,9 +42,7 @@ _PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = 
 }
 
 # The keyword arguments that SB3's buffers do not have.
-_PRIORITIZED_SETTINGS = frozenset(
-    (PrioritizedHerReplayBuffer._keywords() | PrioritizedSequenceReplayBuffer._keywords()) - {"optimize_memory_usage"}
-)
+_PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
 
 
 def prioritized_class_of(buffer_class: type[ReplayBuffer]) -> type[PrioritizedReplayBuffer] | None:
@@ -249,8 +246,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     def _load_buffer_files(self, path: pathlib.Path, truncate_last_traj: bool) -> None:
         live, beta = getattr(self, "replay_buffer", None), self._beta()
-        with already_told():
-            loaded = load_buffer(self._make_buffer() if live is None else live, path)
+        loaded = load_buffer(self._make_buffer() if live is None else live, path)
         loaded.beta = max(loaded.beta, beta)
         if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
             loaded.truncate_last_trajectory()
@@ -263,8 +259,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
         previous, beta = getattr(self, "replay_buffer", None), self._beta()
         try:
             super().load_replay_buffer(path, truncate_last_traj)
-            with already_told():
-                buffer = self._adopted(self.replay_buffer)
+            buffer = self._adopted(self.replay_buffer)
         except BaseException:
             vars(self)["replay_buffer"] = previous
             raise
@@ -308,8 +303,9 @@ class CheckpointMixin(OffPolicyAlgorithm):
         """
         wanted = {k: v for k, v in self._buffer_kwargs().items() if k in _PRIORITIZED_SETTINGS}
         of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if name in wanted}
-        changed = {name: value for name, value in wanted.items() if hasattr(buffer, name) and getattr(buffer, name) != value}
-        described = [f"{name}={getattr(buffer, name)!r} (this model: {value!r})" for name, value in changed.items()]
+        have = buffer.settings_without(())
+        changed = {name: value for name, value in wanted.items() if name in have and have[name] != value}
+        described = [f"{name}={have[name]!r} (this model: {value!r})" for name, value in changed.items()]
         if _is_other_scheme(buffer.scheme, of_scheme):
             changed.update(of_scheme)
             described.append(f"scheme={buffer.scheme!r} (this model: {make_scheme(**of_scheme)!r}, all priorities anew)")

@@ -16,12 +16,16 @@ import numpy as np
 from gymnasium import spaces
 
 from sb3_per.storage.frame_kernels import ZERO, decode, encode, encode_steps
+from sb3_per.storage.ring import Ring
 
 # Size of a piece of the pool, at most; pieces are allocated when they are reached, and are smaller where the whole pool is.
 _SEGMENT_BYTES = 64 * 2**20
 
 # Observations that hindsight replaces.
 GOALS = ("achieved_goal", "desired_goal")
+
+# Steps that are copied from arrays into frames at a time.
+_BLOCK = 256
 
 # Rows whose references are looked at together.
 _CHECKED_ROWS = 2**14
@@ -132,36 +136,27 @@ class FrameStore:
         # The next observation of the step before: bytes, and numbers of its frames, -1 for the zero frame.
         self._last_bytes = np.zeros((n_envs, n_frames, self.frame_bytes // self._word().itemsize), self._word)
         self._last_numbers = np.full((n_envs, n_frames), -1, np.int64)
-        self._pending: np.ndarray | None = None
         # Of the first slots written: how many, and how many of them brought one frame.
         self.n_written = self.n_shifted = 0
         self._is_judged = False
 
     # ---- in
 
-    def begin(self, observations: np.ndarray) -> None:
+    def write_row(self, row: int, observations: np.ndarray, next_observations: np.ndarray) -> None:
         """
-        First half of a step.
-
-        :param observations: one of every environment, or what NumPy would broadcast to that
-        """
-        self._pending = self._as_frames(observations)
-
-    def finish(self, row: int, next_observations: np.ndarray) -> None:
-        """
-        Second half of a step: it takes the place of what was in the row.
+        Store one step of every environment in place of what was in the row.
 
         :param row: of the ring
-        :param next_observations: in the form of the observations; kept until the next step, so nobody else may write to it
+        :param observations: one of every environment
+        :param next_observations: in the same form
         :raises MemoryError: if there is no memory for another piece of the pool; nothing has changed then
         """
-        if self._pending is None:
-            raise ValueError("Observations come before next observations")
-        next_frames = self._as_frames(next_observations)
+        # The next observations are compared with the next step: the caller may write to its own array until then.
+        frames, next_frames = self._as_frames(observations), self._as_frames(np.array(next_observations))
         self.reserve(self.n_envs)
         self._cursors[:, 0] = row
         self._next_number, oldest_number, n_shifted = encode(
-            self._pending,
+            frames,
             next_frames,
             self._last_bytes,
             self._last_numbers,
@@ -173,7 +168,7 @@ class FrameStore:
             self._shift,
             self._next_number,
         )
-        self._pending, self._last_bytes = None, next_frames
+        self._last_bytes = next_frames
         self._release(oldest_number)
         if not self._is_judged:
             self._count_shifted(self.n_envs, n_shifted)
@@ -186,7 +181,7 @@ class FrameStore:
         :param rows: of the ring, of the first step, shape (k,)
         :param observations: shape (T, k, ...)
         :param next_observations: in the same form; copied
-        :raises MemoryError: see :meth:`finish`
+        :raises MemoryError: see :meth:`write_row`
         """
         n_slots = observations.shape[0] * observations.shape[1]
         shape = (*observations.shape[:2], *self._last_bytes.shape[1:])
@@ -227,7 +222,7 @@ class FrameStore:
         Memory for whatever comes for so many slots.
 
         :param n_slots: that are written next
-        :raises MemoryError: see :meth:`finish`
+        :raises MemoryError: see :meth:`write_row`
         """
         self._reserve(2 * self.n_frames * n_slots)
 
@@ -367,7 +362,7 @@ class FrameStore:
 
         :param first: number of the first
         :param end: number behind the last
-        :raises MemoryError: see :meth:`finish`
+        :raises MemoryError: see :meth:`write_row`
         """
         self._next_number = self._oldest_number = first
         self._oldest_segment = first >> self._shift
@@ -486,18 +481,52 @@ class FramedArray:
         decoded = self.store.gather(leaves, self.is_next)
         return decoded[(slice(None),) * leaves.ndim + parts[2:]] if parts[2:] else decoded
 
-    def __setitem__(self, row: Any, value: Any) -> None:
-        """One row, as SB3's ``add`` writes it: observations, then next observations. Nothing else can be written."""
-        if not isinstance(row, (int, np.integer)):
-            raise TypeError(f"Frames come in step by step, through add(): {row!r} cannot be written")
-        if self.is_next:
-            self.store.finish(int(row), value)
-        else:
-            self.store.begin(value)
-
     def at(self, leaves: np.ndarray) -> np.ndarray:
         """
         :param leaves: integers of any shape
         :return: a copy of these slots
         """
         return self.store.gather(leaves, self.is_next)
+
+
+def framed(n_rows: int, n_envs: int, space: spaces.Space, key: str | None, n_frames: int) -> tuple[FramedArray, FramedArray]:
+    """
+    :param n_rows: of the ring
+    :param n_envs: number of environments
+    :param space: of the observations
+    :param key: of the part that is stored in frames; ``None`` for observations that are no dictionary
+    :param n_frames: in a stack
+    :return: empty observations and next observations
+    """
+    part = space if key is None else space.spaces[key]  # type: ignore[attr-defined]
+    store = FrameStore(n_rows, n_envs, part.shape or (), part.dtype, int(n_frames))
+    return FramedArray(store, False), FramedArray(store, True)
+
+
+def converted(
+    observations: Any, next_observations: Any, ring: Ring, space: spaces.Space, key: str | None, n_frames: int | None
+) -> tuple[Any, Any]:
+    """
+    Move what is held from arrays to frames, or back.
+
+    :param observations: array or frames, of one key
+    :param next_observations: in the same form
+    :param ring: says what is held
+    :param space: of all observations
+    :param key: of these; ``None`` for observations that are no dictionary
+    :param n_frames: in a stack; ``None``: arrays
+    :return: observations and next observations in the wanted form; the given ones if they have it
+    """
+    now = observations.store.n_frames if isinstance(observations, FramedArray) else None
+    if now == n_frames:
+        return observations, next_observations
+    if n_frames is None:
+        return observations[:], next_observations[:]
+    pair = framed(ring.n_rows, ring.n_envs, space, key, n_frames)
+    groups = [np.arange(ring.n_envs)] if ring.is_even else [np.array([env]) for env in range(ring.n_envs)]
+    for envs in groups:
+        for first in range(int(ring.first[envs[0]]), int(ring.added[envs[0]]), _BLOCK):
+            steps = np.arange(first, min(first + _BLOCK, ring.added[envs[0]]))[:, None]
+            at = (np.broadcast_to(steps % ring.n_rows, (len(steps), len(envs))), envs)
+            pair[0].store.write(envs, at[0][0], np.asarray(observations[at]), np.asarray(next_observations[at]))
+    return pair

@@ -45,11 +45,6 @@ class RecurrentStates:
         self._keeps = are_kept and bool(self.shapes)
         self._zeros = [np.zeros((n_layers, n_envs, hidden), np.float32) for n_layers, hidden in self.shapes]
 
-    def is_like(self, other: "RecurrentStates") -> bool:
-        """Whether the slots of the other one are for the same rows, and hold the same."""
-        names = ("n_rows", "n_envs", "period", "burn_in", "shapes", "_keeps")
-        return all(getattr(self, name) == getattr(other, name) for name in names)
-
     # ---- one step
 
     def store(self, row: int, episode_steps: np.ndarray, states: Sequence[np.ndarray | th.Tensor] | None) -> None:
@@ -85,39 +80,29 @@ class RecurrentStates:
             found.append(np.ascontiguousarray(states.swapaxes(0, 1)))
         return found
 
-    # ---- all of it
+    # ---- saving
 
-    def clear(self, first: int, end: int, episode_steps: np.ndarray) -> None:
+    def state(self, n_rows: int) -> dict[str, Any]:
         """
-        Nothing is known of these steps.
+        :param n_rows: rows, from row 0 on, that hold anything
+        :return: for which rows states are kept, and the states by number, see :meth:`load`
+        """
+        n_slots = -(-n_rows // self.period)
+        arrays = {str(i): array[:n_slots] for i, array in enumerate(self.arrays)} if self._keeps else {}
+        return {"period": self.period, "burn_in": self.burn_in, **arrays}
 
-        :param first: the first of them
-        :param end: the step behind the last, of no more than a lap
-        :param episode_steps: shape (n_rows, n_envs)
+    def load(self, state: dict[str, Any]) -> None:
         """
-        if self._keeps:
-            owners = self.owners(first, end, episode_steps)
-            for array in self.arrays:
-                array[owners >= 0] = 0.0
+        Take states over. Of other periods or shapes, none can be used: they are zero.
 
-    def owners(self, first: int, end: int, episode_steps: np.ndarray) -> np.ndarray:
+        :param state: from :meth:`state`
         """
-        :param first: the oldest step that is held
-        :param end: the step behind the newest
-        :param episode_steps: shape (n_rows, n_envs)
-        :return: the step that the state in each slot is of, -1 for none of these; int64 of shape (n_slots, n_envs)
-        """
-        n_slots = len(self.arrays[0]) if self._keeps else 0
-        return _owners(first, end, episode_steps, n_slots, self.period, self.burn_in)
-
-    def place(self, steps: np.ndarray, envs: np.ndarray, states: Sequence[np.ndarray]) -> None:
-        """
-        :param steps: that states are of, from old to new, shape (n,)
-        :param envs: their environments, shape (n,)
-        :param states: each of shape (n, n_layers, hidden)
-        """
-        for array, given in zip(self.arrays, states, strict=True):
-            array[steps % self.n_rows // self.period, envs] = given
+        given = [np.asarray(state[str(i)]) for i in range(len(self.arrays)) if str(i) in state]
+        fits = (state.get("period"), state.get("burn_in")) == (self.period, self.burn_in)
+        if not (self._keeps and fits and [part.shape[1:] for part in given] == [part.shape[1:] for part in self.arrays]):
+            return
+        for array, part in zip(self.arrays, given, strict=True):
+            array[: len(part)] = part
 
 
 @kernel
@@ -126,15 +111,3 @@ def _store(array: np.ndarray, slot: int, episode_steps: np.ndarray, state: np.nd
     for e in range(episode_steps.size):
         if episode_steps[e] > 0 and (episode_steps[e] + burn_in) % period == 0:
             array[slot, e] = state[:, e]
-
-
-@kernel
-def _owners(first: int, end: int, episode_steps: np.ndarray, n_slots: int, period: int, burn_in: int) -> np.ndarray:
-    n_rows, n_envs = episode_steps.shape
-    owners = np.full((n_slots, n_envs), -1)
-    for step in range(first, end):
-        row = step % n_rows
-        for e in range(n_envs):
-            if n_slots > 0 and episode_steps[row, e] > 0 and (episode_steps[row, e] + burn_in) % period == 0:
-                owners[row // period, e] = step
-    return owners

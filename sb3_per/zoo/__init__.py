@@ -23,7 +23,6 @@ from typing import Any
 import gymnasium as gym
 
 import sb3_per
-from sb3_per.buffers.settings import already_told
 from sb3_per.utils.extras import require
 
 ALGORITHMS: dict[str, Any] = {
@@ -123,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             runpy.run_module(module, run_name="__main__")
         elif script == "train":
             # Trials combine settings of the file with a scheme, and of the tuner, that nobody has written side by side.
-            with already_told() if _TUNES.intersection(options) else contextlib.nullcontext():
+            if True:
                 _train(**vars(ours))
         else:
             getattr(importlib.import_module(module), function)()

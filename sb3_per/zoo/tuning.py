@@ -13,7 +13,6 @@ from typing import Any
 
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
-from sb3_per.buffers.settings import ACTOR_BATCHES, WEIGHT_NORMALIZATIONS
 from sb3_per.sampling.schemes import PriorityScheme
 
 # The stock class whose search space the Zoo has; it has none for CrossQ, which is SAC without target networks.
@@ -101,8 +100,8 @@ def _further(algo: str, trial: Any, is_hindsight: bool, kept: dict[str, Any]) ->
         "epsilon": lambda name: trial.suggest_float(name, 1e-6, 0.1, log=True),
         "kappa": lambda name: trial.suggest_categorical(name, [1.0, "auto"]),
         "uniform_fraction": lambda name: trial.suggest_float(name, 0.0, 0.5),
-        "weight_normalization": lambda name: trial.suggest_categorical(name, list(WEIGHT_NORMALIZATIONS)),
-        "actor_batch": lambda name: trial.suggest_categorical(name, list(ACTOR_BATCHES)),
+        "weight_normalization": lambda name: trial.suggest_categorical(name, ["max", "mean", "none"]),
+        "actor_batch": lambda name: trial.suggest_categorical(name, ["prioritized", "weighted", "uniform"]),
         "initial_priority": lambda name: trial.suggest_categorical(name, ["max", "mean"]),  # no actor knows TD errors here
         "max_priority_interval": lambda name: trial.suggest_categorical(name, [None, 250]),
         "recency": lambda name: trial.suggest_float(name, 0.995, 1.0),

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
     from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-    from sb3_per.buffers.settings import ReplayBufferKwargs
-
 
 #: Keyword arguments of :class:`PERRecurrentDQN` as in R2D2 (Kapturowski et al. 2019, table 2). There, 256 actors fill the
 #: buffer while one learner takes five updates a second; here, the replay ratio is yours to choose, by ``train_freq``.
@@ -95,7 +93,7 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
             train_freq: int | tuple[int, str] = 64,
             gradient_steps: int = 1,
             replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: ReplayBufferKwargs | None = None,
+            replay_buffer_kwargs: dict[str, Any] | None = None,
             optimize_memory_usage: bool = False,
             n_steps: int = 5,
             target_update_interval: int = 10000,

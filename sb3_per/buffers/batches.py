@@ -1,0 +1,79 @@
+"""From slots to a batch: what is read, in which order it is changed, and how it becomes tensors."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.buffers import BaseBuffer
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_per.buffers.kernels import read_batch
+from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.storage.arrays import ArrayStorage, tree_map
+from sb3_per.storage.n_step import NStepReturns
+from sb3_per.storage.ring import Ring
+
+#: Changes a batch in place before it is normalized. Arguments: observations, next observations, rewards of shape
+#: (batch_size, n_steps), their slots in the same shape, and how many of them count, shape (batch_size,); ``None``: all.
+Relabel = Callable[[Any, Any, np.ndarray, np.ndarray, np.ndarray | None], None]
+
+
+def read_transitions(
+    storage: ArrayStorage,
+    ring: Ring,
+    returns: NStepReturns,
+    slots: np.ndarray,
+    weights: np.ndarray,
+    env: VecNormalize | None,
+    to_torch: Callable[[np.ndarray], th.Tensor],
+    relabel: Relabel | None = None,
+) -> PrioritizedReplayBufferSamples:
+    """
+    :param storage: of the transitions
+    :param ring: says which ids they have
+    :param returns: of n steps
+    :param slots: that hold transitions, int64 of shape (batch_size,)
+    :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
+    :param env: associated VecNormalize
+    :param to_torch: makes tensors of arrays
+    :param relabel: changes the batch before it is normalized
+    :return: the batch
+    """
+    dones, timeouts = storage.dones.ravel(), storage.timeouts.ravel()
+    windows, lengths, last = slots[:, None], None, slots
+    if returns.n_steps > 1:
+        windows, lengths = returns.windows(slots, ring, dones, timeouts)
+        last = (slots + (lengths - 1) * ring.n_envs) % ring.capacity
+    ids, rewards, ends = read_batch(windows, last, storage.rewards.ravel(), dones, timeouts, ring.added, ring.n_rows)
+    obs, next_obs, actions = storage.read(slots, last)
+    if relabel is not None:
+        relabel(obs, next_obs, rewards, windows, lengths)
+    if env is not None:
+        obs, next_obs = env.normalize_obs(obs), env.normalize_obs(next_obs)
+        rewards = env.normalize_reward(rewards).astype(np.float32)
+    discounts = None
+    if lengths is not None:
+        rewards, discounts = returns.returns(rewards, lengths)
+    return PrioritizedReplayBufferSamples(
+        tree_map(to_torch, obs),
+        to_torch(actions),
+        tree_map(to_torch, next_obs),
+        to_torch(ends),
+        to_torch(rewards),
+        None if discounts is None else to_torch(discounts),
+        to_torch(weights),
+        ids,
+    )
+
+
+def to_torch_of(buffer: BaseBuffer) -> Callable[[np.ndarray], th.Tensor]:
+    """
+    :param buffer: whose device counts
+    :return: makes tensors without a copy: all arrays are the batch's own. On the CPU the shortest way, a third of the time of
+        SB3's
+    """
+    if type(buffer).to_torch is not BaseBuffer.to_torch:
+        return buffer.to_torch  # a user's own
+    return th.from_numpy if buffer.device.type == "cpu" else functools.partial(buffer.to_torch, copy=False)

@@ -1,0 +1,202 @@
+"""
+Eligibility of sequence buffers: windows that are complete.
+
+A window is known by its first step, the **anchor**: every ``period``-th step of an episode. Only anchors have mass, in the
+same tree; all other slots have mass 0.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sb3_per.storage.ring import Ring
+from sb3_per.storage.windows import admit_windows, number_by_dones, number_next
+
+_NO_SLOTS = np.empty(0, np.int64)
+
+
+class CompleteWindows:
+    """
+    See :class:`~sb3_per.sampling.eligibility.Eligibility`.
+
+    :param ring: position; all environments stand at the same step
+    :param dones: ends of episodes, shape (n_rows, n_envs)
+    :param timeouts: which of them are truncations, in the same shape
+    :param period: steps from one anchor to the next
+    :param burn_in: steps before an anchor that a window is unrolled from
+    :param n_recorded: steps of a complete window: those that are learned, and those of the last n-step return
+    """
+
+    def __init__(self, ring: Ring, dones: np.ndarray, timeouts: np.ndarray, period: int, burn_in: int, n_recorded: int):
+        self.ring, self.dones, self.timeouts = ring, dones, timeouts
+        self.period, self.burn_in, self.n_recorded = period, burn_in, n_recorded
+        #: number of each step within its episode, int32 of shape (n_rows, n_envs)
+        self.episode_steps = np.zeros((ring.n_rows, ring.n_envs), np.int32)
+        #: which steps begin windows that can be drawn, bool of shape (n_rows, n_envs)
+        self.is_ready = np.zeros((ring.n_rows, ring.n_envs), np.bool_)
+        self._n_ready = 0
+        self._overwritten = np.zeros(ring.n_envs, np.int32)
+        # The oldest step that a window may begin with, and the step of each environment that is to be decided next.
+        self._oldest_admitted = 0
+        self._n_looked_at = np.zeros(ring.n_envs, np.int64)
+        # Steps at the last call of `changes`, -1 if there is something else to report.
+        self._known = 0
+
+    # ---- numbering
+
+    def number_next(self, starts: np.ndarray) -> int:
+        """
+        Number the next step of all environments within their episodes, before it is written.
+
+        :param starts: whether an episode starts, beside where one has ended, bool of shape (n_envs,)
+        :return: see :func:`~sb3_per.storage.windows.number_next`
+        """
+        ring = self.ring
+        return number_next(
+            self.episode_steps,
+            self.dones,
+            self.timeouts,
+            ring.pos,
+            ring.most == ring.begin,
+            starts,
+            self.period,
+            self.burn_in,
+            self._overwritten,
+        )
+
+    def number_all(self) -> None:
+        """Number all steps by the ends of episodes alone: nobody told where they start."""
+        ring = self.ring
+        first = int(ring.first[0])
+        number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most, first)
+
+    def episodes_ended(self) -> None:
+        """Say that ends of episodes were written, so that windows may have become complete."""
+        self._known = -1
+
+    # ---- which windows can be drawn
+
+    @property
+    def n(self) -> int:
+        """Number of windows that can be drawn."""
+        return self._n_ready
+
+    @property
+    def oldest_anchor(self) -> int:
+        """
+        The oldest step whose window may be drawn. In a full ring its prefix must not be overwritten, nor the state before
+        that, which shares its slot with up to ``period`` - 1 earlier rows.
+        """
+        ring = self.ring
+        oldest = max(ring.most - ring.n_rows, ring.begin)
+        if ring.full:
+            oldest += self.burn_in + self.period - 1
+        return max(oldest, self._oldest_admitted)
+
+    def changes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Windows that became complete, and those whose beginning is being overwritten."""
+        ring = self.ring
+        if self._known == ring.most:
+            return _NO_SLOTS, _NO_SLOTS
+        retired, oldest = self._oldest_admitted, min(self.oldest_anchor, ring.most)
+        new, n_gone = admit_windows(
+            self.is_ready,
+            self._n_looked_at,
+            self.episode_steps,
+            self.dones,
+            self.timeouts,
+            retired,
+            oldest,
+            ring.most,
+            self.period,
+            self.n_recorded,
+        )
+        gone = (
+            np.arange(max(retired * ring.n_envs, oldest * ring.n_envs - ring.capacity), oldest * ring.n_envs) % ring.capacity
+        )
+        self._n_ready += new.size - n_gone
+        self._oldest_admitted, self._known = oldest, ring.most
+        return new, gone
+
+    def forget_changes(self) -> None:
+        """Report all complete windows as new."""
+        self.is_ready.fill(False)
+        self._n_looked_at.fill(self._oldest_admitted)
+        self._n_ready, self._known = 0, -1
+
+    def clear(self) -> None:
+        """The ring is empty."""
+        self._oldest_admitted = self.ring.begin
+        self.forget_changes()
+
+    def among(self, slots: np.ndarray) -> np.ndarray:
+        """Which slots are anchors of complete windows."""
+        return self.is_ready.reshape(-1)[slots]
+
+    def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
+        """All of them: emphasizing the newest is refused."""
+        return np.flatnonzero(self.is_ready).__getitem__
+
+    def newest_ranges(self, n: int) -> None:
+        """Emphasizing the newest is refused."""
+        return None
+
+    def stock_draw(self, n: int) -> np.ndarray:
+        """SB3 has no sequences: any uniform draw."""
+        slots = np.flatnonzero(self.is_ready)
+        drawn: np.ndarray = slots[(np.random.random_sample(n) * len(slots)).astype(np.int64)]
+        return drawn
+
+    # ---- saving
+
+    def numbers(self) -> dict[str, Any]:
+        """Numbers of the steps within their episodes, see :meth:`load_numbers`."""
+        return {"episode_steps": self.episode_steps[: self.ring.n_rows_used], "oldest_admitted": self._oldest_admitted}
+
+    def load_numbers(self, numbers: dict[str, Any] | None) -> None:
+        """
+        :param numbers: from :meth:`numbers`, of a ring with the same position; ``None``: number all steps by the ends of
+            episodes alone
+        :raises ValueError: if they are not such numbers
+        """
+        ring, first = self.ring, int(self.ring.first[0])
+        if numbers is None:
+            number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most, first)
+            self._oldest_admitted = first
+            return
+        steps, oldest = np.asarray(numbers["episode_steps"]), int(numbers["oldest_admitted"])
+        if steps.shape != (ring.n_rows_used, ring.n_envs) or steps.min(initial=0) < 0 or not 0 <= oldest <= ring.most:
+            raise ValueError("the steps of an episode are not numbered")
+        self.episode_steps[: len(steps)] = steps
+        in_order = self.episode_steps[np.arange(first, ring.most) % ring.n_rows]
+        if ((in_order[1:] != 0) & (in_order[1:] != in_order[:-1] + 1)).any():
+            raise ValueError("steps of an episode do not follow one another")
+        self._oldest_admitted = oldest
+
+    def state(self) -> dict[str, Any]:
+        """Which windows can be drawn, see :meth:`load`."""
+        return {
+            "is_ready": self.is_ready[: self.ring.n_rows_used].view(np.uint8),
+            "n_looked_at": self._n_looked_at,
+            "known": self._known,
+            "n_recorded": self.n_recorded,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """
+        :param state: from :meth:`state`, with the same period and burn-in, after :meth:`load_numbers`
+        :raises ValueError: if it is not such a state
+        """
+        ring, is_ready, looked_at = self.ring, np.asarray(state["is_ready"]), np.array(state["n_looked_at"])
+        if is_ready.shape != (ring.n_rows_used, ring.n_envs) or looked_at.shape != (ring.n_envs,):
+            raise ValueError("windows of another ring")
+        if looked_at.dtype != np.int64 or looked_at.max() > ring.most:
+            raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most}")
+        if (self.episode_steps[: len(is_ready)][is_ready != 0] % self.period).any():
+            raise ValueError("a window begins at a step that is no anchor")
+        if state["n_recorded"] != self.n_recorded:
+            raise ValueError(f"windows of {state['n_recorded']} steps")
+        self.is_ready[: len(is_ready)] = is_ready != 0
+        self._n_ready, self._n_looked_at = int(np.count_nonzero(self.is_ready)), looked_at
+        self._known = int(state["known"])

@@ -1,0 +1,90 @@
+"""Eligibility of plain buffers: every complete transition of the ring can be drawn."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sb3_per.storage.ring import Ring
+
+
+class HeldTransitions:
+    """
+    See :class:`~sb3_per.sampling.eligibility.Eligibility`.
+
+    :param ring: position of every environment
+    """
+
+    def __init__(self, ring: Ring):
+        self.ring = ring
+        # Steps of each environment that the sampler knows, shape (n_envs,).
+        self._known = ring.added
+
+    @property
+    def n(self) -> int:
+        """Number of complete transitions."""
+        return self.ring.n_whole
+
+    def changes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Slots of new transitions, and those that are incomplete since."""
+        ring, known = self.ring, self._known
+        if known is ring.added:
+            return _NO_SLOTS, _NO_SLOTS
+        oldest = ring.oldest
+        new = ring.slots_between(np.maximum(known, oldest), ring.added)
+        gone = ring.slots_between(ring.first, oldest) if ring.n_spoilt else _NO_SLOTS
+        self._known = ring.added  # the ring replaces this array, and never writes to it
+        return new, gone
+
+    def forget_changes(self) -> None:
+        """Report all transitions as new."""
+        self._known = np.full(self.ring.n_envs, self.ring.begin)
+
+    def clear(self) -> None:
+        """The ring is empty."""
+        self._known = self.ring.added
+
+    def among(self, slots: np.ndarray) -> None:
+        """All complete transitions can be drawn."""
+        return None
+
+    def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
+        """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
+        return self.ring.newest(n)
+
+    def newest_ranges(self, n: int) -> list[tuple[int, int]] | None:
+        """One range, or two where they go on at slot 0; ``None`` where environments stand at different steps."""
+        if not self.ring.is_even:
+            return None
+        first = (self.ring.next_id - n) % self.ring.capacity
+        n_before_end = min(n, self.ring.capacity - first)
+        return [(first, first + n_before_end), *([(0, n - n_before_end)] if n > n_before_end else [])]
+
+    def stock_draw(self, n: int) -> np.ndarray:
+        """SB3's draw: rows, then environments."""
+        ring = self.ring
+        if not ring.is_even:
+            return ring.newest(ring.n_whole)(np.random.randint(0, ring.n_whole, size=n))
+        if ring.n_spoilt and ring.full:
+            rows = (np.random.randint(1, ring.n_rows, size=n) + ring.pos) % ring.n_rows
+        else:
+            rows = np.random.randint(0, ring.n_rows_used, size=n)
+        slots: np.ndarray = rows * ring.n_envs + np.random.randint(0, high=ring.n_envs, size=n)
+        return slots
+
+    def state(self) -> dict[str, Any]:
+        """Steps that the sampler knows."""
+        return {"known": self._known}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """
+        :param state: from :meth:`state`, of a ring with the same position
+        :raises ValueError: if it is not such a state
+        """
+        known = np.array(state["known"])
+        if known.shape != self.ring.added.shape or known.dtype != np.int64 or (known > self.ring.added).any():
+            raise ValueError(f"steps {known} are known of {self.ring.added}")
+        self._known = known if (known != self.ring.added).any() else self.ring.added
+
+
+_NO_SLOTS = np.empty(0, np.int64)

@@ -1,0 +1,205 @@
+"""Checks of what comes into a buffer, all of them before the first write."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch as th
+
+from sb3_per.sampling.sum_tree import SumTree
+from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
+
+_NUMBERS = frozenset(map(np.dtype, ("?", *"bhilqBHILQefd")))
+
+
+def checked_steps(
+    storage: ArrayStorage,
+    lead: tuple[int, ...],
+    obs: Any,
+    next_obs: Any,
+    actions: Any,
+    rewards: Any,
+    dones: Any,
+    timeouts: Any,
+) -> Steps:
+    """
+    Check steps against the arrays that they go into. What SB3's ``add`` takes is taken: fewer axes of length 1, and what NumPy
+    would broadcast.
+
+    :param storage: that they go into
+    :param lead: (n_envs,) for one step of all environments, (T, k) for several steps of some
+    :param obs: observations, shape (*lead, ...), or a dictionary of them
+    :param next_obs: next observations, in the same form
+    :param actions: actions, shape (*lead, action_dim)
+    :param rewards: rewards, shape ``lead``
+    :param dones: ends of episodes, shape ``lead``
+    :param timeouts: which of them are truncations, shape ``lead``; ``None``: none
+    :return: arrays of the shapes that are stored
+    :raises ValueError: for another shape, or values that are not numbers
+    """
+    obs_shape, action_shape = storage.obs_shape, storage.action_shape
+    try:
+        # All at once, since `add` is called at every step: arrays of the stored shapes are fine.
+        if (
+            obs.shape == next_obs.shape == lead + obs_shape
+            and actions.shape == lead + action_shape
+            and rewards.shape == dones.shape == lead
+            and timeouts is None
+            and {obs.dtype, next_obs.dtype, actions.dtype, rewards.dtype, dones.dtype} <= _NUMBERS
+        ):
+            return obs, next_obs, actions, rewards, dones, timeouts
+    except (AttributeError, TypeError):
+        pass  # lists, scalars, dictionaries
+    if isinstance(obs_shape, dict):
+        obs, next_obs = (
+            {key: _fit(f"{name}[{key!r}]", _part(name, given, key), lead + shape) for key, shape in obs_shape.items()}
+            for name, given in (("obs", obs), ("next_obs", next_obs))
+        )
+    else:
+        shape = lead + obs_shape
+        obs, next_obs = _fit("obs", obs, shape), _fit("next_obs", next_obs, shape)
+    return (
+        obs,
+        next_obs,
+        _fit("action", actions, lead + action_shape, True),
+        _fit("reward", rewards, lead),
+        _fit("done", dones, lead),
+        timeouts if timeouts is None else _fit("timeouts", timeouts, lead),
+    )
+
+
+def timeouts_of(infos: Sequence[dict[str, Any]], n_envs: int) -> list[bool] | None:
+    """
+    :param infos: one dictionary per environment
+    :param n_envs: number of environments
+    :return: which environments were truncated, SB3's ``TimeLimit.truncated``; ``None`` if none was
+    :raises ValueError: for another number, or anything but dictionaries
+    """
+    if len(infos) != n_envs:
+        raise ValueError(f"infos must hold one dictionary per environment, {n_envs}, not {len(infos)}")
+    try:
+        for info in infos:
+            if info.get("TimeLimit.truncated", False):
+                return [info.get("TimeLimit.truncated", False) for info in infos]
+    except AttributeError:
+        raise ValueError(f"infos must hold dictionaries, not {infos!r}") from None
+    return None
+
+
+def _part(name: str, given: Any, key: str) -> Any:
+    if not isinstance(given, dict) or key not in given:
+        raise ValueError(f"{name} must be a dictionary with the key {key!r}, not {type(given).__name__}")
+    return given[key]
+
+
+def _fit(name: str, value: Any, shape: tuple[int, ...], in_any_form: bool = False) -> np.ndarray:
+    """
+    :param name: of the argument
+    :param value: that was given
+    :param shape: that is stored
+    :param in_any_form: whether the axes may be cut otherwise
+    :return: array of this shape
+    :raises ValueError: for another shape, or values that are not numbers
+    """
+    array = np.asarray(value)
+    if array.shape != shape:
+        array = _as_shape(name, array, shape, in_any_form)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must hold numbers, not {array.dtype}")
+    return array
+
+
+def _as_shape(name: str, array: np.ndarray, wanted: tuple[int, ...], in_any_form: bool) -> np.ndarray:
+    if [n for n in array.shape if n != 1] == [n for n in wanted if n != 1]:
+        return array.reshape(wanted)
+    if in_any_form and array.size == np.prod(wanted):
+        return array.reshape(wanted)
+    try:
+        return np.broadcast_to(array, wanted)
+    except ValueError:
+        raise ValueError(f"{name} must have shape {wanted}, not {array.shape}") from None
+
+
+def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
+    """
+    :param td_errors: shape (batch_size,), (batch_size, 1) or (batch_size, n_critics)
+    :param batch_size: number of transitions that they belong to
+    :return: the same, contiguous, float32 or float64 of shape (batch_size, n_critics)
+    :raises ValueError: for another shape
+    """
+    if isinstance(td_errors, th.Tensor):
+        td_errors = td_errors.detach() if td_errors.requires_grad else td_errors
+        td_errors = td_errors if td_errors.is_cpu else td_errors.cpu()
+        if td_errors.dtype is not th.float32:
+            td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
+        td_errors = td_errors.numpy()
+    array = np.asarray(td_errors)
+    if array.dtype.char not in "fd" or not array.flags.carray:
+        array = np.array(array, dtype=np.float64, order="C")
+    matrix = array[:, None] if array.ndim == 1 else array
+    if matrix.ndim != 2 or len(matrix) != batch_size or matrix.shape[1] == 0:
+        raise ValueError(f"td_errors of shape {array.shape} do not fit {batch_size} transition ids")
+    return matrix
+
+
+def finite_abs(td_errors: np.ndarray | th.Tensor, n: int) -> np.ndarray:
+    """
+    :param td_errors: see :func:`as_matrix`
+    :param n: number of transitions
+    :return: ``|td|``, float64 of shape (n, n_critics)
+    :raises ValueError: for another shape, NaN or infinity
+    """
+    errors: np.ndarray = np.abs(as_matrix(td_errors, n), dtype=np.float64)
+    if not np.isfinite(errors).all():
+        raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]}")
+    return errors
+
+
+def checked_masses(masses: Any, n_steps: int, n_envs: int, tree: SumTree) -> np.ndarray:
+    """
+    :param masses: of new transitions
+    :param n_steps: number of steps
+    :param n_envs: number of environments
+    :param tree: that they go into
+    :return: the same, float64 of shape (n_steps, n_envs)
+    :raises ValueError: for another shape, or a mass that is not allowed
+    """
+    masses = np.asarray(masses, dtype=np.float64)
+    if masses.shape != (n_steps, n_envs):
+        raise ValueError(f"masses of shape {masses.shape} do not fit {n_steps} steps of {n_envs} environments")
+    for mass in (masses.min(), masses.max()) if masses.size else ():
+        if not tree.takes(mass) or mass == 0.0:
+            raise ValueError(f"A mass must be finite and above 0, not {mass}")
+    return masses
+
+
+def checked_environments(envs: Any, n_envs: int) -> np.ndarray:
+    """
+    :param envs: that add, or end their episodes
+    :param n_envs: number of environments
+    :return: the same, int64 of shape (k,)
+    :raises ValueError: for unknown or repeated environments
+    """
+    array = np.asarray(envs)
+    is_fine = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
+    if not is_fine or not 0 <= array.min() <= array.max() < n_envs or len(set(array.tolist())) < len(array):
+        raise ValueError(f"envs must be different integers in [0, {n_envs}), not {envs}")
+    return array.astype(np.int64)
+
+
+def with_time_axis(steps: Steps) -> Steps:
+    """
+    :param steps: one step of all environments, arrays of shape (n_envs, ...)
+    :return: the same of shape (1, n_envs, ...)
+    """
+    return tuple(None if part is None else tree_map(lambda array: array[None], part) for part in steps)  # type: ignore[return-value]
+
+
+def split_steps(obs: Any) -> Iterable[Any]:
+    """
+    :param obs: observations of shape (n, n_envs, ...), a dictionary of them, or one entry per step
+    :return: those of one step after the other
+    """
+    if isinstance(obs, dict):
+        return (dict(zip(obs, step, strict=True)) for step in zip(*obs.values(), strict=True))
+    return obs  # type: ignore[no-any-return]

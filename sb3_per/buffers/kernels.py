@@ -1,0 +1,98 @@
+"""What a batch and an update read of the ring, each in one pass."""
+
+import numpy as np
+
+from sb3_per.sampling.kernels import kernel, prefetch
+
+
+@kernel
+def read_batch(
+    windows: np.ndarray,
+    last: np.ndarray,
+    rewards: np.ndarray,
+    dones: np.ndarray,
+    timeouts: np.ndarray,
+    added: np.ndarray,
+    n_rows: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    :param windows: slots of the steps of each transition, shape (batch_size, n_steps)
+    :param last: slot of the last step that counts, shape (batch_size,)
+    :param rewards: by slot, as the following two, shape (capacity,)
+    :param dones: ends of episodes
+    :param timeouts: which of them are truncations, where the value of the next observation counts
+    :param added: steps added by each environment, shape (n_envs,)
+    :param n_rows: rows of the ring
+    :return: ids, shape (batch_size,); rewards, shape (batch_size, n_steps); terminations, shape (batch_size, 1)
+    """
+    batch_size, n_steps = windows.shape
+    n_envs = added.size
+    # By environment: the row that is written next, and the step that belongs to row 0 in this lap.
+    cursors, laps = np.empty(n_envs, np.int64), np.empty(n_envs, np.int64)
+    for e in range(n_envs):
+        cursors[e] = added[e] % n_rows
+        laps[e] = added[e] - cursors[e]
+    ids = np.empty(batch_size, np.int64)
+    batch_rewards = np.empty((batch_size, n_steps), rewards.dtype)
+    batch_dones = np.empty((batch_size, 1), np.float32)
+    for i in range(batch_size):
+        prefetch(dones, np.uint64(last[i]))
+        prefetch(rewards, np.uint64(windows[i, 0]))
+    for i in range(batch_size):
+        slot = windows[i, 0]
+        row = slot if n_envs == 1 else slot // n_envs  # a division takes longer than all else here
+        env = slot - row * n_envs
+        # From the cursor on, the transitions are of the previous lap.
+        step = row + laps[env] - (n_rows if row >= cursors[env] else 0)
+        ids[i] = step * n_envs + env
+        done = dones[last[i]]
+        batch_dones[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: a cache miss saved
+        for j in range(n_steps):
+            batch_rewards[i, j] = rewards[windows[i, j]]
+    return ids, batch_rewards, batch_dones
+
+
+@kernel
+def read_update(
+    ids: np.ndarray,
+    added: np.ndarray,
+    begin: int,
+    n_rows: int,
+    n_spoilt: int,
+    td_errors: np.ndarray,
+    slots: np.ndarray,
+    abs_td_errors: np.ndarray,
+) -> tuple[int, int]:
+    """
+    Find the transitions of an update, and check the TD errors. Those that are not stale come first in the results.
+
+    :param ids: of transitions, int64 of shape (batch_size,)
+    :param added: steps added by each environment, shape (n_envs,)
+    :param begin: steps before the ring was last emptied
+    :param n_rows: rows of the ring
+    :param n_spoilt: rows of a full ring that are incomplete
+    :param td_errors: shape (batch_size, n_critics)
+    :param slots: written, int64 of shape (batch_size,)
+    :param abs_td_errors: written, float64 in the shape of ``td_errors``
+    :return: how many ids are not stale; and the position of the first bad id or TD error, -1 if there is none
+    """
+    n_envs = added.size
+    laps, oldest = np.empty(n_envs, np.int64), np.empty(n_envs, np.int64)
+    for e in range(n_envs):
+        laps[e] = added[e] - added[e] % n_rows
+        oldest[e] = begin if added[e] - begin < n_rows else added[e] - n_rows + n_spoilt
+    n_held = 0
+    for i in range(ids.size):
+        step = ids[i] if n_envs == 1 else ids[i] // n_envs
+        env = ids[i] - step * n_envs
+        if not (ids[i] >= 0 and step < added[env]):
+            return n_held, i
+        for j in range(td_errors.shape[1]):
+            abs_td_errors[n_held, j] = abs(td_errors[i, j])
+            if not abs_td_errors[n_held, j] < np.inf:
+                return n_held, i
+        if step >= oldest[env]:
+            row = step - laps[env]
+            slots[n_held] = (row if row >= 0 else row + n_rows) * n_envs + env
+            n_held += 1
+    return n_held, -1

@@ -1,0 +1,62 @@
+"""Which transitions can be drawn: what a buffer tells its sampler."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Eligibility(Protocol):
+    """What a :class:`~sb3_per.sampling.sampler.Sampler` asks. Each kind of buffer has its own."""
+
+    @property
+    def n(self) -> int:
+        """Number of transitions that can be drawn."""
+
+    def changes(self) -> tuple[np.ndarray, np.ndarray]:
+        """
+        What happened since the last call.
+
+        :return: slots that can be drawn from now on, and slots that cannot any more, int64
+        """
+
+    def forget_changes(self) -> None:
+        """Report everything that can be drawn as new at the next call of :meth:`changes`."""
+
+    def clear(self) -> None:
+        """The ring was emptied."""
+
+    def among(self, slots: np.ndarray) -> np.ndarray | None:
+        """
+        :param slots: of complete transitions, int64 of shape (n,)
+        :return: which of them can be drawn, bool of shape (n,); ``None`` if all can
+        """
+
+    def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
+        """
+        :param n: how many of the newest transitions that can be drawn
+        :return: function from numbers in [0, n), 0 for the oldest, to slots
+        """
+
+    def newest_ranges(self, n: int) -> list[tuple[int, int]] | None:
+        """
+        :param n: how many of the newest transitions that can be drawn
+        :return: ranges of neighbouring slots that hold exactly these, first and end of each; ``None`` if there are none
+        """
+
+    def stock_draw(self, n: int) -> np.ndarray:
+        """
+        Draw uniformly, with the random numbers that SB3's buffer of this kind draws.
+
+        :param n: how many
+        :return: slots, int64 of shape (n,)
+        """
+
+    def state(self) -> dict[str, Any]:
+        """What is needed to report the next changes, see :meth:`load`."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """
+        :param state: from :meth:`state`
+        :raises ValueError: if it is not such a state
+        """

@@ -1,0 +1,259 @@
+"""The sampler: sampling masses of slots, the mass of new ones, and what an update of priorities changes."""
+
+from typing import Any
+
+import numpy as np
+
+from sb3_per.sampling.draw import Draw
+from sb3_per.sampling.eligibility import Eligibility
+from sb3_per.sampling.rank_tree import RankTree
+from sb3_per.sampling.schemes import LAP, PriorityScheme
+
+# Number of updates after which the mean absolute reward is computed anew, as in MR.Q (arXiv 2501.16142).
+KAPPA_INTERVAL = 250
+
+
+class Sampler:
+    """
+    Draws slots in proportion to their mass p^alpha (Schaul et al. 2016, equation 1). It never sees an observation.
+
+    The tree is updated lazily: new slots are inserted at the next draw or update, with the mass that they came with or that
+    of ``max_priority``.
+
+    :param scheme: what a priority and a mass are
+    :param capacity: number of slots
+    :param eligible: which slots can be drawn
+    :param initial_priority: of a new slot: ``"max"``, ``"mean"`` or ``"td_error"``
+    :param max_priority_interval: number of updates after which ``max_priority`` becomes the largest in the tree; ``None``:
+        never
+    :param draw_settings: of the draw, see :class:`~sb3_per.sampling.draw.Draw`
+    """
+
+    def __init__(
+        self,
+        scheme: PriorityScheme,
+        capacity: int,
+        eligible: Eligibility,
+        initial_priority: str = "max",
+        max_priority_interval: int | None = None,
+        **draw_settings: Any,
+    ):
+        self.scheme, self.eligible = scheme, eligible
+        self.initial_priority, self.max_priority_interval = initial_priority, max_priority_interval
+        self.tree = scheme.make_tree(capacity)
+        # Changes nothing, but loads numba's kernels: the first draw need not wait for them.
+        self.tree.fill(0, 0, 0.0)
+        self.draw = Draw(self.tree, scheme, eligible, **draw_settings)
+        #: largest priority seen so far, in units of the TD error (before the exponent)
+        self.max_priority = 1.0
+        #: number of updates, counted for ``max_priority_interval`` and kappa="auto"
+        self.n_updates = 0
+        # At which number of updates kappa="auto" is refreshed next.
+        self._next_kappa = 0.0 if isinstance(scheme, LAP) and scheme.kappa_is_auto else np.inf
+        # Number of slots with a mass, counted for the mean.
+        self._n_known = 0
+        # `max_priority` and the mass of a new slot that belongs to it.
+        self._mass_of_max: tuple[float, float] | None = None
+        #: by slot, masses that transitions came with and that are not in the tree yet, NaN for none; allocated when needed
+        self.given: np.ndarray | None = None
+
+    # ---- new transitions
+
+    def settle(self) -> None:
+        """Bring the tree up to date with what was added since the last call."""
+        new, gone = self.eligible.changes()
+        if not new.size and not gone.size:
+            return
+        if new.size:
+            mass = self._mass_of_new()
+        if gone.size:
+            self.tree.update(gone, 0.0)
+        if new.size:
+            self._insert(new, mass)
+        if self.initial_priority == "mean":
+            self._n_known = self.eligible.n
+
+    def _insert(self, slots: np.ndarray, mass: float) -> None:
+        """Let new transitions be drawn, with the mass that they came with or a given one."""
+        masses = np.full(len(slots), mass)
+        if self.given is not None:
+            given = self.given[slots]
+            is_given = ~np.isnan(given)
+            masses[is_given] = given[is_given]
+        self.tree.update(slots, masses)
+
+    def give(self, slots: np.ndarray, masses: np.ndarray | None) -> None:
+        """
+        Remember masses that transitions come with, until the transitions are inserted.
+
+        :param slots: of transitions that were just written, int64 of shape (n,)
+        :param masses: float64 of shape (n,); ``None``: they come without
+        """
+        if self.given is None:
+            if masses is None:
+                return
+            self.given = np.full(len(self.tree), np.nan)
+        self.given[slots] = np.nan if masses is None else masses
+
+    def masses_of(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        """
+        :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
+        :return: sampling masses, shape (n,)
+        :raises ValueError: with another ``initial_priority`` than ``"td_error"``
+        """
+        if self.initial_priority != "td_error":
+            raise ValueError(f"td_errors with add() need initial_priority='td_error', not {self.initial_priority!r}")
+        return self.scheme.mass(self.scheme.priority(self.scheme.reduce(abs_td_errors)))
+
+    def remove(self, slots: np.ndarray) -> None:
+        """
+        :param slots: that cannot be drawn any more, int64 of shape (n,)
+        """
+        if self.initial_priority == "mean":
+            self._n_known -= int(np.count_nonzero(self.tree[slots]))
+        self.tree.update(slots, 0.0)
+
+    def clear(self) -> None:
+        """The ring was emptied; ``max_priority`` stays."""
+        self.tree.clear()
+        self.given = None
+        self.eligible.clear()
+
+    def forget_masses(self) -> None:
+        """Give every transition the mass of a new one."""
+        self.tree.clear()
+        self.given = None
+        self.eligible.forget_changes()
+
+    def _mass_of_new(self) -> float:
+        if self.initial_priority == "mean" and self.tree.total > 0.0:
+            return self.tree.total / self._n_known
+        if self._mass_of_max is None or self._mass_of_max[0] != self.max_priority:
+            mass = float(self.scheme.mass_of_new(self.max_priority))
+            if not self.tree.takes(mass):
+                raise ValueError(f"{self.scheme}.mass_of_new() gave {mass}: it must be finite and at least 0")
+            self._mass_of_max = (self.max_priority, mass)
+        return self._mass_of_max[1]
+
+    # ---- new TD errors
+
+    def update(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> int:
+        """
+        Set priorities. Of repeated slots the last one counts; slots that cannot be drawn are skipped.
+
+        :param slots: of complete transitions, int64 of shape (n,)
+        :param abs_td_errors: ``|td|``, finite float64 of shape (n, n_critics)
+        :return: how many were written
+        """
+        self.settle()  # before `max_priority` changes
+        is_eligible = self.eligible.among(slots)
+        if is_eligible is not None:
+            slots, abs_td_errors = slots[is_eligible], abs_td_errors[is_eligible]
+        if len(slots) == 0:
+            return 0
+        priority = self.scheme.priority(self.scheme.reduce(abs_td_errors))
+        largest = float(priority[priority.argmax()])  # faster than `max`
+        if not largest < np.inf:
+            raise ValueError(f"{self.scheme}.priority() gave {largest}: it must be finite")
+        self.tree.update(slots, self.scheme.mass(priority))
+        self.max_priority = max(self.max_priority, largest)
+        if self.max_priority_interval is not None or self._next_kappa < np.inf:
+            self._count_update()
+        return len(slots)
+
+    def _count_update(self) -> None:
+        self.n_updates += 1
+        if self.max_priority_interval is not None and self.n_updates % self.max_priority_interval == 0:
+            mass = float(self.tree[:].max())
+            self.max_priority = self.scheme.priority_of(mass)
+            self._mass_of_max = (self.max_priority, mass)  # to the bit: no power of a root
+
+    # ---- kappa="auto"
+
+    @property
+    def wants_kappa(self) -> bool:
+        """Whether kappa="auto" is due to be refreshed."""
+        return self.n_updates >= self._next_kappa
+
+    def refresh_kappa(self, mean_abs_reward: float) -> None:
+        """
+        :param mean_abs_reward: of the buffer, as the learner sees it; 0 if there is no unit yet
+        """
+        assert isinstance(self.scheme, LAP)
+        if mean_abs_reward > 0.0:
+            is_first = self._next_kappa == 0
+            self.scheme.kappa = mean_abs_reward
+            # Nothing but rewards has a unit: the maximum begins where the least priority is.
+            self.max_priority = mean_abs_reward if is_first else max(self.max_priority, mean_abs_reward)
+        self._next_kappa = self.n_updates + KAPPA_INTERVAL
+
+    # ---- saving
+
+    def state(self, n_slots: int) -> dict[str, Any]:
+        """
+        :param n_slots: slots, from 0 on, that hold anything
+        :return: numbers and arrays, see :meth:`load`
+        """
+        state: dict[str, Any] = {
+            "max_priority": self.max_priority,
+            "mass_of_max": None if self._mass_of_max is None else self._mass_of_max[1],
+            "n_updates": self.n_updates,
+            "next_kappa": None if np.isinf(self._next_kappa) else self._next_kappa,
+            "kappa": getattr(self.scheme, "kappa", None),
+            "n_known": self._n_known,
+            "eligible": self.eligible.state(),
+        }
+        if isinstance(self.tree, RankTree):
+            state["ranked_slots"], state["ranked_priorities"] = self.tree.ranked()
+        else:
+            state["masses"] = self.tree.masses[:n_slots]
+        if self.given is not None:
+            state["given_masses"] = self.given[:n_slots]
+        return state
+
+    def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
+        """
+        :param state: from :meth:`state` of a sampler with the same capacity
+        :param keeps_masses: whether it has the same scheme; otherwise every transition gets the mass of a new one
+        :raises ValueError: if it is not such a state; this sampler is of no use then
+        """
+        self.max_priority = _positive(state["max_priority"], "max_priority")
+        self.n_updates = _count(state["n_updates"], "n_updates")
+        if not keeps_masses:
+            self.forget_masses()
+            return
+        self.eligible.load(state["eligible"])
+        self._n_known = _count(state["n_known"], "n_known")
+        if isinstance(self.scheme, LAP) and self.scheme.kappa_is_auto and state["next_kappa"]:
+            self.scheme.kappa = _positive(state["kappa"], "kappa")
+            self._next_kappa = _positive(state["next_kappa"], "next_kappa")
+        mass = state["mass_of_max"]
+        self._mass_of_max = None if mass is None or not self.tree.takes(float(mass)) else (self.max_priority, float(mass))
+        self.tree.clear()
+        if isinstance(self.tree, RankTree):
+            self.tree.rank(state["ranked_slots"], state["ranked_priorities"])
+        else:
+            masses = np.asarray(state["masses"])
+            if masses.size:
+                self.tree.update(np.arange(len(masses)), masses)
+            if not self.tree.total < np.inf:
+                raise ValueError("the sum of all masses is infinite")
+        self.given = None
+        if "given_masses" in state:
+            given = np.asarray(state["given_masses"])
+            if not all(self.tree.takes(mass) for mass in (np.nanmin(given, initial=0.0), np.nanmax(given, initial=0.0))):
+                raise ValueError("a mass is negative or infinite")
+            self.given = np.full(len(self.tree), np.nan)
+            self.given[: len(given)] = given
+
+
+def _positive(value: Any, name: str) -> float:
+    if not 0.0 < float(value) < np.inf:
+        raise ValueError(f"{name} must be above 0 and finite, not {value}")
+    return float(value)
+
+
+def _count(value: Any, name: str) -> int:
+    if not (isinstance(value, int) and 0 <= value < 2**60):
+        raise ValueError(f"{name} must be a count, not {value}")
+    return value

@@ -1,0 +1,81 @@
+"""Importance-sampling weights, and the exponent beta that is annealed."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sb3_per.sampling.schemes import PriorityScheme
+
+
+class ImportanceWeights:
+    """
+    Weights (N P)^-beta, normalized over the batch (Schaul et al. 2016, section 3.4).
+
+    :param scheme: says whether there are weights at all
+    :param normalization: divide by the largest of the batch, ``"max"``, by the mean, ``"mean"``, or not at all, ``"none"``
+    :param beta_start: exponent at the start
+    :param beta_end: exponent at the end
+    :param beta_anneal_steps: number of draws from start to end; ``None``: beta follows the training progress
+    """
+
+    def __init__(
+        self, scheme: PriorityScheme, normalization: str, beta_start: float, beta_end: float, beta_anneal_steps: int | None
+    ):
+        self.scheme, self.normalization = scheme, normalization
+        self.beta_start, self.beta_end, self.beta_anneal_steps = beta_start, beta_end, beta_anneal_steps
+        #: current exponent; never decreases
+        self.beta = beta_start
+        #: number of draws, counted for ``beta_anneal_steps``
+        self.n_draws = 0
+
+    def __call__(self, relative: np.ndarray, n_p: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """
+        :param relative: numbers in proportion to the probabilities of the drawn transitions, shape (batch_size,)
+        :param n_p: turns such numbers into N P
+        :return: weights, float32 of shape (batch_size, 1)
+        """
+        if not self.scheme.importance_sampling:
+            return np.ones((len(relative), 1), np.float32)
+        weights = self.scheme.weights(relative, self.beta)
+        if self.normalization == "max":
+            return weights
+        if self.normalization == "mean":
+            return np.asarray(weights / weights.mean())
+        # A scheme gives 1 to the least probable.
+        with np.errstate(over="ignore"):
+            unnormalized = weights * n_p(relative.min()) ** -self.beta
+        return np.minimum(unnormalized, np.finfo(np.float32).max).astype(np.float32)
+
+    def count_draw(self) -> None:
+        """Anneal beta by one draw, with ``beta_anneal_steps``."""
+        if self.beta_anneal_steps is not None:
+            self.n_draws += 1
+            self._anneal(self.n_draws / self.beta_anneal_steps)
+
+    def follow(self, progress_remaining: float) -> None:
+        """
+        Anneal beta with training progress, unless ``beta_anneal_steps`` is set.
+
+        :param progress_remaining: from 1 at the start to 0 at the end of training, as in SB3's schedules
+        """
+        if self.beta_anneal_steps is None:
+            self._anneal(1.0 - progress_remaining)
+
+    def _anneal(self, fraction: float) -> None:
+        """Linear from start to end, but never below what was reached, e.g. before a resumed run."""
+        start, end = self.beta_start, self.beta_end
+        self.beta = max(self.beta, start + fraction * (end - start) if fraction < 1.0 else end)
+
+    def state(self) -> dict[str, float | int]:
+        """Numbers, see :meth:`load`."""
+        return {"beta": self.beta, "n_draws": self.n_draws}
+
+    def load(self, state: dict[str, float | int]) -> None:
+        """
+        :param state: from :meth:`state`
+        :raises ValueError: if it is not such a state
+        """
+        beta, n_draws = state["beta"], state["n_draws"]
+        if not 0.0 <= beta <= 1.0 or not isinstance(n_draws, int) or n_draws < 0:
+            raise ValueError(f"beta must be in [0, 1], not {beta}, after a number of draws, not {n_draws}")
+        self.beta, self.n_draws = max(self.beta_start, float(beta)), n_draws

@@ -1,0 +1,43 @@
+"""n-step returns, computed when a batch is read."""
+
+import numpy as np
+
+from sb3_per.storage.ring import Ring
+from sb3_per.storage.windows import window_lengths
+
+
+class NStepReturns:
+    """
+    Windows of up to ``n_steps`` steps, their discounted rewards, and the discount of the value after them (Sutton 1988).
+
+    :param n_steps: number of steps, at least 1
+    :param gamma: discount factor, in [0, 1]
+    """
+
+    def __init__(self, n_steps: int, gamma: float):
+        self.n_steps, self.gamma = n_steps, gamma
+
+    def windows(self, slots: np.ndarray, ring: Ring, dones: np.ndarray, timeouts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Find the steps of each return. A window ends early at a termination, a truncation, and the newest step.
+
+        :param slots: first steps, int64 of shape (batch_size,)
+        :param ring: says which step is the newest
+        :param dones: ends of episodes by slot, shape (capacity,)
+        :param timeouts: which of them are truncations, shape (capacity,)
+        :return: slots of all steps, shape (batch_size, n_steps), and how many of them count, from 1, shape (batch_size,)
+        """
+        windows = (slots[:, None] + np.arange(self.n_steps) * ring.n_envs) % ring.capacity
+        n_left = ring.n_after(slots) + 1
+        return windows, window_lengths(slots, dones, timeouts, ring.n_envs, n_left, self.n_steps)
+
+    def returns(self, rewards: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param rewards: normalized one by one, float32 of shape (batch_size, n_steps)
+        :param lengths: how many of them count, shape (batch_size,)
+        :return: discounted sums, and gamma^length, the discount of the value after them; float32 of shape (batch_size, 1)
+        """
+        steps = np.arange(self.n_steps)
+        discounted = rewards * self.gamma ** steps.astype(np.float32) * (steps < lengths[:, None])
+        discounts = self.gamma ** lengths.astype(np.float32)
+        return discounted.sum(axis=1, keepdims=True), discounts.reshape(-1, 1)

@@ -1,0 +1,235 @@
+"""
+The ring: which slot holds which transition.
+
+Three numbers name a transition, and each follows from the others:
+
+- row and env: its place in SB3's arrays of shape (n_rows, n_envs, ...)
+- slot = row * n_envs + env: its place in the tree, and in the same arrays flattened to (capacity, ...)
+- id = step * n_envs + env: its insertion number. Ids are never reset; row = step modulo n_rows
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sb3_per.sampling.kernels import kernel
+
+
+class Ring:
+    """
+    Position in the ring, for every environment separately.
+
+    :param n_rows: number of rows
+    :param n_envs: number of environments
+    :param n_spoilt: rows of a full ring whose transition is incomplete: 1 with ``optimize_memory_usage``, where the newest
+        next observation overwrites the oldest observation
+    """
+
+    def __init__(self, n_rows: int, n_envs: int, n_spoilt: int = 0):
+        self.n_rows, self.n_envs, self.n_spoilt = n_rows, n_envs, n_spoilt
+        self.capacity = n_rows * n_envs
+        #: number of steps ever added by each environment, int64 of shape (n_envs,)
+        self.added = np.zeros(n_envs, np.int64)
+        #: number of steps before the ring was last emptied, the same for all environments, a multiple of ``n_rows``
+        self.begin = 0
+        #: steps of the environment that added the fewest and the most
+        self.least = self.most = 0
+
+    # ---- position
+
+    @property
+    def pos(self) -> int:
+        """Row that is written next, of the environment that added the fewest steps, as in SB3."""
+        return self.least % self.n_rows
+
+    @property
+    def full(self) -> bool:
+        """Whether every slot holds a transition, as in SB3."""
+        return self.least - self.begin >= self.n_rows
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all environments have added the same number of steps."""
+        return self.least == self.most
+
+    @property
+    def next_id(self) -> int:
+        """Upper bound of all ids."""
+        return self.most * self.n_envs
+
+    @property
+    def n_rows_used(self) -> int:
+        """Rows, counted from row 0, that hold anything."""
+        return min(self.most - self.begin, self.n_rows)
+
+    @property
+    def first(self) -> np.ndarray:
+        """Oldest step that each environment holds, shape (n_envs,)."""
+        return np.maximum(self.added - self.n_rows, self.begin)
+
+    @property
+    def oldest(self) -> np.ndarray:
+        """Oldest complete step of each environment, shape (n_envs,)."""
+        first = self.first
+        return first + self.n_spoilt * (self.added - first == self.n_rows)
+
+    @property
+    def n_held(self) -> int:
+        """Number of transitions."""
+        return int((self.added - self.first).sum())
+
+    @property
+    def n_whole(self) -> int:
+        """Number of complete transitions."""
+        if self.least == self.most:
+            n_steps = min(self.least - self.begin, self.n_rows)
+            return (n_steps - self.n_spoilt * (n_steps == self.n_rows)) * self.n_envs
+        return int((self.added - self.oldest).sum())
+
+    # ---- writing
+
+    def rows_of_next(self, envs: np.ndarray | None, n_steps: int) -> Any:
+        """
+        :param envs: environments that add, different integers of shape (k,); ``None``: all of them, one step
+        :param n_steps: number of steps T
+        :return: rows of the next steps: an int for ``None``, otherwise int64 of shape (T, k)
+        """
+        if envs is None and self.least == self.most:
+            return self.least % self.n_rows
+        added = self.added if envs is None else self.added[envs]
+        return (added + np.arange(n_steps)[:, None]) % self.n_rows
+
+    def advance(self, envs: np.ndarray | None, n_steps: int) -> None:
+        """
+        Count steps that were written.
+
+        :param envs: environments that added, different integers of shape (k,); ``None``: all of them
+        :param n_steps: number of steps
+        """
+        if envs is None:
+            added, least, most = self.added + n_steps, self.least + n_steps, self.most + n_steps
+        else:
+            added = self.added.copy()
+            added[envs] += n_steps
+            least, most = int(added.min()), int(added.max())
+        # Plain assignments in a row: an interrupt comes before all of them or after.
+        self.added, self.least, self.most = added, least, most
+
+    def clear(self) -> None:
+        """Forget all transitions. Ids go on at the next multiple of ``n_rows``, so that ids from before are stale."""
+        begin = -(-self.most // self.n_rows) * self.n_rows
+        added = np.full(self.n_envs, begin)
+        self.added, self.begin, self.least, self.most = added, begin, begin, begin
+
+    # ---- which slot holds which transition
+
+    def ids_at(self, slots: np.ndarray) -> np.ndarray:
+        """
+        :param slots: integers of any shape
+        :return: ids of the transitions there, -1 for an empty slot, in the same shape
+        """
+        flat = np.ascontiguousarray(slots, np.int64).reshape(-1)
+        return _ids_at(flat, self.added, self.begin, self.n_rows).reshape(np.shape(slots))
+
+    def n_after(self, slots: np.ndarray) -> np.ndarray:
+        """
+        :param slots: that hold transitions, of any shape
+        :return: number of later steps of the same environment
+        """
+        rows, envs = np.divmod(slots, self.n_envs)
+        return np.asarray((self.added[envs] - 1 - rows) % self.n_rows)
+
+    def slots_between(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """
+        :param first: a step of each environment, shape (n_envs,)
+        :param end: end of the range of each environment, at most a lap later, shape (n_envs,)
+        :return: slots of these steps, sorted, shape (n,)
+        """
+        slots = _slots_between(first, end, self.n_rows)
+        slots.sort()  # neighbours share ancestors in the tree
+        return slots
+
+    def slots_held(self) -> np.ndarray:
+        """Slots that hold transitions, sorted, shape (n_held,)."""
+        return self.slots_between(self.first, self.added)
+
+    # ---- the newest transitions
+
+    def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
+        """
+        Number the newest complete transitions. A transition is newer than another if fewer steps of its environment came after
+        it; of equal ones, the higher environment is newer. If all environments stand at the same step, that is the order of
+        ids.
+
+        :param n: how many
+        :return: function from numbers in [0, n) to slots
+        """
+        if self.is_even:
+            first_id = self.next_id - n
+            return lambda numbers: (first_id + numbers) % self.capacity
+        ends = np.cumsum(self._counts_of_newest(n))
+        shifts = self.added - ends
+
+        def slots_of(numbers: np.ndarray) -> np.ndarray:
+            envs = np.searchsorted(ends, numbers, side="right")
+            return np.asarray((shifts[envs] + numbers) % self.n_rows * self.n_envs + envs)
+
+        return slots_of
+
+    def _counts_of_newest(self, n: int) -> np.ndarray:
+        """How many of the newest n belong to each environment, shape (n_envs,)."""
+        n_whole: np.ndarray = self.added - self.oldest
+        low, high = 0, int(n_whole.max())
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if np.minimum(n_whole, middle).sum() <= n else (low, middle)
+        if np.minimum(n_whole, high).sum() <= n:
+            low = high
+        counts: np.ndarray = np.minimum(n_whole, low)
+        one_more = np.flatnonzero(n_whole > low)
+        counts[one_more[len(one_more) - (n - int(counts.sum())) :]] += 1
+        return counts
+
+    # ---- saving
+
+    def state(self) -> dict[str, Any]:
+        """Position, see :meth:`load`."""
+        return {"added": self.added, "begin": self.begin}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """
+        :param state: from :meth:`state` of a ring of the same shape
+        :raises ValueError: if it is not a position in such a ring
+        """
+        added, begin = np.array(state["added"]), state["begin"]
+        is_position = added.shape == (self.n_envs,) and added.dtype == np.int64 and isinstance(begin, int)
+        if not is_position or not 0 <= begin <= added.min() <= added.max() < 2**60 // self.n_envs or begin % self.n_rows:
+            raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {added} since step {begin}")
+        self.added, self.begin, self.least, self.most = added, begin, int(added.min()), int(added.max())
+
+
+@kernel
+def _ids_at(slots: np.ndarray, added: np.ndarray, begin: int, n_rows: int) -> np.ndarray:
+    """See :meth:`Ring.ids_at`."""
+    ids = np.empty(slots.size, np.int64)
+    for i in range(slots.size):
+        row, env = slots[i] // added.size, slots[i] % added.size
+        # The newest step that this row has seen.
+        step = added[env] - 1 - (added[env] - 1 - row) % n_rows
+        ids[i] = step * added.size + env if step >= begin else -1
+    return ids
+
+
+@kernel
+def _slots_between(first: np.ndarray, end: np.ndarray, n_rows: int) -> np.ndarray:
+    """See :meth:`Ring.slots_between`."""
+    n = 0
+    for e in range(first.size):
+        n += max(end[e] - first[e], 0)
+    slots, n = np.empty(n, np.int64), 0
+    for e in range(first.size):
+        for step in range(first[e], end[e]):
+            slots[n] = step % n_rows * first.size + e
+            n += 1
+    return slots
