@@ -37,8 +37,9 @@ class CompleteWindows:
         self.is_ready = np.zeros((ring.n_rows, ring.n_envs), np.bool_)
         self._n_ready = 0
         self._overwritten = np.zeros(ring.n_envs, np.int32)
-        # The oldest step that a window may begin with, and the step of each environment that is to be decided next.
-        self._oldest_admitted = 0
+        #: the oldest step that a window may begin with
+        self.oldest_admitted = 0
+        # The step of each environment that is to be decided next.
         self._n_looked_at = np.zeros(ring.n_envs, np.int64)
         # Steps at the last call of `changes`, -1 if there is something else to report.
         self._known = 0
@@ -92,14 +93,14 @@ class CompleteWindows:
         oldest = max(ring.most - ring.n_rows, ring.begin)
         if ring.full:
             oldest += self.burn_in + self.period - 1
-        return max(oldest, self._oldest_admitted)
+        return max(oldest, self.oldest_admitted)
 
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """Windows that became complete, and those whose beginning is being overwritten."""
         ring = self.ring
         if self._known == ring.most:
             return _NO_SLOTS, _NO_SLOTS
-        retired, oldest = self._oldest_admitted, min(self.oldest_anchor, ring.most)
+        retired, oldest = self.oldest_admitted, min(self.oldest_anchor, ring.most)
         new, n_gone = admit_windows(
             self.is_ready,
             self._n_looked_at,
@@ -116,18 +117,18 @@ class CompleteWindows:
             np.arange(max(retired * ring.n_envs, oldest * ring.n_envs - ring.capacity), oldest * ring.n_envs) % ring.capacity
         )
         self._n_ready += new.size - n_gone
-        self._oldest_admitted, self._known = oldest, ring.most
+        self.oldest_admitted, self._known = oldest, ring.most
         return new, gone
 
     def forget_changes(self) -> None:
         """Report all complete windows as new."""
         self.is_ready.fill(False)
-        self._n_looked_at.fill(self._oldest_admitted)
+        self._n_looked_at.fill(self.oldest_admitted)
         self._n_ready, self._known = 0, -1
 
     def clear(self) -> None:
         """The ring is empty."""
-        self._oldest_admitted = self.ring.begin
+        self.oldest_admitted = self.ring.begin
         self.forget_changes()
 
     def among(self, slots: np.ndarray) -> np.ndarray:
@@ -152,7 +153,7 @@ class CompleteWindows:
 
     def numbers(self) -> dict[str, Any]:
         """Numbers of the steps within their episodes, see :meth:`load_numbers`."""
-        return {"episode_steps": self.episode_steps[: self.ring.n_rows_used], "oldest_admitted": self._oldest_admitted}
+        return {"episode_steps": self.episode_steps[: self.ring.n_rows_used], "oldest_admitted": self.oldest_admitted}
 
     def load_numbers(self, numbers: dict[str, Any] | None) -> None:
         """
@@ -163,7 +164,7 @@ class CompleteWindows:
         ring, first = self.ring, int(self.ring.first[0])
         if numbers is None:
             number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most, first)
-            self._oldest_admitted = first
+            self.oldest_admitted = first
             return
         steps, oldest = np.asarray(numbers["episode_steps"]), int(numbers["oldest_admitted"])
         if steps.shape != (ring.n_rows_used, ring.n_envs) or steps.min(initial=0) < 0 or not 0 <= oldest <= ring.most:
@@ -172,7 +173,8 @@ class CompleteWindows:
         in_order = self.episode_steps[np.arange(first, ring.most) % ring.n_rows]
         if ((in_order[1:] != 0) & (in_order[1:] != in_order[:-1] + 1)).any():
             raise ValueError("steps of an episode do not follow one another")
-        self._oldest_admitted = oldest
+        self.oldest_admitted = oldest
+        self.forget_changes()
 
     def state(self) -> dict[str, Any]:
         """Which windows can be drawn, see :meth:`load`."""

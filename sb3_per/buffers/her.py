@@ -217,9 +217,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             "by one cursor"
         )
 
-    def _store(
-        self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None = None, infos: Any = None
-    ) -> None:
+    def _store(self, steps: Steps, masses: np.ndarray | None, infos: Any) -> None:
         pos = self.pos
         for env_idx in np.flatnonzero(self.ep_length[pos]):
             # The rest of the episode that is overwritten cannot be drawn any more.
@@ -227,7 +225,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             slots = self._slots_of_episode(pos, end, int(env_idx))
             self.ep_length[slots // self.n_envs, env_idx] = 0
             self.sampler.remove(slots)
-        super()._store(envs, n_steps, steps, masses, infos)
+        super()._store(steps, masses, infos)
         self.ep_start[pos] = self._current_ep_start
         if self.copy_info_dict:
             self.infos[pos] = infos
@@ -369,6 +367,28 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             "current_ep_start": self._current_ep_start,
         }
         return {**super().state(), "episodes": episodes}
+
+    def _take_episodes(self, source: "PrioritizedHerReplayBuffer") -> None:
+        ring, old = self.ring, source.ring
+        n = int(ring.added[0] - ring.first[0])
+        rows = np.arange(ring.most - n, ring.most) % ring.n_rows
+        old_rows = np.arange(old.most - n, old.most) % old.n_rows
+        since_start = (old_rows[:, None] - source.ep_start[old_rows]) % old.n_rows
+        # Of an episode whose beginning is not there, nothing can be drawn.
+        is_cut = since_start > np.arange(n)[:, None]
+        self.ep_length[rows] = np.where(is_cut, 0, source.ep_length[old_rows])
+        self.ep_start[rows] = (rows[:, None] - np.where(is_cut, np.arange(n)[:, None], since_start)) % ring.n_rows
+        under_way = np.minimum((old.pos - source._current_ep_start) % old.n_rows, n)
+        self._current_ep_start[:] = (ring.pos - under_way) % ring.n_rows
+        if self.copy_info_dict:
+            self.infos[rows] = source.infos[old_rows]
+        self.episodes.forget_changes()
+
+    def _empty_arrays(self) -> None:
+        super()._empty_arrays()
+        self.ep_start, self.ep_length = (np.zeros((self.buffer_size, self.n_envs), np.int64) for _ in range(2))
+        self._current_ep_start = np.zeros(self.n_envs, np.int64)
+        self.infos = np.full((self.buffer_size, self.n_envs), {})  # one for all: SB3 replaces it, and never writes to it
 
     def _load_episodes(self, state: dict[str, Any]) -> None:
         if "episodes" not in state:

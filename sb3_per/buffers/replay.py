@@ -5,6 +5,7 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 ``update_priorities`` locates ids in the ring and updates the sampler.
 """
 
+import dataclasses
 import threading
 import warnings
 from collections.abc import Collection, Iterable
@@ -47,6 +48,9 @@ _MANY_DRAWS = 10
 
 # Settings that make another scheme if they change.
 SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
+
+# Steps that are copied from one buffer to another at a time.
+_BLOCK = 256
 
 # Version of the pickled state. Another one is refused.
 _STATE_VERSION = 2
@@ -253,6 +257,79 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # ---- saving
 
+    def emptied(self, buffer_size: int | None = None, frames: Any = None) -> "PrioritizedReplayBuffer":
+        """
+        :param buffer_size: number of rows, if another one is wanted
+        :param frames: with ``buffer_size``, the setting ``frames`` that is wanted
+        :return: a new buffer of the same kind with the same settings, and nothing in it
+        """
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        if buffer_size is not None:
+            twin.buffer_size = buffer_size
+            twin.settings = dataclasses.replace(self.settings, frames=frames)
+        twin._empty_arrays()
+        twin._init_parts()
+        if self.draw_record is not None:
+            twin.draw_record = self.draw_record.emptied(twin.ring.capacity)
+        return twin
+
+    def _empty_arrays(self) -> None:
+        """Put empty arrays in place of those that another buffer has, too."""
+        space = self.observation_space
+        frames = {} if self.settings.frames is None else frames_by_key(self.settings.frames, space)
+        for key, obs in keyed(self.observations).items():
+            if key in frames:
+                pair: Any = framed(self.buffer_size, self.n_envs, space, key, frames[key])
+            else:
+                shape = (self.buffer_size, *obs.shape[1:])
+                # Memory is taken for rows that are written. `zeros_like` would write all of them.
+                pair = np.zeros(shape, obs.dtype), np.zeros(0 if self.optimize_memory_usage else shape, obs.dtype)
+            self._set_observations(key, *pair)
+        for name in ("actions", "rewards", "dones", "timeouts"):
+            array = getattr(self, name)
+            setattr(self, name, np.zeros((self.buffer_size, *array.shape[1:]), array.dtype))
+
+    def take_steps(self, source: "PrioritizedReplayBuffer", keeps_masses: bool = True) -> None:
+        """
+        Fill this empty buffer with the newest steps of another one that fit, for each environment, and take over beta and
+        the maximum. The transitions get new ids.
+
+        :param source: of the same kind, of any size and with any ``frames``
+        :param keeps_masses: whether it has the same scheme; otherwise every transition has the mass of a new one
+        """
+        source.sampler.settle()
+        ring, given = source.ring, source.sampler.given_masses() if keeps_masses else None
+        self.ring.begin_after(ring.most)
+        groups = [np.arange(self.n_envs)] if ring.is_even else [np.array([env]) for env in range(self.n_envs)]
+        for envs in groups:
+            end = int(ring.added[envs[0]])
+            first = max(int(ring.oldest[envs[0]]), end - self.buffer_size)
+            for begin in range(first, end, _BLOCK):
+                steps = np.arange(begin, min(begin + _BLOCK, end))[:, None]
+                slots = steps % ring.n_rows * self.n_envs + envs
+                masses = None if given is None else given[slots].reshape(-1)
+                self._write(envs, len(steps), source.storage.read_steps(slots), masses)
+        self._take_episodes(source)
+        self.weights.load(source.weights.state())
+        self.sampler.load_numbers(source.sampler.state(0), keeps_masses)
+
+    def _take_episodes(self, source: Any) -> None:
+        """
+        Take over what a kind of buffer knows of episodes, when the steps are there.
+
+        :param source: of the same kind
+        """
+
+    def take_over(self, other: "PrioritizedReplayBuffer") -> None:
+        """
+        Become what another buffer is; this one keeps its lock, which others may wait for.
+
+        :param other: of the same class and settings; not to be used any more
+        """
+        with self.lock:
+            vars(self).update({**vars(other), "lock": self.lock})
+
     def state(self) -> dict[str, Any]:
         """
         :return: all that is not in the arrays of the storage: numbers, arrays, and dictionaries of these. Arrays by row end at
@@ -411,7 +488,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts)
         masses = None if td_errors is None else self.sampler.masses_of(finite_abs(td_errors, self.n_envs))
         with self.lock:
-            self._store(None, 1, steps, masses, infos)
+            self._store(steps, masses, infos)
 
     def add_steps(
         self,
@@ -460,7 +537,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self._masses_of(td_errors.reshape(steps.rewards.size, -1), steps.rewards.size) if steps.rewards.size else None
             )
         with self.lock:
-            self._store(envs, lead[0], steps, masses)
+            self._write(envs, lead[0], steps, masses)
 
     def extend(
         self,
@@ -495,21 +572,21 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                     newest = (self.ring.added - 1) % self.buffer_size * self.n_envs + np.arange(self.n_envs)
                     self.sampler.give(newest, masses[i])
 
-    def _store(
-        self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None = None, infos: Any = None
-    ) -> None:
+    def _store(self, steps: Steps, masses: np.ndarray | None, infos: Any) -> None:
         """
-        Write steps that were checked.
+        Write one step of all environments that was checked.
 
-        :param envs: environments that they belong to; ``None``: one step of all of them
-        :param n_steps: number of steps
         :param steps: arrays of the shapes that are stored
         :param masses: sampling masses of the transitions; ``None``: they have none
         :param infos: one dictionary per environment
         """
+        if self.ring.least == self.ring.most:
+            self._write(None, 1, steps, masses)
+        else:
+            self._write(np.arange(self.n_envs), 1, with_time_axis(steps), masses)
+
+    def _write(self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None) -> None:
         ring = self.ring
-        if envs is None and ring.least != ring.most:
-            envs, steps = np.arange(self.n_envs), with_time_axis(steps)
         rows = ring.rows_of_next(envs, n_steps)
         self.storage.write(rows, envs, steps)
         ring.advance(envs, n_steps)
@@ -603,9 +680,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _mean_abs_reward(self, env: VecNormalize | None) -> float:
         rewards = flat(self.rewards)[self.ring.slots_held()]
-        if rewards.size == 0:
-            return 0.0
-        return float(np.abs(self._normalize_reward(rewards, env), dtype=np.float64).mean())
+        finite = rewards[np.isfinite(rewards)]
+        if finite.size:
+            rewards = self._normalize_reward(finite, env)
+        mean = float(np.abs(rewards, dtype=np.float64).mean()) if rewards.size else 0.0
+        if not mean < np.inf:
+            raise ValueError(
+                f"kappa='auto' needs a finite mean of the absolute rewards, not {mean}: a reward is "
+                f"{rewards[~np.isfinite(rewards)][0]}. Mend the reward of the environment, or set kappa to a number"
+            )
+        return mean
 
     def _refuse_to_draw(self) -> NoReturn:
         raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")

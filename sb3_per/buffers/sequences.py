@@ -203,7 +203,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             row = self.pos
             # Before the write: in a ring of a single row, it overwrites the step before.
             found = self.windows.number_next(starts)
-            self._store(None, 1, steps)
+            self._store(steps, None, infos)
             if found & LEAVES_OPEN and self.buffer_size > 1:
                 self._truncate(row - 1, np.flatnonzero(starts & (self.dones[row - 1] == 0)))
             if found & IS_UNROLLED_FROM:
@@ -370,6 +370,17 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """See :meth:`PrioritizedReplayBuffer.shares_masses_with`: also, windows have to be the same."""
         names = "sequence_length period burn_in n_steps"
         return super().shares_masses_with(other) and all(getattr(self, n) == getattr(other, n) for n in names.split())
+
+    def _take_episodes(self, source: "PrioritizedSequenceReplayBuffer") -> None:
+        ring, old = self.ring, source.ring
+        n = int(ring.added[0] - ring.first[0])
+        rows = np.arange(ring.most - n, ring.most) % ring.n_rows
+        old_rows = np.arange(old.most - n, old.most) % old.n_rows
+        episode_steps = np.zeros((ring.n_rows_used, self.n_envs), np.int32)
+        episode_steps[rows] = source.windows.episode_steps[old_rows]
+        oldest = max(source.windows.oldest_admitted + ring.most - old.most, ring.most - n)
+        self.windows.load_numbers({"episode_steps": episode_steps, "oldest_admitted": oldest})
+        self.states.take(source.states, rows, old_rows, episode_steps[rows])
 
     def _load_episodes(self, state: dict[str, Any]) -> None:
         self.windows.load_numbers(state.get("episodes"))

@@ -133,6 +133,14 @@ class ArrayStorage:
         """
         return self.read_observations(slots), self.read_next_observations(last), take(self.actions, slots)
 
+    def read_steps(self, slots: np.ndarray) -> Steps:
+        """
+        :param slots: int64 of shape (T, k)
+        :return: all that is stored of these steps
+        """
+        arrays = (take(part, slots) for part in (self.actions, self.rewards, self.dones, self.timeouts))
+        return (self.read_observations(slots), self.read_next_observations(slots), *arrays)  # type: ignore[return-value]
+
     def read_observations(self, slots: np.ndarray) -> Any:
         """
         :param slots: integers of any shape
