@@ -123,6 +123,22 @@ def test_recency_never_leads_out_of_the_newest():
         assert buffer.sample(64, position=position).indices.min() >= ids[-n]
 
 
+@pytest.mark.parametrize("eta", [0.0, 0.25])
+@pytest.mark.parametrize("n_added", [1000, 1040], ids=["at the end of the ring", "across it"])
+@pytest.mark.parametrize("alpha, old_error", [(1.0, 1e7), (1.0, 1e12), (0.6, 1e16), (1.0, 1e280)])
+def test_large_masses_of_old_transitions_do_not_disturb_the_newest(alpha, old_error, n_added, eta):
+    """Equal ones are drawn equally often and weigh the same, whatever lies on the other side of the border."""
+    settings = dict(recency=0.99, recency_min=100, uniform_fraction=eta, weight_normalization="none", beta_start=1.0)
+    buffer = make_buffer(1000, alpha=alpha, **settings)
+    fill([buffer], n_added)
+    ids = drawable_ids(buffer)
+    buffer.update_priorities(ids, np.where(ids < n_added - 100, old_error, 0.0))
+    batch = buffer.sample(10_000, position=1.0)
+    counts = counts_of(batch.indices, ids[-100:])
+    assert counts.min() >= 98 and counts.max() <= 102
+    np.testing.assert_allclose(batch.weights, 1.0, rtol=1e-6)
+
+
 def test_position_of_a_draw_by_hand_is_random():
     buffer = make_buffer(1000, recency=0.995, recency_min=1, scheme="uniform")
     fill([buffer], 1000)
