@@ -139,7 +139,7 @@ class CompleteWindows:
         """All of them: emphasizing the newest is refused."""
         return np.flatnonzero(self.is_ready).__getitem__
 
-    def newest_ranges(self, n: int) -> None:
+    def first_of_range(self, n: int) -> None:
         """Emphasizing the newest is refused."""
         return None
 

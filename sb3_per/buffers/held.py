@@ -52,13 +52,9 @@ class HeldTransitions:
         """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
         return self.ring.newest(n)
 
-    def newest_ranges(self, n: int) -> list[tuple[int, int]] | None:
-        """One range, or two where they go on at slot 0; ``None`` where environments stand at different steps."""
-        if not self.ring.is_even:
-            return None
-        first = (self.ring.next_id - n) % self.ring.capacity
-        n_before_end = min(n, self.ring.capacity - first)
-        return [(first, first + n_before_end), *([(0, n - n_before_end)] if n > n_before_end else [])]
+    def first_of_range(self, n: int) -> int | None:
+        """``None`` where environments stand at different steps."""
+        return (self.ring.next_id - n) % self.ring.capacity if self.ring.is_even else None
 
     def stock_draw(self, n: int) -> np.ndarray:
         """SB3's draw: rows, then environments."""

@@ -82,7 +82,7 @@ class FinishedEpisodes:
         """All of them: emphasizing the newest is refused."""
         return np.flatnonzero(self.ep_length).__getitem__
 
-    def newest_ranges(self, n: int) -> None:
+    def first_of_range(self, n: int) -> None:
         """Emphasizing the newest is refused."""
         return None
 

@@ -94,8 +94,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         require("eta", eta, Number("in [0, 1]", high=1.0))
         if sequence_period is not None and sequence_period > sequence_length:
             raise ValueError(
-                f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise steps in "
-                "between would never be learned"
+                f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise some "
+                "steps would never be learned"
             )
         shapes = tuple(tuple(shape) for shape in state_shapes)
         if not all(len(shape) == 2 and all(map(Count(), shape)) for shape in shapes):

@@ -38,10 +38,11 @@ class Eligibility(Protocol):
         :return: function from numbers in [0, n), 0 for the oldest, to slots
         """
 
-    def newest_ranges(self, n: int) -> list[tuple[int, int]] | None:
+    def first_of_range(self, n: int) -> int | None:
         """
         :param n: how many of the newest transitions that can be drawn
-        :return: ranges of neighbouring slots that hold exactly these, first and end of each; ``None`` if there are none
+        :return: the first of n neighbouring slots that hold exactly these, where slot 0 follows the last one; ``None`` if they
+            are not neighbours
         """
 
     def stock_draw(self, n: int) -> np.ndarray:
