@@ -1,5 +1,6 @@
 """The sampler: sampling masses of slots, the mass of new ones, and what an update of priorities changes."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from sb3_per.sampling.schemes import LAP, PriorityScheme
 
 # Number of updates after which the mean absolute reward is computed anew, as in MR.Q (arXiv 2501.16142).
 KAPPA_INTERVAL = 250
+
+# Draws in a row without an update after which a warning says that nobody updates the priorities.
+_MANY_DRAWS = 10
 
 
 class Sampler:
@@ -43,7 +47,9 @@ class Sampler:
         self.tree = scheme.make_tree(capacity)
         # Changes nothing, but loads numba's kernels: the first draw need not wait for them.
         self.tree.fill(0, 0, 0.0)
-        self.draw = Draw(self.tree, scheme, eligible, **draw_settings)
+        # Draws in a row without an update, -1 once a warning has said so.
+        self._n_unanswered = 0
+        self._draw = Draw(self.tree, scheme, eligible, **draw_settings)
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         #: number of updates, counted for ``max_priority_interval`` and kappa="auto"
@@ -60,6 +66,49 @@ class Sampler:
         #: by slot, masses that transitions came with until they are in the tree, NaN for none; allocated when needed. With
         #: kappa="auto", -|td| stands for a TD error: only the kappa of the next draw makes a mass of it
         self.given: np.ndarray | None = None
+
+    # ---- drawing
+
+    def draw(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param batch_size: number of slots
+        :param position: k / K of the k-th of K draws, for ``recency``; ``None``: a random number
+        :return: slots, int64, and numbers in proportion to their probabilities, float64, both of shape (batch_size,)
+        """
+        if self._n_unanswered >= 0:
+            self._count_unanswered()
+        return self._draw(batch_size, position)
+
+    def draw_uniformly(self, batch_size: int) -> np.ndarray:
+        """
+        :param batch_size: number of slots
+        :return: slots drawn uniformly, int64 of shape (batch_size,)
+        """
+        return self._draw.uniform(batch_size)
+
+    def n_p(self, relative: np.ndarray) -> np.ndarray:
+        """
+        :param relative: numbers in proportion to the probabilities, from :meth:`draw`
+        :return: N P of the same slots
+        """
+        return self._draw.n_p(relative)
+
+    @property
+    def draws_as_stock(self) -> bool:
+        """Whether the random numbers are those of SB3's own buffer."""
+        return self._draw.is_stock
+
+    def _count_unanswered(self) -> None:
+        self._n_unanswered += 1
+        if self._n_unanswered < _MANY_DRAWS:
+            return
+        self._n_unanswered = -1
+        if self.scheme.alpha > 0.0:
+            warnings.warn(
+                f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm "
+                "neither weights its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in "
+                'its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform"'
+            )
 
     # ---- new transitions
 
@@ -153,6 +202,8 @@ class Sampler:
         :param abs_td_errors: ``|td|``, finite float64 of shape (n, n_critics)
         :return: how many were written
         """
+        if self._n_unanswered > 0:
+            self._n_unanswered = 0
         self.settle()  # before `max_priority` changes
         is_eligible = self.eligible.among(slots)
         if is_eligible is not None:
@@ -221,7 +272,6 @@ class Sampler:
             "kappa": getattr(self.scheme, "kappa", None),
             "largest_without_unit": self._largest_without_unit,
             "n_known": self._n_known,
-            "eligible": self.eligible.state(),
         }
         if isinstance(self.tree, RankTree):
             state["ranked_slots"], state["ranked_priorities"] = self.tree.ranked()
@@ -253,9 +303,9 @@ class Sampler:
         """
         self.load_numbers(state, keeps_masses)
         if not keeps_masses:
-            self.forget_masses()
+            self.tree.clear()
+            self.given = None
             return
-        self.eligible.load(state["eligible"])
         self._n_known = _count(state["n_known"], "n_known")
         self.tree.clear()
         if isinstance(self.tree, RankTree):
