@@ -141,6 +141,17 @@ class Ring:
         flat = np.ascontiguousarray(slots, np.int64).reshape(-1)
         return _ids_at(flat, self.added, self.begin, self.n_rows).reshape(np.shape(slots))
 
+    def was_issued(self, transition_id: int) -> bool:
+        """Whether a transition ever had this id."""
+        return 0 <= transition_id < self.added[transition_id % self.n_envs] * self.n_envs
+
+    def issued_ids(self, transition_id: int) -> str:
+        """In words, the ids that the environment of this one has issued."""
+        env = transition_id % self.n_envs
+        if self.n_envs == 1:
+            return f"ids are in [0, {self.added[0]})"
+        return f"ids of environment {env} are {env} + {self.n_envs} i, where i is in [0, {self.added[env]})"
+
     def n_after(self, slots: np.ndarray) -> np.ndarray:
         """
         :param slots: that hold transitions, of any shape
