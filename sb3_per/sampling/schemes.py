@@ -22,7 +22,7 @@ from sb3_per.sampling.sum_tree import SumTree
 # Masses are kept inside these bounds, so that a drawable transition never has mass 0 (epsilon ** alpha can underflow) and no
 # sum over a buffer overflows.
 _LEAST_MASS = float(np.finfo(np.float64).tiny)
-_LARGEST_MASS = 1e290
+LARGEST_MASS = 1e290
 
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
@@ -101,7 +101,7 @@ class PriorityScheme:
         self.td_error_reduction = td_error_reduction
         # Priorities outside of these bounds have masses outside of theirs.
         with np.errstate(all="ignore"):
-            bounds = np.power([_LEAST_MASS, _LARGEST_MASS], 1.0 / max(alpha, 1e-3))
+            bounds = np.power([_LEAST_MASS, LARGEST_MASS], 1.0 / max(alpha, 1e-3))
         self._least, self._largest = np.maximum(bounds, _LEAST_MASS)
 
     def __repr__(self) -> str:
@@ -167,9 +167,10 @@ class PriorityScheme:
     def priority_of(self, mass: float) -> float:
         """
         :param mass: of a transition
-        :return: its priority, the inverse of :meth:`mass`
+        :return: its priority, the inverse of :meth:`mass`, at most the largest float
         """
-        return float(mass ** (1.0 / self.alpha))
+        with np.errstate(over="ignore"):
+            return float(min(np.power(mass, 1.0 / self.alpha), np.finfo(np.float64).max))
 
     def weights(self, masses: np.ndarray, beta: float) -> np.ndarray:
         """

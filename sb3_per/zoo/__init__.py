@@ -10,7 +10,6 @@ needs.
 """
 
 import argparse
-import contextlib
 import functools
 import importlib
 import runpy
