@@ -116,7 +116,7 @@ class ArrayStorage:
         rest: Any = [empty(array) for array in (self.actions, self.rewards, self.dones, self.timeouts)]
         # One dictionary for all: infos are replaced, and never written to.
         infos = None if self.infos is None else np.full((n_rows, self.n_envs), {})
-        return ArrayStorage(*_unkeyed(pairs), *rest, infos, self.handles_timeouts)
+        return ArrayStorage(*_unkeyed(pairs), *rest, infos=infos, handles_timeouts=self.handles_timeouts)
 
     def converted(self, ring: Ring, frames: dict[str | None, int]) -> "ArrayStorage":
         """
@@ -132,7 +132,7 @@ class ArrayStorage:
         for key, obs in keyed(self.observations).items():
             pairs[key] = converted(obs, keyed(self.next_observations)[key], ring, frames.get(key))
         rest: Any = (self.actions, self.rewards, self.dones, self.timeouts, self.infos)
-        return ArrayStorage(*_unkeyed(pairs), *rest, self.handles_timeouts)
+        return ArrayStorage(*_unkeyed(pairs), *rest, handles_timeouts=self.handles_timeouts)
 
     def clear(self) -> None:
         """Forget all frames; rows are written over."""
