@@ -399,8 +399,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         steps = list(zip(split_steps(obs), split_steps(next_obs), action, reward, done, infos, strict=True))
         if masses is not None:
             masses = checked_masses(masses, len(steps), self.n_envs, self.sampler.tree)
-        for *arrays, step_infos in steps:  # all of them, before the first one is stored
-            checked_steps(self.storage, (self.n_envs,), *arrays, timeouts=timeouts_of(step_infos, self.n_envs))
+        for a, b, c, d, e, step_infos in steps:  # all of them, before the first one is stored
+            checked_steps(self.storage, (self.n_envs,), a, b, c, d, e, timeouts_of(step_infos, self.n_envs))
         with self.lock:
             for i, step in enumerate(steps):
                 self.add(*step)

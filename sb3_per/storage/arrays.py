@@ -113,10 +113,11 @@ class ArrayStorage:
             next_obs = None if self.next_observations is None else keyed(self.next_observations)[key]
             is_framed = key in frames
             pairs[key] = framed(n_rows, self.n_envs, obs, frames[key]) if is_framed else (empty(obs), empty(next_obs))
-        rest: Any = [empty(array) for array in (self.actions, self.rewards, self.dones, self.timeouts)]
+        rest: dict[str, Any] = {name: empty(getattr(self, name)) for name in ("actions", "rewards", "dones", "timeouts")}
         # One dictionary for all: infos are replaced, and never written to.
-        infos = None if self.infos is None else np.full((n_rows, self.n_envs), {})
-        return ArrayStorage(*_unkeyed(pairs), *rest, infos=infos, handles_timeouts=self.handles_timeouts)
+        rest["infos"] = None if self.infos is None else np.full((n_rows, self.n_envs), {})
+        obs, next_obs = _unkeyed(pairs)
+        return ArrayStorage(obs, next_obs, **rest, handles_timeouts=self.handles_timeouts)
 
     def converted(self, ring: Ring, frames: dict[str | None, int]) -> "ArrayStorage":
         """
@@ -131,8 +132,9 @@ class ArrayStorage:
         pairs = {}
         for key, obs in keyed(self.observations).items():
             pairs[key] = converted(obs, keyed(self.next_observations)[key], ring, frames.get(key))
-        rest: Any = (self.actions, self.rewards, self.dones, self.timeouts, self.infos)
-        return ArrayStorage(*_unkeyed(pairs), *rest, handles_timeouts=self.handles_timeouts)
+        obs, next_obs = _unkeyed(pairs)
+        arrays = {**self.arrays(), "observations": obs, "next_observations": next_obs}
+        return ArrayStorage(**arrays, handles_timeouts=self.handles_timeouts)
 
     def clear(self) -> None:
         """Forget all frames; rows are written over."""
