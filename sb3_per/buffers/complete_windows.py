@@ -195,7 +195,11 @@ class CompleteWindows:
             raise ValueError("windows of another ring")
         if looked_at.dtype != np.int64 or looked_at.max() > ring.most:
             raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most}")
-        if (self.episode_steps[: len(is_ready)][is_ready != 0] % self.period).any():
+        # Steps that have come since the last draw lie over windows that are not retired yet.
+        held = np.arange(max(int(ring.first[0]), self.oldest_admitted), ring.most)
+        rows = held % ring.n_rows
+        is_window = (is_ready[rows] != 0) & (held[:, None] < looked_at)
+        if (self.episode_steps[rows][is_window] % self.period).any():
             raise ValueError("a window begins at a step that is no anchor")
         if state["n_recorded"] != self.n_recorded:
             raise ValueError(f"windows of {state['n_recorded']} steps")

@@ -92,7 +92,9 @@ class FinishedEpisodes:
 
     def state(self) -> dict[str, Any]:
         """Slots of finished episodes that the sampler does not know."""
-        slots = np.unique(np.concatenate([_NO_SLOTS, *self._finished]))
+        slots = np.concatenate([_NO_SLOTS, *self._finished])[::-1]
+        # In the order in which they were finished last: of equal priorities, the one that was set last ranks first.
+        slots = slots[np.sort(np.unique(slots, return_index=True)[1])][::-1]
         return {"finished_slots": slots[self.ep_length[slots] > 0]}
 
     def load(self, state: dict[str, Any]) -> None:

@@ -213,9 +213,10 @@ class Sampler:
         :param n_slots: slots, from 0 on, that hold anything
         :return: numbers and arrays, see :meth:`load`
         """
+        of_max = self._mass_of_max
         state: dict[str, Any] = {
             "max_priority": self.max_priority,
-            "mass_of_max": None if self._mass_of_max is None else self._mass_of_max[1],
+            "mass_of_max": of_max[1] if of_max is not None and of_max[0] == self.max_priority else None,
             "n_updates": self.n_updates,
             "next_kappa": None if np.isinf(self._next_kappa) else self._next_kappa,
             "kappa": getattr(self.scheme, "kappa", None),
