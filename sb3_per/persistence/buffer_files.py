@@ -21,6 +21,7 @@ import numpy as np
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import Count, require
+from sb3_per.buffers.transfer import emptied, take_steps
 from sb3_per.persistence import infos
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.contents import State, Stream, about, expected_arrays, pools_of, rows_of, slices_of, streams_of
@@ -130,7 +131,7 @@ def _require_restorable(buffer: PrioritizedReplayBuffer, state: State) -> None:
     :raises ValueError: if it could not be loaded
     """
     try:
-        buffer.emptied().load(state.nested())
+        emptied(buffer).load(state.nested())
         for store in buffer.storage.frame_stores.values():
             store.require_sound()
     except _CONTRADICTIONS as error:
@@ -269,21 +270,21 @@ def _load_generation(buffer: BufferT, directory: Directory, name: str) -> Buffer
     keeps_masses = found["scheme"] == facts["scheme"]
     is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
     with _as_damage(path):
-        loaded = buffer.emptied() if is_same_form else buffer.emptied(found["buffer_size"], _frames_of(found["frames"]))
+        loaded = emptied(buffer) if is_same_form else emptied(buffer, found["buffer_size"], _frames_of(found["frames"]))
         _read(loaded, directory, manifest, keeps_masses)
     if is_same_form:
         for part in manifest.parts:
             directory.note(part.name)
         _SAVED[loaded.storage] = {directory.path: _Saved(directory, found, _lasting(manifest.parts, streams_of(loaded)))}
     else:
-        source, loaded = loaded, buffer.emptied()
-        loaded.take_steps(source, keeps_masses)
+        source, loaded = loaded, emptied(buffer)
+        take_steps(loaded, source, keeps_masses)
     if not keeps_masses:
         warnings.warn(
             f"{directory.path} was saved with the scheme {found['scheme']}, and this buffer has {facts['scheme']}: all "
             "priorities are the largest now"
         )
-    return loaded  # type: ignore[return-value]
+    return loaded
 
 
 def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) -> None:

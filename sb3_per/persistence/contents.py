@@ -1,6 +1,5 @@
 """What of a buffer is saved, and what tells whether it fits another one."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -47,20 +46,19 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
         "action_space": _describe(buffer.action_space, with_bounds=True),
         "n_envs": buffer.n_envs,
         "optimize_memory_usage": bool(buffer.optimize_memory_usage),
-        "copy_info_dict": bool(getattr(buffer, "copy_info_dict", False)),
+        "copy_info_dict": buffer.storage.infos is not None,
         "sequences": None,
         "buffer_size": buffer.buffer_size,
         "frames": [
             {"key": key, "n_frames": int(store.n_frames), "axis": store.axis}
             for key, store in buffer.storage.frame_stores.items()
         ],
-        "scheme": repr(buffer.scheme),
+        # Whose masses they are, and of what.
+        "scheme": f"{buffer.scheme!r} of each {buffer.sampler.eligible.unit}",
     }
     if isinstance(buffer, PrioritizedSequenceReplayBuffer):
         shapes = [list(shape) for shape in buffer.state_shapes]
         facts["sequences"] = {"period": buffer.period, "burn_in": buffer.burn_in, "state_shapes": shapes}
-        # What masses are of: of other windows, they are no use.
-        facts["scheme"] += f" of windows of {buffer.sequence_length} steps with n_steps={buffer.n_steps}"
     return facts
 
 
@@ -150,8 +148,8 @@ def rows_of(buffer: PrioritizedReplayBuffer) -> dict[str, np.ndarray]:
         rows[_name("observations", key)] = obs
         if storage.next_observations is not None:
             rows[_name("next_observations", key)] = keyed(storage.next_observations)[key]
-    if isinstance(buffer, PrioritizedHerReplayBuffer) and buffer.copy_info_dict:
-        rows["infos"] = buffer.infos
+    if storage.infos is not None:
+        rows["infos"] = storage.infos
     return rows
 
 
@@ -221,9 +219,7 @@ class State:
             elif isinstance(value, np.ndarray):
                 self.arrays[name] = value
             else:
-                # An infinite mass is no number in JSON, and is computed anew.
-                is_finite = value is None or math.isfinite(value)
-                self.numbers[name] = (value.item() if isinstance(value, np.generic) else value) if is_finite else None
+                self.numbers[name] = value
 
     def nested(self) -> dict[str, Any]:
         """What :meth:`PrioritizedReplayBuffer.state` has given."""

@@ -42,6 +42,10 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -80,7 +84,7 @@ _IS_MANIFEST = _is_object(
     generation=_is_count,
     num_timesteps=_is_count,
     about=_is_object(),
-    numbers=_all(lambda value: value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))),
+    numbers=_all(lambda value: value is None or _is_number(value) or (isinstance(value, list) and _all(_is_number)(value))),
     parts=_all(_IS_PART),
 )
 _IS_ABOUT = dict(buffer_size=lambda value: _is_count(value) and value >= 1, frames=_all(_IS_FRAMES), scheme=_is_text)

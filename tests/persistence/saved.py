@@ -178,7 +178,7 @@ def flatten(prefix: str, state: dict[str, Any], into: dict[str, Any]) -> None:
         elif isinstance(value, np.ndarray):
             into[prefix + key] = value.copy()
         else:
-            into[prefix + key] = None if value == np.inf else value  # computed anew
+            into[prefix + key] = value
 
 
 def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -213,7 +213,7 @@ def column(buffer: PrioritizedReplayBuffer, env: int) -> dict[str, Any]:
     ring = buffer.ring
     rows = np.arange(ring.oldest[env], ring.added[env]) % ring.n_rows
     slots = rows * ring.n_envs + env
-    held = dict(zip("actions rewards dones timeouts".split(), buffer.storage.read_steps(slots)[2:], strict=True))
+    held = dict(zip("actions rewards dones timeouts".split(), buffer.storage.read_steps(slots)[2:6], strict=True))
     held["masses"] = buffer.priorities[rows, env]
     for name in ("read_observations", "read_next_observations"):
         flatten(f"{name}/", {"": getattr(buffer.storage, name)(slots)}, held)
