@@ -209,7 +209,11 @@ class CompleteWindows:
             raise ValueError("windows of another ring")
         if looked_at.dtype != np.int64 or looked_at.max() > ring.most:
             raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most}")
-        if (self.episode_steps[: len(is_ready)][is_ready != 0] % self.period).any():
+        # Steps that have come since the last draw lie over windows that are not retired yet.
+        held = np.arange(max(int(ring.first[0]), self.oldest_admitted), ring.most)
+        rows = held % ring.n_rows
+        is_window = (is_ready[rows] != 0) & (held[:, None] < looked_at)
+        if (self.episode_steps[rows][is_window] % self.period).any():
             raise ValueError("a window begins at a step that is no anchor")
         self.is_ready[: len(is_ready)] = is_ready != 0
         self._n_ready, self._n_looked_at = int(np.count_nonzero(self.is_ready)), looked_at

@@ -28,7 +28,7 @@ import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
 from sb3_per.persistence.generations import Directory, num_timesteps_of
-from tests.saved import KINDS, Player, digest, make, named_files, names_of, watch
+from tests.persistence.saved import KINDS, Player, digest, make, named_files, names_of, watch
 from tests.utils import ROOT
 
 
@@ -58,7 +58,7 @@ def forker() -> Iterator[Callable[..., int]]:
     """Runs a task in a child that is killed; returns its exit code."""
     package = str(Path(sb3_per.__file__).parents[1])
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash_child"],
+        [sys.executable, "-m", "tests.persistence.crash_child"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
