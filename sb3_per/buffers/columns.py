@@ -143,6 +143,45 @@ class Columns:
         return counts
 
 
+class Move:
+    """
+    Columns on their way into a ring of another size: the newest steps of each that fit, where all columns begin in row 0.
+
+    :param columns: where they stand in the ring that they come from
+    :param n_rows: of the other ring
+    """
+
+    def __init__(self, columns: Columns, n_rows: int):
+        n_kept = np.minimum(columns.added - columns.oldest, n_rows - columns.n_spoilt)
+        self.columns = columns
+        #: of each column, the oldest step that comes along
+        self.first: np.ndarray = columns.added - n_kept
+        begin = -(-columns.most // n_rows) * n_rows  # ids agree with slots, and none is one that has been
+        admitted = begin + np.clip(columns.admitted - self.first, 0, n_kept)
+        #: where they stand in the other ring
+        self.target = Columns(begin + n_kept, admitted, begin, n_rows, columns.n_spoilt)
+
+    def rows_of(self, steps: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        """
+        :param steps: of the longest column: what lies in the row of such a step comes from there
+        :param envs: columns, in a shape that fits
+        :return: rows in the other ring, negative for what does not come along. Where next observations are the observations
+            behind, the row behind the newest step comes along as well
+        """
+        newest = self.columns.added[envs] - 1 + self.columns.n_spoilt
+        return np.asarray(newest - (newest - steps) % self.columns.n_rows - self.first[envs])
+
+    def put(self, array: np.ndarray, first: int, target: np.ndarray) -> None:
+        """
+        :param array: of the rows from a step of the longest column on, shape (n, n_envs, ...)
+        :param first: that step
+        :param target: where they go, by row of the other ring
+        """
+        rows = self.rows_of(first + np.arange(len(array))[:, None], np.arange(len(self.first)))
+        is_kept = (rows >= 0) & (rows < len(target))
+        target[rows[is_kept], np.nonzero(is_kept)[1]] = array[is_kept]
+
+
 @kernel
 def _ids_at(leaves: np.ndarray, added: np.ndarray, n_before_ring: int, n_rows: int) -> np.ndarray:
     """See :meth:`Columns.ids_at`."""

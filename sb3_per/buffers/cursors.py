@@ -39,6 +39,7 @@ class CursorRing(FrameStorage):
     _apart: Columns | None = None
 
     def __init__(self, *args: Any, **kwargs: Any):
+        self._lock = Runtime()
         super().__init__(*args, **kwargs)
         # Steps added, which gives the id of every slot; how many there were when the ring was last empty; and how many of them
         # can be drawn.
@@ -46,7 +47,6 @@ class CursorRing(FrameStorage):
         self._n_before_ring = 0
         self._n_admitted = 0
         self._apart = None
-        self._lock = Runtime()
 
     # ---- which slot holds which transition
 
@@ -194,6 +194,7 @@ class CursorRing(FrameStorage):
             self._begin_ring()
 
     def _write_frames(self, store: FrameStore, obs: Any, next_obs: Any) -> None:
+        self._lock.saved.clear()  # its frames have other numbers than those that are on disk
         if self._apart is None:
             super()._write_frames(store, obs, next_obs)
             return

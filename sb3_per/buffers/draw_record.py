@@ -13,10 +13,10 @@ class DrawRecord:
     How often each transition was drawn, and the newest batches. A few microseconds per batch; 12 bytes per slot.
 
     :param capacity: number of slots, over all environments
-    :param n_batches: how many batches are kept
+    :param n_batches: how many batches are kept; ``None``: all
     """
 
-    def __init__(self, capacity: int, n_batches: int = 100):
+    def __init__(self, capacity: int, n_batches: int | None = 100):
         #: ids, weights, and the end of the ids that were there, of the newest batches
         self.batches: deque[tuple[np.ndarray, np.ndarray, int | np.ndarray]] = deque(maxlen=n_batches)
         self._counts = np.zeros(capacity, dtype=np.int32)

@@ -10,7 +10,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers.columns import Columns
+from sb3_per.buffers.columns import Columns, Move
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.ring import TransitionRing, is_count
 from sb3_per.schemes import LAP, PriorityScheme, RankBased
@@ -267,6 +267,25 @@ class DrawableRing(TransitionRing):
         self._tree = self.scheme.make_tree(self._capacity)
         self._given_masses = None
 
+    def _moved(self, contents: Contents, move: Move) -> None:
+        first, n_steps = contents.first, contents.end - contents.first
+        super()._moved(contents, move)
+        arrays, n_envs, begin = contents.arrays, self.n_envs, contents.first
+        if "masses" in arrays:
+            masses = np.zeros((contents.end - begin, n_envs))
+            move.put(contents.array("masses", "f", n_steps, n_envs), first, masses)
+            arrays["masses"] = masses
+        if "ranked_transitions" in arrays:
+            steps, envs = np.divmod(contents.array("ranked_transitions", "i", None), n_envs)
+            if len(steps) and not 0 <= steps.min() <= steps.max() < n_steps:
+                raise ValueError("Transitions that are not there have ranks")
+            rows = move.rows_of(first + steps, envs)
+            arrays["ranked_transitions"] = (rows * n_envs + envs)[rows >= 0]
+            arrays["ranked_priorities"] = contents.array("ranked_priorities", "f", len(rows))[rows >= 0]
+        if "given_ids" in arrays:
+            steps, envs = np.divmod(contents.array("given_ids", "i", None).astype(np.int64), n_envs)
+            arrays["given_ids"] = (begin + steps - move.first[envs]) * n_envs + envs
+
     def _restore(self, contents: Contents, keeps_masses: bool = True) -> None:
         """
         See :class:`~sb3_per.buffers.ring.TransitionRing`.
@@ -317,7 +336,7 @@ class DrawableRing(TransitionRing):
                 raise ValueError("The sum of all masses is infinite")
         if "given_ids" in contents.arrays:
             self._restore_given_masses(contents, shift)
-        if contents.buffer_size != self.buffer_size and (self._apart is not None or self.optimize_memory_usage):
+        if contents.buffer_size != self.buffer_size and self.optimize_memory_usage:
             # What is not there any more, or not as a whole.
             is_gone = ~self._can_be_drawn(self._ids_at(np.arange(self._capacity)))
             self._tree.update(np.flatnonzero(is_gone & (self._tree.masses > 0.0)), 0.0)

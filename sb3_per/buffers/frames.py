@@ -374,6 +374,16 @@ class FrameStore:
         self._reserve(end - first)
         self._next_number = end
 
+    def look_like(self, other: "FrameStore") -> None:
+        """
+        Have the references and the frames of another store, for a trial of :meth:`adopt`; the frames are not copied.
+
+        :param other: of the same kind; it does not change, and this one is of no use when it does
+        """
+        state = vars(other)
+        arrays = {name: value.copy() for name, value in state.items() if isinstance(value, np.ndarray)}
+        vars(self).update({**state, **arrays, "_segments": dict(other._segments), "_free": []})
+
     def adopt(self, first: np.ndarray, end_of_column: np.ndarray) -> None:
         """
         Take note of references that were written into :attr:`references`. Of other slots they are forgotten.
@@ -393,7 +403,7 @@ class FrameStore:
             held = np.arange(first[e], end_of_column[e]) % self.n_rows
             for start in range(0, len(held), _CHECKED_ROWS):
                 part = held[start : start + _CHECKED_ROWS]
-                numbers = numbers_of(self.references[part, e], oldest)
+                numbers = numbers_of(self.references[part, e], oldest - 1)  # the frame of zeros is in no pool
                 if numbers.max() >= end:
                     raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
                 self._lowest[part, e] = numbers_of(self.references[part, e], end).min(axis=1)

@@ -308,6 +308,11 @@ class PrioritizedReplayBuffer(DrawingRing):
         contents.numbers.update(beta=self.beta, n_sampled=self._n_sampled)
         return contents
 
+    def _allocate(self) -> None:
+        super()._allocate()
+        if self.draw_record is not None:
+            self.draw_record = DrawRecord(self._capacity, self.draw_record.batches.maxlen)
+
     def _restore(self, contents: Contents, keeps_masses: bool = True) -> None:
         super()._restore(contents, keeps_masses)
         if not 0.0 <= contents.numbers["beta"] <= 1.0:

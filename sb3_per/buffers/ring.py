@@ -15,7 +15,7 @@ from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.adding import AddingRing
-from sb3_per.buffers.columns import Columns
+from sb3_per.buffers.columns import Columns, Move
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.frames import FramedArray
 from sb3_per.buffers.runtime import Runtime
@@ -147,11 +147,29 @@ class TransitionRing(AddingRing):
             newest[is_newest] = saved[is_newest]
         self._stand(columns)
 
+    def _moved(self, contents: Contents, move: Move) -> None:
+        """
+        Make contents of another size those of a buffer of this one, after :meth:`_place`, when rows are filled.
+
+        :param contents: of a buffer whose columns stood apart
+        :param move: where they go
+        :raises ValueError: if it contradicts itself; this buffer is of no use then
+        """
+        target = move.target
+        if self.optimize_memory_usage:
+            shape, dtype = self.observations.shape[1:], self.observations.dtype
+            newest = contents.array("newest_next_observations", dtype.kind, *shape)
+            envs = np.flatnonzero(move.columns.added == move.columns.most)  # below the other ones lies what they have added
+            self.observations[target.added[envs] % self.buffer_size, envs] = newest[envs]
+            contents.arrays["newest_next_observations"] = self.observations[self.pos].copy()
+        contents.first, contents.end, contents.buffer_size = target.n_before_ring, target.most, self.buffer_size
+        contents.numbers = {**contents.numbers, "n_before_ring": target.n_before_ring}
+        contents.arrays.update(column_steps=target.added, column_steps_admitted=target.admitted)
+
     def _columns_in(self, contents: Contents) -> Columns:
         """
-        :param contents: of a buffer whose columns stood apart, maybe of another size: then, what a column has beside the
-            newest steps of all does not come along
-        :return: where they stand in this one
+        :param contents: of a buffer whose columns stood apart
+        :return: where they stand
         :raises ValueError: for columns that are not those of such a buffer
         """
         added, admitted = (
@@ -161,10 +179,8 @@ class TransitionRing(AddingRing):
             raise ValueError(f"Columns of a {type(self).__name__} stand apart")
         if added.min() < contents.numbers["n_before_ring"] or added.max() != contents.end:
             raise ValueError(f"columns at {added} in a ring up to step {contents.end}")
-        shift, begin = self._n_added - contents.end, self._n_before_ring
-        added, admitted = (np.clip(steps + shift, begin, self._n_added) for steps in (added, admitted))
-        n_spoilt = int(self.optimize_memory_usage)
-        return Columns(added, np.minimum(admitted, added), begin, self.buffer_size, n_spoilt)
+        begin = int(contents.numbers["n_before_ring"])
+        return Columns(added, np.clip(admitted, begin, added), begin, contents.buffer_size, int(self.optimize_memory_usage))
 
     # ---- what goes out
 

@@ -110,10 +110,15 @@ def sole_writer(directory: Path) -> Iterator[None]:
 
     :param directory: that is written to
     :raises BlockingIOError: if another writer is at it
+    :raises FileExistsError: if something else than a file has the name of the lock
     """
+    path = directory / _LOCK_NAME
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        what = "a link" if path.is_symlink() else "a directory" if path.is_dir() else "no plain file"
+        raise FileExistsError(f"{path} is {what}, and a file is needed that keeps other writers away. Remove it")
     # Not a link, nor a pipe, which would wait for a reader.
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with open(directory / _LOCK_NAME, "ab", opener=lambda path, mode: os.open(path, mode | flags, 0o666)) as file:
+    with open(path, "ab", opener=lambda path, mode: os.open(path, mode | flags, 0o666)) as file:
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

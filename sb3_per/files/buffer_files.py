@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import numpy as np
 
 from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.columns import Move
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.frames import FrameStore, frames_by_key
 from sb3_per.buffers.ring import is_count
@@ -82,8 +83,9 @@ def save_buffer(
     :param num_timesteps: of the model, becomes part of the manifest's name
     :param full: write all, e.g. because stored observations were changed by hand
     :param keep: number of generations that stay, at least 1
-    :raises ValueError: for another ``keep``; for infos that cannot be saved; if another version has written to the directory
-    :raises OSError: e.g. on a full disk, or if another writer is at it; what was saved before stays
+    :raises ValueError: for another ``keep``; for infos that cannot be saved; for what could not be loaded again, e.g. a beta
+        of 2 that was set by hand; if another version has written to the directory. What was saved before stays
+    :raises OSError: e.g. on a full disk, or if another writer is at it. What was saved before stays
     """
     if not is_count(keep):
         raise ValueError(f"keep must be an integer of at least 1, not {keep!r}")
@@ -103,6 +105,7 @@ def save_buffer(
         manifest = Manifest(generation, num_timesteps, facts, contents.numbers, [])
         try:
             state, *written = in_parallel([functools.partial(directory.write_part, *part) for part in new])
+            _require_restorable(buffer, directory, state, contents.numbers)
             parts = sorted([*kept, *written], key=lambda part: (part.stream, part.first))
             manifest.parts = [*parts, state]
             directory.commit(manifest)
@@ -115,6 +118,30 @@ def save_buffer(
             directory.clean_up(manifest, keep)
         except OSError as error:
             warnings.warn(f"{path / manifest.name} is saved, but what is older could not be looked at or removed: {error}")
+
+
+def _require_restorable(buffer: PrioritizedReplayBuffer, directory: Directory, state: Part, numbers: dict[str, Any]) -> None:
+    """
+    Try what is about to count, before what is older goes: all but rows and frames, in whose place those in memory stand.
+
+    :param buffer: that is saved
+    :param directory: where it is saved
+    :param state: that was written there
+    :param numbers: of the manifest
+    :raises ValueError: if it could not be loaded
+    """
+    contents, twin = Contents(state.first, state.end, buffer.buffer_size, numbers), buffer._emptied()
+    try:
+        _require_sound(contents, buffer.n_envs)
+        for store, original in zip(twin._frame_stores(), buffer._frame_stores(), strict=True):
+            store.look_like(original)
+        twin._place(state.first, state.end, numbers["n_before_ring"])
+        _read_state(directory, state, twin, contents, None)
+        twin._restore(contents)
+    except _CONTRADICTIONS as error:
+        raise ValueError(
+            f"This buffer is not saved, for it could not be loaded again: {error}. What was saved before is still there"
+        ) from error
 
 
 def _saved_at(buffer: PrioritizedReplayBuffer, path: Path, facts: dict[str, Any], full: bool) -> Saved:
@@ -297,6 +324,7 @@ def load_buffer(buffer: BufferT, path: str | Path) -> BufferT:
             try:
                 loaded = _load_generation(buffer, directory, name)
             except DamagedFileError as error:
+                directory.refused.add(name)
                 first_error = first_error or error
                 if path.is_dir() and n_left and directory.manifests() != names:
                     break  # a writer has put other generations in their place in the meantime
@@ -323,13 +351,20 @@ def _load_generation(buffer: BufferT, directory: Directory, name: str) -> Buffer
         twin = buffer._emptied()
         if not is_same_form:
             twin._store_frames({entry["key"]: int(entry["n_frames"]) for entry in found["frames"]})
-        first = _first_kept(contents, buffer)
-        twin._place(first, contents.end, contents.numbers["n_before_ring"] if is_same_size else None)
-        reads: list[Callable[[], None]] = [functools.partial(_read_state, directory, state, twin, contents)]
+        move = None if is_same_size else _move_of(directory, state, twin, contents)
+        if move is None:
+            first = _first_kept(contents, buffer)
+            twin._place(first, contents.end, contents.numbers["n_before_ring"] if is_same_size else None)
+        else:
+            first, begin = contents.first, move.target.n_before_ring
+            twin._place(begin, move.target.most, begin)
+        reads: list[Callable[[], None]] = [functools.partial(_read_state, directory, state, twin, contents, move)]
         for stream, store in twin._named_stores().items():
             reads += _reads_of_frames(directory, _chain(manifest.of_stream(stream)), store)
-        reads += _reads_of_rows(directory, _chain(manifest.of_stream("rows")), twin, first, contents.end)
+        reads += _reads_of_rows(directory, _chain(manifest.of_stream("rows")), twin, first, contents.end, move)
         in_parallel(reads)
+        if move is not None:
+            twin._moved(contents, move)
         twin._restore(contents, found["scheme"] == facts["scheme"])
     if not is_same_form:
         twin._store_frames({} if buffer.frames is None else frames_by_key(buffer.frames, buffer.observation_space))
@@ -395,6 +430,18 @@ def _require_sound(contents: Contents, n_envs: int) -> None:
         raise ValueError(f"{contents.end} steps of {n_envs} environments")
 
 
+def _move_of(directory: Directory, state: Part, twin: PrioritizedReplayBuffer, contents: Contents) -> Move | None:
+    """Where columns that stood apart go in a buffer of another size; ``None``: they stood together."""
+    if "column_steps" not in state.members:
+        return None
+    with _PartReader.open(directory, state) as reader:
+        for name in ("column_steps", "column_steps_admitted"):
+            if state.members[name].shape != (twin.n_envs,):
+                raise ValueError(f"{name} of shape {state.members[name].shape}")
+            contents.arrays[name] = reader.array(name)
+    return Move(twin._columns_in(contents), twin.buffer_size)
+
+
 def _first_kept(contents: Contents, buffer: PrioritizedReplayBuffer) -> int:
     """The oldest step that comes along: the newest that fit."""
     n_held = contents.end - contents.first
@@ -427,6 +474,23 @@ class _PartReader:
         array = read_array(self.file, f"{self.path} ({name})", self.part.members[name])
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
+    def rows(self, name: str, n: int, like: np.ndarray) -> np.ndarray:
+        """
+        :param name: of the array
+        :param n: how many rows it has
+        :param like: has rows of the same shape and type
+        :return: the whole array
+        """
+        self._require_shape(name, n, like)
+        array = self.array(name)
+        if array.dtype != like.dtype and not (name in _FLAGS and array.dtype == np.uint8):
+            raise DamagedFileError(f"{self.path} is damaged: {name} is of type {self.part.members[name].dtype}")
+        return array
+
+    def _require_shape(self, name: str, n: int, like: np.ndarray) -> None:
+        if self.part.members[name].shape != (n, *like.shape[1:]):
+            raise DamagedFileError(f"{self.path} is damaged: {name} has the shape {self.part.members[name].shape}")
+
     def into(self, name: str, targets: list[np.ndarray], n_skipped: int = 0) -> None:
         """
         :param name: of the array
@@ -434,16 +498,14 @@ class _PartReader:
         :param n_skipped: rows before those
         """
         facts, like = self.part.members[name], targets[0]
-        if facts.shape != (n_skipped + sum(len(target) for target in targets), *like.shape[1:]):
-            raise DamagedFileError(f"{self.path} is damaged: {name} has the shape {facts.shape}")
+        n = n_skipped + sum(len(target) for target in targets)
+        self._require_shape(name, n, like)
         if np.dtype(facts.dtype) == like.dtype:
             n_bytes = n_skipped * (facts.n_bytes // facts.shape[0])
             read_member(self.file, f"{self.path} ({name})", facts, [n_bytes, *targets])
             return
         # Of a machine with another byte order, or flags.
-        array = self.array(name)[n_skipped:]
-        if array.dtype != like.dtype and not (name in _FLAGS and array.dtype == np.uint8):
-            raise DamagedFileError(f"{self.path} is damaged: {name} is of type {facts.dtype}")
+        array = self.rows(name, n, like)[n_skipped:]
         for target in targets:
             target[...], array = array[: len(target)], array[len(target) :]
 
@@ -465,9 +527,9 @@ def _reads_of_frames(directory: Directory, parts: list[Part], store: FrameStore)
 
 
 def _reads_of_rows(
-    directory: Directory, parts: list[Part], twin: PrioritizedReplayBuffer, first: int, end: int
+    directory: Directory, parts: list[Part], twin: PrioritizedReplayBuffer, first: int, end: int, move: Move | None
 ) -> Iterator[Callable[[], None]]:
-    """Reads of the steps from one to another, file by file."""
+    """Reads of the steps from one to another, or of those of them that move, file by file."""
     if first < end and not (parts and parts[0].first <= first and parts[-1].end == end):
         raise ValueError(f"steps from {first} to {end} are not all there")
     shift, rows = twin._n_added - end, twin._rows()
@@ -490,10 +552,19 @@ def _reads_of_rows(
                     array[rows_of_part] = decoded[: rows_of_part.stop - rows_of_part.start]
                     decoded = decoded[rows_of_part.stop - rows_of_part.start :]
 
-    yield from (functools.partial(read, part) for part in parts if part.end > first)
+    def read_moving(move: Move, part: Part) -> None:
+        begin = max(first, part.first)
+        with _PartReader.open(directory, part) as reader:
+            for name, array in rows.items():
+                move.put(reader.rows(name, part.end - part.first, array)[begin - part.first :], begin, array)
+
+    read_part = read if move is None else functools.partial(read_moving, move)
+    yield from (functools.partial(read_part, part) for part in parts if part.end > first)
 
 
-def _read_state(directory: Directory, part: Part, twin: PrioritizedReplayBuffer, contents: Contents) -> None:
+def _read_state(
+    directory: Directory, part: Part, twin: PrioritizedReplayBuffer, contents: Contents, move: Move | None
+) -> None:
     """Fill the columns that are the buffer's own arrays; the others become arrays of the contents."""
     columns, n_held = twin._columns(), twin.size()
     slices = twin._row_slices(twin._n_added - n_held, twin._n_added)
@@ -502,6 +573,9 @@ def _read_state(directory: Directory, part: Part, twin: PrioritizedReplayBuffer,
         most_bytes += twin.observations[:1].nbytes
     with _PartReader.open(directory, part) as reader:
         for name, column in columns.items() if slices else ():
+            if move is not None:
+                move.put(reader.rows(name, contents.end - contents.first, column), contents.first, column)
+                continue
             targets = [column[rows_of_part] for rows_of_part in slices]
             reader.into(name, targets, contents.end - contents.first - n_held)
         for name in part.members.keys() - columns.keys():

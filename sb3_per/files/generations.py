@@ -177,10 +177,12 @@ class Directory:
 
     :param path: of the directory
     :param known: size, time and number of files that have been read or written as a whole, by name
+    :param refused: manifests of generations that could not be loaded
     """
 
     path: Path
     known: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
 
     def manifests(self) -> list[str]:
         """Names, those of the newest generation first."""
@@ -198,9 +200,11 @@ class Directory:
     def is_whole(self, name: str) -> bool:
         """
         :param name: of a manifest
-        :return: whether its generation is there as it was written
+        :return: whether its generation is there as it was written, and nobody has failed to load it
         :raises UnknownVersionError: if another version has written it
         """
+        if name in self.refused:
+            return False
         try:
             self.check(Manifest.read(self.path / name).parts)
         except DamagedFileError:
@@ -267,6 +271,7 @@ class Directory:
         :raises OSError: e.g. on a full disk; the generation does not count then
         """
         content = manifest.to_bytes()
+        self.refused.discard(manifest.name)
         atomic.sync_directory(self.path)  # the parts are there for good before the manifest is
         atomic.write_file(self.path / manifest.name, lambda file: file.write(content))
         atomic.sync_directory(self.path)
