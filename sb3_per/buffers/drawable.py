@@ -64,13 +64,16 @@ class DrawableRing(TransitionRing):
         self.max_priority_interval = max_priority_interval
         # Calls of `update_priorities`, if somebody asks; and at how many of them kappa="auto" is computed next.
         self._n_updates = 0
-        self._next_kappa = 0.0 if getattr(scheme, "kappa_is_auto", False) else np.inf
-        self._counts_updates = max_priority_interval is not None or self._next_kappa == 0.0
+        self._next_kappa = 0.0 if self._kappa_is_auto else np.inf
+        self._counts_updates = max_priority_interval is not None or self._kappa_is_auto
+        # While kappa="auto" has no unit, the largest |td| of an update; `None` from then on, and for other schemes.
+        self._largest_without_unit: float | None = 0.0 if self._kappa_is_auto else None
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         # `max_priority` and the mass that a new transition gets for it.
         self._mass_of_max: tuple[float, float] | None = None
-        # Ids and masses, by leaf, of transitions that came with a mass; from the first one on.
+        # Ids and masses, by leaf, of transitions that came with a mass; from the first one on. With kappa="auto", a TD error
+        # is kept as -|td|: only the kappa of the next draw makes a mass of it.
         self._given_masses: tuple[np.ndarray, np.ndarray] | None = None
         # It is told of new steps when it is used, of all since then at once: `_n_admitted` are those that it knows.
         self._tree = scheme.make_tree(self._capacity)
@@ -119,7 +122,13 @@ class DrawableRing(TransitionRing):
         """Tell the tree of the steps that came since it was told last. A draw behind it reads the state, and changes none."""
         self._count_foreign_steps()
         if self._n_admitted != self._n_added:
-            self._admit()
+            self._admit_new()
+
+    def _admit_new(self) -> None:
+        """:meth:`_admit`; before the first draw of all, for the unit of kappa="auto" is not known, and this one a guess."""
+        if self._next_kappa == 0:
+            self._refresh_kappa()
+        self._admit()
 
     def _admit(self) -> None:
         """Let the newest steps be drawn, with the mass that they came with, or that of ``max_priority``."""
@@ -145,8 +154,7 @@ class DrawableRing(TransitionRing):
         self._stand(columns.with_admitted(columns.added))
 
     def _readmit(self) -> None:
-        """Have all transitions admitted anew, to the empty tree of another scheme, whose masses have another unit."""
-        self._given_masses = None
+        """Have all transitions admitted anew, to an empty tree: their masses have another unit."""
         if self._apart is not None:
             self._stand(self._apart.with_admitted(np.full(self.n_envs, self._n_before_ring)))
         else:
@@ -169,12 +177,17 @@ class DrawableRing(TransitionRing):
         if self._given_masses is not None:
             given_ids, given_masses = self._given_masses
             is_given = given_ids[leaves] == self._ids_at(leaves)
-            masses[is_given] = given_masses[leaves[is_given]]
+            masses[is_given] = self._masses_given(given_masses[leaves[is_given]])
         self._tree.update(leaves, masses)
 
+    def _masses_given(self, given: np.ndarray) -> np.ndarray:
+        """Masses of what was given, which may be TD errors."""
+        if self._kappa_is_auto:
+            is_error = given <= 0.0
+            given[is_error] = self.scheme.mass(self.scheme.priority(-given[is_error]))
+        return given
+
     def _mass_of_new(self) -> float:
-        if self._next_kappa == 0:
-            self._refresh_kappa()
         if self.initial_priority == "mean" and self._tree.total > 0.0:
             return self._tree.total / self._n_with_mass
         if self._mass_of_max is None or self._mass_of_max[0] != self.max_priority:
@@ -200,27 +213,61 @@ class DrawableRing(TransitionRing):
             self.max_priority = self.scheme.priority_of(mass)
             self._mass_of_max = (self.max_priority, mass)  # to the bit: no power of a root
 
-    def _refresh_kappa(self, env: VecNormalize | None = None) -> None:
+    @property
+    def _kappa_is_auto(self) -> bool:
+        return getattr(self.scheme, "kappa_is_auto", False)
+
+    def _refresh_kappa(self, env: VecNormalize | None = None, is_draw: bool = False) -> None:
         """
         ``kappa="auto"``: the mean absolute reward of the buffer, as the learner sees it.
 
         :param env: associated VecNormalize
+        :param is_draw: whether the learner sees them now; otherwise nobody knows of a VecNormalize, and the unit stays open
+        :raises ValueError: if the mean is not finite; nothing is changed then
         """
         assert isinstance(self.scheme, LAP)
+        self._count_foreign_steps()
         if self._n_slots_held == 0:
             return
         rewards = self.rewards[: self.size()]
         if self._apart is not None:
             # A column fills its rows from the first one on.
             rewards = self.rewards[np.arange(self.buffer_size)[:, None] < self._apart.added - self._apart.first]
-        rewards = self._normalize_reward(rewards, env)
+        is_finite = np.isfinite(rewards)
+        if is_finite.any():
+            rewards = self._normalize_reward(rewards[is_finite], env)
         mean = float(np.abs(rewards, dtype=np.float64).mean())
+        if not mean < np.inf:
+            bad = rewards[~np.isfinite(rewards)][0]
+            raise ValueError(
+                f"kappa='auto' needs a finite mean of the absolute rewards, not {mean}: "
+                f"{'after VecNormalize, a' if is_finite.any() else 'none is finite, and a'} reward is {bad}. Mend the reward "
+                "of the environment, or set kappa to a number"
+            )
         if mean > 0.0:  # else there is no unit yet
-            is_first = self._next_kappa == 0
             self.scheme.kappa = mean
-            # Nothing but rewards has a unit: the maximum begins where the least priority is.
-            self.max_priority = mean if is_first else max(self.max_priority, mean)
-        self._next_kappa = self._n_updates + KAPPA_INTERVAL
+            if self._largest_without_unit is None:
+                self.max_priority = max(self.max_priority, mean)
+            else:
+                # Nothing had a unit until now but TD errors; without one, the maximum is the least priority.
+                self.max_priority = float(self.scheme.priority(np.array([self._largest_without_unit]))[0])
+                self._tree.clear()
+                self._readmit()
+                if is_draw:
+                    self._largest_without_unit = None
+        if is_draw:
+            self._next_kappa = self._n_updates + KAPPA_INTERVAL
+
+    def _note_without_unit(self, leaves: np.ndarray, abs_td_errors: np.ndarray) -> None:
+        """
+        Keep what an update has told until kappa="auto" has a unit.
+
+        :param leaves: of transitions, shape (n,)
+        :param abs_td_errors: reduced, of each
+        """
+        if self._largest_without_unit is not None:
+            self._note_masses(self._ids_at(leaves), -abs_td_errors)
+            self._largest_without_unit = max(self._largest_without_unit, float(abs_td_errors.max()))
 
     def _masses_of(self, td_errors: np.ndarray | th.Tensor, n: int) -> np.ndarray:
         if self.initial_priority != "td_error":
@@ -228,7 +275,8 @@ class DrawableRing(TransitionRing):
         errors = np.abs(as_matrix(td_errors, n), dtype=np.float64)
         if not np.isfinite(errors).all():
             raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]}")
-        return self.scheme.mass(self.scheme.priority(self.scheme.reduce(errors)))
+        reduced = self.scheme.reduce(errors)
+        return -reduced if self._kappa_is_auto else self.scheme.mass(self.scheme.priority(reduced))
 
     def _begin_ring(self) -> None:
         super()._begin_ring()
@@ -244,6 +292,7 @@ class DrawableRing(TransitionRing):
             n_updates=self._n_updates,
             next_kappa=None if np.isinf(self._next_kappa) else self._next_kappa,
             kappa=getattr(self.scheme, "kappa", None),
+            largest_without_unit=self._largest_without_unit,
             max_priority=self.max_priority,
             mass_of_max=None if np.isinf(self._mass_of_max or [0.0]).any() else self._mass_of_max,
         )
@@ -298,13 +347,13 @@ class DrawableRing(TransitionRing):
         numbers = contents.numbers
         self.max_priority = _checked(numbers["max_priority"], "max_priority")
         self._n_updates = checked_count(numbers["n_updates"], "n_updates")
-        self._mass_of_max, self._next_kappa = None, 0.0 if getattr(self.scheme, "kappa_is_auto", False) else np.inf
+        self._mass_of_max, self._next_kappa = None, 0.0 if self._kappa_is_auto else np.inf
+        self._largest_without_unit = 0.0 if self._kappa_is_auto else None
         if not keeps_masses:
             self._readmit()
             return
-        if numbers["next_kappa"] and self._next_kappa == 0.0:
-            self.scheme.kappa = _checked(numbers["kappa"], "kappa")  # type: ignore[attr-defined]
-            self._next_kappa = _checked(numbers["next_kappa"], "next_kappa")
+        if self._kappa_is_auto:
+            self._restore_kappa(numbers)
         if numbers["mass_of_max"] is not None:
             of_max = float(numbers["mass_of_max"][0]), float(numbers["mass_of_max"][1])
             self._mass_of_max = of_max if self._tree.takes(of_max[1]) else None
@@ -341,10 +390,20 @@ class DrawableRing(TransitionRing):
             is_gone = ~self._can_be_drawn(self._ids_at(np.arange(self._capacity)))
             self._tree.update(np.flatnonzero(is_gone & (self._tree.masses > 0.0)), 0.0)
 
+    def _restore_kappa(self, numbers: dict[str, Any]) -> None:
+        largest = numbers.get("largest_without_unit")
+        if largest is not None and not 0.0 <= float(largest) < np.inf:
+            raise ValueError(f"largest_without_unit must be finite and at least 0, not {largest}")
+        self._largest_without_unit = None if largest is None else float(largest)
+        if numbers["next_kappa"]:
+            self.scheme.kappa = _checked(numbers["kappa"], "kappa")  # type: ignore[attr-defined]
+            self._next_kappa = _checked(numbers["next_kappa"], "next_kappa")
+
     def _restore_given_masses(self, contents: Contents, shift: int) -> None:
         """Of transitions that are there; a step of the contents is ``shift`` more here."""
         given = contents.array("given_masses", "f", None)
-        if not (self._tree.takes(given.min(initial=0.0)) and self._tree.takes(given.max(initial=0.0))):
+        magnitudes = np.abs(given) if self._kappa_is_auto else given
+        if not (self._tree.takes(magnitudes.min(initial=0.0)) and self._tree.takes(magnitudes.max(initial=0.0))):
             raise ValueError("A mass is none")
         ids = contents.array("given_ids", "i", len(given)) + shift * self.n_envs
         is_kept = (ids >= 0) & (ids == self._ids_at(ids % self._capacity))

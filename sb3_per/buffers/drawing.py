@@ -111,20 +111,17 @@ class DrawingRing(DrawableRing):
     @property
     def _newest_are_neighbours(self) -> bool:
         """
-        Whether the newest transitions are side by side in the prefix sums of the tree; if not, a draw with ``recency`` looks
-        at each of them.
+        Whether the newest transitions are neighbours in the tree; if not, a draw with ``recency`` looks at each of them.
         """
         return self._apart is None and not isinstance(self._tree, RankTree)
 
-    def _total_of(self, n_newest: int) -> tuple[float, float]:
-        """Sum of the masses of the newest transitions, and of all leaves before the oldest of them."""
+    def _total_of(self, n_newest: int) -> float:
+        """Sum of the masses of the newest transitions."""
         if n_newest == self._n_drawable:
-            return self._tree.total, 0.0
-        first_leaf = (self._next_id - n_newest) % self._capacity
-        before = self._tree.sum_before(first_leaf)
-        end = (self._next_id - 1) % self._capacity + 1
-        behind = self._tree.sum_before(end) if end > first_leaf else self._tree.total + self._tree.sum_before(end)
-        return behind - before, before
+            return self._tree.total
+        if self._newest_are_neighbours:
+            return self._tree.sum_range((self._next_id - n_newest) % self._capacity, n_newest)
+        return float(self._tree[self._drawable_leaves(n_newest)(np.arange(n_newest))].sum())
 
     # ---- draws
 
@@ -159,12 +156,9 @@ class DrawingRing(DrawableRing):
             sums = np.cumsum(self._tree[candidates])
             found = np.searchsorted(sums, fractions * sums[-1], side="right")
             return np.asarray(candidates[found.clip(max=n_newest - 1)])
-        total, before = self._total_of(n_newest)
-        # The newest may go on behind the last slot, with the first one.
-        leaves = self._tree.find((before + fractions * total) % self._tree.total)
-        first_leaf = (self._next_id - n_newest) % self._capacity
-        # Rounding may lead to a neighbour.
-        return np.where((leaves - first_leaf) % self._capacity < n_newest, leaves, first_leaf)
+        return self._tree.find_range(
+            fractions * self._total_of(n_newest), (self._next_id - n_newest) % self._capacity, n_newest
+        )
 
     def _weighing(self, leaves: np.ndarray, n_newest: int) -> np.ndarray:
         """
@@ -175,12 +169,8 @@ class DrawingRing(DrawableRing):
         masses: np.ndarray = self._tree[leaves]
         if self._draws_by_mass:
             return masses
-        if n_newest < self._n_drawable and not self._newest_are_neighbours:
-            total = float(self._tree[self._drawable_leaves(n_newest)(np.arange(n_newest))].sum())
-        else:
-            total = self._total_of(n_newest)[0]
         eta = 0.0 if self.scheme.draws_uniformly else self.uniform_fraction
-        return np.asarray((1.0 - eta) * masses * (n_newest / total) + eta)
+        return np.asarray((1.0 - eta) * masses * (n_newest / self._total_of(n_newest)) + eta)
 
     def _n_p(self, weighing: np.ndarray) -> np.ndarray:
         """

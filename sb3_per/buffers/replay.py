@@ -40,6 +40,9 @@ from sb3_per.trees.sum_tree import as_batch, spread
 # Version of the pickled state. One that is not known is refused.
 _STATE_VERSION = 1
 
+# What a buffer whose masses are those of another one takes from it.
+_OF_MASSES = ("_tree", "_mass_of_max", "_next_kappa", "_largest_without_unit")
+
 # After so many draws in a row without an update, somebody draws by priorities that nobody updates.
 _MANY_DRAWS = 10
 
@@ -246,7 +249,7 @@ class PrioritizedReplayBuffer(DrawingRing):
         if getattr(buffer, "_apart", None) is not None:
             prioritized._require_columns()
         # SB3's NStepReplayBuffer has `n_steps` and `gamma` as well; the settings asked for here count.
-        own = {*cls._keywords(), "_mass_of_max", "_tree", "_next_kappa", "_counts_updates"}
+        own = {*cls._keywords(), *_OF_MASSES, "_counts_updates"}
         vars(prioritized).update({name: value for name, value in vars(buffer).items() if name not in own})
         prioritized._take_masses_of(buffer)
         prioritized._store_frames(
@@ -263,10 +266,11 @@ class PrioritizedReplayBuffer(DrawingRing):
         :param buffer: any
         """
         if self._draws_what_is_drawn_from(buffer) and repr(buffer.scheme) == repr(self.scheme):  # type: ignore[attr-defined]
-            for name in ("_tree", "_mass_of_max", "_next_kappa"):
+            for name in _OF_MASSES:
                 setattr(self, name, getattr(buffer, name))
         else:
             self._tree = self.scheme.make_tree(self._capacity)
+            self._given_masses = None
             self._readmit()
 
     def _draws_what_is_drawn_from(self, buffer: ReplayBuffer) -> bool:
@@ -338,7 +342,7 @@ class PrioritizedReplayBuffer(DrawingRing):
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         with self._lock:
             if self._n_updates >= self._next_kappa:
-                self._refresh_kappa(env)
+                self._refresh_kappa(env, is_draw=True)
             self._settle()
             if self._tree.total == 0.0:
                 self._refuse_to_draw()
@@ -445,16 +449,18 @@ class PrioritizedReplayBuffer(DrawingRing):
                 raise ValueError(f"td_errors must be finite, not {value} (transition id {ids[bad]})")
 
             if self._n_admitted != self._n_added:
-                self._admit()  # before `max_priority` changes
+                self._admit_new()  # before `max_priority` changes
             if n_held - n_stale < len(ids) or self._some_are_not_ready:
                 drawable = self._can_be_drawn(ids)
                 leaves, abs_td_errors = leaves[drawable], abs_td_errors[drawable]
             if len(leaves) > 0:
-                priority = self.scheme.priority(self.scheme.reduce(abs_td_errors))
+                reduced = self.scheme.reduce(abs_td_errors)
+                priority = self.scheme.priority(reduced)
                 largest = float(priority[priority.argmax()])  # faster than `max`
                 if not largest < np.inf:
                     raise ValueError(f"{self.scheme}.priority() gave {largest}: it must be finite")
                 self._tree.update(leaves, self.scheme.mass(priority))
+                self._note_without_unit(leaves, reduced)
                 self.max_priority = max(self.max_priority, largest)
                 if self._counts_updates:
                     self._count_update()
