@@ -12,7 +12,7 @@ from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_per.buffers.settings import ReplayBufferKwargs, require_numbers
+from sb3_per.buffers.settings import ReplayBufferKwargs, require_no_strings
 from sb3_per.signatures import names_of, nearest
 
 
@@ -94,7 +94,7 @@ def require_arguments(cls: type, mixin: type, keywords: dict[str, Any]) -> None:
         hints = "; ".join(f"{name!r}{_hint(cls, name, value, shown)}" for name, value in unknown.items())
         raise TypeError(f"{cls.__name__} has no argument {hints}")
     defaults = {p.name: p.default for p in inspect.signature(stock_init).parameters.values() if _is_number(p)}
-    require_numbers(keywords, defaults, [name for name, default in defaults.items() if isinstance(default, int)])
+    require_no_strings(keywords, defaults, [name for name, default in defaults.items() if isinstance(default, int)])
 
 
 def _hint(cls: type, name: str, value: Any, known: set[str]) -> str:

@@ -9,6 +9,7 @@ run, and knows nothing of storage, networks or algorithms.
 import copy
 import inspect
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from sb3_per.trees.sum_tree import SumTree
 # Masses are kept inside these bounds, so that a drawable transition never has mass 0 (epsilon ** alpha can underflow) and no
 # sum over a buffer overflows.
 _LEAST_MASS = float(np.finfo(np.float64).tiny)
-_LARGEST_MASS = 1e290
+LARGEST_MASS = 1e290
 
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
@@ -93,7 +94,7 @@ class PriorityScheme:
     replaces_loss: ClassVar[bool] = False
 
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
-        if not 0.0 <= alpha < np.inf:
+        if not 0.0 <= as_number("alpha", alpha) < np.inf:
             raise ValueError(f"alpha must be finite and at least 0, not {alpha}")
         if td_error_reduction not in _REDUCTIONS:
             raise ValueError(f"td_error_reduction must be one of {sorted(_REDUCTIONS)}, not {td_error_reduction!r}")
@@ -101,7 +102,7 @@ class PriorityScheme:
         self.td_error_reduction = td_error_reduction
         # Priorities outside of these bounds have masses outside of theirs.
         with np.errstate(all="ignore"):
-            bounds = np.power([_LEAST_MASS, _LARGEST_MASS], 1.0 / max(alpha, 1e-3))
+            bounds = np.power([_LEAST_MASS, LARGEST_MASS], 1.0 / max(alpha, 1e-3))
         self._least, self._largest = np.maximum(bounds, _LEAST_MASS)
 
     def __repr__(self) -> str:
@@ -167,9 +168,10 @@ class PriorityScheme:
     def priority_of(self, mass: float) -> float:
         """
         :param mass: of a transition
-        :return: its priority, the inverse of :meth:`mass`
+        :return: its priority, the inverse of :meth:`mass`; the largest number where it is above that
         """
-        return float(mass ** (1.0 / self.alpha))
+        with np.errstate(over="ignore"):
+            return float(min(np.power(mass, 1.0 / self.alpha), np.finfo(np.float64).max))
 
     def weights(self, masses: np.ndarray, beta: float) -> np.ndarray:
         """
@@ -267,8 +269,8 @@ class LAP(PriorityScheme):
 
     def __init__(self, alpha: float = 0.4, kappa: float | str = DEFAULT_KAPPA, td_error_reduction: str = "max"):
         super().__init__(alpha, td_error_reduction)
-        self.kappa_is_auto = kappa == "auto"
-        self.kappa = DEFAULT_KAPPA if isinstance(kappa, str) and self.kappa_is_auto else _positive("kappa", kappa)
+        self.kappa_is_auto = isinstance(kappa, str) and kappa == "auto"
+        self.kappa = DEFAULT_KAPPA if self.kappa_is_auto else _positive("kappa", kappa)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -339,8 +341,20 @@ class PAL(LAP):
         return th.where(abs_td_errors <= self.kappa, near, far).sum(dim=1).mean() / scale
 
 
+def as_number(name: str, value: Any) -> Any:
+    """
+    :param name: of a setting
+    :param value: of the setting
+    :return: the value
+    :raises ValueError: if it is no real number: a list, a string, None
+    """
+    if isinstance(value, Real) or getattr(value, "shape", None) == ():
+        return value
+    raise ValueError(f"{name} must be a number, not {value!r}")
+
+
 def _positive(name: str, value: Any) -> float:
-    if isinstance(value, str) or not 0.0 < value < np.inf:
+    if not 0.0 < as_number(name, value) < np.inf:
         raise ValueError(f"{name} must be finite and above 0, not {value}")
     return value  # type: ignore[no-any-return]
 
@@ -378,12 +392,12 @@ def make_scheme(
             raise ValueError(f"Settings belong into the scheme object {scheme}, not beside it: {given}")
         # An automatic kappa is of one run, and the object may be in the settings of several.
         return copy.copy(scheme) if getattr(scheme, "kappa_is_auto", False) else scheme
-    if scheme not in _SCHEMES:
+    if not isinstance(scheme, str) or scheme not in _SCHEMES:
         raise ValueError(f"Unknown scheme {scheme!r}: choose one of {sorted(_SCHEMES)}, or pass a PriorityScheme object")
     # Also those that the scheme does not take: a bad value is a mistake even where it would have no effect.
     PriorityScheme(0.0 if alpha is None else alpha, td_error_reduction or "mean")
     _positive("epsilon", epsilon)
-    if kappa != "auto":
+    if not isinstance(kappa, str) or kappa != "auto":
         _positive("kappa", kappa)
     elif scheme not in ("lap", "pal"):
         raise ValueError(f"kappa='auto' is for the schemes 'lap' and 'pal', which have a kappa, not for {scheme!r}")

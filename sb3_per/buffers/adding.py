@@ -4,14 +4,24 @@ What comes into the ring: a step of all environments, or several steps of some o
 It knows nothing of what is drawn, and of masses that they come with a transition.
 """
 
-from collections.abc import Iterable
-from typing import Any
+import copy
+import math
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 
 from sb3_per.buffers.cursors import CursorRing
 from sb3_per.buffers.frames import FramedArray
+
+#: kinds of types of arrays whose values become numbers without an error
+NUMBERS = "biuf"
+
+# Arguments of `add` after the check, each of the shape of a row of SB3's arrays; and which of the steps are timeouts.
+Step: TypeAlias = tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray, Any, Any]
 
 
 class AddingRing(CursorRing):
@@ -43,27 +53,87 @@ class AddingRing(CursorRing):
         :param infos: one dictionary per environment
         :param td_errors: of these transitions, if they are known, shape (n_envs,) or (n_envs, n_critics); the priorities they
             are drawn by from the start. Needs ``initial_priority="td_error"``
+        :raises ValueError: for what does not fit, or is no number; nothing is changed then
         """
+        step = self._checked_step(obs, next_obs, action, reward, done, infos)
         masses = None if td_errors is None else self._masses_of(td_errors, self.n_envs)
         with self._lock:
             if self._apart is not None:
-                self._add_apart(obs, next_obs, action, reward, done, infos)
+                self._add_apart(*step)
             else:
-                try:
-                    super().add(obs, next_obs, action, reward, done, infos)
-                except IndexError:
-                    if self.pos < self.buffer_size:
-                        raise
+                if self.pos >= self.buffer_size:
                     self._count_foreign_steps()  # SB3's `add` was interrupted before it had set its cursor back
-                    super().add(obs, next_obs, action, reward, done, infos)
-                self._n_added += 1  # only now: a failed `add` has changed nothing
+                self._write_step(*step)
             if masses is not None:
                 self._note_masses(self._newest_ids(), masses)
 
-    def _add_apart(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
+    def _checked_step(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> Step:
+        """
+        :return: the arguments of :meth:`add` as SB3 would store them, which broadcasts and reshapes; and the timeouts
+        :raises ValueError: for what does not fit, or is no number
+        """
+        timeouts: Any = 0.0
+        if self.handle_timeout_termination:
+            infos, timeouts = _checked_infos(infos, self.n_envs)
+        try:
+            action = action.reshape(self.n_envs, self.action_dim)
+            form = _form(obs, next_obs, action, reward, done)
+        except (AttributeError, ValueError):
+            form = None
+        if form is None or form != self._lock.form:
+            space, stored = self.observation_space, self.observations
+            obs = _as_rows("obs", obs, stored, space)
+            next_obs = _as_rows("next_obs", next_obs, stored if self.optimize_memory_usage else self.next_observations, space)
+            action = _as_row("action", action, self.actions, True)
+            reward, done = _as_row("reward", reward, self.rewards), _as_row("done", done, self.dones)
+            # What has the form of these fits, and need not be looked at.
+            self._lock.form = _form(obs, next_obs, action, reward, done)
+        return obs, next_obs, action, reward, done, infos, timeouts
+
+    def _write_step(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: Any,
+        timeouts: Any,
+    ) -> None:
+        """What SB3's ``add`` does with a step, without its copies; the step is checked."""
+        if self.frames is not None:
+            for store in self._frame_stores():
+                store.reserve(self.n_envs)  # for all of them, before anything changes
+            next_obs = copy.deepcopy(next_obs)  # frames keep it until the next step
+        row = self.pos
+        end, observations = row + 1, self.observations
+        if isinstance(observations, dict):
+            for key, array in observations.items():
+                array[row] = obs[key]
+            for key, array in self.next_observations.items():  # type: ignore[attr-defined]
+                array[row] = next_obs[key]
+        else:
+            observations[row] = obs
+            if self.optimize_memory_usage:
+                observations[end % self.buffer_size] = next_obs
+            else:
+                self.next_observations[row] = next_obs
+        self.actions[row] = action
+        self.rewards[row] = reward
+        self.dones[row] = done
+        if self.handle_timeout_termination:
+            self.timeouts[row] = timeouts
+        if end < self.buffer_size:
+            self.pos = end
+            self._n_added += 1
+        else:  # also if it is interrupted, all of it or nothing
+            vars(self).update(pos=0, full=True, _n_added=self._n_added + 1)
+
+    def _add_apart(
+        self, obs: Any, next_obs: Any, action: np.ndarray, reward: np.ndarray, done: np.ndarray, infos: Any, timeouts: Any
+    ) -> None:
         """One step of every environment, where SB3 would write all of them into the same row."""
-        timeouts = [info.get("TimeLimit.truncated", False) for info in infos]
-        arrays = (np.asarray(array)[None] for array in (action, reward, done, timeouts))
+        arrays = (array[None] for array in (action, reward, done, np.broadcast_to(timeouts, self.n_envs)))
         self._store_steps(np.arange(self.n_envs), _one_step(obs), _one_step(next_obs), *arrays)
 
     def add_steps(
@@ -130,9 +200,9 @@ class AddingRing(CursorRing):
         names = zip(("actions", "rewards", "dones", "timeouts"), arrays, strict=True)
         targets += [(name, getattr(self, name), array) for name, array in names]
         shape = np.shape(arrays[1])
-        checked = [_as_steps(name, values, shape, target.shape[2:]) for name, target, values in targets]
+        checked = [_as_steps(name, values, shape, target) for name, target, values in targets]
         if self.optimize_memory_usage:
-            last_obs = _as_steps("next_obs", next_obs, shape, self.observations.shape[2:])[-1:]
+            last_obs = _as_steps("next_obs", next_obs, shape, self.observations)[-1:]
         if not self.handle_timeout_termination:
             checked[-1] = np.zeros(shape)  # as SB3, whose `timeouts` are zeros then
 
@@ -232,21 +302,105 @@ def _parts(name: str, stored: Any, given: Any) -> Iterable[tuple[str, Any, Any]]
 
 def _one_step(obs: Any) -> Any:
     """Observations as those of one step: shape (1, n_envs, ...)."""
-    return {key: _one_step(part) for key, part in obs.items()} if isinstance(obs, dict) else np.asarray(obs)[None]
+    return {key: part[None] for key, part in obs.items()} if isinstance(obs, dict) else obs[None]
 
 
-def _as_steps(name: str, values: Any, shape: tuple[int, ...], shape_of_one: tuple[int, ...]) -> np.ndarray:
+def _as_steps(name: str, values: Any, shape: tuple[int, ...], stored: Any) -> np.ndarray:
     """
     :param name: in the error
     :param values: of steps
     :param shape: (T, k)
-    :param shape_of_one: as SB3 stores it
-    :return: the same of shape (T, k, ...)
-    :raises ValueError: for another number of steps, environments or values
+    :param stored: SB3's array that they are for
+    :return: the same numbers, of shape (T, k, ...)
+    :raises ValueError: for another number of steps, environments or values, and for what is no number
     """
-    array, wanted = np.asarray(values), (*shape, *shape_of_one)
-    if array.shape == wanted:
-        return array
+    array, wanted = np.asarray(values), (*shape, *stored.shape[2:])
     if array.shape[:2] != shape or array.size != np.prod(wanted):
         raise ValueError(f"{name} of shape {array.shape} do not fit {shape[0]} steps of {shape[1]} environments: not {wanted}")
-    return array.reshape(wanted)
+    if array.dtype.kind not in NUMBERS:
+        try:
+            array = array.astype(stored.dtype)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{name} must be numbers, not {array.dtype}: {error}") from error
+    return array if array.shape == wanted else array.reshape(wanted)
+
+
+def _form(obs: Any, next_obs: Any, action: Any, reward: Any, done: Any) -> Any:
+    """Shapes and types of a step, and keys of its observations; an action has the shape of a row already."""
+    if not isinstance(obs, dict):
+        shapes: Any = (obs.shape, obs.dtype, next_obs.shape, next_obs.dtype)
+    else:
+        shapes = [(key, part.shape, part.dtype) for each in (obs, next_obs) for key, part in each.items()]
+    return shapes, action.dtype, reward.shape, reward.dtype, done.shape, done.dtype
+
+
+def _as_rows(name: str, given: Any, stored: Any, space: spaces.Space) -> Any:
+    """
+    :param name: in the error
+    :param given: observations of one step, or a dictionary of them
+    :param stored: where they will be
+    :param space: of them
+    :return: see :func:`_as_row`
+    """
+    if not isinstance(stored, dict):
+        return _as_row(name, given, stored, isinstance(space, spaces.Discrete))
+    if not isinstance(given, Mapping) or not given.keys() >= stored.keys():
+        has = f"one with {sorted(map(str, given))}" if isinstance(given, Mapping) else _described(given)
+        raise ValueError(f"{name} must be a dictionary with the keys {sorted(stored)}, not {has}")
+    parts = space.spaces  # type: ignore[attr-defined]
+    return {
+        key: _as_row(name, given[key], array, isinstance(parts[key], spaces.Discrete), key) for key, array in stored.items()
+    }
+
+
+def _as_row(name: str, value: Any, stored: Any, is_reshaped: bool = False, key: Any = None) -> np.ndarray:
+    """
+    :param name: in the error
+    :param value: of every environment
+    :param stored: SB3's array that it will be a row of
+    :param is_reshaped: whether SB3 reshapes it; it broadcasts everything else
+    :param key: of a part of the observations, in the error
+    :return: numbers of the shape of a row
+    :raises ValueError: for what does not fit in there
+    """
+    shape = stored.shape[1:]
+    if type(value) is np.ndarray and value.dtype.kind in NUMBERS:
+        if value.shape == shape:
+            return value
+        if is_reshaped and value.size == math.prod(shape):
+            return value.reshape(shape)
+    try:
+        array = np.asarray(value)
+        row = np.empty((1, *shape), stored.dtype)
+        row[0] = array.reshape(shape) if is_reshaped else array
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        what = name if key is None else f"{name}[{key!r}]"
+        raise ValueError(f"{what} must be numbers of shape {shape}, not {_described(value)}: {error}") from error
+    return np.asarray(row[0])
+
+
+def _checked_infos(infos: Any, n_envs: int) -> tuple[Any, Any]:
+    """
+    :param infos: of every environment
+    :param n_envs: how many there are
+    :return: a list of as many; and which of these steps are timeouts, 0 if none is
+    :raises ValueError: for another number, or what is no dictionary
+    """
+    try:
+        infos = infos if isinstance(infos, list) else list(infos)
+        timeouts = [info.get("TimeLimit.truncated", False) for info in infos]
+        if timeouts.count(False) == n_envs == len(timeouts):
+            return infos, 0.0
+        row = np.empty((1, n_envs), np.float32)
+        row[0] = timeouts
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"infos must be a list of {n_envs} dictionaries, whose 'TimeLimit.truncated' is True or False, not "
+            f"{_described(infos)}: {error}"
+        ) from error
+    return infos if len(infos) == n_envs else infos * n_envs, row[0]
+
+
+def _described(value: Any) -> str:
+    """In errors."""
+    return f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else reprlib.repr(value)

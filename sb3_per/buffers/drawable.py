@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per.buffers.columns import Columns, Move
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.ring import TransitionRing, is_count
-from sb3_per.schemes import LAP, PriorityScheme, RankBased
+from sb3_per.schemes import LAP, LARGEST_MASS, PriorityScheme, RankBased
 from sb3_per.trees.rank_tree import RankTree
 
 INITIAL_PRIORITIES = ("max", "mean", "td_error")
@@ -276,7 +276,13 @@ class DrawableRing(TransitionRing):
         if not np.isfinite(errors).all():
             raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]}")
         reduced = self.scheme.reduce(errors)
-        return -reduced if self._kappa_is_auto else self.scheme.mass(self.scheme.priority(reduced))
+        if self._kappa_is_auto:
+            return -reduced
+        masses = self.scheme.mass(self.scheme.priority(reduced))
+        for mass in (masses.min(), masses.max()):
+            if not self._tree.takes(mass):
+                raise ValueError(f"{self.scheme}.mass() gave {mass} for td_errors: it must be finite and at least 0")
+        return masses
 
     def _begin_ring(self) -> None:
         super()._begin_ring()
@@ -432,19 +438,23 @@ class DrawableRing(TransitionRing):
         :param infos: for each step, one dictionary per environment
         :param masses: sampling masses, in the unit of :attr:`priorities` (rank: of the priorities), shape (n, n_envs);
             ``None``: that of ``max_priority``
-        :raises ValueError: if the numbers of steps differ, or for a mass that is none, before anything is stored
+        :raises ValueError: if the numbers of steps differ, for a step that :meth:`add` refuses, and for a mass that is none or
+            above 1e290, before anything is stored
         """
         steps = list(zip(_steps(obs), _steps(next_obs), action, reward, done, infos, strict=True))
         if masses is not None:
             masses = np.asarray(masses, dtype=np.float64)
             if masses.shape != (len(steps), self.n_envs):
                 raise ValueError(f"masses of shape {masses.shape} do not fit {len(steps)} steps of {self.n_envs} environments")
-            for mass in (masses.min(initial=np.inf), masses.max(initial=0.0)):
-                if not self._tree.takes(mass) or (mass == 0.0 and masses.size):
-                    raise ValueError(f"A mass must be finite and above 0, not {mass}")
+            # Ranks are not added up.
+            largest = np.inf if isinstance(self._tree, RankTree) else LARGEST_MASS
+            bad = masses[~((masses > 0.0) & (masses <= largest))]
+            if bad.size:
+                raise ValueError(f"A mass must be above 0 and at most {largest}, so that their sum is finite, not {bad[0]}")
+        checked = [self._checked_step(*step) for step in steps]  # all of them, before the first one is stored
         with self._lock:
-            for i, step in enumerate(steps):
-                self.add(*step)
+            for i, step in enumerate(checked):
+                self.add(*step[:6])
                 if masses is not None:
                     self._note_masses(self._newest_ids(), masses[i])
 
@@ -486,7 +496,7 @@ def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
     :param td_errors: shape (batch_size,), (batch_size, 1) or (batch_size, n_critics)
     :param batch_size: number of ids that they belong to
     :return: the same, contiguous, float32 or float64 of shape (batch_size, n_critics)
-    :raises ValueError: for another shape
+    :raises ValueError: for another shape, or what is no number
     """
     if isinstance(td_errors, th.Tensor):
         td_errors = td_errors.detach() if td_errors.requires_grad else td_errors
@@ -494,9 +504,12 @@ def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
         if td_errors.dtype is not th.float32:
             td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
         td_errors = td_errors.numpy()
-    array = np.asarray(td_errors)
-    if array.dtype.char not in "fd" or not array.flags.carray:
-        array = np.array(array, dtype=np.float64, order="C")
+    try:
+        array = np.asarray(td_errors)
+        if array.dtype.char not in "fd" or not array.flags.carray:
+            array = np.array(array, dtype=np.float64, order="C")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"td_errors must be numbers: {error}") from error
     matrix = array[:, None] if array.ndim == 1 else array
     if matrix.ndim != 2 or len(matrix) != batch_size or matrix.shape[1] == 0:
         raise ValueError(f"td_errors of shape {array.shape} do not fit {batch_size} transition ids")

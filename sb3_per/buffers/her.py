@@ -1,6 +1,7 @@
 """Prioritized hindsight experience replay."""
 
 import copy
+import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.buffers.adding import Step
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.drawable import as_matrix
@@ -18,7 +20,7 @@ from sb3_per.buffers.frames import GOALS
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.ring import flat, rows
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.signatures import extends_signature
+from sb3_per.signatures import arguments_of, extends_signature
 
 if TYPE_CHECKING:
     from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
@@ -80,9 +82,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     @extends_signature(_init, PrioritizedReplayBuffer.__init__)
     def __init__(self, *args: Any, update_from_virtual: bool = True, **kwargs: Any):
-        observation_space = kwargs["observation_space"] if "observation_space" in kwargs else args[1]
-        _require_goals_to_fit(observation_space)
-        env = kwargs["env"] if "env" in kwargs else args[3] if len(args) > 3 else None
+        arguments = arguments_of(type(self), HerReplayBuffer, args, kwargs)
+        _require_goals_to_fit(arguments["observation_space"])
+        env = arguments.get("env")
         if isinstance(env, VecEnv) and not env.has_attr("compute_reward"):
             raise ValueError("Hindsight (HER) needs an environment with goals, and this one has no compute_reward()")
         if kwargs.get("recency", 1.0) != 1.0:
@@ -152,14 +154,27 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             self.ep_length[:] = 0
             self._current_ep_start[:] = 0
 
-    def add(self, *args: Any, **kwargs: Any) -> None:
-        """Store one step of every environment, see SB3. It can be drawn when its episode is finished."""
-        with self._lock:
-            for env_idx in np.flatnonzero(self.ep_length[self.pos % self.buffer_size]):
-                # SB3 is about to give up the rest of the episode that is overwritten.
-                episode_end = self.ep_start[self.pos, env_idx] + self.ep_length[self.pos, env_idx]
-                self._tree.update(self._leaves_of_episode(self.pos, episode_end, int(env_idx)), 0.0)
-            super().add(*args, **kwargs)
+    def _checked_step(self, *args: Any, **kwargs: Any) -> Step:
+        step = super()._checked_step(*args, **kwargs)
+        infos = step[5]
+        if self.copy_info_dict:
+            row = np.empty((1, self.n_envs), object)
+            try:
+                row[0] = infos
+            except ValueError:
+                row = np.array([None])
+            if not all(isinstance(info, dict) for info in row.flat):
+                raise ValueError(f"infos must be a list of {self.n_envs} dictionaries, not {reprlib.repr(infos)}")
+        return step
+
+    def _write_step(self, *step: Any) -> None:
+        self._count_foreign_steps()
+        for env_idx in np.flatnonzero(self.ep_length[self.pos]):
+            # SB3 is about to give up the rest of the episode that is overwritten.
+            episode_end = self.ep_start[self.pos, env_idx] + self.ep_length[self.pos, env_idx]
+            self._tree.update(self._leaves_of_episode(self.pos, episode_end, int(env_idx)), 0.0)
+        HerReplayBuffer.add(self, *step[:-1])
+        self._n_added += 1
 
     def end_episodes(self) -> None:
         """See :meth:`~sb3_per.buffers.ring.TransitionRing.end_episodes`; the episodes can be drawn then."""
@@ -212,6 +227,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     def _count_foreign_steps(self) -> bool:
         is_foreign = super()._count_foreign_steps()
         if is_foreign:
+            if self.size() > 0:  # SB3's `add` may have been interrupted before it noted the end of an episode
+                for env_idx in np.flatnonzero((self.dones[self.pos - 1] != 0) & (self._current_ep_start != self.pos)):
+                    self._compute_episode_length(int(env_idx))
             is_finished, has_mass = flat(self.ep_length) > 0, self._tree[:] > 0.0
             self._tree.update(np.flatnonzero(has_mass & ~is_finished), 0.0)
             self._finished.append(np.flatnonzero(is_finished & ~has_mass))

@@ -21,20 +21,22 @@ from sb3_per.buffers.draw_record import DrawRecord
 from sb3_per.buffers.drawable import as_matrix, checked_count
 from sb3_per.buffers.drawing import DrawingRing
 from sb3_per.buffers.frames import frames_by_key
-from sb3_per.buffers.ring import TransitionRing, is_count
+from sb3_per.buffers.ring import TransitionRing
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import (
     ACTOR_BATCHES,
     WEIGHT_NORMALIZATIONS,
     PrioritizedKwargs,
     already_told,
+    is_count,
     require_known,
     require_numbers,
+    require_storage,
     warn_of_ignored,
 )
 from sb3_per.buffers.update_kernel import read_update
 from sb3_per.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
-from sb3_per.signatures import extends_signature, parameters_of
+from sb3_per.signatures import arguments_of, extends_signature, parameters_of
 from sb3_per.trees.sum_tree import as_batch, spread
 
 # Version of the pickled state. One that is not known is refused.
@@ -127,8 +129,9 @@ class PrioritizedReplayBuffer(DrawingRing):
     :param frames: number of frames in a stack: each frame is stored once; for Dict observations a dictionary, e.g.
         ``dict(image=4)``; ``None``: SB3's arrays
     :param kwargs: SB3's keyword arguments
-    :raises ValueError: for a setting outside of its range, or a string in place of a number, before any memory is allocated
-    :raises TypeError: for a keyword that there is not; the message has the nearest
+    :raises ValueError: for a setting outside of its range, or that is no number where one belongs, and for a size or a space
+        that no transition fits in, before any memory is allocated
+    :raises TypeError: for a keyword that there is not, where the message has the nearest, and for one that is missing
     :warns IgnoredSettingWarning: for a setting that has no effect with the scheme
     """
 
@@ -161,6 +164,10 @@ class PrioritizedReplayBuffer(DrawingRing):
         given = {name: value for name, value in locals().items() if name in PrioritizedKwargs.__annotations__}
         require_known(type(self), PrioritizedReplayBuffer, kwargs)
         require_numbers({**given, **kwargs})
+        stock = next(
+            c for c in type(self).__mro__ if issubclass(c, ReplayBuffer) and c.__module__.startswith("stable_baselines3")
+        )
+        require_storage(arguments_of(type(self), stock, args, kwargs))
         for name, beta in (("beta_start", beta_start), ("beta_end", beta_end)):
             if not 0.0 <= beta <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], not {beta}")
@@ -338,8 +345,7 @@ class PrioritizedReplayBuffer(DrawingRing):
         :return: exactly ``batch_size`` transitions, with their weights and ids
         :raises ValueError: for a batch size below 1, or if no transition can be drawn, or with ``unique`` not so many
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        _require_transitions(batch_size)
         with self._lock:
             if self._n_updates >= self._next_kappa:
                 self._refresh_kappa(env, is_draw=True)
@@ -390,8 +396,9 @@ class PrioritizedReplayBuffer(DrawingRing):
         :param batch_size: how many
         :param env: associated VecNormalize
         :return: tensor of shape (batch_size, ...), or a dictionary of them
-        :raises ValueError: if no transition can be drawn
+        :raises ValueError: for a batch size below 1, or if no transition can be drawn
         """
+        _require_transitions(batch_size)
         with self._lock:
             self._settle()
             if self._tree.total == 0.0:
@@ -497,6 +504,11 @@ class PrioritizedReplayBuffer(DrawingRing):
         """Linear from ``beta_start`` to ``beta_end``, but never below what was reached, e.g. before a resumed run."""
         scheduled = self.beta_start + fraction * (self.beta_end - self.beta_start) if fraction < 1.0 else self.beta_end
         self.beta = max(self.beta, scheduled)
+
+
+def _require_transitions(batch_size: int) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.frames import FramedArray
 from sb3_per.buffers.runtime import Runtime
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.buffers.settings import is_count
 from sb3_per.trees.kernels import kernel, prefetch
 
 RingT = TypeVar("RingT", bound="TransitionRing")
@@ -108,7 +109,7 @@ class TransitionRing(AddingRing):
         """
         with self._lock:
             state = {"_apart": None, **vars(other), "_lock": self._lock}
-            self._lock.saved = other._lock.saved
+            self._lock.saved, self._lock.form = other._lock.saved, None
             vars(self).update(state)
 
     def _place(self, first: int, end: int, n_before_ring: int | None) -> None:
@@ -310,11 +311,6 @@ class TransitionRing(AddingRing):
         discounted = rewards * self.gamma ** steps.astype(np.float32) * (steps < lengths[:, None])
         discounts = self.gamma ** lengths.astype(np.float32)
         return discounted.sum(axis=1, keepdims=True), discounts.reshape(-1, 1)
-
-
-def is_count(value: Any) -> bool:
-    """Whether this is an integer of at least 1."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 1)
 
 
 def flat(stored: np.ndarray) -> np.ndarray:

@@ -11,11 +11,13 @@ class Runtime(type(threading.RLock())):  # type: ignore[misc]
     holds. It is equal to any other.
     """
 
-    __slots__ = ("__dict__", "n_unanswered", "saved")
+    __slots__ = ("__dict__", "form", "n_unanswered", "saved")
 
     def __init__(self) -> None:
         #: draws in a row that were not followed by an update, -1 once that was complained of
         self.n_unanswered = 0
+        #: shapes and types of a step that fits, see :mod:`~sb3_per.buffers.adding`
+        self.form: Any = None
         #: what is on disk already, by directory, see :mod:`sb3_per.files`
         self.saved: dict[Path, Any] = {}
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from sb3_per.buffers.adding import NUMBERS
 from sb3_per.buffers.contents import Contents
 from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
@@ -27,6 +28,11 @@ from sb3_per.buffers.windows import (
 )
 
 _shape_of = operator.attrgetter("shape")
+
+
+def _is_of_numbers(state: np.ndarray | th.Tensor) -> bool:
+    return not state.dtype.is_complex if isinstance(state, th.Tensor) else state.dtype.kind in NUMBERS
+
 
 # What makes a window another one.
 _WINDOW_SETTINGS = ("sequence_length", "_period", "burn_in", "n_steps")
@@ -143,7 +149,7 @@ class SequenceRing(PrioritizedReplayBuffer):
         :param states: the recurrent states **before** this step, that acting had when it saw ``obs``: one for each of
             ``state_shapes``, of shape (n_layers, n_envs, hidden), as ``th.nn.LSTM`` has them. ``None``: zeros. At the start
             of an episode the state is zero, whatever is given
-        :raises ValueError: for starts or states of another shape; nothing is stored then
+        :raises ValueError: for what does not fit, or is no number; nothing is changed then
         """
         starts = self._no_starts
         if episode_starts is not None:
@@ -155,6 +161,11 @@ class SequenceRing(PrioritizedReplayBuffer):
             raise ValueError(
                 f"states of shapes {given} do not fit state_shapes={self.state_shapes}: expected {self._shapes_of_step}"
             )
+        if states is not None and not all(map(_is_of_numbers, states)):
+            raise ValueError(f"states must be arrays of real numbers, not of {[str(state.dtype) for state in states]}")
+        if td_errors is not None:
+            self._masses_of(td_errors, self.n_envs)  # raises
+        checked = self._checked_step(obs, next_obs, action, reward, done, infos)
         with self._lock:
             if (self.pos, self.full) != self._known_cursor:
                 self._count_foreign_steps()
@@ -172,7 +183,7 @@ class SequenceRing(PrioritizedReplayBuffer):
                 self._overwritten,
             )
             try:
-                super().add(obs, next_obs, action, reward, done, infos, td_errors)
+                self._write_step(*checked)
             except BaseException:
                 if self._n_added == step:
                     self.episode_steps[row] = self._overwritten

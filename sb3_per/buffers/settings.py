@@ -10,7 +10,9 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from sb3_per.schemes import LAP, PriorityScheme
+import numpy as np
+
+from sb3_per.schemes import LAP, PriorityScheme, as_number
 from sb3_per.signatures import names_of, nearest, parameters_of
 
 if TYPE_CHECKING:
@@ -97,7 +99,9 @@ INTEGERS = frozenset(
     "n_sampled_goal".split()
 )
 NUMBERS = INTEGERS | frozenset("alpha beta_start beta_end epsilon kappa uniform_fraction recency gamma eta".split())
-_WORDS = ("auto",)
+_WORDS = {"kappa": "auto", "frames": "auto"}
+# What may be None.
+_OPTIONAL = frozenset("alpha beta_anneal_steps max_priority_interval frames sequence_period".split())
 
 
 # ---- keywords that are not there
@@ -127,10 +131,22 @@ def _hint(name: str, known: Collection[str]) -> str:
     return "" if meant is None else f": did you mean {meant!r}?"
 
 
-# ---- strings in place of numbers
+# ---- what is no number
 
 
-def require_numbers(
+def require_numbers(settings: Mapping[str, Any]) -> None:
+    """
+    :param settings: of a buffer, by name
+    :raises ValueError: for something else where a number belongs: a string, a list, None
+    """
+    require_no_strings(settings)
+    for name, value in settings.items():
+        is_frames = name == "frames" and isinstance(value, Mapping)
+        if name in NUMBERS and not (isinstance(value, str) or is_frames or (value is None and name in _OPTIONAL)):
+            as_number(name, value)
+
+
+def require_no_strings(
     settings: Mapping[str, Any], numbers: Collection[str] = NUMBERS, integers: Collection[str] = INTEGERS
 ) -> None:
     """
@@ -140,10 +156,34 @@ def require_numbers(
     :raises ValueError: for a string that stands in the place of one; the message says how YAML wants it
     """
     for name, value in settings.items():
-        if name in numbers and isinstance(value, str) and value not in _WORDS:
+        if name in numbers and isinstance(value, str) and value != _WORDS.get(name):
             if name == "kappa" and not _yaml_hint(value, False):
                 continue  # another word: LAP and PAL know one, and say so
             raise ValueError(f"{name} must be a number, not the string {value!r}{_yaml_hint(value, name in integers)}")
+
+
+def require_storage(arguments: Mapping[str, Any]) -> None:
+    """
+    :param arguments: of SB3's constructor, by name
+    :raises ValueError: for a size, a number of environments or a space that no transition fits in
+    """
+    for name in ("buffer_size", "n_envs"):
+        value = arguments.get(name, 1)
+        if not is_count(value):
+            raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
+    for name in ("observation_space", "action_space"):
+        space = arguments[name]
+        parts = getattr(space, "spaces", None)
+        for key, part in parts.items() if isinstance(parts, Mapping) else [(None, space)]:
+            shape = getattr(part, "shape", None) or ()
+            if 0 in shape:
+                where = name if key is None else f"{name}[{key!r}]"
+                raise ValueError(f"{where} must hold at least one value, and its shape is {shape}: leave it out")
+
+
+def is_count(value: Any) -> bool:
+    """Whether this is an integer of at least 1."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= 1)
 
 
 def _yaml_hint(text: str, is_integer: bool) -> str:
