@@ -25,6 +25,9 @@ class Tracked(gym.Env):
         self.who, self.episode, self.seeds = 0.0, 0, []
         self.render_mode = None
 
+    def pid(self) -> int:
+        return os.getpid()
+
     def _obs(self) -> Any:
         obs = np.array([self.who, self.episode, self.t], np.float32)
         return {"vec": obs, "copy": -obs} if self.is_dict else obs

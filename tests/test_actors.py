@@ -464,7 +464,10 @@ def test_lost_chunks(seed, monkeypatch):
 
 
 class Silent(LocalEngine):
-    """Nobody answers."""
+    """Nobody answers, and no process runs."""
+
+    def has_started(self, actor: int) -> bool:
+        return False
 
     def wait(self, handles: Any, timeout: float) -> Any:
         return None
@@ -485,11 +488,10 @@ def test_somebody_is_alive_and_silent(monkeypatch):
     crew = Crew(engine, 1, 1, CrewSettings(1, False, 3, 3.0))
     engine.start(0)
     crew.begin(10, 5, lambda actor, is_restart: engine.ask(actor, "ask", "close"), lambda *args: None, lambda actor: None)
-    crew.alive.add(0)
     answers = iter([None] * 30)
     monkeypatch.setattr(engine, "wait", lambda handles, timeout: next(answers, handles[0]))
     monkeypatch.setattr("time.monotonic", iter(range(100)).__next__)
-    with pytest.warns(UserWarning, match=r"takes very long.*waits for actors \[0\]") as warned:
+    with pytest.warns(UserWarning, match=r"still starting.*\[0\]") as warned:
         crew.wait(list(crew._pending))
     assert [int(str(warning.message).split()[5]) for warning in warned] == [3, 6, 12, 24]
 

@@ -7,19 +7,22 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERDQN, PERSAC, BufferCheckpointCallback, latest_checkpoint
-from sb3_per.distributed import make_actors
+from sb3_per.distributed import NoActorAliveError, make_actors
 from tests.actor_envs import Images, Mortal, Slow, Tracked, Unlucky
 from tests.test_actors import assert_columns_hold, assert_same_run, small
 from tests.utils import ROOT, alone_with_ray
@@ -130,15 +133,76 @@ def test_an_environment_raises(session, closing):
 
 
 @pytest.mark.slow
-def test_nobody_can_be_placed(session):
-    """No actor comes to life: an error, and no hang."""
+def test_no_process_within_timeout_is_an_error(session):
+    with pytest.raises(NoActorAliveError, match=r"timeout=0\.01"):
+        make_actors(Tracked, n_actors=1, timeout=0.01)
 
+
+@pytest.mark.slow
+def test_environments_may_take_longer_to_make_than_timeout(session, closing):
     class Sleepy(Tracked):
         def __init__(self) -> None:
-            time.sleep(1000)
+            time.sleep(4)
+            super().__init__()
 
-    with pytest.raises(RuntimeError, match=r"timeout=0\.5"):
-        make_actors(Sleepy, n_actors=1, timeout=0.5)
+    with pytest.warns(UserWarning, match=r"still starting.*\[0\]"):
+        env = closing(Sleepy, n_actors=1, timeout=1.5)
+    assert env.num_envs == 1
+
+
+class FailsOnce(Tracked):
+    """Kills its process in the first reset that comes so far, and interrupts it in the first such step."""
+
+    def __init__(self, folder: str):
+        super().__init__()
+        self.folder = Path(folder)
+
+    def is_first(self, name: str) -> bool:
+        try:
+            (self.folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.is_first("reset"):
+            os._exit(1)
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self.t == 3 and self.is_first("step"):
+            raise KeyboardInterrupt
+        *others, _ = super().step(action)
+        return *others, {"said": Said()}
+
+
+class Said:
+    pass
+
+
+@pytest.mark.slow
+def test_faults_at_any_time_restart_the_actor(session, closing, tmp_path):
+    """In the reset that opens `learn()`, in a step, and between two runs. Infos may be of a class that only a script has."""
+    said = []
+
+    class Look(BaseCallback):
+        def _on_step(self) -> bool:
+            said.extend(info["said"] for info in self.locals["infos"])
+            return True
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as if it were the script
+    try:
+        env = closing(FailsOnce, n_actors=2, env_kwargs=dict(folder=str(tmp_path)))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    model = small(PERDQN, env, buffer_size=2000)
+    model.learn(100, callback=Look())
+    assert env.crew.restarts == 2 and model.num_timesteps == 100
+    assert len(said) == 100 and all(isinstance(one, Said) for one in said)
+    os.kill(env.env_method("pid", indices=0)[0], signal.SIGKILL)
+    model.learn(60)
+    assert env.crew.restarts == 1 and model.num_timesteps == 60
+    assert_columns_hold(model.replay_buffer)
 
 
 @pytest.mark.slow

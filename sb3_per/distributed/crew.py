@@ -64,25 +64,53 @@ class Crew:
         self.engine, self.n_actors, self.n_envs, self.settings = engine, n_actors, n_envs, settings
         #: how often each actor was started, beside the first time; over all runs, so that no seed comes twice
         self.starts = [0] * n_actors
-        self._dismiss()
-
-    def _dismiss(self) -> None:
         #: actors that are ready
         self.alive: set[int] = set()
+        # Calls without an answer, the oldest first.
+        self._pending: dict[Any, _Request] = {}
+        # Steps that may be taken, of each environment of an actor; and actors that are waiting for permission, a place in
+        # the list for each call.
+        self._n_steps_left = 0
+        self._idle: list[int] = []
+        self.start_run()
+
+    def start_run(self) -> None:
+        """Count anew: another run begins, with a reset of the environments or where the last run ended."""
         #: restarts of this run
         self.restarts = 0
         #: transitions of calls that were not answered
         self.lost_transitions = 0
         #: seconds of waiting
         self.seconds_waited = 0.0
-        # Oldest first.
-        self._pending: dict[Any, _Request] = {}
         # Of each actor: restarts, and those since its last chunk.
         self._restarts, self._fruitless = [0] * self.n_actors, [0] * self.n_actors
-        # Steps that may be taken, of each environment of an actor; and actors that are waiting for permission, a place in
-        # the list for each call.
-        self._n_steps_left = 0
-        self._idle: list[int] = []
+
+    # ---- one answer of every actor
+
+    def gather(self, ask: Callable[[int, bool], Any], restarts: bool = True) -> list[Any]:
+        """
+        Ask every actor something and wait for all answers.
+
+        :param ask: asks an actor and returns the handle of its answer; the second argument says whether the actor is new,
+            because the one before it failed
+        :param restarts: whether an actor that fails is started anew, as often as the settings allow
+        :return: the answers, in the order of the actors
+        :raises NoActorAliveError: if no process of an actor runs
+        :raises Exception: the error of an actor that has failed too often
+        """
+        self.alive, self._idle, self._n_steps_left = set(), [], 0
+        self._get_ready, self._on_loss = ask, lambda actor: None
+        self._pending = {ask(actor, False): _Request(actor, 0) for actor in range(self.n_actors)}
+        answers: dict[int, Any] = {}
+        while self._pending:
+            request, answer = self._answer(self.wait(list(self._pending)))
+            if not isinstance(answer, Failure):
+                answers[request.actor] = answer
+            elif restarts:
+                self._replace(request, answer)
+            else:
+                answer.reraise()
+        return [answers[actor] for actor in range(self.n_actors)]
 
     # ---- a run
 
@@ -103,7 +131,7 @@ class Crew:
         :param act: of an actor, a number of steps, and how many are left before them: asks for them, gives the handle
         :param on_loss: is told of an actor whose calls will not be answered
         """
-        self._dismiss()
+        self.alive, self._idle, self._pending = set(), [], {}
         self._n_steps_left, self._chunk = n_steps, chunk
         self._get_ready, self._act, self._on_loss = get_ready, act, on_loss
         for actor in range(self.n_actors):
@@ -127,9 +155,7 @@ class Crew:
         """
         while True:
             self.give_permissions()
-            handle = self._wait()
-            request = self._pending.pop(handle)
-            answer = self._answer(handle)
+            request, answer = self._answer(self._wait())
             if isinstance(answer, Failure):
                 self._replace(request, answer)
             elif request.n_steps == 0:
@@ -163,6 +189,13 @@ class Crew:
 
     # ---- waiting
 
+    def _answer(self, handle: Any) -> tuple[_Request, Any]:
+        request = self._pending.pop(handle)
+        try:
+            return request, self.engine.answer(handle)
+        except ActorDiedError as error:
+            return request, Failure(RuntimeError(f"An actor died: {error}"), str(error))
+
     def _wait(self) -> Any:
         # Of each actor the oldest one: an answer may be large, and arrive after the next.
         oldest: dict[int, Any] = {}
@@ -180,7 +213,7 @@ class Crew:
         """
         :param handles: of answers
         :return: of one that is there
-        :raises NoActorAliveError: after ``timeout`` seconds without an actor that is alive
+        :raises NoActorAliveError: after ``timeout`` seconds in which no process of an actor ran
         """
         began = time.monotonic()
         warn_at = self.settings.timeout
@@ -192,25 +225,29 @@ class Crew:
                 return handle
             if waited < warn_at:
                 continue
-            if not self.alive:
+            if not any(self.engine.has_started(actor) for actor in range(self.n_actors)):
                 raise NoActorAliveError(
-                    f"No actor was alive for timeout={self.settings.timeout} seconds. Either the environments take longer to "
-                    "be made, or there is no free core on which Ray could place an actor"
+                    f"No process of an actor has run for timeout={self.settings.timeout} seconds: the machine is too busy or "
+                    "too small to start one, or those of a cluster are gone. Use fewer actors or a larger timeout"
                 )
             # Again and again, ever more rarely: the first warning may be hours above.
             warn_at = 2 * waited
-            asked = (self._pending[handle].actor for handle in handles if handle in self._pending)
-            silent = [actor for actor in asked if actor in self.alive]
-            warnings.warn(
-                f"No actor has answered for {waited:.0f} seconds, although {len(self.alive)} are alive: a step of the "
-                f"environment takes very long, or does not end. The learner waits for actors {silent}"
-            )
+            warnings.warn(f"No actor has answered for {waited:.0f} seconds. {self._why_silent(handles)}")
 
-    def _answer(self, handle: Any) -> Any:
-        try:
-            return self.engine.answer(handle)
-        except ActorDiedError as error:
-            return Failure(RuntimeError(f"An actor died: {error}"), str(error))
+    def _why_silent(self, handles: list[Any]) -> str:
+        """
+        :param handles: of calls that are waited for
+        :return: which actors they are of, and what these are doing
+        """
+        requests = [self._pending[handle] for handle in handles]
+        starting = sorted({request.actor for request in requests if request.n_steps == 0})
+        acting = sorted({request.actor for request in requests if request.n_steps > 0})
+        sentences = []
+        if starting:
+            sentences.append(f"These actors are still starting, or making and resetting their environments: {starting}.")
+        if acting:
+            sentences.append(f"In these actors a step of an environment takes very long, or does not end: {acting}.")
+        return " ".join([*sentences, "The learner waits for them"])
 
     # ---- faults
 

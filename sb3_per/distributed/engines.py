@@ -22,6 +22,12 @@ class Engine(Protocol):
         :param actor: that is to be there, for the first time or anew
         """
 
+    def has_started(self, actor: int) -> bool:
+        """
+        :param actor: its number
+        :return: whether its process runs, whatever it does; ``False`` while it waits for a core, or for its machine
+        """
+
     def stop(self, actor: int) -> None:
         """
         :param actor: that is to end, whatever it does
@@ -91,6 +97,10 @@ class LocalEngine:
     def start(self, actor: int) -> None:
         """See :class:`Engine`."""
         self._workers[actor], self._waiting[actor] = ActorWorker(), []
+
+    def has_started(self, actor: int) -> bool:
+        """See :class:`Engine`."""
+        return True
 
     def stop(self, actor: int) -> None:
         """See :class:`Engine`."""

@@ -8,11 +8,11 @@ buffer as a whole, at the first of its ticks.
 """
 
 import contextlib
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
@@ -88,7 +88,7 @@ class _Received:
             "rewards": _rows(chunk.rewards),
             "dones": _rows(chunk.dones).astype(bool),
         }
-        self._infos = {step * self.n_envs + env: info for step, env, info in pickle.loads(chunk.infos)}
+        self._infos = {step * self.n_envs + env: info for step, env, info in cloudpickle.loads(chunk.infos)}
 
     def steps(self, first: int, end: int) -> dict[str, Any]:
         """
@@ -177,11 +177,8 @@ class LearningLoop:
         """
         self.env.require_open()
         self.require_supported(model)
-        buffer = model.replay_buffer
-        initial_priority = buffer.initial_priority
-        if self._wants_td_errors(model):
-            buffer.initial_priority = "td_error"
         self.model, self._begun = model, False
+        self.crew.start_run()
         try:
             yield
             self._end()
@@ -189,8 +186,12 @@ class LearningLoop:
             self.env.close()
             raise
         finally:
-            self.model = None
-            buffer.initial_priority = initial_priority
+            self.model, self._begun = None, False
+
+    @property
+    def is_acting(self) -> bool:
+        """Whether actors step the environments for an algorithm that learns."""
+        return self._begun
 
     def _wants_td_errors(self, model: Any) -> bool:
         """Whether new transitions get the priorities that actors have for them; what the buffer was told counts more."""
@@ -412,11 +413,11 @@ class LearningLoop:
         chunk.n_stored = end = min(max(piece.end, first + ahead), chunk.n_steps)
         end_of_whole = min(end, chunk.n_whole)
         for begin in range(first, end_of_whole, buffer.buffer_size):  # in a tiny one, more than a lap
-            buffer.add_steps(columns, **chunk.steps(begin, min(begin + buffer.buffer_size, end_of_whole)))
+            _add(buffer, columns, chunk.steps(begin, min(begin + buffer.buffer_size, end_of_whole)))
         if chunk.n_rest > 0 and first <= chunk.n_whole < end:  # of the last step of a run, the environments that are left
             last = chunk.steps(chunk.n_whole, chunk.n_whole + 1)
             rest = {name: map_obs(lambda part: part[:, : chunk.n_rest], steps) for name, steps in last.items()}
-            buffer.add_steps(columns[: chunk.n_rest], **rest)
+            _add(buffer, columns[: chunk.n_rest], rest)
         self._learn_statistics(data, columns, first, end_of_whole)
         if end == chunk.n_steps:
             self._note_last(data, columns)
@@ -453,6 +454,18 @@ class LearningLoop:
                     part[columns] = last[key]
             else:
                 present[columns] = last
+
+
+def _add(buffer: Any, columns: np.ndarray, steps: dict[str, Any]) -> None:
+    if "td_errors" not in steps:
+        buffer.add_steps(columns, **steps)
+        return
+    # TD errors need this setting. Outside of this call the buffer keeps its own, for whoever saves it.
+    own, buffer.initial_priority = buffer.initial_priority, "td_error"
+    try:
+        buffer.add_steps(columns, **steps)
+    finally:
+        buffer.initial_priority = own
 
 
 def _copied_chunk(chunk: Chunk) -> Chunk:

@@ -72,7 +72,8 @@ def make_actors(
     :param lockstep: chunks are admitted in a fixed order: slower, and reproducible to the bit
     :param address: of a Ray cluster, e.g. ``"auto"``; ``None``: this machine, or what ``RAY_ADDRESS`` says
     :param max_restarts: how often each actor may be started anew in a run, at least 0
-    :param timeout: after so many seconds without an actor that is alive, its environments made, there is an error, above 0
+    :param timeout: seconds without an answer after which there is a warning or, if no process of an actor runs, an error,
+        above 0. A process that makes or resets its environments runs
     :param engine: ``"ray"``, or ``"local"``: the same in this process, without Ray
     :param in_flight: most calls of an actor that are not answered yet, 1 or 2. ``None``: 2, so that no actor waits for the
         learner; 1 with ``lockstep`` and with the engine ``"local"``

@@ -1,7 +1,5 @@
 """What learner and actors send each other: data, and nothing that does something."""
 
-import os
-import sys
 import traceback
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,11 +29,12 @@ class EnvRecipe:
     start_index: int = 0
     spec: Any = None
 
-    def packed(self) -> "PackedRecipe":
+    def packed(self) -> bytes:
         """
-        :return: what can be sent before the other side can import what this is made of
+        :return: the same, pickled with the classes of the user's script
         """
-        return PackedRecipe(cloudpickle.dumps(self), list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path)))
+        content: bytes = cloudpickle.dumps(self)
+        return content
 
     def make(self, actor: int, start: int) -> VecEnv:
         """
@@ -52,30 +51,6 @@ class EnvRecipe:
             # What the one before has written of episodes stays.
             arguments["monitor_kwargs"] = {**(arguments.get("monitor_kwargs") or {}), "override_existing": False}
         return make_vec_env(n_envs=self.n_envs, start_index=self.start_index + actor * self.n_envs, **arguments)
-
-
-@dataclass(frozen=True)
-class PackedRecipe:
-    """
-    An :class:`EnvRecipe`, and where its modules are on the machine of the learner, e.g. beside its script.
-
-    :param content: pickled
-    :param path: folders that modules are imported from
-    """
-
-    content: bytes
-    path: list[str]
-
-    def make(self, actor: int, start: int) -> VecEnv:
-        """
-        :param actor: its number, from 0
-        :param start: how often it was started before
-        :return: its environments
-        """
-        # In the order of the learner, where two modules may have the same name.
-        sys.path[:] = [*self.path, *(folder for folder in sys.path if folder not in self.path)]
-        recipe: EnvRecipe = cloudpickle.loads(self.content)
-        return recipe.make(actor, start)
 
 
 @dataclass(frozen=True)
@@ -189,17 +164,20 @@ class Failure:
     text: str
 
     @classmethod
-    def of(cls, error: Exception) -> "Failure":
+    def of(cls, error: BaseException) -> "Failure":
         """
-        :param error: that is being handled
-        :return: what can be sent of it
+        :param error: the error that is being handled
+        :return: a failure that can be pickled
         """
         text = "".join(traceback.format_exception(error))
-        try:
-            cloudpickle.loads(cloudpickle.dumps(error))
-        except Exception:
-            error = RuntimeError(f"{type(error).__name__}: {error}")
-        return cls(error, text)
+        if isinstance(error, Exception):
+            try:
+                cloudpickle.loads(cloudpickle.dumps(error))
+                return cls(error, text)
+            except Exception:
+                pass
+        # A KeyboardInterrupt or a SystemExit of an environment must not look like one of the learner.
+        return cls(RuntimeError(f"{type(error).__name__}: {error}"), text)
 
     def reraise(self) -> None:
         """Raise the error here, with the traceback of there."""

@@ -4,6 +4,7 @@ nothing of learning.
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +12,51 @@ import ray
 from ray.exceptions import ObjectLostError, RayActorError, WorkerCrashedError
 
 from sb3_per.distributed.engines import ActorDiedError
-from sb3_per.distributed.worker import ActorWorker
 
 # How long actors may take to close their environments, in seconds, before they are killed.
 _TIME_TO_CLOSE = 2.0
 
 # Engines that use the Ray which the first of them has started: the last one to close shuts it down.
 _users: set[int] = set()
+
+
+def process_class() -> type:
+    """
+    :return: class of what runs in the process of an actor, around an :class:`~sb3_per.distributed.worker.ActorWorker`
+    """
+
+    # A local class is sent as a whole, and not as the name of a module. So the process can answer `hello` before it spends
+    # seconds on importing PyTorch, and can be told first where modules are.
+    class ActorProcess:
+        def __init__(self, path: list[str]):
+            """
+            :param path: folders that the learner imports modules from
+            """
+            # In the order of the learner, where two modules may have the same name.
+            sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
+            self.worker: Any = None
+
+        def hello(self) -> None:
+            """Answer, which says that the process runs."""
+
+        def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+            """
+            :param method: of the worker
+            :param args: its arguments
+            :param kwargs: its keyword arguments
+            :return: its answer
+            """
+            from sb3_per.distributed.messages import Failure
+            from sb3_per.distributed.worker import ActorWorker
+
+            if self.worker is None:
+                self.worker = ActorWorker()
+            try:
+                return getattr(self.worker, method)(*args, **kwargs)
+            except BaseException as error:  # nobody presses Ctrl-C here: an environment has raised it, or exits
+                return Failure.of(error)
+
+    return ActorProcess
 
 
 class RayEngine:
@@ -36,21 +75,25 @@ class RayEngine:
             _users.add(id(self))
         elif _users:
             _users.add(id(self))
-        # Without a number of cores an actor needs one to be placed, and none to stay: there may be more actors than cores.
-        self._remote_class = ray.remote(ActorWorker).options(max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")
+        # No number of cores is given, so that there may be more actors than cores.
+        self._remote_class = ray.remote(process_class()).options(
+            max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
+        )
         self._actors: dict[int, Any] = {}
-        # A process takes seconds to import what an actor needs. Where actors die, one that has done so is waiting.
-        self._started: set[int] = set()
-        self._spare: Any = None
+        # Answers of new processes: one that is there says that its process runs.
+        self._hellos: dict[int, Any] = {}
         self._closed = False
 
     def start(self, actor: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
-        spare, self._spare = self._spare, None
-        self._actors[actor] = self._remote_class.remote() if spare is None else spare
-        if actor in self._started:
-            self._spare = self._remote_class.remote()
-        self._started.add(actor)
+        path = list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
+        self._actors[actor] = self._remote_class.remote(path)
+        self._hellos[actor] = self._actors[actor].hello.remote()
+
+    def has_started(self, actor: int) -> bool:
+        """See :class:`~sb3_per.distributed.engines.Engine`."""
+        ready, _ = ray.wait([self._hellos[actor]], timeout=0)
+        return bool(ready)
 
     def stop(self, actor: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
@@ -58,7 +101,7 @@ class RayEngine:
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
-        return getattr(self._actors[actor], method).remote(*args, **kwargs)
+        return self._actors[actor].call.remote(method, *args, **kwargs)
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
@@ -84,13 +127,11 @@ class RayEngine:
         if not ray.is_initialized():  # shut down by somebody else, and the actors with it
             _users.clear()
             return
-        closing = [actor.ask.remote("close") for actor in self._actors.values()]
+        closing = [actor.call.remote("ask", "close") for actor in self._actors.values()]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=_TIME_TO_CLOSE)
         for number in list(self._actors):
             self.stop(number)
-        if self._spare is not None:
-            ray.kill(self._spare, no_restart=True)
         if id(self) in _users:
             _users.discard(id(self))
             if not _users:

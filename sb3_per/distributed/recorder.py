@@ -1,8 +1,8 @@
 """What stands in the place of the replay buffer where an actor collects, and makes chunks of it."""
 
-import pickle
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
@@ -91,8 +91,6 @@ class Recorder:
         :return: the steps, by the names that :class:`~sb3_per.distributed.messages.Chunk` has for them; copies
         """
         buffer, n = self._buffer, self._buffer.size()
-        if n == 0:
-            return {}
         # A full ring begins with its first row.
         return {
             "obs": map_obs(lambda part: np.array(part[:n]), buffer.observations),
@@ -101,7 +99,7 @@ class Recorder:
             "rewards": buffer.rewards[:n].copy(),
             "dones": buffer.dones[:n].copy(),
             "timeouts": buffer.timeouts[:n].copy(),
-            "infos": pickle.dumps(self._infos),
+            "infos": cloudpickle.dumps(self._infos),
         }
 
     def td_errors(self, model: Any) -> np.ndarray:

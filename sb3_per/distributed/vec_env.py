@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from sb3_per.distributed import streams
 from sb3_per.distributed.crew import Crew, CrewSettings
 from sb3_per.distributed.engines import ActorDiedError, Engine
 from sb3_per.distributed.loop import LearningLoop, LoopSettings
@@ -48,11 +49,11 @@ class ActorVecEnv(VecEnv):
     def _start(self) -> tuple[gym.Space, gym.Space]:
         for actor in range(self.n_actors):
             self.engine.start(actor)
-        handles = [self.engine.ask(actor, "build", self.packed_recipe, actor, 0) for actor in range(self.n_actors)]
-        waiting = list(handles)
-        while waiting:
-            waiting.remove(self.crew.wait(waiting))
-        return self._answers(handles)[0]  # type: ignore[no-any-return]
+        # No restarts here: an environment that cannot be made the first time is a mistake in its arguments.
+        spaces_of_actors = self.crew.gather(
+            lambda actor, _: self.engine.ask(actor, "build", self.packed_recipe, actor, 0), restarts=False
+        )
+        return spaces_of_actors[0]  # type: ignore[no-any-return]
 
     # ---- synchronous steps
 
@@ -73,16 +74,21 @@ class ActorVecEnv(VecEnv):
     def reset(self) -> VecEnvObs:
         """See SB3."""
         self._take_over()
-        handles = [
-            self.engine.ask(actor, "reset", self._seeds[columns], self._options[columns])
-            for actor, columns in enumerate(map(self.columns_of, range(self.n_actors)))
-        ]
-        obs, reset_infos = zip(*self._answers(handles), strict=True)
+        if self.learning_loop.model is None:
+            self.crew.start_run()
+        obs, reset_infos = zip(*self.crew.gather(self._ask_reset), strict=True)
         self.reset_infos = [info for part in reset_infos for info in part]
         self._reset_seeds()
         self._reset_options()
         all_obs: VecEnvObs = _joined(obs)
         return all_obs
+
+    def _ask_reset(self, actor: int, is_restart: bool) -> Any:
+        columns, start = self.columns_of(actor), self.crew.starts[actor]
+        seeds = self._seeds[columns]
+        if is_restart:  # the old seeds may lead to the same fault again
+            seeds = [None if seed is None else streams.derived_seed(seed, start) for seed in seeds]
+        return self.engine.ask(actor, "reset", self.packed_recipe, actor, start, seeds, self._options[columns])
 
     def columns_of(self, actor: int) -> slice:
         """
@@ -94,6 +100,11 @@ class ActorVecEnv(VecEnv):
     def _take_over(self) -> None:
         """From now on, the environments are not where a run has left them."""
         self.require_open()
+        if self.learning_loop.is_acting:
+            raise ValueError(
+                "The environments cannot be reset or stepped while an algorithm learns with them. Do it after learn(), or use "
+                "other environments, e.g. for an evaluation"
+            )
         self.learning_loop.continued_model = None
 
     def require_open(self) -> None:

@@ -7,13 +7,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_wrapper
 
 from sb3_per.distributed import model_copy, streams, wrappers
-from sb3_per.distributed.messages import Chunk, Failure, PackedRecipe, Setup, Weights
+from sb3_per.distributed.messages import Chunk, EnvRecipe, Failure, Setup, Weights
 from sb3_per.distributed.recorder import Recorder
 
 
@@ -51,24 +52,33 @@ class ActorWorker:
     # ---- as an environment that is stepped
 
     @_reported
-    def build(self, recipe: PackedRecipe, actor: int, start: int) -> tuple[Any, Any]:
+    def build(self, recipe: bytes, actor: int, start: int) -> tuple[Any, Any]:
         """
-        :param recipe: of the environments
+        Make the environments, if they are not there yet.
+
+        :param recipe: a pickled :class:`~sb3_per.distributed.messages.EnvRecipe`
         :param actor: number of this actor
         :param start: how often it was started before
         :return: spaces of observations and of actions
         """
-        self.venv = recipe.make(actor, start)
-        return self.venv.observation_space, self.venv.action_space
+        venv = self._make(recipe, actor, start)
+        return venv.observation_space, venv.action_space
 
     @_reported
-    def reset(self, seeds: list[int | None], options: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
+    def reset(
+        self, recipe: bytes, actor: int, start: int, seeds: list[int | None], options: list[dict[str, Any]]
+    ) -> tuple[Any, list[dict[str, Any]]]:
         """
+        Reset the environments. A new actor makes them first.
+
+        :param recipe: see :meth:`build`
+        :param actor: see :meth:`build`
+        :param start: see :meth:`build`
         :param seeds: of the environments
         :param options: of the environments
         :return: observations, and infos of the resets
         """
-        venv = self._built()
+        venv = self._make(recipe, actor, start)
         venv._seeds, venv._options = list(seeds), list(options)
         return venv.reset(), list(venv.reset_infos)
 
@@ -91,6 +101,12 @@ class ActorWorker:
         """
         return getattr(self._built(), method)(*args, **kwargs)
 
+    def _make(self, recipe: bytes, actor: int, start: int) -> VecEnv:
+        if self.venv is None:
+            made: EnvRecipe = cloudpickle.loads(recipe)
+            self.venv = made.make(actor, start)
+        return self.venv
+
     def _built(self) -> VecEnv:
         assert self.venv is not None, "The actor has no environments yet"
         return self.venv
@@ -98,20 +114,19 @@ class ActorWorker:
     # ---- as an actor
 
     @_reported
-    def begin(self, recipe: PackedRecipe, content: bytes, setup: Setup) -> int:
+    def begin(self, recipe: bytes, content: bytes, setup: Setup) -> int:
         """
         Get ready to act.
 
-        :param recipe: of the environments, if they are not there yet
+        :param recipe: see :meth:`build`
         :param content: the algorithm, see :func:`~sb3_per.distributed.model_copy.packed`
         :param setup: all else
         :return: number of this actor
         """
-        if self.venv is None:
-            self.venv = recipe.make(setup.actor, setup.start)
+        venv = self._make(recipe, setup.actor, setup.start)
         before = self.model
         self.setup = setup
-        self.model = model_copy.unpacked(content, self.venv.num_envs, setup.epsilon)
+        self.model = model_copy.unpacked(content, venv.num_envs, setup.epsilon)
         if setup.continues and before is not None:
             self._go_on_from(before)
         else:
@@ -119,7 +134,7 @@ class ActorWorker:
         normalize = unwrap_vec_wrapper(self.env, VecNormalize)
         self.model._vec_normalize_env = normalize
         self.recorder = Recorder(
-            setup.chunk, self.venv.num_envs, self.model.observation_space, self.model.action_space, setup.recorder
+            setup.chunk, venv.num_envs, self.model.observation_space, self.model.action_space, setup.recorder
         )
         self.callback = _Silent(self.model)
         return setup.actor

@@ -4,9 +4,9 @@ Wrappers around the vectorized environment of a learner, made anew around that o
 It knows the wrappers of Stable-Baselines3, and refuses others, which it could not rebuild.
 """
 
-import pickle
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import (
@@ -46,7 +46,7 @@ def _arguments(wrapper: Any) -> dict[str, Any]:
         stack = wrapper.stacked_obs
         return {"n_stack": stack.n_stack, "channels_order": _channels_order(stack)}
     if kind is VecNormalize:
-        return {"pickled": pickle.dumps(wrapper)}  # its environment and returns stay behind
+        return {"pickled": cloudpickle.dumps(wrapper)}  # its environment and returns stay behind
     if kind is VecCheckNan:
         names = ("raise_exception", "warn_once", "check_inf")
         return {name: getattr(wrapper, name) for name in names}
@@ -75,7 +75,7 @@ def rebuild(venv: VecEnv, recipes: Recipe) -> VecEnv:
     """
     for kind, arguments in recipes:
         if kind is VecNormalize:
-            normalize = pickle.loads(arguments["pickled"])
+            normalize = cloudpickle.loads(arguments["pickled"])
             normalize.set_venv(venv)
             venv = normalize
         else:
