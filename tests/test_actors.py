@@ -274,10 +274,10 @@ def test_td_errors_of_actors_are_those_of_the_learner(name):
     env = local(env, 2, n_envs=2, chunk=5)
     model = small(cls, env, **kwargs)
     model.learn(60)
-    for worker in env.engine._workers.values():
-        model_copy.take_on(worker.model, model_copy.published(model))
+    for worker in env.engine.workers.values():
+        model_copy.set_weights(worker.model, model_copy.published(model))
         th.manual_seed(0)
-        of_actor = worker.recorder.td_errors(worker.model)
+        of_actor = worker.state.td_errors()
         steps = worker.recorder.columns()
         del steps["infos"]
         buffer = type(model.replay_buffer)(
@@ -288,37 +288,6 @@ def test_td_errors_of_actors_are_those_of_the_learner(name):
         of_learner = model._td_errors(buffer._gather(np.arange(10), np.ones((10, 1), np.float32), None)).numpy()
         np.testing.assert_array_equal(of_actor.reshape(10, -1), of_learner)
         assert np.abs(of_actor).max() > 0
-
-
-RECORDING = """
-import sys
-from types import SimpleNamespace
-
-import numpy as np
-import torch as th
-from gymnasium import spaces
-
-from sb3_per import PrioritizedReplayBuffer
-from sb3_per.distributed.recorder import Recorder
-
-box = spaces.Box(-1, 1, (3,))
-model = SimpleNamespace(_vec_normalize_env=None, _td_errors=lambda batch: th.zeros(len(batch.rewards), 1))
-for n_steps in (1, 3):
-    recorder = Recorder(4, 1, box, box, dict(n_steps=n_steps, gamma=0.9))
-    recorder.clear()
-    recorder.add(np.ones((1, 3)), np.ones((1, 3)), np.ones((1, 3)), np.ones(1), np.ones(1), [{}])
-    recorder.columns()
-    recorder.td_errors(model)
-print("numba.np.arraymath" in sys.modules)
-PrioritizedReplayBuffer(4, box, box)
-print("numba.np.arraymath" in sys.modules)
-"""
-
-
-def test_actors_do_without_numba():
-    """The part that is loaded with the first kernel, which takes half a second of the start of an actor."""
-    printed = subprocess.run([sys.executable, "-c", RECORDING], capture_output=True, text=True, check=True).stdout
-    assert printed.split() == ["False", "True"]  # the second: this is how it would be seen
 
 
 def test_target_networks_of_actors_are_the_learners(monkeypatch):
@@ -370,7 +339,7 @@ def test_ladder():
     env = local(Tracked, 3, exploration="ladder")
     model = small(PERDQN, env, learning_starts=0)
     model.learn(60)
-    rates = [env.engine._workers[actor].model.exploration_rate for actor in range(3)]
+    rates = [env.engine.workers[actor].model.exploration_rate for actor in range(3)]
     np.testing.assert_allclose(rates, exploration_ladder(3))
 
 
@@ -388,7 +357,7 @@ def test_seeds_differ_between_actors_and_after_a_restart(monkeypatch):
     assert len(starts) == len({setup.seed for setup in starts}) > 12
     assert len(set(model.replay_buffer.observations[0, :, 0])) == 6
     assert_columns_hold(model.replay_buffer)
-    ready = [worker for worker in env.engine._workers.values() if worker.model is not None]
+    ready = [worker for worker in env.engine.workers.values() if worker.model is not None]
     assert len({worker.random_state[1][1].tobytes() for worker in ready}) == len(ready)
 
 
@@ -492,7 +461,7 @@ def test_somebody_is_alive_and_silent(monkeypatch):
     monkeypatch.setattr(engine, "wait", lambda handles, timeout: next(answers, handles[0]))
     monkeypatch.setattr("time.monotonic", iter(range(100)).__next__)
     with pytest.warns(UserWarning, match=r"still starting.*\[0\]") as warned:
-        crew.wait(list(crew._pending))
+        crew._wait(list(crew._pending))
     assert [int(str(warning.message).split()[5]) for warning in warned] == [3, 6, 12, 24]
 
 
@@ -527,7 +496,7 @@ def test_errors_stop_the_actors(error):
     env = local(Tracked)
     with pytest.raises(type(error)):
         small(PERDQN, env).learn(200, callback=StopAt(5, error))
-    assert env.closed and env.engine._workers == {}
+    assert env.closed and env.engine.workers == {}
 
 
 # ---- what is logged

@@ -1,7 +1,4 @@
-"""
-Actors as processes of Ray, on the cores of this machine or on those of a cluster. The only place that imports Ray; it knows
-nothing of learning.
-"""
+"""Run actors as processes of Ray, on this machine or on a cluster. Only this module imports Ray."""
 
 import os
 import sys
@@ -13,39 +10,33 @@ from ray.exceptions import ObjectLostError, RayActorError, WorkerCrashedError
 
 from sb3_per.distributed.engines import ActorDiedError
 
-# How long actors may take to close their environments, in seconds, before they are killed.
+# Seconds that actors get to close their environments before they are killed.
 _TIME_TO_CLOSE = 2.0
 
-# Engines that use the Ray which the first of them has started: the last one to close shuts it down.
+# Engines that share the Ray which the first of them has started. The last one that closes shuts it down.
 _users: set[int] = set()
 
 
 def process_class() -> type:
     """
-    :return: class of what runs in the process of an actor, around an :class:`~sb3_per.distributed.worker.ActorWorker`
+    Make the class that runs in the process of an actor, around an :class:`~sb3_per.distributed.worker.ActorWorker`.
+
+    :return: the class
     """
 
-    # A local class is sent as a whole, and not as the name of a module. So the process can answer `hello` before it spends
-    # seconds on importing PyTorch, and can be told first where modules are.
+    # Ray sends a local class as a whole, not as the name of a module. So the process gets the import path first, and answers
+    # `hello` before it spends seconds on importing PyTorch.
     class ActorProcess:
         def __init__(self, path: list[str]):
-            """
-            :param path: folders that the learner imports modules from
-            """
-            # In the order of the learner, where two modules may have the same name.
+            # In the learner's order, because two modules may have the same name.
             sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
             self.worker: Any = None
 
         def hello(self) -> None:
-            """Answer, which says that the process runs."""
+            """Answer, to show that the process runs."""
 
         def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-            """
-            :param method: of the worker
-            :param args: its arguments
-            :param kwargs: its keyword arguments
-            :return: its answer
-            """
+            """See :meth:`~sb3_per.distributed.engines.Engine.ask`."""
             from sb3_per.distributed.messages import Failure
             from sb3_per.distributed.worker import ActorWorker
 
@@ -53,7 +44,7 @@ def process_class() -> type:
                 self.worker = ActorWorker()
             try:
                 return getattr(self.worker, method)(*args, **kwargs)
-            except BaseException as error:  # nobody presses Ctrl-C here: an environment has raised it, or exits
+            except BaseException as error:  # also KeyboardInterrupt and SystemExit, which come from the environment
                 return Failure.of(error)
 
     return ActorProcess
@@ -63,9 +54,9 @@ class RayEngine:
     """
     See :class:`~sb3_per.distributed.engines.Engine`.
 
-    :param address: of a cluster, as ``ray.init`` takes it; ``None``: the Ray that is there already or, where ``RAY_ADDRESS``
-        is not set, one of this machine, which ends with the environment
-    :param options: of ``ray.init``, if it is called here
+    :param address: address of a cluster for ``ray.init``; ``None``: the Ray that already runs in this process, that of
+        ``RAY_ADDRESS``, or a new one on this machine, which ends with the environment
+    :param options: further arguments of ``ray.init``, if it is called here
     """
 
     def __init__(self, address: str | None = None, options: dict[str, Any] | None = None):
@@ -80,7 +71,7 @@ class RayEngine:
             max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         self._actors: dict[int, Any] = {}
-        # Answers of new processes: one that is there says that its process runs.
+        # The first answer of each process, which shows that it runs.
         self._hellos: dict[int, Any] = {}
         self._closed = False
 
@@ -109,7 +100,7 @@ class RayEngine:
         return ready[0] if ready else None
 
     def answer(self, handle: Any) -> Any:
-        """See :class:`~sb3_per.distributed.engines.Engine`. Arrays of the answer lie in the object store, and pin it there."""
+        """See :class:`~sb3_per.distributed.engines.Engine`. Arrays of the answer stay in Ray's object store."""
         try:
             return ray.get(handle)
         except (RayActorError, WorkerCrashedError, ObjectLostError) as error:
@@ -120,11 +111,11 @@ class RayEngine:
         return ray.put(value)
 
     def close(self) -> None:
-        """See :class:`~sb3_per.distributed.engines.Engine`. Ray as well, if it was started by one of these engines."""
+        """See :class:`~sb3_per.distributed.engines.Engine`. Also shut down Ray, if an engine has started it."""
         if self._closed:
             return
         self._closed = True
-        if not ray.is_initialized():  # shut down by somebody else, and the actors with it
+        if not ray.is_initialized():  # already shut down, and the actors with it
             _users.clear()
             return
         closing = [actor.call.remote("ask", "close") for actor in self._actors.values()]

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_per import PERDQN
+from sb3_per import PERDQN, PrioritizedReplayBuffer
 from sb3_per.distributed import NoActorAliveError
 from sb3_per.distributed.engines import ActorDiedError, LocalEngine
 from sb3_per.distributed.messages import Chunk
@@ -222,7 +222,7 @@ def test_local_actors_leave_sys_path_alone(monkeypatch):
 
 def test_a_recorder_without_steps_makes_an_empty_chunk():
     box = spaces.Box(-1, 1, (3,), np.float32)
-    recorder = Recorder(4, 2, box, box, dict(n_steps=1, gamma=0.9))
+    recorder = Recorder(PrioritizedReplayBuffer(8, box, box, n_envs=2))
     recorder.clear()
     fields = dict(actor=0, version=0, td_errors=None, last_obs=None, last_original_obs=None, random_state=None)
     chunk = Chunk(**fields, **recorder.columns())
