@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from sb3_per.distributed.messages import Failure
 from sb3_per.distributed.worker import ActorWorker
 
 
@@ -61,7 +62,7 @@ class Engine(Protocol):
         Get an answer, and wait for it if necessary.
 
         :param handle: handle of the answer
-        :return: the answer
+        :return: what the method returned, or a ``Failure`` with the error that it raised
         :raises ActorDiedError: if it will not come
         """
 
@@ -77,13 +78,6 @@ class Engine(Protocol):
         """End all actors."""
 
 
-class _Put:
-    """A value that was put."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-
 class _Pending:
     """A call that runs when somebody waits for its answer, as if the actor had taken until then."""
 
@@ -94,8 +88,10 @@ class _Pending:
 
     def run(self) -> None:
         """Call the method and keep its answer."""
-        args = (arg.value if isinstance(arg, _Put) else arg for arg in self.args)
-        self.answer = getattr(self.worker, self.method)(*args, **self.kwargs)
+        try:
+            self.answer = getattr(self.worker, self.method)(*self.args, **self.kwargs)
+        except Exception as error:
+            self.answer = Failure.of(error)
         self.is_done = True
 
 
@@ -117,7 +113,7 @@ class LocalEngine:
 
     def stop(self, actor: int) -> None:
         """See :class:`Engine`."""
-        self.workers.pop(actor).ask("close")
+        _Pending(self.workers.pop(actor), "ask", ("close",), {}).run()
         self._waiting[actor] = []
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -141,7 +137,7 @@ class LocalEngine:
 
     def put(self, value: Any) -> Any:
         """See :class:`Engine`."""
-        return _Put(copy.deepcopy(value))
+        return copy.deepcopy(value)
 
     def close(self) -> None:
         """See :class:`Engine`."""

@@ -1,7 +1,5 @@
 """An actor: environments, a copy of the algorithm, and SB3's own ``collect_rollouts``."""
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -12,7 +10,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_wr
 
 from sb3_per.distributed import model_copy, random_state, wrappers
 from sb3_per.distributed.algorithm_state import AlgorithmState, set_seeds_and_options
-from sb3_per.distributed.messages import Chunk, EnvRecipe, Failure, Setup, Weights
+from sb3_per.distributed.messages import Chunk, EnvRecipe, Setup, Weights
 from sb3_per.distributed.random_state import RandomState
 from sb3_per.distributed.recorder import Recorder
 
@@ -29,28 +27,14 @@ def exploration_ladder(n_actors: int, epsilon: float = 0.4, alpha: float = 7.0) 
     return [epsilon ** (1.0 + alpha * i / max(n_actors - 1, 1)) for i in range(n_actors)]
 
 
-def _reported(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an error as an answer, so that it looks the same from every engine."""
-
-    @functools.wraps(method)
-    def answered(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:
-            return Failure.of(error)
-
-    return answered
-
-
 class ActorWorker:
-    """Answer the calls to an actor. Each answer is what was asked for, or a ``Failure``."""
+    """Answer the calls to an actor. Engines turn an error into a ``Failure``."""
 
     venv: VecEnv | None = None
     model: Any = None
 
     # ---- environments that the learner steps
 
-    @_reported
     def build(self, recipe: bytes, actor: int, start: int) -> tuple[Any, Any]:
         """
         Make the environments, if they are not there yet.
@@ -63,7 +47,6 @@ class ActorWorker:
         venv = self._make(recipe, actor, start)
         return venv.observation_space, venv.action_space
 
-    @_reported
     def reset(
         self, recipe: bytes, actor: int, start: int, seeds: list[int | None], options: list[dict[str, Any]]
     ) -> tuple[Any, list[dict[str, Any]]]:
@@ -81,7 +64,6 @@ class ActorWorker:
         set_seeds_and_options(venv, seeds, options)
         return venv.reset(), list(venv.reset_infos)
 
-    @_reported
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]], list[dict[str, Any]]]:
         """
         Step every environment once.
@@ -92,7 +74,6 @@ class ActorWorker:
         venv = self._built()
         return (*venv.step(np.array(actions)), list(venv.reset_infos))
 
-    @_reported
     def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """
         Call a method of the environments.
@@ -116,7 +97,6 @@ class ActorWorker:
 
     # ---- acting
 
-    @_reported
     def begin(self, recipe: bytes, content: bytes, setup: Setup) -> int:
         """
         Get ready to act.
@@ -156,7 +136,6 @@ class ActorWorker:
             self.state.last_obs = obs, None if normalize is None else normalize.get_original_obs()
         self.state.begin_episodes(venv.num_envs)
 
-    @_reported
     def collect(self, weights: Weights, n_steps: int, num_timesteps: int, shared: RandomState | None = None) -> Chunk:
         """
         Act for some steps.
