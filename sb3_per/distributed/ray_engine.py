@@ -67,7 +67,7 @@ class RayEngine:
         elif _users:
             _users.add(id(self))
         # No number of cores is given, so that there may be more actors than cores.
-        self._remote_class = ray.remote(process_class()).options(
+        self._remote_class: Any = ray.remote(process_class()).options(
             max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         self._actors: dict[int, Any] = {}

@@ -1,27 +1,24 @@
 """Actors that die, raise, hang or start slowly."""
 
-import pickle
-import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_per import PERDQN, PrioritizedReplayBuffer
+from sb3_per import PERDQN
 from sb3_per.distributed import NoActorAliveError
 from sb3_per.distributed.engines import ActorDiedError, LocalEngine
-from sb3_per.distributed.messages import Chunk
-from sb3_per.distributed.recorder import Recorder
-from tests.actor_envs import Tracked
-from tests.test_actors import assert_columns_hold, local, small
+from sb3_per.distributed.messages import Failure, Setup
+from tests.distributed.envs import Tracked, Unlucky
+from tests.distributed.helpers import assert_columns_hold, local, on_engine, small
 
 
 class Mortal(LocalEngine):
-    """Actors can be killed, as the processes of Ray can."""
+    """Actors can be killed, like processes of Ray."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +43,7 @@ class Mortal(LocalEngine):
 
 
 class Slow(LocalEngine):
-    """The first answers take a while; ``has_started`` says whether the processes run by then."""
+    """The first answers take a while. ``started`` holds the actors whose processes run."""
 
     def __init__(self, started: set[int]):
         super().__init__()
@@ -63,15 +60,6 @@ class Slow(LocalEngine):
         return super().wait(handles, timeout)
 
 
-def on_engine(engine: Any, monkeypatch: pytest.MonkeyPatch, *args: Any, **kwargs: Any) -> Any:
-    with monkeypatch.context() as patch:
-        patch.setattr("sb3_per.distributed.make.LocalEngine", lambda: engine)
-        return local(*args, **kwargs)
-
-
-# ---- the reset that opens learn()
-
-
 @pytest.mark.parametrize("continues", [False, True])
 def test_an_actor_killed_between_two_runs_is_restarted(continues, monkeypatch):
     engine = Mortal()
@@ -86,7 +74,7 @@ def test_an_actor_killed_between_two_runs_is_restarted(continues, monkeypatch):
 
 
 class FailsToReset(Tracked):
-    """Raises in its first resets, over all of its processes: a file counts them."""
+    """Raise an error in the first resets of all processes together. A file counts the resets."""
 
     def __init__(self, folder: str, n_failures: int):
         super().__init__()
@@ -106,7 +94,7 @@ def test_a_first_reset_that_raises_once_restarts_the_actor(tmp_path):
     model.learn(60)
     assert env.crew.restarts == 1 and model.num_timesteps == 60
     seeds = (tmp_path / "resets").read_text().split()[:3]
-    assert len(set(seeds)) == 3 and "None" not in seeds  # two actors, and the new one has a seed of its own
+    assert len(set(seeds)) == 3 and "None" not in seeds  # the new actor has a seed of its own
 
 
 def test_a_reset_that_always_raises_ends_the_run_with_its_error(tmp_path):
@@ -127,23 +115,6 @@ def test_a_reset_that_takes_long_is_a_warning_that_names_the_actor(monkeypatch):
     assert model.num_timesteps == 20
 
 
-def test_acting_environments_cannot_be_reset_or_stepped():
-    """Their transitions would no longer follow each other."""
-    env = local(Tracked)
-
-    class Meddle(BaseCallback):
-        def _on_step(self) -> bool:
-            for use in (env.reset, lambda: env.step(np.zeros(2, int))):
-                with pytest.raises(ValueError, match="while an algorithm learns"):
-                    use()
-            return True
-
-    small(PERDQN, env).learn(20, callback=Meddle())
-
-
-# ---- timeout
-
-
 def test_timeout_does_not_count_the_start_of_a_process_that_lives(monkeypatch):
     with pytest.warns(UserWarning, match=r"still starting.*\[0, 1\]"):
         env = on_engine(Slow({1}), monkeypatch, Tracked, 2, timeout=0.01)
@@ -155,34 +126,111 @@ def test_no_process_for_as_long_as_timeout_is_an_error(monkeypatch):
         on_engine(Slow(set()), monkeypatch, Tracked, 2, timeout=0.01)
 
 
-# ---- what an environment says
+def test_seeds_differ_between_actors_and_after_a_restart(monkeypatch):
+    env = local(Unlucky, 3, n_envs=2, seed=5, env_kwargs=dict(lifetime=30), max_restarts=100)
+    setups, ask = [], env.engine.ask
+    monkeypatch.setattr(env.engine, "ask", lambda *args, **kwargs: setups.extend(args[4:5]) or ask(*args, **kwargs))
+    model = small(PERDQN, env)
+    model.learn(300)
+    model.learn(300)
+    starts = [setup for setup in setups if isinstance(setup, Setup)]
+    assert len(starts) == len({setup.seed for setup in starts}) > 12
+    assert len(set(model.replay_buffer.observations[0, :, 0])) == 6
+    assert_columns_hold(model.replay_buffer)
+    ready = [worker for worker in env.engine.workers.values() if worker.model is not None]
+    assert len({worker.random_state[1][1].tobytes() for worker in ready}) == len(ready)
 
 
-class Speaks(Tracked):
-    """Its infos hold what the first argument makes."""
+def test_an_environment_that_always_raises_ends_the_run_with_its_error():
+    """After three restarts without a chunk, with the traceback of the actor."""
+    env = local(Unlucky, 2, env_kwargs=dict(lifetime=0))
+    with pytest.raises(ArithmeticError, match="the environment is broken") as caught:
+        small(PERDQN, env).learn(100)
+    assert "tests/distributed/envs.py" in str(caught.value.__cause__)
+    assert env.crew.restarts == 6 and env.closed  # three of each
+    with pytest.raises(ValueError, match="make_actors"):
+        env.reset()
 
-    def __init__(self, make: Any):
+
+def test_an_environment_that_raises_now_and_then_restarts_its_actor():
+    env = local(Unlucky, 2, chunk=5, env_kwargs=dict(lifetime=17), max_restarts=100, in_flight=2)
+    model = small(PERDQN, env, buffer_size=1000)
+    model.learn(200)
+    assert model.num_timesteps == 200 == model.replay_buffer.column_steps.sum()
+    assert assert_columns_hold(model.replay_buffer) > 0
+    assert env.crew.restarts > 5 and env.crew.lost_transitions >= 5 * env.crew.restarts
+
+
+@pytest.mark.parametrize("max_restarts", [0, 2])
+def test_max_restarts_ends_the_run(max_restarts):
+    env = local(Unlucky, 1, env_kwargs=dict(lifetime=17), max_restarts=max_restarts)
+    with pytest.raises(ArithmeticError):
+        small(PERDQN, env).learn(1000)
+    assert env.crew.restarts == max_restarts
+
+
+class Fragile(LocalEngine):
+    """Answers get lost with probability ``p``, and their actor dies. They come in random order."""
+
+    def __init__(self, p: float, seed: int):
         super().__init__()
-        self.make = make
+        self.p, self.rng = p, np.random.default_rng(seed)
 
-    def step(self, action: Any) -> Any:
-        *others, _ = super().step(action)
-        return *others, {"said": self.make()}
+    def answer(self, handle: Any) -> Any:
+        answer = super().answer(handle)
+        if handle.method == "collect" and not isinstance(answer, Failure) and self.rng.random() < self.p:
+            raise ActorDiedError("killed")
+        return answer
+
+    def wait(self, handles: Any, timeout: float) -> Any:
+        return handles[self.rng.integers(len(handles))]
 
 
-def test_infos_may_hold_objects_of_classes_that_no_module_has():
-    class Mark:
-        pass
+@pytest.mark.parametrize("seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 4, 5))])
+def test_lost_chunks_are_asked_for_again_and_never_joined(seed, monkeypatch):
+    """The run has its full length, no transition is stored twice, and no episode continues across a gap."""
+    n_envs, chunk = 1 + seed % 3, [1, 4, 9][seed // 2]
+    monkeypatch.setattr("sb3_per.distributed.crew.FRUITLESS_RESTARTS", 100)
+    kwargs = dict(n_envs=n_envs, chunk=chunk, in_flight=2, max_restarts=1000)
+    env = on_engine(Fragile(0.2, seed), monkeypatch, Tracked, 3, **kwargs)
+    env.crew.settings = replace(env.crew.settings, lockstep=False)
+    model = small(PERDQN, env, buffer_size=5000, n_steps=1 + seed % 2)
+    model.learn(211)
+    buffer = model.replay_buffer
+    assert model.num_timesteps == 211 == buffer.column_steps.sum()
+    assert env.crew.restarts > 0 and env.crew.lost_transitions > 0
+    assert_columns_hold(buffer)
+    model.learn(50, reset_num_timesteps=False)
+    assert_columns_hold(buffer)
 
-    seen = []
 
-    class Look(BaseCallback):
+class Silent(LocalEngine):
+    """Give no answer for the first ``n_silent`` waits in a run."""
+
+    n_silent = 0
+
+    def wait(self, handles: Any, timeout: float) -> Any:
+        self.n_silent -= 1
+        return None if self.n_silent >= 0 else super().wait(handles, timeout)
+
+
+def test_long_silence_in_a_run_is_a_warning_ever_more_rarely(monkeypatch):
+    """A long step is no error. The warnings come after 1, 2, 4 and 8 times ``timeout``, and name the actor."""
+    engine = Silent()
+    env = on_engine(engine, monkeypatch, Tracked, 2, timeout=3.0)
+    model = small(PERDQN, env)
+
+    class Hush(BaseCallback):
         def _on_step(self) -> bool:
-            seen.extend(info["said"] for info in self.locals["infos"])
+            if self.n_calls == 2:
+                engine.n_silent = 30
             return True
 
-    small(PERDQN, local(Speaks, env_kwargs=dict(make=Mark))).learn(20, callback=Look())
-    assert len(seen) == 20 and all(isinstance(said, Mark) for said in seen)
+    seconds = iter(range(10**6))
+    monkeypatch.setattr("sb3_per.distributed.crew.time.monotonic", lambda: next(seconds))
+    with pytest.warns(UserWarning, match=r"a step of an environment takes very long.*\[\d\]") as warned:
+        model.learn(40, callback=Hush())
+    assert [int(str(warning.message).split()[5]) for warning in warned if "answered" in str(warning.message)] == [3, 6, 12, 24]
 
 
 class Interrupts(Tracked):
@@ -208,40 +256,3 @@ def test_an_interrupt_inside_a_process_of_ray_is_a_fault_as_any_other(error):
     assert isinstance(answer, Failure)
     with pytest.raises(RuntimeError, match=error.__name__):
         answer.reraise()
-
-
-# ---- what a run leaves alone
-
-
-def test_local_actors_leave_sys_path_alone(monkeypatch):
-    monkeypatch.setattr(sys, "path", ["", *sys.path, "no/such/folder"])
-    before = list(sys.path)
-    local(Tracked).reset()
-    assert sys.path == before
-
-
-def test_a_recorder_without_steps_makes_an_empty_chunk():
-    box = spaces.Box(-1, 1, (3,), np.float32)
-    recorder = Recorder(PrioritizedReplayBuffer(8, box, box, n_envs=2))
-    recorder.clear()
-    fields = dict(actor=0, version=0, td_errors=None, last_obs=None, last_original_obs=None, random_state=None)
-    chunk = Chunk(**fields, **recorder.columns())
-    assert chunk.rewards.shape == (0, 2) and chunk.obs.shape == (0, 2, 3) and pickle.loads(chunk.infos) == []
-
-
-def test_a_buffer_pickled_in_a_run_keeps_its_own_initial_priority(tmp_path):
-    model = small(PERDQN, local(Tracked))
-    priorities = []
-
-    class Save(BaseCallback):
-        def _on_step(self) -> bool:
-            if self.n_calls == 15:
-                model.save_replay_buffer(tmp_path / "buffer.pkl")
-            priorities.append(pickle.loads(pickle.dumps(model.replay_buffer)).initial_priority)
-            return True
-
-    model.learn(40, callback=Save())
-    assert set(priorities) == {"max"}
-    loaded = small(PERDQN, local(Tracked))
-    loaded.load_replay_buffer(tmp_path / "buffer.pkl")
-    assert loaded.replay_buffer.initial_priority == "max"

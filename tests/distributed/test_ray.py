@@ -1,6 +1,5 @@
-"""Actors in processes of their own: the same as in one process, whatever dies; and a ``VecEnv`` like SB3's."""
+"""Actors in processes of Ray."""
 
-import copy
 import os
 import signal
 import subprocess
@@ -12,24 +11,21 @@ from typing import Any
 
 import cloudpickle
 import gymnasium as gym
-import numpy as np
 import pytest
-import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERDQN, PERSAC, BufferCheckpointCallback, latest_checkpoint
 from sb3_per.distributed import NoActorAliveError, make_actors
-from tests.actor_envs import Images, Mortal, Slow, Tracked, Unlucky
-from tests.test_actors import assert_columns_hold, assert_same_run, small
+from tests.distributed.envs import Images, Mortal, Slow, Tracked, Unlucky
+from tests.distributed.helpers import assert_columns_hold, assert_same_run, small
+from tests.distributed.test_vec_env import SPACES, Custom, compare_answers, compare_steps
 from tests.utils import ROOT, alone_with_ray
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")
 
-# As small as Ray allows.
+# The smallest object store that Ray allows, in bytes.
 STORE = 80_000_000
 
 
@@ -41,7 +37,7 @@ def alone():
 
 @pytest.fixture(scope="module")
 def session(alone):
-    """One Ray for all tests of this file, which ends with them, also when they fail."""
+    """Run one Ray for all tests of this file."""
     ray.init(num_cpus=2, object_store_memory=STORE, include_dashboard=False, logging_level="error", log_to_driver=False)
     yield
     ray.shutdown()
@@ -49,7 +45,7 @@ def session(alone):
 
 @pytest.fixture
 def closing():
-    """Closes environments at the end of a test, also when it fails."""
+    """Close environments at the end of a test, also when it fails."""
     envs: list[Any] = []
 
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -61,34 +57,23 @@ def closing():
         env.close()
 
 
-# ---- runs
-
-
-def test_actors_are_as_in_one_process(session, closing):
-    """All that is not slow, in one test: an actor takes seconds to start."""
-    actors = closing(Custom, n_actors=2, n_envs=2, lockstep=True, env_kwargs=dict(space=SPACES["dict"]))
-    check_lockstep(actors)
+def test_actors_on_ray_give_the_same_run_and_the_same_steps(session, closing):
+    """The only quick test that starts Ray: lockstep equals the local engine to the bit, synchronous steps equal SB3's."""
+    kwargs = dict(n_actors=2, n_envs=2, lockstep=True, env_kwargs=dict(space=SPACES["dict"]))
+    actors, runs = closing(Custom, **kwargs), []
+    for env in (actors, make_actors(Custom, chunk=5, engine="local", **kwargs)):
+        model = small(PERSAC, VecNormalize(env, norm_obs_keys=["a"]), "MultiInputPolicy")
+        model.learn(40)
+        model.learn(20, reset_num_timesteps=False)
+        runs.append(model)
+    assert_same_run(*runs)
     compare_steps(actors, make_vec_env(Custom, n_envs=4, env_kwargs=dict(space=SPACES["dict"])))
     compare_answers(actors, make_vec_env(Custom, n_envs=4))
 
 
-def check_lockstep(actors: Any) -> None:
-    """To the bit, with noise of each actor's own, statistics of observations, and several environments in each."""
-    runs = []
-    local = make_actors(Custom, n_actors=2, n_envs=2, chunk=5, engine="local", env_kwargs=dict(space=SPACES["dict"]))
-    for env in (actors, local, actors):
-        env.learning_loop._n_runs = 0  # another run would explore in another way
-        model = small(PERSAC, VecNormalize(env, norm_obs_keys=["a"]), "MultiInputPolicy")
-        model.learn(80)
-        model.learn(30, reset_num_timesteps=False)
-        runs.append(model)
-    assert_same_run(runs[1], runs[0])
-    assert_same_run(runs[2], runs[1])
-
-
 @pytest.mark.slow
 def test_one_actor_in_lockstep_is_the_synchronous_algorithm(session, closing):
-    """Random numbers travel with the calls, and come back."""
+    """The learner's random state goes out with each call, and comes back."""
     runs = []
     for env in (
         make_vec_env("Pendulum-v1"),
@@ -100,19 +85,19 @@ def test_one_actor_in_lockstep_is_the_synchronous_algorithm(session, closing):
 
 
 @pytest.mark.slow
-def test_a_run_without_lockstep(session, closing, capsys):
+def test_a_run_without_lockstep_stores_every_step_once(session, closing, capsys):
     env = closing(Tracked, n_actors=3, n_envs=2)
     model = small(PERDQN, env, buffer_size=2000, verbose=1)
     model.learn(301, log_interval=10)
     assert model.num_timesteps == 301 == model.replay_buffer.column_steps.sum()
     assert assert_columns_hold(model.replay_buffer) == 0
-    assert model._n_updates == 13  # of 24 transitions each, the last one of what is left
+    assert model._n_updates == 13  # one for each 24 transitions, and one for the rest
     assert "samples_per_insert" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_process_is_killed(session, closing, tmp_path):
-    """The same end, and nothing twice; its environments begin anew, with another seed."""
+def test_a_killed_process_is_replaced(session, closing, tmp_path):
+    """The run has its full length, and no transition is stored twice."""
     env = closing(Mortal, n_actors=2, env_kwargs=dict(folder=str(tmp_path), lifetime=33), max_restarts=1)
     model = small(PERDQN, env, buffer_size=2000)
     model.learn(300)
@@ -123,11 +108,11 @@ def test_a_process_is_killed(session, closing, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_environment_raises(session, closing):
+def test_an_environment_that_raises_on_ray_ends_the_run_with_its_error(session, closing):
     env = closing(Unlucky, n_actors=1, env_kwargs=dict(lifetime=2))
     with pytest.raises(ArithmeticError, match="is broken") as caught:
         small(PERDQN, env).learn(100)
-    assert "tests/actor_envs.py" in str(caught.value.__cause__)
+    assert "tests/distributed/envs.py" in str(caught.value.__cause__)
     assert env.crew.restarts == 3 and env.closed
     assert ray.is_initialized()  # it was not started by the environment
 
@@ -151,7 +136,7 @@ def test_environments_may_take_longer_to_make_than_timeout(session, closing):
 
 
 class FailsOnce(Tracked):
-    """Kills its process in the first reset that comes so far, and interrupts it in the first such step."""
+    """Kill the process in the first reset, and interrupt it in the first step number 4, over all processes."""
 
     def __init__(self, folder: str):
         super().__init__()
@@ -182,7 +167,7 @@ class Said:
 
 @pytest.mark.slow
 def test_faults_at_any_time_restart_the_actor(session, closing, tmp_path):
-    """In the reset that opens `learn()`, in a step, and between two runs. Infos may be of a class that only a script has."""
+    """In the reset that opens `learn()`, in a step, and between two runs. Infos may have classes of the script."""
     said = []
 
     class Look(BaseCallback):
@@ -206,8 +191,8 @@ def test_faults_at_any_time_restart_the_actor(session, closing, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_object_store_stays_flat(session, closing):
-    """Several times as much goes through it as it has room for, and nothing is left in it."""
+def test_the_object_store_does_not_fill_up(session, closing):
+    """Several times its size goes through it."""
     env = closing(Images, n_actors=2, chunk=200, env_kwargs={}, initial_priorities="max")
     model = small(PERDQN, env, "MlpPolicy", policy_kwargs=dict(net_arch=[4]), gradient_steps=0, buffer_size=1000)
     before = _store_used()
@@ -224,131 +209,13 @@ def _store_used() -> int:
     return int(float(line.split("usage ")[1].split(" MiB")[0]) * 2**20)
 
 
-# ---- as an environment that is stepped
-
-
-class Custom(gym.Env):
-    """What SB3's tests of vectorized environments look at."""
-
-    def __init__(self, space: Any = None, render_mode: str | None = "rgb_array"):
-        self.observation_space = copy.deepcopy(space or SPACES["box"])  # each has a generator of its own
-        self.action_space = spaces.Box(-1, 1, (1,), np.float32)
-        self.render_mode, self.number, self.options, self.t = render_mode, 0, None, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.t, self.options = 0, options
-        if seed is not None:
-            self.observation_space.seed(seed)
-            self.given_seed = seed
-        return self.observation_space.sample(), {"seed": seed, "options": options}
-
-    def step(self, action: Any) -> Any:
-        self.t += 1
-        return self.observation_space.sample(), float(action[0]), False, self.t == 3, {"t": self.t}
-
-    def render(self) -> Any:
-        return np.full((4, 4, 3), self.number, np.uint8)
-
-    def add(self, a: int, b: int = 0) -> int:
-        return self.number + a + b
-
-    def fail(self) -> None:
-        raise KeyError("no such thing")
-
-
-SPACES = {
-    "box": spaces.Box(-1, 1, (2,), np.float32),
-    "dict": spaces.Dict({"a": spaces.Box(-1, 1, (2,), np.float32), "b": spaces.Discrete(3)}),
-    "tuple": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3))),
-}
-
-
-def assert_same(actual: Any, expected: Any) -> None:
-    if isinstance(expected, dict):
-        assert actual.keys() == expected.keys()
-        for key in expected:
-            assert_same(actual[key], expected[key])
-    elif isinstance(expected, (list, tuple)):
-        assert len(actual) == len(expected)
-        for pair in zip(actual, expected, strict=True):
-            assert_same(*pair)
-    else:
-        np.testing.assert_array_equal(actual, expected)
-
-
-def compare_steps(ours: Any, theirs: Any) -> None:
-    """Observations, rewards, ends, infos, terminal observations, seeds and options."""
-    assert ours.num_envs == 4 and ours.observation_space == theirs.observation_space
-    for env in (ours, theirs):
-        env.seed(11)
-        env.set_options([{"n": i} for i in range(4)])
-    for _ in range(2):
-        assert_same(ours.reset(), theirs.reset())
-        assert_same(ours.reset_infos, theirs.reset_infos)
-    rng = np.random.default_rng(0)
-    for _ in range(7):
-        actions = rng.uniform(-1, 1, (4, 1)).astype(np.float32)
-        (obs, rewards, dones, infos), expected = ours.step(actions), theirs.step(actions)
-        assert_same((obs, rewards, dones), expected[:3])
-        for info, other in zip(infos, expected[3], strict=True):
-            info.pop("episode", None), other.pop("episode", None)  # with the time of day
-        assert_same(infos, expected[3])
-        assert_same(ours.reset_infos, theirs.reset_infos)
-    for env in (ours, theirs):
-        env.seed(3)
-    assert_same(ours.reset(), theirs.reset())
-    assert ours.get_attr("given_seed") == [3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("space", SPACES)
-def test_steps_are_those_of_sb3(space):
-    kwargs = dict(env_kwargs=dict(space=SPACES[space]), seed=11)
-    ours = make_actors(Custom, n_actors=2, n_envs=2, engine="local", **kwargs)
-    compare_steps(ours, make_vec_env(Custom, n_envs=4, **kwargs))
-
-
-def test_what_environments_are_asked():
-    compare_answers(make_actors(Custom, n_actors=2, n_envs=2, engine="local"), make_vec_env(Custom, n_envs=4))
-
-
-def compare_answers(ours: Any, theirs: Any) -> None:
-    """Attributes, methods and pictures, of all or some of them, in the order of the indices, as with ``DummyVecEnv``."""
-    answers = []
-    for env in (ours, theirs):
-        env.reset()
-        env.set_attr("mark", 5, indices=[1, 2])
-        env.env_method("set_wrapper_attr", "number", 9, indices=0)
-        answers.append(
-            [
-                [env.has_attr("mark"), env.has_attr("number"), env.has_attr("no_such_attribute")],
-                [env.get_attr("number"), env.get_attr("number", indices=[3, 0]), env.get_attr("mark", indices=2)],
-                [env.env_method("add", 1, b=2), env.env_method("add", 1, indices=[2, 0])],
-                [env.env_is_wrapped(Monitor), env.env_is_wrapped(gym.wrappers.TimeLimit, indices=1)],
-                [image[0, 0, 0] for image in env.get_images()],
-                [env.render().shape, env.render_mode],
-            ]
-        )
-        with pytest.raises(AttributeError):
-            env.get_attr("no_such_attribute")
-        with pytest.raises(KeyError, match="no such thing"):
-            env.env_method("fail")
-        env.env_method("set_wrapper_attr", "number", 0, indices=0)
-    assert answers[0] == answers[1]
-    assert ours.get_attr("number", indices=-1) == [0]
-
-
 @pytest.mark.slow
-def test_registered_here(session, closing):
-    """What the script has registered, an actor knows as well."""
-    gym.register("TrackedForActors-v0", entry_point="tests.actor_envs:Tracked", max_episode_steps=4)
+def test_actors_know_environments_that_the_script_registered(session, closing):
+    gym.register("TrackedForActors-v0", entry_point="tests.distributed.envs:Tracked", max_episode_steps=4)
     env = closing("TrackedForActors-v0", n_actors=1)
     env.reset()
     dones = [env.step([0])[2][0] for _ in range(4)]
     assert dones == [False, False, False, True]
-
-
-# ---- machines and processes
 
 
 def script(text: str) -> str:
@@ -356,7 +223,7 @@ def script(text: str) -> str:
 
 
 def start(text: str, folder: Any) -> subprocess.Popen:
-    """A learner in a process of its own; workers name it, so that they can be found."""
+    """Start a learner in a process of its own."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_TMPDIR": "/tmp"}
     (folder / "learner.py").write_text(script(text))
     return subprocess.Popen(
@@ -388,7 +255,7 @@ LEARNER = """
     import os
     from sb3_per import PERDQN, BufferCheckpointCallback, latest_checkpoint
     from sb3_per.distributed import make_actors
-    from tests.actor_envs import Slow, Tracked
+    from tests.distributed.envs import Slow, Tracked
 
     class Telling(Slow):
         def tell(self):
@@ -416,8 +283,8 @@ LEARNER = """
 
 
 @pytest.mark.slow
-def test_the_learner_is_killed_and_the_run_goes_on(tmp_path):
-    """Actors end with the learner; the same command goes on from the checkpoint."""
+def test_actors_end_with_a_killed_learner_and_a_checkpoint_goes_on(tmp_path):
+    """The same command goes on from the checkpoint."""
     learner = start(LEARNER.replace("TOTAL", "100_000"), tmp_path)
     try:
         pids = _acting(learner)
@@ -443,8 +310,8 @@ def _acting(learner: subprocess.Popen) -> list[int]:
 
 
 @pytest.mark.slow
-def test_interrupted(tmp_path):
-    """Ctrl-C: the actors end, and so does the Ray that was started for them."""
+def test_ctrl_c_ends_the_actors(tmp_path):
+    """Ray ends as well, because it was started for them."""
     learner = start(LEARNER.replace("TOTAL", "100_000"), tmp_path)
     try:
         pids = _acting(learner)
@@ -459,7 +326,7 @@ def test_interrupted(tmp_path):
 
 @pytest.fixture
 def cluster():
-    """Two raylets on this host. The tests before may have a Ray of their own, which has to end."""
+    """Start two raylets on this host, after the Ray of other tests has ended."""
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
@@ -471,8 +338,7 @@ def cluster():
 
 
 @pytest.mark.slow
-def test_two_machines(cluster, closing):
-    """The same result as on one; and when one of them dies, the run goes on."""
+def test_a_cluster_of_two_gives_the_same_result_and_survives_the_loss_of_one(cluster, closing):
     cluster.wait_for_nodes()
     local = small(PERSAC, closing("Pendulum-v1", n_actors=2, engine="local"))
     local.learn(100)
@@ -495,20 +361,3 @@ def test_two_machines(cluster, closing):
     assert model.num_timesteps == 1000 == model.replay_buffer.column_steps.sum()
     assert env.crew.restarts >= 1
     assert_columns_hold(model.replay_buffer)
-
-
-def test_closed():
-    env = make_actors(Custom, n_actors=1, engine="local")
-    env.close()
-    env.close()
-    for use in (env.reset, lambda: env.get_attr("number"), lambda: env.step(np.zeros((1, 1)))):
-        with pytest.raises(ValueError, match="stopped"):
-            use()
-
-
-def test_threads_do_not_change_the_numbers():
-    """An actor in this process leaves the number of threads as it was."""
-    n_threads = th.get_num_threads()
-    model = small(PERSAC, make_actors("Pendulum-v1", n_actors=1, engine="local"))
-    model.learn(30)
-    assert th.get_num_threads() == n_threads
