@@ -54,34 +54,28 @@ def set_current(state: RandomState, space: spaces.Space) -> None:
 
 
 @contextlib.contextmanager
-def preserved() -> Iterator[None]:
-    """Restore the generators of the process, and its number of threads, at the end of the context."""
-    before = random.getstate(), np.random.get_state(), th.get_rng_state(), th.get_num_threads()
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        th.set_rng_state(before[2])
-        th.set_num_threads(before[3])
-
-
-@contextlib.contextmanager
 def drawing_from(state: RandomState, space: spaces.Space) -> Iterator[list[RandomState]]:
     """
-    Draw random numbers from a state instead of the process's generators.
+    Draw random numbers from a state. The generators of the process are restored at the end.
 
     :param state: the state to draw from
     :param space: action space of an actor
     :return: context; after it, the list holds the new state
     """
+    before = random.getstate(), np.random.get_state(), th.get_rng_state()
+    n_threads = th.get_num_threads()
     after: list[RandomState] = []
-    with preserved():
-        set_current(state, space)
-        # With one thread, sums do not depend on the number of cores: the same numbers here and on another machine.
-        th.set_num_threads(1)
+    set_current(state, space)
+    # With one thread, sums do not depend on the number of cores: the same numbers here and on another machine.
+    th.set_num_threads(1)
+    try:
         yield after
         after.append(current(space))
+    finally:
+        th.set_num_threads(n_threads)
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        th.set_rng_state(before[2])
 
 
 def derived_seed(*numbers: int) -> int:
