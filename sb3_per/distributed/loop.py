@@ -124,9 +124,8 @@ class LearningLoop:
         """
         model = self.model
         model.policy.set_training_mode(False)
-        if self._run is None:
-            self._run = self._begin()
-        run, state = self._run, self._run.state
+        run = self._run = self._run or self._begin()
+        state = run.state
         run.count_samples()
         callback.on_rollout_start()
         n_collected = n_episodes = 0

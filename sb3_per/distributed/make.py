@@ -86,13 +86,8 @@ def make_actors(
     :raises ImportError: for ``engine="ray"`` without Ray
     """
     _check_counts(n_envs=n_envs, n_actors=n_actors, chunk=chunk)
-    _check_choices(
-        exploration=exploration,
-        initial_priorities=initial_priorities,
-        engine=engine,
-        in_flight=in_flight,
-        lockstep=lockstep,
-    )
+    _check_choices(exploration=exploration, initial_priorities=initial_priorities)
+    _check_choices(engine=engine, in_flight=in_flight, lockstep=lockstep)
     _check_limits(max_restarts, timeout)
     if engine == "local" and address is not None:
         raise ValueError(f"address={address!r} has no effect with engine='local', which runs in this process: leave it out")
@@ -108,14 +103,15 @@ def make_actors(
         monitor_kwargs=monitor_kwargs,
         wrapper_kwargs=wrapper_kwargs,
     )
-    spec = _spec_of(env_id)  # before anything is started
+    recipe = EnvRecipe(arguments, n_envs, start_index, _spec_of(env_id))
+    in_order = lockstep or engine == "local"
     if in_flight is None:
-        in_flight = 1 if lockstep or engine == "local" else 2
+        in_flight = 1 if in_order else 2
     return ActorVecEnv(
         _engine(engine, address, ray_options),
         n_actors,
-        EnvRecipe(arguments, n_envs, start_index, spec),
-        CrewSettings(in_flight, lockstep or engine == "local", max_restarts, timeout),
+        recipe,
+        CrewSettings(in_flight, in_order, max_restarts, timeout),
         LoopSettings(chunk, exploration, initial_priorities),
     )
 
