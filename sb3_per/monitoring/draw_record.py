@@ -13,7 +13,7 @@ class DrawRecord:
     How often each transition was drawn, and the newest batches. A few microseconds per batch; 12 bytes per slot.
 
     :param capacity: number of slots, over all environments
-    :param n_batches: how many batches are kept
+    :param n_batches: how many batches are kept; ``None``: all
     """
 
     def __init__(self, capacity: int, n_batches: int | None = 100):

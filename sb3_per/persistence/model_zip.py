@@ -211,7 +211,8 @@ class CheckpointMixin(OffPolicyAlgorithm):
         :param path: path of the directory or of the pickle
         :param full: of a directory, write all anew, e.g. because stored observations were changed by hand
         :param keep: of a directory, how many generations stay, at least 1
-        :raises ValueError: for another ``keep``, or infos that only a pickle can hold
+        :raises ValueError: for another ``keep``, infos that only a pickle can hold, or what could not be loaded again; of a
+            directory, what was saved before stays
         :raises OSError: e.g. on a full disk; of a directory, what was saved before stays
         """
         if isinstance(path, (str, pathlib.Path)) and pathlib.Path(path).suffix == SUFFIX:

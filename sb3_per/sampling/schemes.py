@@ -9,6 +9,7 @@ run, and knows nothing of storage, networks or algorithms.
 import copy
 import inspect
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,7 +94,7 @@ class PriorityScheme:
     replaces_loss: ClassVar[bool] = False
 
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
-        if not 0.0 <= alpha < np.inf:
+        if not 0.0 <= as_number("alpha", alpha) < np.inf:
             raise ValueError(f"alpha must be finite and at least 0, not {alpha}")
         if td_error_reduction not in _REDUCTIONS:
             raise ValueError(f"td_error_reduction must be one of {sorted(_REDUCTIONS)}, not {td_error_reduction!r}")
@@ -268,8 +269,8 @@ class LAP(PriorityScheme):
 
     def __init__(self, alpha: float = 0.4, kappa: float | str = DEFAULT_KAPPA, td_error_reduction: str = "max"):
         super().__init__(alpha, td_error_reduction)
-        self.kappa_is_auto = kappa == "auto"
-        self.kappa = DEFAULT_KAPPA if isinstance(kappa, str) and self.kappa_is_auto else _positive("kappa", kappa)
+        self.kappa_is_auto = isinstance(kappa, str) and kappa == "auto"
+        self.kappa = DEFAULT_KAPPA if self.kappa_is_auto else _positive("kappa", kappa)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -340,8 +341,20 @@ class PAL(LAP):
         return th.where(abs_td_errors <= self.kappa, near, far).sum(dim=1).mean() / scale
 
 
+def as_number(name: str, value: Any) -> Any:
+    """
+    :param name: of a setting
+    :param value: of the setting
+    :return: the value
+    :raises ValueError: if it is no real number: a list, a string, None
+    """
+    if isinstance(value, Real) or getattr(value, "shape", None) == ():
+        return value
+    raise ValueError(f"{name} must be a number, not {value!r}")
+
+
 def _positive(name: str, value: Any) -> float:
-    if isinstance(value, str) or not 0.0 < value < np.inf:
+    if not 0.0 < as_number(name, value) < np.inf:
         raise ValueError(f"{name} must be finite and above 0, not {value}")
     return value  # type: ignore[no-any-return]
 
@@ -379,12 +392,12 @@ def make_scheme(
             raise ValueError(f"Settings belong into the scheme object {scheme}, not beside it: {given}")
         # An automatic kappa is of one run, and the object may be in the settings of several.
         return copy.copy(scheme) if getattr(scheme, "kappa_is_auto", False) else scheme
-    if scheme not in _SCHEMES:
+    if not isinstance(scheme, str) or scheme not in _SCHEMES:
         raise ValueError(f"Unknown scheme {scheme!r}: choose one of {sorted(_SCHEMES)}, or pass a PriorityScheme object")
     # Also those that the scheme does not take: a bad value is a mistake even where it would have no effect.
     PriorityScheme(0.0 if alpha is None else alpha, td_error_reduction or "mean")
     _positive("epsilon", epsilon)
-    if kappa != "auto":
+    if not isinstance(kappa, str) or kappa != "auto":
         _positive("kappa", kappa)
     elif scheme not in ("lap", "pal"):
         raise ValueError(f"kappa='auto' is for the schemes 'lap' and 'pal', which have a kappa, not for {scheme!r}")

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec
 
 P = ParamSpec("P")
@@ -45,6 +45,23 @@ def names_of(constructor: Callable[..., None]) -> list[str] | None:
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         return None
     return [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+
+
+def arguments_of(cls: type, stock: type, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    :param cls: in the error
+    :param stock: class whose constructor gets the arguments in the end
+    :param args: in its order
+    :param keywords: also those of others
+    :return: those of the constructor, by name
+    :raises TypeError: if one is missing
+    """
+    signature = inspect.signature(stock.__init__)  # type: ignore[misc]
+    own = {name: value for name, value in keywords.items() if name in signature.parameters}
+    try:
+        return signature.bind(None, *args, **own).arguments
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}: {error}") from None
 
 
 def parameters_of(cls: type) -> list[inspect.Parameter]:

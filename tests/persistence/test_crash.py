@@ -391,7 +391,9 @@ def test_reader_whose_generation_is_removed(tmp_path, monkeypatch):
         if left[0]:
             left[0] -= 1
             player.live(9)
-            save_buffer(buffer, path, num_timesteps=10 - left[0], full=True, keep=1)
+            with monkeypatch.context() as patch:  # what the writer reads, nobody interrupts
+                patch.setattr(buffer_files, "open_plain", open_plain)
+                save_buffer(buffer, path, num_timesteps=10 - left[0], full=True, keep=1)
         return open_plain(*args)
 
     watch(lambda *_: None, monkeypatch)  # one after the other: the files that are read, so that the writer is not two
