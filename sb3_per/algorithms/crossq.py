@@ -1,19 +1,12 @@
 """CrossQ with prioritized experience replay."""
 
-from typing import TYPE_CHECKING, Any
-
 import torch as th
 from sb3_contrib import CrossQ
 
-from sb3_per.algorithms.base import frozen, minimise, weighted_mean
+from sb3_per.algorithms.losses import weighted_mean
+from sb3_per.algorithms.optimizers import frozen, minimise
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-
-if TYPE_CHECKING:
-    from sb3_contrib.crossq.policies import CrossQPolicy
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.noise import ActionNoise
-    from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 
 class PERCrossQ(EntropyRegularizedMixin, CrossQ):
@@ -35,40 +28,6 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         model = PERCrossQ("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=dict(alpha=0.6, beta_start=0.4))
         model.learn(10_000)
     """
-
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[CrossQPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 1e-3,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 256,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 1,
-            gradient_steps: int = 1,
-            action_noise: ActionNoise | None = None,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            ent_coef: str | float = "auto",
-            target_entropy: str | float = "auto",
-            policy_delay: int = 3,
-            use_sde: bool = False,
-            sde_sample_freq: int = -1,
-            use_sde_at_warmup: bool = False,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-        ) -> None: ...
 
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():

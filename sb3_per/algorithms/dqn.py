@@ -1,19 +1,14 @@
 """Deep Q-Network with prioritized experience replay."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch as th
 from stable_baselines3 import DQN
 from torch.nn import functional as F
 
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin, minimise
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.optimizers import minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.utils.signatures import extends_signature
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.type_aliases import GymEnv, Schedule
-    from stable_baselines3.dqn.policies import DQNPolicy
 
 
 class DeepQMixin(PrioritizedOffPolicyMixin):
@@ -59,47 +54,9 @@ class PERDQN(DeepQMixin, DQN):
 
     double_q: bool
 
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[DQNPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 1e-4,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 32,
-            tau: float = 1.0,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 4,
-            gradient_steps: int = 1,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            target_update_interval: int = 10000,
-            exploration_fraction: float = 0.1,
-            exploration_initial_eps: float = 1.0,
-            exploration_final_eps: float = 0.05,
-            max_grad_norm: float = 10,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-            *,
-            double_q: bool = False,
-        ) -> None: ...
-
-    else:
-
-        @extends_signature(DQN.__init__)
-        def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
-            self.double_q = double_q
-            super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
+        self.double_q = double_q
+        super().__init__(*args, **kwargs)
 
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():

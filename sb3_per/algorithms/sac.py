@@ -1,18 +1,15 @@
 """Soft Actor-Critic with prioritized experience replay, and the gradient step that TQC shares with it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch as th
 from stable_baselines3 import SAC
+from stable_baselines3.common.utils import polyak_update
 
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update, weighted_mean
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.losses import weighted_mean
+from sb3_per.algorithms.optimizers import frozen, minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.noise import ActionNoise
-    from stable_baselines3.common.type_aliases import GymEnv, Schedule
-    from stable_baselines3.sac.policies import SACPolicy
 
 
 class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
@@ -128,42 +125,6 @@ class PERSAC(EntropyRegularizedMixin, SAC):
         model = PERSAC("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=dict(alpha=0.6, beta_start=0.4))
         model.learn(10_000)
     """
-
-    # What type checkers and editors see: SB3's arguments, with the settings of the buffer by name. Only they: at run time the
-    # constructor is the stock one. Written out, because no shorter form keeps arguments by place for mypy and pyright alike.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[SACPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 3e-4,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 256,
-            tau: float = 0.005,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 1,
-            gradient_steps: int = 1,
-            action_noise: ActionNoise | None = None,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            ent_coef: str | float = "auto",
-            target_update_interval: int = 1,
-            target_entropy: str | float = "auto",
-            use_sde: bool = False,
-            sde_sample_freq: int = -1,
-            use_sde_at_warmup: bool = False,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-        ) -> None: ...
 
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():

@@ -1,6 +1,6 @@
 """Deep Q-Network with memory and prioritized replay of sequences (R2D2)."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -13,12 +13,6 @@ from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.algorithms.recurrent.q_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
 from sb3_per.buffers import SequenceReplayBufferSamples
-from sb3_per.utils.signatures import extends_signature
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.type_aliases import GymEnv, Schedule
-
 
 #: Keyword arguments of :class:`PERRecurrentDQN` as in R2D2 (Kapturowski et al. 2019, table 2). There, 256 actors fill the
 #: buffer while one learner takes five updates a second; here, the replay ratio is yours to choose, by ``train_freq``.
@@ -77,59 +71,18 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     double_q: bool
     value_rescaling: bool
 
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[MlpLstmPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 1e-4,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 32,
-            tau: float = 1.0,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 64,
-            gradient_steps: int = 1,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 5,
-            target_update_interval: int = 10000,
-            exploration_fraction: float = 0.1,
-            exploration_initial_eps: float = 1.0,
-            exploration_final_eps: float = 0.05,
-            max_grad_norm: float = 10,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-            *,
-            sequence_length: int = 40,
-            burn_in: int = 20,
-            double_q: bool = True,
-            value_rescaling: bool = False,
-        ) -> None: ...
-
-    else:
-
-        @extends_signature(DQN.__init__, **defaults)
-        def __init__(
-            self,
-            *args: Any,
-            sequence_length: int = 40,
-            burn_in: int = 20,
-            double_q: bool = True,
-            value_rescaling: bool = False,
-            **kwargs: Any,
-        ):
-            self.double_q = double_q
-            self.value_rescaling = value_rescaling
-            super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
+    def __init__(
+        self,
+        *args: Any,
+        sequence_length: int = 40,
+        burn_in: int = 20,
+        double_q: bool = True,
+        value_rescaling: bool = False,
+        **kwargs: Any,
+    ):
+        self.double_q = double_q
+        self.value_rescaling = value_rescaling
+        super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
 
     def predict(
         self,

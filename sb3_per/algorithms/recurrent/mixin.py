@@ -6,7 +6,7 @@ buffer with each, and the loss is that of windows. It knows neither networks nor
 import inspect
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -14,7 +14,6 @@ from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
 
 from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.constructors import stock_init_of
 from sb3_per.algorithms.recurrent.memory import at_starts, zero_states
 from sb3_per.algorithms.recurrent.networks import at_steps, laid_out
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
@@ -30,9 +29,6 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     learns_from_sequences = True
 
-    #: Arguments of the algorithm without memory that have another default here.
-    defaults: ClassVar[dict[str, Any]] = {}
-
     # Attributes of the algorithms that this mixin stands left of.
     policy: Any
     policy_class: Any
@@ -46,8 +42,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     def __init__(self, *args: Any, sequence_length: int, burn_in: int, **kwargs: Any):
         self.sequence_length = sequence_length
         self.burn_in = burn_in
-        names = list(inspect.signature(stock_init_of(type(self), PrioritizedOffPolicyMixin)).parameters)[1:]
-        given = {*names[: len(args)], *kwargs}
+        positional = list(inspect.signature(super().__init__).parameters)[: len(args)]
+        given = {*positional, *kwargs}
         kwargs.update((name, default) for name, default in self.defaults.items() if name not in given)
         super().__init__(*args, **kwargs)
 

@@ -1,6 +1,6 @@
 """Soft Actor-Critic with memory and prioritized replay of sequences."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -20,12 +20,6 @@ from sb3_per.algorithms.recurrent.sac_policies import (
 )
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import SequenceReplayBufferSamples
-from sb3_per.utils.signatures import extends_signature
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.noise import ActionNoise
-    from stable_baselines3.common.type_aliases import GymEnv
 
 
 class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
@@ -75,63 +69,21 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
     # What the actor's memory makes of the batch, during a gradient step.
     _actor_features: th.Tensor | None = None
 
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[MlpLstmPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 3e-4,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 32,
-            tau: float = 0.005,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 4,
-            gradient_steps: int = 1,
-            action_noise: ActionNoise | None = None,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            ent_coef: str | float = "auto",
-            target_update_interval: int = 1,
-            target_entropy: str | float = "auto",
-            use_sde: bool = False,
-            sde_sample_freq: int = -1,
-            use_sde_at_warmup: bool = False,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-            *,
-            sequence_length: int = 20,
-            burn_in: int = 10,
-            lstm_learning_rate: float | Schedule | None = None,
-        ) -> None: ...
-
-    else:
-
-        @extends_signature(SAC.__init__, **defaults)
-        def __init__(
-            self,
-            *args: Any,
-            sequence_length: int = 20,
-            burn_in: int = 10,
-            lstm_learning_rate: float | Schedule | None = None,
-            **kwargs: Any,
-        ):
-            is_rate = isinstance(lstm_learning_rate, (int, float)) and lstm_learning_rate >= 0
-            if not (lstm_learning_rate is None or callable(lstm_learning_rate) or is_rate):
-                raise ValueError(
-                    f"lstm_learning_rate must be None, a number of at least 0 or a schedule, not {lstm_learning_rate!r}"
-                )
-            self.lstm_learning_rate = lstm_learning_rate
-            super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
+    def __init__(
+        self,
+        *args: Any,
+        sequence_length: int = 20,
+        burn_in: int = 10,
+        lstm_learning_rate: float | Schedule | None = None,
+        **kwargs: Any,
+    ):
+        is_rate = isinstance(lstm_learning_rate, (int, float)) and lstm_learning_rate >= 0
+        if not (lstm_learning_rate is None or callable(lstm_learning_rate) or is_rate):
+            raise ValueError(
+                f"lstm_learning_rate must be None, a number of at least 0 or a schedule, not {lstm_learning_rate!r}"
+            )
+        self.lstm_learning_rate = lstm_learning_rate
+        super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
 
     def _update_learning_rate(self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> None:
         super()._update_learning_rate(optimizers)
