@@ -1,4 +1,5 @@
 import copy
+import itertools
 import pickle
 
 import numpy as np
@@ -119,6 +120,52 @@ def test_draw(stratified, capacity):
     prefix_sums = (np.arange(33) + uniforms) * (tree.total / 33) if stratified else uniforms * tree.total
     np.testing.assert_array_equal(leaves, [reference_find(masses, v) for v in prefix_sums])
     np.testing.assert_array_equal(drawn, masses[leaves])
+
+
+@pytest.mark.parametrize("capacity", [1, 7, 8, 9, 64, 65, 100, 513])
+def test_a_range_is_a_tree_of_its_own(capacity):
+    """Any range, also one that goes on with the first leaf after the last one: every boundary, to the ulp."""
+    rng = np.random.default_rng(capacity)
+    masses = integer_masses(rng, capacity)
+    tree = filled(masses)
+    ranges = [(first, n) for first in range(capacity) for n in range(1, capacity + 1)]
+    for i in rng.permutation(len(ranges))[:500]:
+        first, n = ranges[i]
+        leaves = (first + np.arange(n)) % capacity
+        total = masses[leaves].sum()
+        assert tree.sum_range(first, n) == total
+        if total == 0:
+            with pytest.raises(ValueError, match=f"Cannot draw from {n} leaves"):
+                tree.find_range(np.zeros(1), first, n)
+            continue
+        edges = np.arange(total + 1)
+        values = np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges[1:], 0), [1e300, np.inf]])
+        expected = leaves[[reference_find(masses[leaves], v) for v in values]]
+        np.testing.assert_array_equal(tree.find_range(values, first, n), expected)
+
+
+def test_what_lies_outside_of_a_range_has_no_influence():
+    rng = np.random.default_rng(0)
+    inside = rng.random(300)
+    for first, outside in itertools.product((0, 77, 900), (0.0, 1e-300, 1e17, 1e290)):
+        leaves = (first + np.arange(300)) % 1000
+        masses = np.full(1000, outside)
+        masses[leaves] = inside
+        tree = filled(masses)
+        assert tree.sum_range(first, 300) == pytest.approx(inside.sum(), rel=1e-14)
+        values = rng.random(1000) * inside.sum()
+        found = tree.find_range(values, first, 300)
+        np.testing.assert_array_equal(found, leaves[np.searchsorted(np.cumsum(inside), values, side="right")])
+
+
+@pytest.mark.parametrize(
+    "first, n, error", [(-1, 3, IndexError), (10, 1, IndexError), (0, 0, ValueError), (3, 11, ValueError)]
+)
+def test_ranges_that_are_none(first, n, error):
+    with pytest.raises(error, match=str(n if error is ValueError else first)):
+        SumTree(10).sum_range(first, n)
+    with pytest.raises(error):
+        SumTree(10).find_range(np.zeros(1), first, n)
 
 
 def test_draw_at_the_upper_end():

@@ -52,13 +52,9 @@ class HeldTransitions:
         """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
         return self.ring.newest(n)
 
-    def newest_ranges(self, n: int) -> list[tuple[int, int]] | None:
-        """One range, or two where they go on at slot 0; ``None`` where environments stand at different steps."""
-        if not self.ring.is_even:
-            return None
-        first = (self.ring.next_id - n) % self.ring.capacity
-        n_before_end = min(n, self.ring.capacity - first)
-        return [(first, first + n_before_end), *([(0, n - n_before_end)] if n > n_before_end else [])]
+    def first_of_range(self, n: int) -> int | None:
+        """``None`` where environments stand at different steps."""
+        return (self.ring.next_id - n) % self.ring.capacity if self.ring.is_even else None
 
     def stock_draw(self, n: int) -> np.ndarray:
         """SB3's draw: rows, then environments."""
@@ -76,15 +72,18 @@ class HeldTransitions:
         """Steps that the sampler knows."""
         return {"known": self._known}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """
-        :param state: from :meth:`state`, of a ring with the same position
-        :raises ValueError: if it is not such a state
-        """
-        known = np.array(state["known"])
-        if known.shape != self.ring.added.shape or known.dtype != np.int64 or (known > self.ring.added).any():
-            raise ValueError(f"steps {known} are known of {self.ring.added}")
-        self._known = known if (known != self.ring.added).any() else self.ring.added
+    def load(self, state: dict[str, Any], is_known: bool) -> None:
+        """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
+        if not is_known:
+            self.forget_changes()
+            return
+        known, added = np.array(state["known"]), self.ring.added
+        if known.shape != added.shape or known.dtype != np.int64 or (known > added).any():
+            raise ValueError(f"steps {known} are known of {added}")
+        self._known = known if (known != added).any() else added
+
+    def take(self, source: Any, rows: np.ndarray, old_rows: np.ndarray) -> None:
+        """Everything follows from the ring."""
 
 
 _NO_SLOTS = np.empty(0, np.int64)

@@ -21,6 +21,7 @@ def checked_steps(
     rewards: Any,
     dones: Any,
     timeouts: Any,
+    infos: Any = None,
 ) -> Steps:
     """
     Check steps against the arrays that they go into. What SB3's ``add`` takes is taken: fewer axes of length 1, and what NumPy
@@ -34,6 +35,7 @@ def checked_steps(
     :param rewards: rewards, shape ``lead``
     :param dones: ends of episodes, shape ``lead``
     :param timeouts: which of them are truncations, shape ``lead``; ``None``: none
+    :param infos: kept as they are
     :return: arrays of the shapes that are stored
     :raises ValueError: for another shape, or values that are not numbers
     """
@@ -47,7 +49,7 @@ def checked_steps(
             and timeouts is None
             and {obs.dtype, next_obs.dtype, actions.dtype, rewards.dtype, dones.dtype} <= _NUMBERS
         ):
-            return obs, next_obs, actions, rewards, dones, timeouts
+            return obs, next_obs, actions, rewards, dones, timeouts, infos
     except (AttributeError, TypeError):
         pass  # lists, scalars, dictionaries
     if isinstance(obs_shape, dict):
@@ -65,6 +67,7 @@ def checked_steps(
         _fit("reward", rewards, lead),
         _fit("done", dones, lead),
         timeouts if timeouts is None else _fit("timeouts", timeouts, lead),
+        infos,
     )
 
 
@@ -192,7 +195,8 @@ def with_time_axis(steps: Steps) -> Steps:
     :param steps: one step of all environments, arrays of shape (n_envs, ...)
     :return: the same of shape (1, n_envs, ...)
     """
-    return tuple(None if part is None else tree_map(lambda array: array[None], part) for part in steps)  # type: ignore[return-value]
+    arrays = (None if part is None else tree_map(lambda array: array[None], part) for part in steps[:-1])
+    return (*arrays, steps[-1])  # type: ignore[return-value]
 
 
 def split_steps(obs: Any) -> Iterable[Any]:

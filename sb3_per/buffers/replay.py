@@ -6,9 +6,8 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 """
 
 import threading
-import warnings
 from collections.abc import Collection, Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch as th
@@ -32,24 +31,19 @@ from sb3_per.buffers.incoming import (
 from sb3_per.buffers.kernels import read_update
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import Count, make_settings, require, takes_settings
+from sb3_per.buffers.transfer import frames_of, from_prioritized, from_stock, with_frames
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.sum_tree import as_batch
 from sb3_per.sampling.weights import ImportanceWeights
-from sb3_per.storage.arrays import ArrayStorage, Steps, flat, keyed, tree_map
-from sb3_per.storage.frames import converted, framed, frames_by_key, without
+from sb3_per.storage.arrays import ArrayStorage, Steps, flat, tree_map
+from sb3_per.storage.frames import without
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
 
-# Draws in a row without an update after which a warning says that nobody updates the priorities.
-_MANY_DRAWS = 10
-
 # Settings that make another scheme if they change.
 SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
-
-# Version of the pickled state. Another one is refused.
-_STATE_VERSION = 2
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -85,9 +79,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     :raises NotImplementedError: for settings that do not go together
     """
 
-    #: What a mass belongs to. Masses move between two buffers only if this is the same.
-    unit: ClassVar[str] = "transition"
-
     @takes_settings
     def __init__(
         self,
@@ -104,15 +95,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         require("n_envs", n_envs, Count())
         self.settings = make_settings(type(self), settings)
         self._require_fitting(observation_space, optimize_memory_usage)
-        frames = {} if self.settings.frames is None else frames_by_key(self.settings.frames, observation_space)
+        frames = frames_of(self.settings, observation_space)
         # SB3's constructors allocate everything; of what is stored in frames, nothing.
         space = without(observation_space, frames) if frames else observation_space
         self._init_stock(buffer_size, space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
         self.observation_space = observation_space
         self.obs_shape = get_obs_shape(observation_space)  # type: ignore[assignment]
-        for key, n_frames in frames.items():
-            self._set_observations(key, *framed(self.buffer_size, n_envs, observation_space, key, n_frames))
-        self._init_parts()
+        next_observations = None if optimize_memory_usage else self.next_observations
+        pairs = with_frames(self.observations, next_observations, observation_space, frames)
+        infos = self.infos if getattr(self, "copy_info_dict", False) else None
+        rest = (self.actions, self.rewards, self.dones, self.timeouts, infos)
+        self.make_parts(self._make_storage(*pairs, *rest, handle_timeout_termination))
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
         self.draw_record: Any = None
 
@@ -137,38 +130,39 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Call SB3's constructor with its arguments."""
         super().__init__(*args)
 
-    def _init_parts(self) -> None:
-        """Make the parts, for the arrays that are there."""
+    def _make_storage(self, *arrays: Any) -> ArrayStorage:
+        """Override this to keep transitions elsewhere than in SB3's arrays; the arguments are those of the storage."""
+        return ArrayStorage(*arrays)
+
+    def make_parts(self, storage: ArrayStorage) -> None:
+        """
+        Make new parts, for an empty ring.
+
+        :param storage: of the transitions
+        """
         self.lock = threading.RLock()
-        self._n_unanswered = 0
-        self.ring = Ring(self.buffer_size, self.n_envs, int(self.optimize_memory_usage))
-        self.storage = self._make_storage()
+        self.use_storage(storage)
+        self.ring = Ring(storage.n_rows, self.n_envs, int(self.optimize_memory_usage))
         self.returns = NStepReturns(self.settings.n_steps, self.settings.gamma)
-        self.sampler = self._make_sampler()
-        names = "beta_start beta_end beta_anneal_steps"
-        betas = {name: getattr(self.settings, name) for name in names.split()}
+        names = "initial_priority max_priority_interval stratified uniform_fraction unique recency recency_min"
+        self.sampler = Sampler(
+            self.settings.make_scheme(), self.ring.capacity, self._make_eligibility(), **self.settings.some(names)
+        )
+        betas = self.settings.some("beta_start beta_end beta_anneal_steps")
         self.weights = ImportanceWeights(self.scheme, self.settings.weight_normalization, **betas)
 
-    def _make_storage(self) -> ArrayStorage:
-        next_observations = None if self.optimize_memory_usage else self.next_observations
-        arrays = (self.observations, next_observations, self.actions, self.rewards, self.dones, self.timeouts)
-        return ArrayStorage(*arrays, self.handle_timeout_termination)
+    def use_storage(self, storage: ArrayStorage) -> None:
+        """
+        Put a storage in place of another one. SB3's attributes show its arrays.
 
-    def _make_sampler(self) -> Sampler:
-        names = "initial_priority max_priority_interval stratified uniform_fraction unique recency recency_min"
-        settings = {name: getattr(self.settings, name) for name in names.split()}
-        return Sampler(self.settings.make_scheme(), self.ring.capacity, self._make_eligibility(), **settings)
+        :param storage: of the transitions
+        """
+        self.storage, self.buffer_size = storage, storage.n_rows
+        for name, array in storage.arrays().items():
+            setattr(self, name, array)
 
     def _make_eligibility(self) -> Eligibility:
         return HeldTransitions(self.ring)
-
-    def _set_observations(self, key: str | None, observations: Any, next_observations: Any) -> None:
-        """Put other arrays in place of SB3's; in new dictionaries, since those of another buffer stay what they are."""
-        if key is None:
-            self.observations, self.next_observations = observations, next_observations
-        else:
-            self.observations = {**self.observations, key: observations}  # type: ignore[dict-item, assignment]
-            self.next_observations = {**self.next_observations, key: next_observations}  # type: ignore[dict-item, assignment]
 
     # ---- from one kind or setting to another
 
@@ -187,19 +181,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         if not cls.stores(buffer):
             raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            settings = {**buffer.settings_without(settings), **settings}
-        # Built with a single row: the arrays come from the other buffer.
-        prioritized = cls(buffer.n_envs, **{**settings, **cls.arguments_of(buffer)})
-        prioritized._take_arrays(buffer)
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            prioritized.load(buffer.state(), prioritized.shares_masses_with(buffer))
-        else:
-            prioritized.ring.advance(None, buffer.buffer_size * buffer.full + buffer.pos)
-            prioritized._load_episodes({})
-            prioritized.sampler.forget_masses()
-        prioritized._convert_frames()
-        return prioritized
+        if not isinstance(buffer, PrioritizedReplayBuffer):
+            return from_stock(cls(buffer.n_envs, **{**settings, **cls.arguments_of(buffer)}), buffer, cls.stock_state(buffer))
+        settings = {**buffer.settings_without(settings), **settings, **cls.arguments_of(buffer)}
+        return from_prioritized(cls(buffer.n_envs, **settings), buffer)
+
+    @classmethod
+    def stores(cls, buffer: ReplayBuffer) -> bool:
+        """
+        :param buffer: any
+        :return: whether it is of the same kind of storage as this class
+        """
+        return not isinstance(buffer, DictReplayBuffer)
 
     @classmethod
     def arguments_of(cls, buffer: ReplayBuffer) -> dict[str, Any]:
@@ -210,6 +203,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         names = "observation_space action_space device n_envs optimize_memory_usage handle_timeout_termination"
         return {name: getattr(buffer, name) for name in names.split()}
 
+    @classmethod
+    def stock_state(cls, buffer: ReplayBuffer) -> dict[str, Any]:
+        """
+        :param buffer: of SB3, of the same kind of storage
+        :return: what it knows beside its arrays, as :meth:`load` takes it
+        """
+        added = np.full(buffer.n_envs, buffer.buffer_size * buffer.full + buffer.pos)
+        return {"ring": {"added": added, "begin": 0}, "eligible": {}}
+
     def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
         """
         :param changed: names of settings that will be replaced
@@ -218,85 +220,47 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         found = {name: getattr(self.settings, name) for name in self.settings.names() if name not in SCHEME_SETTINGS}
         return {**found, "scheme": self.scheme} if set(changed).isdisjoint(SCHEME_SETTINGS) else found
 
-    def _take_arrays(self, other: ReplayBuffer) -> None:
-        """Share the arrays of another buffer, and make new parts for them."""
-        self.buffer_size = other.buffer_size
-        for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-            if hasattr(other, name):
-                setattr(self, name, getattr(other, name))
-        self._init_parts()
-
-    def _load_episodes(self, state: dict[str, Any]) -> None:
-        """
-        Take over what a kind of buffer knows of episodes.
-
-        :param state: from :meth:`state`; empty for a buffer of SB3
-        """
-
     def shares_masses_with(self, other: "PrioritizedReplayBuffer") -> bool:
         """
         :param other: with the same transitions
-        :return: whether its masses are masses here, too: of the same thing, and by the same scheme
+        :return: whether its masses are masses here, too
         """
-        return other.unit == self.unit and repr(other.scheme) == repr(self.scheme)
-
-    def _convert_frames(self) -> None:
-        """Bring stored observations to the form that the setting ``frames`` asks for."""
-        if self.optimize_memory_usage:
-            return
-        space = self.observation_space
-        wanted = {} if self.settings.frames is None else frames_by_key(self.settings.frames, space)
-        for key, obs in keyed(self.observations).items():
-            next_obs = keyed(self.next_observations)[key]
-            self._set_observations(key, *converted(obs, next_obs, self.ring, space, key, wanted.get(key)))
-        self.storage = self._make_storage()
-
-    # ---- saving
+        is_alike = type(other.sampler.eligible) is type(self.sampler.eligible)
+        return is_alike and repr(other.scheme) == repr(self.scheme)
 
     def state(self) -> dict[str, Any]:
         """
-        :return: all that is not in the arrays of the storage: numbers, arrays, and dictionaries of these. Arrays by row end at
-            the last row that holds anything
+        :return: all that is not in the storage: numbers, arrays, and dictionaries of these. Arrays by row end at the last row
+            that holds anything
         """
-        n_slots = self.ring.n_rows_used * self.n_envs
-        return {"ring": self.ring.state(), "weights": self.weights.state(), "sampler": self.sampler.state(n_slots)}
+        return {
+            "ring": self.ring.state(),
+            "eligible": self.sampler.eligible.state(),
+            "weights": self.weights.state(),
+            "sampler": self.sampler.state(self.ring.n_rows_used * self.n_envs),
+        }
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """
-        :param state: from :meth:`state` of a buffer of the same kind and size, whose arrays are there already
+        :param state: from :meth:`state` of a buffer of the same kind and size, whose storage is there already
         :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
         :raises ValueError: if it contradicts itself; this buffer is of no use then
         """
         self.ring.load(state["ring"])
-        self._load_episodes(state)
+        self.sampler.eligible.load(state["eligible"], keeps_masses)
         self.weights.load(state["weights"])
         self.sampler.load(state["sampler"], keeps_masses)
-
-    @classmethod
-    def stores(cls, buffer: ReplayBuffer) -> bool:
-        """
-        :param buffer: any
-        :return: whether it is of the same kind of storage as this class
-        """
-        return not isinstance(buffer, DictReplayBuffer)
 
     def __getstate__(self) -> dict[str, Any]:
         inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
         state = dict(inherited() if inherited else vars(self))
         del state["lock"]
-        return {**state, "state_version": _STATE_VERSION}
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = dict(state)
-        version = state.pop("state_version", 0)
-        if version != _STATE_VERSION:
-            raise ValueError(
-                f"This {type(self).__name__} was pickled with version {version} of its state, and this release of sb3_per "
-                f"reads version {_STATE_VERSION}"
-            )
         inherited = getattr(super(), "__setstate__", None)
         inherited(state) if inherited else vars(self).update(state)
-        self.lock, self._n_unanswered = threading.RLock(), 0
+        self.lock = threading.RLock()
 
     # ---- what SB3 and users read
 
@@ -408,10 +372,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
         """
         timeouts = timeouts_of(infos, self.n_envs)
-        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts)
+        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts, infos)
         masses = None if td_errors is None else self.sampler.masses_of(finite_abs(td_errors, self.n_envs))
         with self.lock:
-            self._store(None, 1, steps, masses, infos)
+            self._store(steps, masses)
 
     def add_steps(
         self,
@@ -460,7 +424,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self._masses_of(td_errors.reshape(steps.rewards.size, -1), steps.rewards.size) if steps.rewards.size else None
             )
         with self.lock:
-            self._store(envs, lead[0], steps, masses)
+            self.write(envs, lead[0], steps, masses)
 
     def extend(
         self,
@@ -495,24 +459,30 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                     newest = (self.ring.added - 1) % self.buffer_size * self.n_envs + np.arange(self.n_envs)
                     self.sampler.give(newest, masses[i])
 
-    def _store(
-        self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None = None, infos: Any = None
-    ) -> None:
+    def _store(self, steps: Steps, masses: np.ndarray | None) -> None:
         """
-        Write steps that were checked.
+        Write one step of all environments that was checked.
 
-        :param envs: environments that they belong to; ``None``: one step of all of them
+        :param steps: arrays of the shapes that are stored
+        :param masses: sampling masses of the transitions; ``None``: they have none
+        """
+        if self.ring.least == self.ring.most:
+            self.write(None, 1, steps, masses)
+        else:
+            self.write(np.arange(self.n_envs), 1, with_time_axis(steps), masses)
+
+    def write(self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None) -> None:
+        """
+        Write steps that were checked, for other parts of the package.
+
+        :param envs: environments that they belong to, shape (k,); ``None``: one step of all of them
         :param n_steps: number of steps
         :param steps: arrays of the shapes that are stored
         :param masses: sampling masses of the transitions; ``None``: they have none
-        :param infos: one dictionary per environment
         """
-        ring = self.ring
-        if envs is None and ring.least != ring.most:
-            envs, steps = np.arange(self.n_envs), with_time_axis(steps)
-        rows = ring.rows_of_next(envs, n_steps)
+        rows = self.ring.rows_of_next(envs, n_steps)
         self.storage.write(rows, envs, steps)
-        ring.advance(envs, n_steps)
+        self.ring.advance(envs, n_steps)
         if masses is not None or self.sampler.given is not None:
             slots = np.asarray(rows) * self.n_envs + (np.arange(self.n_envs) if envs is None else envs)
             self.sampler.give(slots.reshape(-1), masses)
@@ -560,8 +530,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self.lock:
             self.ring.clear()
             self.sampler.clear()
-            for store in self.storage.frame_stores.values():
-                store.clear()
+            self.storage.clear()
 
     # ---- drawing
 
@@ -582,16 +551,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self.lock:
             self._prepare_draw(env)
             slots, relative = self._draw(batch_size, position)
-            weights = self.weights(relative, self.sampler.draw.n_p)
+            weights = self.weights(relative, self.sampler.n_p)
             samples = self._gather(slots, weights, env)
             if self.settings.actor_batch == "weighted":
-                samples.n_p = self.sampler.draw.n_p(relative)
+                samples.n_p = self.sampler.n_p(relative)
             if self.draw_record is not None:
                 ids = samples.indices
                 self.draw_record.add(ids, weights, self.ring.added[ids % self.n_envs] * self.n_envs)
             self.weights.count_draw()
-            if self._n_unanswered >= 0:
-                self._count_unanswered()
         return samples
 
     def _prepare_draw(self, env: VecNormalize | None) -> None:
@@ -603,9 +570,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _mean_abs_reward(self, env: VecNormalize | None) -> float:
         rewards = flat(self.rewards)[self.ring.slots_held()]
-        if rewards.size == 0:
-            return 0.0
-        return float(np.abs(self._normalize_reward(rewards, env), dtype=np.float64).mean())
+        finite = rewards[np.isfinite(rewards)]
+        if finite.size:
+            rewards = self._normalize_reward(finite, env)
+        mean = float(np.abs(rewards, dtype=np.float64).mean()) if rewards.size else 0.0
+        if not mean < np.inf:
+            raise ValueError(
+                f"kappa='auto' needs a finite mean of the absolute rewards, not {mean}: a reward is "
+                f"{rewards[~np.isfinite(rewards)][0]}. Mend the reward of the environment, or set kappa to a number"
+            )
+        return mean
 
     def _refuse_to_draw(self) -> NoReturn:
         raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
@@ -613,18 +587,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _draw(self, batch_size: int, position: float | None) -> tuple[np.ndarray, np.ndarray]:
         """See :class:`~sb3_per.sampling.draw.Draw`."""
         return self.sampler.draw(batch_size, position)
-
-    def _count_unanswered(self) -> None:
-        self._n_unanswered += 1
-        if self._n_unanswered < _MANY_DRAWS:
-            return
-        self._n_unanswered = -1  # say it once
-        if self.scheme.alpha > 0.0:
-            warnings.warn(
-                f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm "
-                "neither weights its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in "
-                'its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform"'
-            )
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """
@@ -638,7 +600,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         require("batch_size", batch_size, Count())
         with self.lock:
             self._prepare_draw(env)
-            obs = self._gather_observations(self.sampler.draw.uniform(batch_size))
+            obs = self._gather_observations(self.sampler.draw_uniformly(batch_size))
             return tree_map(to_torch_of(self), self._normalize_obs(obs, env))
 
     def _gather_observations(self, slots: np.ndarray) -> Any:
@@ -713,8 +675,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self._refuse_update(ids[bad], errors[bad])
             if n < len(ids):
                 slots, abs_td_errors = slots[:n], abs_td_errors[:n]
-            if self._n_unanswered > 0:
-                self._n_unanswered = 0
             return self.sampler.update(slots, abs_td_errors)
 
     def _refuse_update(self, transition_id: int, errors: np.ndarray) -> NoReturn:

@@ -6,7 +6,7 @@ SB3's arrays and ids stay as they are, and so does the draw; what is drawn is a 
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch as th
@@ -68,8 +68,6 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         ``actor_batch="uniform"``
     """
 
-    unit: ClassVar[str] = "window"
-
     @takes_settings
     def __init__(
         self,
@@ -94,8 +92,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         require("eta", eta, Number("in [0, 1]", high=1.0))
         if sequence_period is not None and sequence_period > sequence_length:
             raise ValueError(
-                f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise steps in "
-                "between would never be learned"
+                f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise some "
+                "steps would never be learned"
             )
         shapes = tuple(tuple(shape) for shape in state_shapes)
         if not all(len(shape) == 2 and all(map(Count(), shape)) for shape in shapes):
@@ -145,11 +143,20 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         return self.sequence_length + self.n_steps - 1
 
     def _make_eligibility(self) -> CompleteWindows:
-        self.windows = CompleteWindows(self.ring, self.dones, self.timeouts, self.period, self.burn_in, self._n_recorded)
-        self.states = RecurrentStates(
-            self.buffer_size, self.n_envs, self.period, self.burn_in, self.state_shapes, self.store_state
-        )
+        rows = (self.buffer_size, self.n_envs)
+        self.states = RecurrentStates(*rows, self.period, self.burn_in, self.state_shapes, self.store_state)
+        lengths = (self.period, self.burn_in, self._n_recorded)
+        self.windows = CompleteWindows(self.ring, self.dones, self.timeouts, *lengths, self.states)
         return self.windows
+
+    def shares_masses_with(self, other: PrioritizedReplayBuffer) -> bool:
+        """See :meth:`PrioritizedReplayBuffer.shares_masses_with`: windows have to be the same, too."""
+        names = "sequence_length period burn_in n_steps"
+        return (
+            isinstance(other, PrioritizedSequenceReplayBuffer)
+            and super().shares_masses_with(other)
+            and all(getattr(self, name) == getattr(other, name) for name in names.split())
+        )
 
     def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
         """See :meth:`PrioritizedReplayBuffer.settings_without`."""
@@ -203,7 +210,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             row = self.pos
             # Before the write: in a ring of a single row, it overwrites the step before.
             found = self.windows.number_next(starts)
-            self._store(None, 1, steps)
+            self._store(steps, None)
             if found & LEAVES_OPEN and self.buffer_size > 1:
                 self._truncate(row - 1, np.flatnonzero(starts & (self.dones[row - 1] == 0)))
             if found & IS_UNROLLED_FROM:
@@ -358,22 +365,6 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         can_be_drawn = (self.ring.ids_at(slots) == ids) & self.windows.among(slots)
         lengths = np.where(can_be_drawn, self._lengths_at(slots, self.sequence_length), 1)
         return np.asarray(np.arange(self.sequence_length)[:, None] < lengths)
-
-    # ---- saving
-
-    def state(self) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.state`."""
-        states = self.states.state(self.ring.n_rows_used)
-        return {**super().state(), "episodes": self.windows.numbers(), "recurrent_states": states}
-
-    def shares_masses_with(self, other: PrioritizedReplayBuffer) -> bool:
-        """See :meth:`PrioritizedReplayBuffer.shares_masses_with`: also, windows have to be the same."""
-        names = "sequence_length period burn_in n_steps"
-        return super().shares_masses_with(other) and all(getattr(self, n) == getattr(other, n) for n in names.split())
-
-    def _load_episodes(self, state: dict[str, Any]) -> None:
-        self.windows.load_numbers(state.get("episodes"))
-        self.states.load(state.get("recurrent_states", {}))
 
 
 class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, PrioritizedDictReplayBuffer):  # type: ignore[misc]

@@ -175,6 +175,13 @@ class PrioritySettings:
         """Names of the settings, in their order."""
         return [field.name for field in dataclasses.fields(cls)]
 
+    def some(self, names: str) -> dict[str, Any]:
+        """
+        :param names: of settings, separated by spaces
+        :return: their values by name
+        """
+        return {name: getattr(self, name) for name in names.split()}
+
     def make_scheme(self) -> PriorityScheme:
         """
         :return: the scheme object

@@ -16,12 +16,19 @@ class DrawRecord:
     :param n_batches: how many batches are kept
     """
 
-    def __init__(self, capacity: int, n_batches: int = 100):
+    def __init__(self, capacity: int, n_batches: int | None = 100):
         #: ids, weights, and the end of the ids that were there, of the newest batches
         self.batches: deque[tuple[np.ndarray, np.ndarray, int | np.ndarray]] = deque(maxlen=n_batches)
         self._counts = np.zeros(capacity, dtype=np.int32)
         # The transition that a count is of: what takes its slot starts anew, without anything to do when it is added.
         self._counted_ids = np.full(capacity, -1)
+
+    def emptied(self, capacity: int) -> "DrawRecord":
+        """
+        :param capacity: number of slots
+        :return: a new one that keeps as many batches, and has counted nothing
+        """
+        return DrawRecord(capacity, self.batches.maxlen)
 
     def add(self, ids: np.ndarray, weights: ArrayLike, next_id: int | np.ndarray) -> None:
         """

@@ -3,6 +3,7 @@
 import numpy as np
 
 from sb3_per.sampling.eligibility import Eligibility
+from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.schemes import PriorityScheme, Uniform
 from sb3_per.sampling.sum_tree import SumTree, spread
 
@@ -114,6 +115,9 @@ class Draw:
         """
         if n_newest == self.eligible.n:
             return self.tree.find(fractions * self.tree.total)  # type: ignore[no-any-return]
+        first = self._first_of_range(n_newest)
+        if first is not None:
+            return self.tree.find_range(fractions * self.tree.sum_range(first, n_newest), first, n_newest)
         candidates = self.eligible.newest(n_newest)(np.arange(n_newest))
         sums = np.cumsum(self.tree[candidates])
         found = np.searchsorted(sums, fractions * sums[-1], side="right")
@@ -128,10 +132,20 @@ class Draw:
         masses: np.ndarray = self.tree[slots]
         if self.is_by_mass:
             return masses
-        total = self.tree.total
-        if n_newest < self.eligible.n:
-            total = float(self.tree[self.eligible.newest(n_newest)(np.arange(n_newest))].sum())
-        return np.asarray((1.0 - self.eta) * masses * (n_newest / total) + self.eta)
+        return np.asarray((1.0 - self.eta) * masses * (n_newest / self._total_of(n_newest)) + self.eta)
+
+    def _total_of(self, n_newest: int) -> float:
+        """Sum of the masses of the newest transitions."""
+        if n_newest == self.eligible.n:
+            return self.tree.total
+        first = self._first_of_range(n_newest)
+        if first is not None:
+            return self.tree.sum_range(first, n_newest)
+        return float(self.tree[self.eligible.newest(n_newest)(np.arange(n_newest))].sum())
+
+    def _first_of_range(self, n_newest: int) -> int | None:
+        """First slot of the newest transitions, if they are neighbours in the tree; otherwise each of them is looked at."""
+        return None if isinstance(self.tree, RankTree) else self.eligible.first_of_range(n_newest)
 
     # ---- without repeats
 

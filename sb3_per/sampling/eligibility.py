@@ -38,10 +38,11 @@ class Eligibility(Protocol):
         :return: function from numbers in [0, n), 0 for the oldest, to slots
         """
 
-    def newest_ranges(self, n: int) -> list[tuple[int, int]] | None:
+    def first_of_range(self, n: int) -> int | None:
         """
         :param n: how many of the newest transitions that can be drawn
-        :return: ranges of neighbouring slots that hold exactly these, first and end of each; ``None`` if there are none
+        :return: the first of n neighbouring slots that hold exactly these, where slot 0 follows the last one; ``None`` if they
+            are not neighbours
         """
 
     def stock_draw(self, n: int) -> np.ndarray:
@@ -53,10 +54,20 @@ class Eligibility(Protocol):
         """
 
     def state(self) -> dict[str, Any]:
-        """What is needed to report the next changes, see :meth:`load`."""
+        """Numbers and arrays, see :meth:`load`. Arrays by row end at the last row that holds anything."""
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: dict[str, Any], is_known: bool) -> None:
         """
-        :param state: from :meth:`state`
+        :param state: from :meth:`state`, of a ring with the same position
+        :param is_known: whether the sampler has the masses that go with it; otherwise everything is reported as new
         :raises ValueError: if it is not such a state
+        """
+
+    def take(self, source: Any, rows: np.ndarray, old_rows: np.ndarray) -> None:
+        """
+        Take over what is known of steps that were copied from another buffer.
+
+        :param source: the eligibility of the other buffer
+        :param rows: of the steps, from old to new, shape (n,)
+        :param old_rows: of the same steps in the other buffer, shape (n,)
         """

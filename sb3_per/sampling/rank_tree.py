@@ -488,8 +488,8 @@ class RankTree(SumTree):
         self.clear()
         _lay_out_all(self._arrays, priorities, leaves)
 
-    def sum_before(self, leaf: int) -> float:
-        """Not here: the leaves are in the order of their priorities."""
+    def sum_range(self, first: int, n: int) -> float:
+        """Not here, nor :meth:`find_range`: the leaves are in the order of their priorities."""
         raise NotImplementedError("The prefix sums of a RankTree run over ranks, not over leaves")
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:

@@ -1,5 +1,6 @@
 """The sampler: sampling masses of slots, the mass of new ones, and what an update of priorities changes."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from sb3_per.sampling.schemes import LAP, PriorityScheme
 
 # Number of updates after which the mean absolute reward is computed anew, as in MR.Q (arXiv 2501.16142).
 KAPPA_INTERVAL = 250
+
+# Draws in a row without an update after which a warning says that nobody updates the priorities.
+_MANY_DRAWS = 10
 
 
 class Sampler:
@@ -43,19 +47,68 @@ class Sampler:
         self.tree = scheme.make_tree(capacity)
         # Changes nothing, but loads numba's kernels: the first draw need not wait for them.
         self.tree.fill(0, 0, 0.0)
-        self.draw = Draw(self.tree, scheme, eligible, **draw_settings)
+        # Draws in a row without an update, -1 once a warning has said so.
+        self._n_unanswered = 0
+        self._draw = Draw(self.tree, scheme, eligible, **draw_settings)
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         #: number of updates, counted for ``max_priority_interval`` and kappa="auto"
         self.n_updates = 0
+        self._kappa_is_auto = isinstance(scheme, LAP) and scheme.kappa_is_auto
         # At which number of updates kappa="auto" is refreshed next.
-        self._next_kappa = 0.0 if isinstance(scheme, LAP) and scheme.kappa_is_auto else np.inf
+        self._next_kappa: float = 0.0 if self._kappa_is_auto else np.inf
+        # Until kappa="auto" has a unit, the largest |td| of an update; `None` from then on, and for other schemes.
+        self._largest_without_unit: float | None = 0.0 if self._kappa_is_auto else None
         # Number of slots with a mass, counted for the mean.
         self._n_known = 0
         # `max_priority` and the mass of a new slot that belongs to it.
         self._mass_of_max: tuple[float, float] | None = None
-        #: by slot, masses that transitions came with and that are not in the tree yet, NaN for none; allocated when needed
+        #: by slot, masses that transitions came with until they are in the tree, NaN for none; allocated when needed. With
+        #: kappa="auto", -|td| stands for a TD error: only the kappa of the next draw makes a mass of it
         self.given: np.ndarray | None = None
+
+    # ---- drawing
+
+    def draw(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param batch_size: number of slots
+        :param position: k / K of the k-th of K draws, for ``recency``; ``None``: a random number
+        :return: slots, int64, and numbers in proportion to their probabilities, float64, both of shape (batch_size,)
+        """
+        if self._n_unanswered >= 0:
+            self._count_unanswered()
+        return self._draw(batch_size, position)
+
+    def draw_uniformly(self, batch_size: int) -> np.ndarray:
+        """
+        :param batch_size: number of slots
+        :return: slots drawn uniformly, int64 of shape (batch_size,)
+        """
+        return self._draw.uniform(batch_size)
+
+    def n_p(self, relative: np.ndarray) -> np.ndarray:
+        """
+        :param relative: numbers in proportion to the probabilities, from :meth:`draw`
+        :return: N P of the same slots
+        """
+        return self._draw.n_p(relative)
+
+    @property
+    def draws_as_stock(self) -> bool:
+        """Whether the random numbers are those of SB3's own buffer."""
+        return self._draw.is_stock
+
+    def _count_unanswered(self) -> None:
+        self._n_unanswered += 1
+        if self._n_unanswered < _MANY_DRAWS:
+            return
+        self._n_unanswered = -1
+        if self.scheme.alpha > 0.0:
+            warnings.warn(
+                f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm "
+                "neither weights its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in "
+                'its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform"'
+            )
 
     # ---- new transitions
 
@@ -78,6 +131,9 @@ class Sampler:
         masses = np.full(len(slots), mass)
         if self.given is not None:
             given = self.given[slots]
+            if self._kappa_is_auto:
+                is_error = given <= 0.0
+                given[is_error] = self.scheme.mass(self.scheme.priority(-given[is_error]))
             is_given = ~np.isnan(given)
             masses[is_given] = given[is_given]
         self.tree.update(slots, masses)
@@ -98,12 +154,13 @@ class Sampler:
     def masses_of(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
-        :return: sampling masses, shape (n,)
+        :return: what :meth:`give` takes, shape (n,)
         :raises ValueError: with another ``initial_priority`` than ``"td_error"``
         """
         if self.initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {self.initial_priority!r}")
-        return self.scheme.mass(self.scheme.priority(self.scheme.reduce(abs_td_errors)))
+        reduced = self.scheme.reduce(abs_td_errors)
+        return -reduced if self._kappa_is_auto else self.scheme.mass(self.scheme.priority(reduced))
 
     def remove(self, slots: np.ndarray) -> None:
         """
@@ -145,19 +202,25 @@ class Sampler:
         :param abs_td_errors: ``|td|``, finite float64 of shape (n, n_critics)
         :return: how many were written
         """
+        if self._n_unanswered > 0:
+            self._n_unanswered = 0
         self.settle()  # before `max_priority` changes
         is_eligible = self.eligible.among(slots)
         if is_eligible is not None:
             slots, abs_td_errors = slots[is_eligible], abs_td_errors[is_eligible]
         if len(slots) == 0:
             return 0
-        priority = self.scheme.priority(self.scheme.reduce(abs_td_errors))
+        reduced = self.scheme.reduce(abs_td_errors)
+        priority = self.scheme.priority(reduced)
         largest = float(priority[priority.argmax()])  # faster than `max`
         if not largest < np.inf:
             raise ValueError(f"{self.scheme}.priority() gave {largest}: it must be finite")
         self.tree.update(slots, self.scheme.mass(priority))
         self.max_priority = max(self.max_priority, largest)
-        if self.max_priority_interval is not None or self._next_kappa < np.inf:
+        if self._largest_without_unit is not None:
+            self.give(slots, -reduced)
+            self._largest_without_unit = max(self._largest_without_unit, float(reduced.max()))
+        if self.max_priority_interval is not None or self._kappa_is_auto:
             self._count_update()
         return len(slots)
 
@@ -177,15 +240,22 @@ class Sampler:
 
     def refresh_kappa(self, mean_abs_reward: float) -> None:
         """
+        Take a new unit for kappa="auto". The first one also replaces all masses, which had none.
+
         :param mean_abs_reward: of the buffer, as the learner sees it; 0 if there is no unit yet
         """
         assert isinstance(self.scheme, LAP)
-        if mean_abs_reward > 0.0:
-            is_first = self._next_kappa == 0
-            self.scheme.kappa = mean_abs_reward
-            # Nothing but rewards has a unit: the maximum begins where the least priority is.
-            self.max_priority = mean_abs_reward if is_first else max(self.max_priority, mean_abs_reward)
         self._next_kappa = self.n_updates + KAPPA_INTERVAL
+        if mean_abs_reward == 0.0:
+            return
+        self.scheme.kappa = mean_abs_reward
+        if self._largest_without_unit is None:
+            self.max_priority = max(self.max_priority, mean_abs_reward)
+        else:
+            self.max_priority = max(self._largest_without_unit, mean_abs_reward)
+            self._largest_without_unit = None
+            self.tree.clear()
+            self.eligible.forget_changes()
 
     # ---- saving
 
@@ -200,8 +270,8 @@ class Sampler:
             "n_updates": self.n_updates,
             "next_kappa": None if np.isinf(self._next_kappa) else self._next_kappa,
             "kappa": getattr(self.scheme, "kappa", None),
+            "largest_without_unit": self._largest_without_unit,
             "n_known": self._n_known,
-            "eligible": self.eligible.state(),
         }
         if isinstance(self.tree, RankTree):
             state["ranked_slots"], state["ranked_priorities"] = self.tree.ranked()
@@ -211,24 +281,32 @@ class Sampler:
             state["given_masses"] = self.given[:n_slots]
         return state
 
+    def given_masses(self) -> np.ndarray:
+        """
+        :return: by slot, what :meth:`give` of another sampler with the same scheme takes: masses (rank: priorities), NaN for
+            slots without one
+        """
+        given = np.full(len(self.tree), np.nan) if self.given is None else self.given.copy()
+        if isinstance(self.tree, RankTree):
+            slots, priorities = self.tree.ranked()
+            given[slots] = priorities
+        elif self._largest_without_unit is None:
+            has_mass = self.tree.masses > 0.0
+            given[has_mass] = self.tree.masses[has_mass]
+        return given
+
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """
         :param state: from :meth:`state` of a sampler with the same capacity
         :param keeps_masses: whether it has the same scheme; otherwise every transition gets the mass of a new one
         :raises ValueError: if it is not such a state; this sampler is of no use then
         """
-        self.max_priority = _positive(state["max_priority"], "max_priority")
-        self.n_updates = _count(state["n_updates"], "n_updates")
+        self.load_numbers(state, keeps_masses)
         if not keeps_masses:
-            self.forget_masses()
+            self.tree.clear()
+            self.given = None
             return
-        self.eligible.load(state["eligible"])
         self._n_known = _count(state["n_known"], "n_known")
-        if isinstance(self.scheme, LAP) and self.scheme.kappa_is_auto and state["next_kappa"]:
-            self.scheme.kappa = _positive(state["kappa"], "kappa")
-            self._next_kappa = _positive(state["next_kappa"], "next_kappa")
-        mass = state["mass_of_max"]
-        self._mass_of_max = None if mass is None or not self.tree.takes(float(mass)) else (self.max_priority, float(mass))
         self.tree.clear()
         if isinstance(self.tree, RankTree):
             self.tree.rank(state["ranked_slots"], state["ranked_priorities"])
@@ -241,10 +319,31 @@ class Sampler:
         self.given = None
         if "given_masses" in state:
             given = np.asarray(state["given_masses"])
-            if not all(self.tree.takes(mass) for mass in (np.nanmin(given, initial=0.0), np.nanmax(given, initial=0.0))):
-                raise ValueError("a mass is negative or infinite")
+            if not np.isfinite(given[~np.isnan(given)]).all() and not isinstance(self.tree, RankTree):
+                raise ValueError("a mass is infinite")
             self.given = np.full(len(self.tree), np.nan)
             self.given[: len(given)] = given
+
+    def load_numbers(self, state: dict[str, Any], is_same_scheme: bool) -> None:
+        """
+        Take over what does not belong to a slot.
+
+        :param state: from :meth:`state` of a sampler of any capacity
+        :param is_same_scheme: whether it has the same scheme
+        :raises ValueError: for numbers out of their range
+        """
+        self.max_priority = _positive(state["max_priority"], "max_priority")
+        self.n_updates = _count(state["n_updates"], "n_updates")
+        self._mass_of_max = None
+        if not is_same_scheme:
+            return
+        mass, largest = state["mass_of_max"], state["largest_without_unit"]
+        if mass is not None and self.tree.takes(float(mass)):
+            self._mass_of_max = (self.max_priority, float(mass))
+        if self._kappa_is_auto and state["next_kappa"] is not None:
+            self._next_kappa = float(state["next_kappa"])
+            self.scheme.kappa = _positive(state["kappa"], "kappa")  # type: ignore[attr-defined]
+            self._largest_without_unit = None if largest is None else float(largest)
 
 
 def _positive(value: Any, name: str) -> float:

@@ -76,6 +76,29 @@ def _fill(sums: np.ndarray, starts: np.ndarray, first: int, last: int, mass: flo
 
 
 @kernel
+def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, float]:
+    """Which of eight siblings a prefix sum of theirs belongs to, and what is left of it there."""
+    node = first
+    # Which half of the eight, which half of those, which of the two. No branches: one that goes either way half of the time
+    # costs more than it saves.
+    left = (sums[node] + sums[node + _ONE]) + (sums[node + _TWO] + sums[node + _THREE])
+    node += np.uint64(left <= rest) << _TWO
+    rest = rest - left if left <= rest else rest
+    left = sums[node] + sums[node + _ONE]
+    node += np.uint64(left <= rest) << _ONE
+    rest = rest - left if left <= rest else rest
+    left = sums[node]
+    node += np.uint64(left <= rest)
+    rest = rest - left if left <= rest else rest
+    if sums[node] == 0.0:
+        # Rounding, or a value at the end, has led behind the last child with mass: that is the one.
+        rest = np.inf
+        while sums[node] == 0.0 and node > first:
+            node -= _ONE
+    return node, rest
+
+
+@kernel
 def _find(sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
     """Leaf of every prefix sum."""
     total = sums[-1]
@@ -86,40 +109,63 @@ def _find(sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray) -> np.n
     for level in range(starts.size - 2, -1, -1):
         start, below = starts[level], starts[max(level - 1, 0)]
         for i in range(found.size):
-            first = start + (found[i] << _THREE)
-            node, rest = first, remainders[i]
-            # Which half of the eight children, which half of those, which of the two. No branches: one that goes either way
-            # half of the time costs more than it saves.
-            left = (sums[node] + sums[node + _ONE]) + (sums[node + _TWO] + sums[node + _THREE])
-            node += np.uint64(left <= rest) << _TWO
-            rest = rest - left if left <= rest else rest
-            left = sums[node] + sums[node + _ONE]
-            node += np.uint64(left <= rest) << _ONE
-            rest = rest - left if left <= rest else rest
-            left = sums[node]
-            node += np.uint64(left <= rest)
-            rest = rest - left if left <= rest else rest
-            if sums[node] == 0.0:
-                # Rounding, or a value at the end, has led behind the last child with mass: that is the one.
-                rest = np.inf
-                while sums[node] == 0.0 and node > first:
-                    node -= _ONE
-            remainders[i] = rest
+            node, remainders[i] = _child(sums, start + (found[i] << _THREE), remainders[i])
             found[i] = node - start
             prefetch(sums, below + (found[i] << _THREE))
     return found.view(np.int64)
 
 
 @kernel
-def _sum_before(sums: np.ndarray, starts: np.ndarray, leaf: int) -> float:
-    """Sum of all leaves before this one; of no more than seven siblings a level."""
-    total, node = 0.0, np.uint64(leaf)
-    for level in range(starts.size - 1):
-        first = (node >> _THREE) << _THREE
-        for sibling in range(first, node):
-            total += sums[starts[level] + np.uint64(sibling)]
-        node >>= _THREE
+def _cover(starts: np.ndarray, first: int, n: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """
+    The fewest nodes whose leaves are the n from the first one on; after the last leaf of all, the first follows.
+
+    :return: positions of the nodes, in the order of their leaves, and the level of each
+    """
+    # Of two pieces with two borders, up to seven nodes a level each.
+    nodes, levels = np.empty(28 * starts.size, np.uint64), np.empty(28 * starts.size, np.int64)
+    n_nodes = 0
+    for leaf, end in ((first, min(first + n, capacity)), (0, first + n - capacity)):
+        while leaf < end:
+            level, size = 0, 1  # of the largest node that begins here and does not go beyond the end
+            while leaf % (_WIDTH * size) == 0 and leaf + _WIDTH * size <= end:
+                level, size = level + 1, _WIDTH * size
+            nodes[n_nodes], levels[n_nodes] = starts[level] + np.uint64(leaf // size), level
+            n_nodes += 1
+            leaf += size
+    return nodes[:n_nodes], levels[:n_nodes]
+
+
+@kernel
+def _sum_range(sums: np.ndarray, starts: np.ndarray, first: int, n: int, capacity: int) -> float:
+    """See :meth:`SumTree.sum_range`."""
+    total = 0.0
+    for node in _cover(starts, first, n, capacity)[0]:
+        total += sums[node]
     return total
+
+
+@kernel
+def _find_range(
+    sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray, first: int, n: int, capacity: int
+) -> np.ndarray:
+    """See :meth:`SumTree.find_range`."""
+    nodes, levels = _cover(starts, first, n, capacity)
+    ends, last = np.empty(nodes.size), 0
+    total = 0.0
+    for i in range(nodes.size):
+        total += sums[nodes[i]]
+        ends[i] = total
+        last = i if sums[nodes[i]] > 0.0 else last
+    found = np.empty(prefix_sums.size, np.uint64)
+    for i in range(found.size):
+        k = min(np.searchsorted(ends, prefix_sums[i], side="right"), last)
+        node = nodes[k]
+        rest = prefix_sums[i] - ends[k - 1] if k > 0 else prefix_sums[i]
+        for level in range(levels[k] - 1, -1, -1):
+            node, rest = _child(sums, starts[level] + ((node - starts[level + 1]) << _THREE), rest)
+        found[i] = node
+    return found.view(np.int64)
 
 
 @kernel
@@ -273,16 +319,37 @@ class SumTree:
         self._require_mass()
         return self._draw(uniforms, stratified)
 
-    def sum_before(self, leaf: int) -> float:
+    def sum_range(self, first: int, n: int) -> float:
         """
-        :param leaf: up to ``capacity``
-        :return: sum of the masses of all leaves before this one, in time logarithmic in the capacity
-        :raises IndexError: for another leaf
+        Sum of the masses of neighbouring leaves; leaf 0 follows the last one. What lies outside has no influence, not even by
+        rounding. In time logarithmic in the capacity.
+
+        :param first: first leaf
+        :param n: how many, from 1 to ``capacity``
+        :return: the sum
+        :raises IndexError: for a leaf outside ``[0, capacity)``
+        :raises ValueError: for another number
         """
-        if leaf == self.capacity:
-            return self.total
-        self._require_leaf(leaf)
-        return float(_sum_before(self._sums, self._starts, leaf))
+        self._require_leaf(first)
+        if not 1 <= n <= self.capacity:
+            raise ValueError(f"A range has 1 to {self.capacity} leaves, not {n}")
+        return float(_sum_range(self._sums, self._starts, first, n, self.capacity))
+
+    def find_range(self, prefix_sums: np.ndarray, first: int, n: int) -> np.ndarray:
+        """
+        :meth:`find` in the range of :meth:`sum_range`, as if it were all there is.
+
+        :param prefix_sums: at least 0, in the unit of the masses, shape (batch_size,)
+        :param first: first leaf
+        :param n: how many
+        :return: the leaf of each, int64 of shape (batch_size,); never an empty leaf
+        :raises ValueError: if all leaves of the range are empty
+        """
+        if not self.sum_range(first, n) > 0.0:
+            raise ValueError(f"Cannot draw from {n} leaves of a {type(self).__name__}: all of them are empty")
+        values = as_batch(prefix_sums, np.float64)
+        found: np.ndarray = _find_range(self._sums, self._starts, values, first, n, self.capacity)
+        return found
 
     def fill(self, first: int, last: int, mass: float) -> None:
         """

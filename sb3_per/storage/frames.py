@@ -489,31 +489,26 @@ class FramedArray:
         return self.store.gather(leaves, self.is_next)
 
 
-def framed(n_rows: int, n_envs: int, space: spaces.Space, key: str | None, n_frames: int) -> tuple[FramedArray, FramedArray]:
+def framed(n_rows: int, n_envs: int, observations: Any, n_frames: int) -> tuple[FramedArray, FramedArray]:
     """
     :param n_rows: of the ring
     :param n_envs: number of environments
-    :param space: of the observations
-    :param key: of the part that is stored in frames; ``None`` for observations that are no dictionary
+    :param observations: array or frames of shape (any, n_envs, ...), or a space, whose shape and type count
     :param n_frames: in a stack
     :return: empty observations and next observations
     """
-    part = space if key is None else space.spaces[key]  # type: ignore[attr-defined]
-    store = FrameStore(n_rows, n_envs, part.shape or (), part.dtype, int(n_frames))
+    shape = observations.shape if isinstance(observations, spaces.Space) else observations.shape[2:]
+    store = FrameStore(n_rows, n_envs, shape or (), observations.dtype, int(n_frames))
     return FramedArray(store, False), FramedArray(store, True)
 
 
-def converted(
-    observations: Any, next_observations: Any, ring: Ring, space: spaces.Space, key: str | None, n_frames: int | None
-) -> tuple[Any, Any]:
+def converted(observations: Any, next_observations: Any, ring: Ring, n_frames: int | None) -> tuple[Any, Any]:
     """
     Move what is held from arrays to frames, or back.
 
     :param observations: array or frames, of one key
     :param next_observations: in the same form
     :param ring: says what is held
-    :param space: of all observations
-    :param key: of these; ``None`` for observations that are no dictionary
     :param n_frames: in a stack; ``None``: arrays
     :return: observations and next observations in the wanted form; the given ones if they have it
     """
@@ -522,11 +517,12 @@ def converted(
         return observations, next_observations
     if n_frames is None:
         return observations[:], next_observations[:]
-    pair = framed(ring.n_rows, ring.n_envs, space, key, n_frames)
+    pair = framed(ring.n_rows, ring.n_envs, observations, n_frames)
     groups = [np.arange(ring.n_envs)] if ring.is_even else [np.array([env]) for env in range(ring.n_envs)]
     for envs in groups:
-        for first in range(int(ring.first[envs[0]]), int(ring.added[envs[0]]), _BLOCK):
-            steps = np.arange(first, min(first + _BLOCK, ring.added[envs[0]]))[:, None]
-            at = (np.broadcast_to(steps % ring.n_rows, (len(steps), len(envs))), envs)
-            pair[0].store.write(envs, at[0][0], np.asarray(observations[at]), np.asarray(next_observations[at]))
+        end = int(ring.added[envs[0]])
+        for first in range(int(ring.first[envs[0]]), end, _BLOCK):
+            rows = np.arange(first, min(first + _BLOCK, end))[:, None] % ring.n_rows
+            blocks = (np.asarray(part[rows, envs]) for part in (observations, next_observations))
+            pair[0].store.write(envs, np.broadcast_to(rows[0], len(envs)), *blocks)
     return pair

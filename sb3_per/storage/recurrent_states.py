@@ -42,7 +42,7 @@ class RecurrentStates:
         n_slots = -(-n_rows // period) if are_kept else 0
         #: float32, each of shape (n_slots, n_envs, n_layers, hidden)
         self.arrays = [np.zeros((n_slots, n_envs, *shape), np.float32) for shape in self.shapes]
-        self._keeps = are_kept and bool(self.shapes)
+        self.keeps = are_kept and bool(self.shapes)
         self._zeros = [np.zeros((n_layers, n_envs, hidden), np.float32) for n_layers, hidden in self.shapes]
 
     # ---- one step
@@ -53,7 +53,7 @@ class RecurrentStates:
         :param episode_steps: its number within the episode, shape (n_envs,)
         :param states: before it, each of shape (n_layers, n_envs, hidden), NumPy or tensors on any device; ``None``: zeros
         """
-        if not self._keeps:
+        if not self.keeps:
             return
         for i, array in enumerate(self.arrays):
             state: Any = self._zeros[i] if states is None else states[i]
@@ -68,7 +68,7 @@ class RecurrentStates:
         :param episode_steps: by leaf, shape (capacity,)
         :return: states before their prefixes, each float32 of shape (n_layers, batch_size, hidden)
         """
-        if not self._keeps:
+        if not self.keeps:
             return [np.zeros((n_layers, len(leaves), hidden), np.float32) for n_layers, hidden in self.shapes]
         window_rows, envs = np.divmod(leaves, self.n_envs)
         slots = (window_rows - self.burn_in) % self.n_rows // self.period * self.n_envs + envs
@@ -88,7 +88,7 @@ class RecurrentStates:
         :return: for which rows states are kept, and the states by number, see :meth:`load`
         """
         n_slots = -(-n_rows // self.period)
-        arrays = {str(i): array[:n_slots] for i, array in enumerate(self.arrays)} if self._keeps else {}
+        arrays = {str(i): array[:n_slots] for i, array in enumerate(self.arrays)} if self.keeps else {}
         return {"period": self.period, "burn_in": self.burn_in, **arrays}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -99,10 +99,25 @@ class RecurrentStates:
         """
         given = [np.asarray(state[str(i)]) for i in range(len(self.arrays)) if str(i) in state]
         fits = (state.get("period"), state.get("burn_in")) == (self.period, self.burn_in)
-        if not (self._keeps and fits and [part.shape[1:] for part in given] == [part.shape[1:] for part in self.arrays]):
+        if not (self.keeps and fits and [part.shape[1:] for part in given] == [part.shape[1:] for part in self.arrays]):
             return
         for array, part in zip(self.arrays, given, strict=True):
             array[: len(part)] = part
+
+    def take(self, other: "RecurrentStates", rows: np.ndarray, other_rows: np.ndarray, episode_steps: np.ndarray) -> None:
+        """
+        Copy the states of successive steps, from old to new.
+
+        :param other: with the same periods and shapes
+        :param rows: of the steps, shape (n,)
+        :param other_rows: of the same steps in the other one, shape (n,)
+        :param episode_steps: of the steps, shape (n, n_envs)
+        """
+        if not (self.keeps and other.keeps):
+            return
+        steps, envs = np.nonzero((episode_steps > 0) & ((episode_steps + self.burn_in) % self.period == 0))
+        for array, given in zip(self.arrays, other.arrays, strict=True):
+            array[rows[steps] // self.period, envs] = given[other_rows[steps] // self.period, envs]
 
 
 @kernel

@@ -122,6 +122,15 @@ class Ring:
         added = np.full(self.n_envs, begin)
         self.added, self.begin, self.least, self.most = added, begin, begin, begin
 
+    def begin_after(self, step: int) -> None:
+        """
+        Let an empty ring begin at the first multiple of ``n_rows`` that is not below a step, so that its ids are new.
+
+        :param step: of another ring
+        """
+        self.most = step
+        self.clear()
+
     # ---- which slot holds which transition
 
     def ids_at(self, slots: np.ndarray) -> np.ndarray:
