@@ -90,6 +90,11 @@ class CompleteWindows:
     # ---- which windows can be drawn
 
     @property
+    def unit(self) -> str:
+        """Windows of these lengths."""
+        return f"windows every {self.period} steps after {self.burn_in}, {self.n_recorded} recorded"
+
+    @property
     def n(self) -> int:
         """Number of windows that can be drawn."""
         return self._n_ready

@@ -15,6 +15,8 @@ class HeldTransitions:
     :param ring: position of every environment
     """
 
+    unit = "transition"
+
     def __init__(self, ring: Ring):
         self.ring = ring
         # Steps of each environment that the sampler knows, shape (n_envs,).

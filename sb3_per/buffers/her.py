@@ -1,13 +1,12 @@
 """Prioritized hindsight experience replay."""
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -31,6 +30,8 @@ class FinishedEpisodes:
 
     :param ring: position of every environment
     """
+
+    unit = "transition"
 
     def __init__(self, ring: Ring):
         self.ring = ring
@@ -216,27 +217,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         self._current_ep_start = self.episodes.current_ep_start
         return self.episodes
 
-    @classmethod
-    def arguments_of(cls, buffer: ReplayBuffer) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.arguments_of`."""
-        names = "env n_sampled_goal goal_selection_strategy copy_info_dict"
-        return {**super().arguments_of(buffer), **{name: getattr(buffer, name) for name in names.split()}}
-
-    def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.settings_without`."""
-        return {**super().settings_without(changed), "update_from_virtual": self.update_from_virtual}
-
-    @classmethod
-    def stock_state(cls, buffer: Any) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.stock_state`."""
-        n = buffer.size()
-        episodes = {"ep_start": buffer.ep_start[:n], "ep_length": buffer.ep_length[:n]}
-        return {**super().stock_state(buffer), "eligible": {**episodes, "current_ep_start": buffer._current_ep_start}}
-
-    @classmethod
-    def stores(cls, buffer: ReplayBuffer) -> bool:
-        """Whether a buffer stores episodes with goals."""
-        return isinstance(buffer, HerReplayBuffer)
+    def own_settings(self) -> dict[str, Any]:
+        """See :meth:`PrioritizedReplayBuffer.own_settings`."""
+        return {"update_from_virtual": self.update_from_virtual}
 
     # ---- writing
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.sampling.sum_tree import SumTree
 from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
@@ -156,6 +158,62 @@ def finite_abs(td_errors: np.ndarray | th.Tensor, n: int) -> np.ndarray:
     if not np.isfinite(errors).all():
         raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]}")
     return errors
+
+
+def finite_abs_steps(td_errors: np.ndarray | th.Tensor, lead: tuple[int, int]) -> np.ndarray:
+    """
+    :param td_errors: shape (T, k) or (T, k, n_critics)
+    :param lead: (T, k)
+    :return: see :func:`finite_abs`
+    :raises ValueError: likewise
+    """
+    if tuple(td_errors.shape[:2]) != lead or td_errors.ndim > 3 or 0 in td_errors.shape[2:]:
+        raise ValueError(f"td_errors of shape {tuple(td_errors.shape)} do not fit rewards of shape {lead}")
+    n = lead[0] * lead[1]
+    return finite_abs(td_errors.reshape(n, -1), n) if n else np.empty((0, 1))
+
+
+def mean_abs_reward(rewards: np.ndarray, env: VecNormalize | None) -> float:
+    """
+    :param rewards: that a buffer holds, shape (n,)
+    :param env: associated VecNormalize
+    :return: mean absolute value of the finite ones, as the learner sees them; 0 without rewards
+    :raises ValueError: if it is not finite, or none is
+    """
+    finite = rewards[np.isfinite(rewards)]
+    if finite.size:
+        rewards = finite if env is None else env.normalize_reward(finite).astype(np.float32)
+    mean = float(np.abs(rewards, dtype=np.float64).mean()) if rewards.size else 0.0
+    if not mean < np.inf:
+        raise ValueError(
+            f"kappa='auto' needs a finite mean of the absolute rewards, not {mean}: a reward is "
+            f"{rewards[~np.isfinite(rewards)][0]}. Mend the reward of the environment, or set kappa to a number"
+        )
+    return mean
+
+
+def require_observations(space: spaces.Space) -> None:
+    """
+    :param space: of observations
+    :raises ValueError: if a part of it holds no number
+    """
+    for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
+        if 0 in (part.shape or ()):
+            raise ValueError(f"observation_space must hold at least one number, not {part}")
+
+
+def checked_rows(rows: Any, n_rows: int) -> np.ndarray:
+    """
+    :param rows: integers of shape (batch_size,); negative ones count from the end, as in NumPy
+    :param n_rows: rows of the buffer
+    :return: the same, as an array
+    :raises IndexError: for a row outside of the buffer
+    """
+    rows = np.asarray(rows)
+    outside = (rows < -n_rows) | (rows >= n_rows)
+    if outside.any():
+        raise IndexError(f"Row {rows[outside][0]} is outside of a buffer of {n_rows} rows")
+    return rows
 
 
 def checked_masses(masses: Any, n_steps: int, n_envs: int, tree: SumTree) -> np.ndarray:

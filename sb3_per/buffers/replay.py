@@ -6,13 +6,13 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 """
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -22,8 +22,12 @@ from sb3_per.buffers.incoming import (
     as_matrix,
     checked_environments,
     checked_masses,
+    checked_rows,
     checked_steps,
     finite_abs,
+    finite_abs_steps,
+    mean_abs_reward,
+    require_observations,
     split_steps,
     timeouts_of,
     with_time_axis,
@@ -31,7 +35,7 @@ from sb3_per.buffers.incoming import (
 from sb3_per.buffers.kernels import read_update
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import Count, make_settings, require, takes_settings
-from sb3_per.buffers.transfer import frames_of, from_prioritized, from_stock, with_frames
+from sb3_per.buffers.transfer import converted, frames_of, with_frames
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -41,9 +45,6 @@ from sb3_per.storage.arrays import ArrayStorage, Steps, flat, tree_map
 from sb3_per.storage.frames import without
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
-
-# Settings that make another scheme if they change.
-SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -110,21 +111,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.draw_record: Any = None
 
     def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
-        """
-        :param observation_space: given to the constructor
-        :param optimize_memory_usage: given to the constructor
-        :raises ValueError: for a space without observations
-        :raises NotImplementedError: for settings that do not go together
-        """
+        """Refuse arguments that do not go together; other kinds of buffer refuse more."""
         if self.settings.frames is not None and optimize_memory_usage:
             raise NotImplementedError(
                 f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all "
                 "observations once already"
             )
-        parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
-        for part in parts.values():
-            if 0 in (part.shape or ()):
-                raise ValueError(f"observation_space must hold at least one number, not {part}")
+        require_observations(observation_space)
 
     def _init_stock(self, *args: Any) -> None:
         """Call SB3's constructor with its arguments."""
@@ -179,54 +172,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the prioritized buffer
         :raises ValueError: for a buffer of another kind
         """
-        if not cls.stores(buffer):
-            raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
-        if not isinstance(buffer, PrioritizedReplayBuffer):
-            return from_stock(cls(buffer.n_envs, **{**settings, **cls.arguments_of(buffer)}), buffer, cls.stock_state(buffer))
-        settings = {**buffer.settings_without(settings), **settings, **cls.arguments_of(buffer)}
-        return from_prioritized(cls(buffer.n_envs, **settings), buffer)
+        return converted(cls, buffer, settings)
 
-    @classmethod
-    def stores(cls, buffer: ReplayBuffer) -> bool:
-        """
-        :param buffer: any
-        :return: whether it is of the same kind of storage as this class
-        """
-        return not isinstance(buffer, DictReplayBuffer)
-
-    @classmethod
-    def arguments_of(cls, buffer: ReplayBuffer) -> dict[str, Any]:
-        """
-        :param buffer: of the same kind of storage
-        :return: the arguments of SB3's constructor that made it, without the size
-        """
-        names = "observation_space action_space device n_envs optimize_memory_usage handle_timeout_termination"
-        return {name: getattr(buffer, name) for name in names.split()}
-
-    @classmethod
-    def stock_state(cls, buffer: ReplayBuffer) -> dict[str, Any]:
-        """
-        :param buffer: of SB3, of the same kind of storage
-        :return: what it knows beside its arrays, as :meth:`load` takes it
-        """
-        added = np.full(buffer.n_envs, buffer.buffer_size * buffer.full + buffer.pos)
-        return {"ring": {"added": added, "begin": 0}, "eligible": {}}
-
-    def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
-        """
-        :param changed: names of settings that will be replaced
-        :return: the settings by name. Of the scheme all, or none if one of its settings is replaced
-        """
-        found = {name: getattr(self.settings, name) for name in self.settings.names() if name not in SCHEME_SETTINGS}
-        return {**found, "scheme": self.scheme} if set(changed).isdisjoint(SCHEME_SETTINGS) else found
-
-    def shares_masses_with(self, other: "PrioritizedReplayBuffer") -> bool:
-        """
-        :param other: with the same transitions
-        :return: whether its masses are masses here, too
-        """
-        is_alike = type(other.sampler.eligible) is type(self.sampler.eligible)
-        return is_alike and repr(other.scheme) == repr(self.scheme)
+    def own_settings(self) -> dict[str, Any]:
+        """Arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.PrioritySettings`."""
+        return {}
 
     def state(self) -> dict[str, Any]:
         """
@@ -416,13 +366,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if lead[0] > self.buffer_size:
             raise ValueError(f"{lead[0]} steps at once do not fit a buffer of {self.buffer_size} rows")
         steps = checked_steps(self.storage, lead, obs, next_obs, actions, rewards, dones, timeouts)
-        masses = None
-        if td_errors is not None:
-            if tuple(td_errors.shape[:2]) != lead or td_errors.ndim > 3 or 0 in td_errors.shape[2:]:
-                raise ValueError(f"td_errors of shape {tuple(td_errors.shape)} do not fit rewards of shape {lead}")
-            masses = (
-                self._masses_of(td_errors.reshape(steps.rewards.size, -1), steps.rewards.size) if steps.rewards.size else None
-            )
+        masses = None if td_errors is None else self.sampler.masses_of(finite_abs_steps(td_errors, lead))
         with self.lock:
             self.write(envs, lead[0], steps, masses)
 
@@ -563,23 +507,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _prepare_draw(self, env: VecNormalize | None) -> None:
         if self.sampler.wants_kappa:
-            self.sampler.refresh_kappa(self._mean_abs_reward(env))
+            self.sampler.refresh_kappa(mean_abs_reward(flat(self.rewards)[self.ring.slots_held()], env))
         self.sampler.settle()
         if self.sampler.tree.total == 0.0:
             self._refuse_to_draw()
-
-    def _mean_abs_reward(self, env: VecNormalize | None) -> float:
-        rewards = flat(self.rewards)[self.ring.slots_held()]
-        finite = rewards[np.isfinite(rewards)]
-        if finite.size:
-            rewards = self._normalize_reward(finite, env)
-        mean = float(np.abs(rewards, dtype=np.float64).mean()) if rewards.size else 0.0
-        if not mean < np.inf:
-            raise ValueError(
-                f"kappa='auto' needs a finite mean of the absolute rewards, not {mean}: a reward is "
-                f"{rewards[~np.isfinite(rewards)][0]}. Mend the reward of the environment, or set kappa to a number"
-            )
-        return mean
 
     def _refuse_to_draw(self) -> NoReturn:
         raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
@@ -618,10 +549,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the transitions
         :raises IndexError: for a row outside of the buffer
         """
-        batch_inds = np.asarray(batch_inds)
-        outside = (batch_inds < -self.buffer_size) | (batch_inds >= self.buffer_size)
-        if outside.any():
-            raise IndexError(f"Row {batch_inds[outside][0]} is outside of a buffer of {self.buffer_size} rows")
+        batch_inds = checked_rows(batch_inds, self.buffer_size)
         with self.lock:
             env_indices = np.random.randint(0, high=self.n_envs, size=len(batch_inds))
             slots = batch_inds % self.buffer_size * self.n_envs + env_indices
@@ -678,12 +606,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return self.sampler.update(slots, abs_td_errors)
 
     def _refuse_update(self, transition_id: int, errors: np.ndarray) -> NoReturn:
-        env = transition_id % self.n_envs
-        if not 0 <= transition_id < self.ring.added[env] * self.n_envs:
-            raise IndexError(
-                f"Transition id {transition_id} was never issued: ids of environment {env} are in "
-                f"[0, {self.ring.added[env] * self.n_envs})"
-            )
+        if not self.ring.was_issued(transition_id):
+            raise IndexError(f"Transition id {transition_id} was never issued: {self.ring.issued_ids(transition_id)}")
         raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]} (transition id {transition_id})")
 
     @property

@@ -5,7 +5,7 @@ Distributed Reinforcement Learning").
 SB3's arrays and ids stay as they are, and so does the draw; what is drawn is a window of consecutive steps.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,7 +20,7 @@ from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.incoming import as_matrix, checked_steps, finite_abs, timeouts_of
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.settings import Count, Number, require, takes_settings
+from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS, Count, Number, require, takes_settings
 from sb3_per.storage.arrays import flat, take, tree_map
 from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.windows import (
@@ -149,19 +149,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         self.windows = CompleteWindows(self.ring, self.dones, self.timeouts, *lengths, self.states)
         return self.windows
 
-    def shares_masses_with(self, other: PrioritizedReplayBuffer) -> bool:
-        """See :meth:`PrioritizedReplayBuffer.shares_masses_with`: windows have to be the same, too."""
-        names = "sequence_length period burn_in n_steps"
-        return (
-            isinstance(other, PrioritizedSequenceReplayBuffer)
-            and super().shares_masses_with(other)
-            and all(getattr(self, name) == getattr(other, name) for name in names.split())
-        )
-
-    def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.settings_without`."""
-        names = "sequence_length burn_in sequence_period eta store_state state_shapes"
-        return {**super().settings_without(changed), **{name: getattr(self, name) for name in names.split()}}
+    def own_settings(self) -> dict[str, Any]:
+        """See :meth:`PrioritizedReplayBuffer.own_settings`."""
+        return {name: getattr(self, name) for name in SEQUENCE_ARGUMENTS}
 
     # ---- writing
 

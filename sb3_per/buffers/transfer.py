@@ -5,11 +5,13 @@ All of it goes through the parts of the buffers and their public methods.
 """
 
 import dataclasses
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.storage.arrays import ArrayStorage, keyed
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from sb3_per.buffers.replay import PrioritizedReplayBuffer
 
 BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
+
+# Settings that make another scheme if they change.
+SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
 
 # Steps that are copied at a time.
 _BLOCK = 256
@@ -54,33 +59,72 @@ def with_frames(
     return observations, next_observations
 
 
-def from_stock(buffer: BufferT, stock: ReplayBuffer, state: dict[str, Any]) -> BufferT:
+def converted(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) -> BufferT:
     """
-    :param buffer: new, of any size
-    :param stock: SB3's buffer, whose arrays are shared; not to be used any more
-    :param state: what it knows beside its arrays
-    :return: ``buffer`` with the transitions of the other one, all of them with the largest priority
+    :param cls: prioritized class with the same kind of storage
+    :param buffer: of SB3 or prioritized, whose arrays are shared; not to be used any more
+    :param settings: that are wanted; of a prioritized buffer, the others stay
+    :return: a prioritized buffer with the transitions of the other one
+    :raises ValueError: for a buffer of another kind
     """
+    if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
+        raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
+    stock = _stock_arguments(buffer)
+    if not hasattr(buffer, "sampler"):
+        made = cls(buffer.n_envs, **{**settings, **stock})
+        _take_stock(made, buffer)
+    else:
+        made = cls(buffer.n_envs, **{**settings_without(buffer, settings), **settings, **stock})
+        made.make_parts(buffer.storage)
+        made.load(buffer.state(), shares_masses(made, buffer))
+    made.use_storage(made.storage.converted(made.ring, frames_of(made.settings, made.observation_space)))
+    return made
+
+
+def _stock_arguments(buffer: Any) -> dict[str, Any]:
+    """Arguments of SB3's constructor, without the size."""
+    names = "observation_space action_space device n_envs optimize_memory_usage handle_timeout_termination"
+    if isinstance(buffer, HerReplayBuffer):
+        names += " env n_sampled_goal goal_selection_strategy copy_info_dict"
+    return {name: getattr(buffer, name) for name in names.split()}
+
+
+def _take_stock(buffer: "PrioritizedReplayBuffer", stock: Any) -> None:
+    """Take over an SB3 buffer; all transitions get the largest priority."""
     next_observations = None if stock.optimize_memory_usage else stock.next_observations
     infos = stock.infos if getattr(stock, "copy_info_dict", False) else None
-    rest = (stock.actions, stock.rewards, stock.dones, stock.timeouts, infos, stock.handle_timeout_termination)
-    buffer.make_parts(ArrayStorage(stock.observations, next_observations, *rest))
-    buffer.ring.load(state["ring"])
-    buffer.sampler.eligible.load(state["eligible"], False)
-    buffer.use_storage(buffer.storage.converted(buffer.ring, frames_of(buffer.settings, buffer.observation_space)))
-    return buffer
+    arrays = (stock.observations, next_observations, stock.actions, stock.rewards, stock.dones, stock.timeouts, infos)
+    buffer.make_parts(ArrayStorage(*arrays, stock.handle_timeout_termination))
+    added = np.full(stock.n_envs, stock.buffer_size * stock.full + stock.pos)
+    buffer.ring.load({"added": added, "begin": 0})
+    episodes = {}
+    if isinstance(stock, HerReplayBuffer):
+        n = stock.size()
+        episodes = {"ep_start": stock.ep_start[:n], "ep_length": stock.ep_length[:n]}
+        episodes["current_ep_start"] = stock._current_ep_start
+    buffer.sampler.eligible.load(episodes, False)
 
 
-def from_prioritized(buffer: BufferT, other: "PrioritizedReplayBuffer") -> BufferT:
+def settings_without(buffer: "PrioritizedReplayBuffer", changed: Collection[str]) -> dict[str, Any]:
     """
-    :param buffer: new, of any size
-    :param other: whose storage is shared; not to be used any more
-    :return: ``buffer`` with the transitions of the other one
+    :param buffer: prioritized
+    :param changed: names of settings that will be replaced
+    :return: its settings by name. Of the scheme all, or none if one of its settings is replaced
     """
-    buffer.make_parts(other.storage)
-    buffer.load(other.state(), buffer.shares_masses_with(other))
-    buffer.use_storage(other.storage.converted(buffer.ring, frames_of(buffer.settings, buffer.observation_space)))
-    return buffer
+    settings = buffer.settings
+    found = {name: getattr(settings, name) for name in settings.names() if name not in SCHEME_SETTINGS}
+    if set(changed).isdisjoint(SCHEME_SETTINGS):
+        found["scheme"] = buffer.scheme
+    return {**found, **buffer.own_settings()}
+
+
+def shares_masses(buffer: "PrioritizedReplayBuffer", other: "PrioritizedReplayBuffer") -> bool:
+    """
+    :param buffer: prioritized
+    :param other: with the same transitions
+    :return: whether the masses of one are masses in the other: of the same scheme, and of the same thing
+    """
+    return repr(buffer.scheme) == repr(other.scheme) and buffer.sampler.eligible.unit == other.sampler.eligible.unit
 
 
 def emptied(buffer: BufferT, n_rows: int | None = None, frames: Any = None) -> BufferT:

@@ -25,8 +25,8 @@ from sb3_per.buffers import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
-from sb3_per.buffers.replay import SCHEME_SETTINGS
 from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, PrioritySettings
+from sb3_per.buffers.transfer import SCHEME_SETTINGS, settings_without, take_over
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
 from sb3_per.sampling.schemes import PriorityScheme, make_scheme
@@ -251,7 +251,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
         if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
             loaded.truncate_last_trajectory()
         if live is not None and live.size() == 0:
-            live.take_over(loaded)
+            take_over(live, loaded)
         else:
             self.replay_buffer = loaded
 
@@ -303,7 +303,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
         """
         wanted = {k: v for k, v in self._buffer_kwargs().items() if k in _PRIORITIZED_SETTINGS}
         of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if name in wanted}
-        have = buffer.settings_without(())
+        have = settings_without(buffer, ())
         changed = {name: value for name, value in wanted.items() if name in have and have[name] != value}
         described = [f"{name}={have[name]!r} (this model: {value!r})" for name, value in changed.items()]
         if _is_other_scheme(buffer.scheme, of_scheme):

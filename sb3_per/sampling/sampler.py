@@ -67,6 +67,10 @@ class Sampler:
         #: kappa="auto", -|td| stands for a TD error: only the kappa of the next draw makes a mass of it
         self.given: np.ndarray | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the count of draws, so that a draw changes nothing that is saved."""
+        return {**vars(self), "_n_unanswered": 0}
+
     # ---- drawing
 
     def draw(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -266,7 +270,8 @@ class Sampler:
         """
         state: dict[str, Any] = {
             "max_priority": self.max_priority,
-            "mass_of_max": None if self._mass_of_max is None else self._mass_of_max[1],
+            # Rank-based priorities of new transitions are infinite, and computed anew.
+            "mass_of_max": None if self._mass_of_max is None or np.isinf(self._mass_of_max[1]) else [*self._mass_of_max],
             "n_updates": self.n_updates,
             "next_kappa": None if np.isinf(self._next_kappa) else self._next_kappa,
             "kappa": getattr(self.scheme, "kappa", None),
@@ -338,8 +343,8 @@ class Sampler:
         if not is_same_scheme:
             return
         mass, largest = state["mass_of_max"], state["largest_without_unit"]
-        if mass is not None and self.tree.takes(float(mass)):
-            self._mass_of_max = (self.max_priority, float(mass))
+        if mass is not None and self.tree.takes(float(mass[1])):
+            self._mass_of_max = (float(mass[0]), float(mass[1]))
         if self._kappa_is_auto and state["next_kappa"] is not None:
             self._next_kappa = float(state["next_kappa"])
             self.scheme.kappa = _positive(state["kappa"], "kappa")  # type: ignore[attr-defined]

@@ -29,14 +29,22 @@ class Ring:
     def __init__(self, n_rows: int, n_envs: int, n_spoilt: int = 0):
         self.n_rows, self.n_envs, self.n_spoilt = n_rows, n_envs, n_spoilt
         self.capacity = n_rows * n_envs
-        #: number of steps ever added by each environment, int64 of shape (n_envs,)
-        self.added = np.zeros(n_envs, np.int64)
+        # Steps added by each environment, without the newest ones that all of them added: `add` does not touch an array.
+        self._added = np.zeros(n_envs, np.int64)
+        self._n_newest = 0
         #: number of steps before the ring was last emptied, the same for all environments, a multiple of ``n_rows``
         self.begin = 0
         #: steps of the environment that added the fewest and the most
         self.least = self.most = 0
 
     # ---- position
+
+    @property
+    def added(self) -> np.ndarray:
+        """Number of steps ever added by each environment, int64 of shape (n_envs,); replaced, and never written to."""
+        if self._n_newest:
+            self._added, self._n_newest = self._added + self._n_newest, 0
+        return self._added
 
     @property
     def pos(self) -> int:
@@ -108,19 +116,23 @@ class Ring:
         :param n_steps: number of steps
         """
         if envs is None:
-            added, least, most = self.added + n_steps, self.least + n_steps, self.most + n_steps
+            self._n_newest += n_steps
+            self.least += n_steps
+            self.most += n_steps
         else:
             added = self.added.copy()
             added[envs] += n_steps
-            least, most = int(added.min()), int(added.max())
+            self._stand(added)
+
+    def _stand(self, added: np.ndarray) -> None:
+        least, most = int(added.min()), int(added.max())
         # Plain assignments in a row: an interrupt comes before all of them or after.
-        self.added, self.least, self.most = added, least, most
+        self._added, self._n_newest, self.least, self.most = added, 0, least, most
 
     def clear(self) -> None:
         """Forget all transitions. Ids go on at the next multiple of ``n_rows``, so that ids from before are stale."""
-        begin = -(-self.most // self.n_rows) * self.n_rows
-        added = np.full(self.n_envs, begin)
-        self.added, self.begin, self.least, self.most = added, begin, begin, begin
+        self.begin = -(-self.most // self.n_rows) * self.n_rows
+        self._stand(np.full(self.n_envs, self.begin))
 
     def begin_after(self, step: int) -> None:
         """
@@ -140,6 +152,17 @@ class Ring:
         """
         flat = np.ascontiguousarray(slots, np.int64).reshape(-1)
         return _ids_at(flat, self.added, self.begin, self.n_rows).reshape(np.shape(slots))
+
+    def was_issued(self, transition_id: int) -> bool:
+        """Whether a transition ever had this id."""
+        return 0 <= transition_id < self.added[transition_id % self.n_envs] * self.n_envs
+
+    def issued_ids(self, transition_id: int) -> str:
+        """In words, the ids that the environment of this one has issued."""
+        env = transition_id % self.n_envs
+        if self.n_envs == 1:
+            return f"ids are in [0, {self.added[0]})"
+        return f"ids of environment {env} are {env} + {self.n_envs} i, where i is in [0, {self.added[env]})"
 
     def n_after(self, slots: np.ndarray) -> np.ndarray:
         """
@@ -215,7 +238,8 @@ class Ring:
         is_position = added.shape == (self.n_envs,) and added.dtype == np.int64 and isinstance(begin, int)
         if not is_position or not 0 <= begin <= added.min() <= added.max() < 2**60 // self.n_envs or begin % self.n_rows:
             raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {added} since step {begin}")
-        self.added, self.begin, self.least, self.most = added, begin, int(added.min()), int(added.max())
+        self.begin = begin
+        self._stand(added)
 
 
 @kernel
