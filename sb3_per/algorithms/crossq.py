@@ -13,11 +13,11 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
     """
     CrossQ (arXiv 1902.05605) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    For continuous actions; SAC with batch normalization in place of target networks, which needs fewer environment steps.
+    Use it for continuous actions. It is SAC with batch normalization in place of target networks, and needs fewer steps.
 
-    The critics' loss is weighted, the actor's and the entropy coefficient's are not, unless ``actor_batch`` says so. The
-    priority of a transition comes from the absolute TD error, mean over the twin critics. The statistics of batch
-    normalization are those of the drawn batch, unweighted.
+    The critics' loss is weighted. The losses of the actor and of the entropy coefficient are not, unless ``actor_batch`` is
+    ``"weighted"``. The priority of a transition comes from its absolute TD error, mean over the twin critics. Statistics of
+    batch normalization are those of the drawn batch, unweighted.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``beta_end``, ``actor_batch`` and others. All other arguments are those of
@@ -34,8 +34,8 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
             self.actor.set_bn_training_mode(False)
             next_actions, entropy_cost = self._next_actions(batch)
 
-        # There is no target network: both halves go through the critic together, so that batch normalization sees the
-        # mixture of current and next observations.
+        # There is no target network. Both halves pass the critic together, so that batch normalization sees the mixture of
+        # current and next observations.
         all_obs = th.cat([batch.observations, batch.next_observations])
         all_actions = th.cat([batch.actions, next_actions])
         self.critic.set_bn_training_mode(True)

@@ -12,9 +12,9 @@ from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
 class DeepQMixin(PrioritizedOffPolicyMixin):
-    """What algorithms without an actor have in common (DQN, QR-DQN): their values are all that they learn."""
+    """Update of algorithms without an actor: DQN and QR-DQN."""
 
-    # Attribute of the algorithms that this mixin stands left of.
+    # Attribute of the stock algorithm.
     max_grad_norm: Any
 
     def _optimizers(self) -> list[th.optim.Optimizer]:
@@ -33,8 +33,8 @@ class PERDQN(DeepQMixin, DQN):
     Deep Q-Network (DQN, arXiv 1312.5602) with prioritized experience replay (PER, arXiv 1511.05952), and optionally Double
     Q-learning (arXiv 1509.06461).
 
-    For discrete actions, most of all where rewards are rare: PER was made for DQN on Atari. With hindsight,
-    ``replay_buffer_class=PrioritizedHerReplayBuffer``, take ``scheme="lap"`` or no weights (``beta_start=0, beta_end=0``).
+    Use it for discrete actions, above all where rewards are rare. With ``replay_buffer_class=HerReplayBuffer``, use
+    ``scheme="lap"`` or no weights (``beta_start=0, beta_end=0``).
 
     The loss is DQN's smooth L1 loss times the importance-sampling weight. The priority of a transition comes from its
     absolute TD error.

@@ -12,11 +12,11 @@ class PERQRDQN(DeepQMixin, QRDQN):
     """
     Quantile Regression DQN (QR-DQN, arXiv 1710.10044) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    For discrete actions, where the whole distribution of returns is to be learned, and not its mean alone.
+    Use it for discrete actions, to learn the distribution of returns and not only its mean.
 
     The quantile Huber loss is weighted. The priority of a transition comes from the absolute difference of expected values,
-    ``|mean of the target quantiles - mean of the current quantiles|``: a quantile loss does not vanish where nothing is left
-    to learn. The schemes LAP and PAL are refused, because they replace the loss of a scalar TD error.
+    ``|mean of the target quantiles - mean of the current quantiles|``, because a quantile loss stays above 0 after learning.
+    LAP and PAL are refused, because they replace the loss of a scalar TD error.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``beta_end`` and others. All other arguments are those of ``sb3_contrib.QRDQN``, with the same

@@ -1,4 +1,4 @@
-"""Soft Actor-Critic with prioritized experience replay, and the gradient step that TQC shares with it."""
+"""Soft Actor-Critic with prioritized experience replay. TQC shares its gradient step."""
 
 from typing import Any
 
@@ -14,14 +14,15 @@ from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     """
-    What algorithms with a stochastic actor and an entropy coefficient have in common (SAC, TQC, CrossQ).
+    Update of algorithms with a stochastic actor and an entropy coefficient: SAC, TQC and CrossQ.
 
-    :meth:`_gradient_step` is SAC's and TQC's; their critics differ, in :meth:`_value_losses` and :meth:`_policy_value`.
+    SAC and TQC share :meth:`_gradient_step` and differ in :meth:`_value_losses` and :meth:`_policy_value`. CrossQ has a
+    gradient step of its own.
     """
 
     has_actor = True
 
-    # Attributes of the algorithms that this mixin stands left of.
+    # Attributes of the stock algorithm.
     actor: Any
     critic: Any
     critic_target: Any
@@ -39,15 +40,15 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
 
     def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
         """
-        :param observations: that the actor learns from
+        :param observations: observations that the actor learns from
         :param actions: actions of the current policy there, with gradient
-        :return: what the actor is to maximise, shape (batch_size, 1)
+        :return: value that the actor maximises, shape (batch_size, 1)
         """
         raise NotImplementedError
 
     def _current_actions(self, observations: Any) -> tuple[th.Tensor, th.Tensor]:
         """
-        :param observations: what an actor learns from
+        :param observations: observations that the actor learns from
         :return: actions of the current policy there, and their log-probability, shape (batch_size, 1), both with gradient
         """
         actions, log_prob = self.actor.action_log_prob(observations)
@@ -79,7 +80,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
 
     def _next_actions(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
-        :param batch: the drawn transitions
+        :param batch: drawn transitions
         :return: actions of the current policy at the next observations, and the entropy coefficient times their
             log-probability, shape (batch_size, 1)
         """
@@ -87,13 +88,13 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         return next_actions, self._current_ent_coef() * next_log_prob
 
     def _current_ent_coef(self) -> th.Tensor:
-        """Entropy coefficient, without gradient."""
+        """Current entropy coefficient, a scalar without gradient."""
         ent_coef: th.Tensor = self.ent_coef_tensor if self.log_ent_coef is None else self.log_ent_coef.detach().exp()
         return ent_coef
 
     def _update_ent_coef(self, log_prob: th.Tensor, weights: th.Tensor | None) -> dict[str, th.Tensor]:
         """
-        Learn the entropy coefficient, if it is learned (arXiv 1812.05905, equation 18).
+        Update the entropy coefficient, unless it is fixed (arXiv 1812.05905, equation 18).
 
         :param log_prob: log-probability of the current policy's actions, shape (batch_size, 1)
         :param weights: of the actor's batch
@@ -110,11 +111,11 @@ class PERSAC(EntropyRegularizedMixin, SAC):
     """
     Soft Actor-Critic (SAC, arXiv 1801.01290) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    For continuous actions, where ``stable_baselines3.SAC`` would be used and some transitions matter more than others: rare
-    rewards, rare states. Where rewards are dense, compare with ``scheme="uniform"``, which makes SAC's own update.
+    Use it for continuous actions, in place of ``stable_baselines3.SAC``, where rewards or important states are rare. Where
+    rewards are dense, compare with ``scheme="uniform"``, which makes SAC's own update.
 
-    The critics' loss is weighted, the actor's and the entropy coefficient's are not, unless ``actor_batch`` says so. The
-    priority of a transition comes from the absolute TD error, mean over the twin critics.
+    The critics' loss is weighted. The losses of the actor and of the entropy coefficient are not, unless ``actor_batch`` is
+    ``"weighted"``. The priority of a transition comes from its absolute TD error, mean over the twin critics.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``beta_end``, ``actor_batch`` and others. All other arguments are those of
@@ -131,7 +132,7 @@ class PERSAC(EntropyRegularizedMixin, SAC):
             next_actions, entropy_cost = self._next_actions(batch)
             next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
             target_q = self._td_target(batch, next_q.min(dim=1, keepdim=True).values - entropy_cost)
-        # Differences first: concatenated estimates would hand their gradient back strided, which is summed in another order.
+        # Not of concatenated estimates: their gradient would come back strided and be summed in another order than SAC's.
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
         return 0.5 * td_errors.square(), td_errors
 

@@ -14,11 +14,11 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
     """
     Twin Delayed DDPG (TD3, arXiv 1802.09477) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    For continuous actions with a deterministic actor. On MuJoCo, plain PER did not help TD3, and LAP and PAL did (Fujimoto
-    et al. 2020, arXiv 2007.06049): take ``scheme="lap"`` there.
+    Use it for continuous actions with a deterministic actor. On MuJoCo, plain PER did not help TD3, and LAP and PAL did
+    (Fujimoto et al. 2020, arXiv 2007.06049): try ``scheme="lap"`` there.
 
-    The critics' loss is weighted, the actor's is not, unless ``actor_batch`` says so. The priority of a transition comes
-    from the absolute TD error, mean over the twin critics, for LAP and PAL the maximum.
+    The critics' loss is weighted, the actor's is not, unless ``actor_batch`` is ``"weighted"``. The priority of a transition
+    comes from its absolute TD error: the mean over the twin critics, or the maximum with LAP and PAL.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``kappa``, ``actor_batch`` and others. All other arguments are those of ``stable_baselines3.TD3``, with the
@@ -70,11 +70,11 @@ class PERDDPG(PERTD3, DDPG):
     """
     Deep Deterministic Policy Gradient (DDPG, arXiv 1509.02971) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    TD3 with one critic, without delay and without target smoothing. For continuous actions, mostly to compare with older
-    results: :class:`PERTD3` is more stable.
+    It is TD3 with one critic, without delay and without target smoothing. Use it to compare with older results;
+    :class:`PERTD3` is more stable.
 
-    The critic's loss is weighted, the actor's is not, unless ``actor_batch`` says so. The priority of a transition comes
-    from the absolute TD error.
+    The critic's loss is weighted, the actor's is not, unless ``actor_batch`` is ``"weighted"``. The priority of a transition
+    comes from its absolute TD error.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``actor_batch`` and others. All other arguments are those of ``stable_baselines3.DDPG``, with

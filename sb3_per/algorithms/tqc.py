@@ -14,13 +14,13 @@ class PERTQC(EntropyRegularizedMixin, TQC):
     """
     Truncated Quantile Critics (TQC, arXiv 2005.04269) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    For continuous actions; SAC with critics that learn distributions, whose largest quantiles are dropped against
+    Use it for continuous actions. It is SAC with critics that learn distributions, and drops their largest quantiles against
     overestimation.
 
-    The critics' quantile Huber loss is weighted, the actor's and the entropy coefficient's are not, unless ``actor_batch``
-    says so. The priority of a transition comes from the absolute difference of expected values, ``|mean of the target
-    quantiles - mean of the current quantiles|``, mean over the critics. The schemes LAP and PAL are refused, because they
-    replace the loss of a scalar TD error.
+    The critics' quantile Huber loss is weighted. The losses of the actor and of the entropy coefficient are not, unless
+    ``actor_batch`` is ``"weighted"``. The priority of a transition comes from the absolute difference of expected values,
+    ``|mean of the target quantiles - mean of the current quantiles|``, mean over the critics. LAP and PAL are refused, because
+    they replace the loss of a scalar TD error.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``beta_end``, ``actor_batch`` and others. All other arguments are those of
