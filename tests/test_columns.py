@@ -12,6 +12,10 @@ import torch as th
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sb3_per.buffers.adding import AddingRing
+from sb3_per.buffers.columns import Columns
+from sb3_per.buffers.draw_record import DrawRecord
+from sb3_per.buffers.drawable import DrawableRing
 
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per import (
@@ -20,10 +24,6 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.adding import AddingRing
-from sb3_per.buffers.columns import Columns
-from sb3_per.buffers.draw_record import DrawRecord
-from sb3_per.buffers.drawable import DrawableRing
 from sb3_per.monitoring.monitor import statistics
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.storage.frames import FrameStore

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from sb3_per.files.buffer_files import load_buffer, save_buffer
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
-from sb3_per.files.buffer_files import load_buffer, save_buffer
 from tests.test_ring import CountingEnv
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, add_one, assert_same_state, fill, make_buffer, normalizer
 

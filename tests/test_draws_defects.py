@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from sb3_per import PERSAC, PrioritizedReplayBuffer
-from tests import test_actor_batch, test_draws
+from tests import test_draws
+from tests.algorithms import test_actor_batch
 
 
 def test_weights_by_the_maximum_where_the_mean_was_asked_for(monkeypatch):
@@ -38,12 +39,12 @@ def test_batch_of_the_actor_by_priority(monkeypatch):
     def by_priority(self: Any, batch_size: int, env: Any = None) -> Any:
         return self._map_obs(self._to_torch(), self._gather_observations(self._draw(batch_size)[0]))
 
-    test_actor_batch.test_a_uniform_batch_of_its_own(PERSAC, monkeypatch)
+    test_actor_batch.test_uniform_actor_batch_is_drawn_uniformly(PERSAC, monkeypatch)
     monkeypatch.setattr(PrioritizedReplayBuffer, "sample_observations", by_priority)
     with pytest.raises(AssertionError):
-        test_actor_batch.test_a_uniform_batch_of_its_own(PERSAC, monkeypatch)
+        test_actor_batch.test_uniform_actor_batch_is_drawn_uniformly(PERSAC, monkeypatch)
     with pytest.raises(AssertionError):
-        test_actor_batch.test_uniform_observations("plain", True)
+        test_actor_batch.test_sample_observations_is_uniform("plain", True)
 
 
 @pytest.mark.parametrize("kwargs", [{}, dict(uniform_fraction=0.2)])

@@ -11,6 +11,7 @@ import torch as th
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sb3_per.buffers.ring import TransitionRing
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -22,7 +23,6 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
     SequenceReplayBufferSamples,
 )
-from sb3_per.buffers.ring import TransitionRing
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.storage import recurrent_states, sequence_ring, sequences
 from tests.test_hot_path import python_work

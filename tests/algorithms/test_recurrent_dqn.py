@@ -1,4 +1,4 @@
-"""Agents with memory: the state while acting is the state while learning, and nothing reaches what it should not."""
+"""Recurrent DQN: the state while learning is the state while acting, and padding reaches nothing."""
 
 import copy
 import inspect
@@ -82,7 +82,7 @@ class Recorder(PrioritizedSequenceReplayBuffer):
     def add(self, obs: Any, *args: Any, **kwargs: Any) -> None:
         if not hasattr(self, "seen"):
             self.seen: dict[int, Any] = {}
-        first = self._next_id
+        first = int(self.transition_ids.max()) + 1
         super().add(obs, *args, **kwargs)
         for env in range(self.n_envs):
             states = [np.array(state[:, env]) for state in kwargs["states"]]
@@ -179,8 +179,8 @@ def test_burn_in_has_no_gradient():
         assert state.grad is None or (state.grad[:, has_prefix] == 0).all()
 
 
-def test_burn_in_counts():
-    """The states behind it depend on the prefix; the target network warms its own memory up."""
+def test_burn_in_warms_up_each_network():
+    """The states after it depend on the prefix, also those of the target network."""
     model = make().learn(200)
     batch = model.replay_buffer.sample(16)
     other = batch._replace(prefix=batch.prefix + 1.0)
@@ -198,7 +198,7 @@ def test_burn_in_counts():
 
 
 def spoiled(batch: Any) -> Any:
-    """The same windows with something else where there is no step."""
+    """The same windows with other numbers in the padding."""
 
     def spoil(part: th.Tensor, lengths: th.Tensor) -> th.Tensor:
         part = part.clone()
@@ -214,7 +214,7 @@ def spoiled(batch: Any) -> Any:
 
 @pytest.mark.parametrize("form", ["box", "dict"])
 def test_nan_in_the_padding_reaches_nothing(form):
-    """Whatever is written where there is no step: loss, gradients and TD errors are the same."""
+    """Loss, gradients and TD errors stay the same."""
     model = make(form).learn(200)
     batch = model.replay_buffer.sample(32)
     assert not batch.mask.all()
@@ -229,7 +229,7 @@ def test_nan_in_the_padding_reaches_nothing(form):
 
 @pytest.mark.parametrize("double_q", [False, True])
 @pytest.mark.parametrize("value_rescaling", [False, True])
-def test_targets_and_loss_against_a_scalar_reference(value_rescaling, double_q):
+def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
     """One step after the other: n-step returns, terminations, truncations, weights, and the mean over steps."""
     model = make(double_q=double_q, value_rescaling=value_rescaling, n_steps=3).learn(300)
     with th.no_grad():
@@ -258,7 +258,7 @@ def test_targets_and_loss_against_a_scalar_reference(value_rescaling, double_q):
     assert float(model._value_loss(batch)[0]) == pytest.approx(total / count, rel=1e-5)
 
 
-def test_priorities_are_those_of_the_td_errors():
+def test_priorities_mix_maximum_and_mean_of_the_window():
     """After an update, of the errors before it: eta max + (1 - eta) mean over the steps of the window."""
     model = make(replay_buffer_kwargs=dict(eta=0.7, epsilon=0.01, alpha=1.0)).learn(200)
     buffer = model.replay_buffer
@@ -272,14 +272,14 @@ def test_priorities_are_those_of_the_td_errors():
             continue
         errors = td_errors[mask[:, i], i]
         expected = 0.7 * errors.max() + 0.3 * errors.mean() + 0.01
-        assert buffer.priorities.reshape(-1)[id_ % buffer._capacity] == pytest.approx(expected, rel=1e-5)
+        assert buffer.priorities.reshape(-1)[id_ % buffer.priorities.size] == pytest.approx(expected, rel=1e-5)
 
 
 # ---- predict
 
 
 @pytest.mark.parametrize("form", POLICIES)
-def test_predict(form):
+def test_predict_takes_and_returns_states(form):
     """State None, one observation or several, starts by environment; deterministic as the policy itself."""
     model, env = make(form, 3), envs(3, form)
     obs = env.reset()
@@ -298,7 +298,7 @@ def test_predict(form):
     assert all(np.array_equal(a, b) for a, b in zip(states, model.predict(obs, None, np.ones(3, bool))[1], strict=True))
 
 
-def test_exploration_is_of_each_environment_and_leaves_the_state_alone():
+def test_environments_explore_independently_without_changing_the_state():
     model, env = make(n_envs=4), envs(4)
     obs = env.reset()
     greedy, state = model.predict(obs, deterministic=True)
@@ -330,7 +330,7 @@ def mean_return(model: Any, env: VecEnv, n_episodes: int, **kwargs: Any) -> floa
     return float(np.mean(returns))
 
 
-def test_evaluation_is_a_loop_by_hand():
+def test_evaluate_policy_carries_the_state():
     model = make().learn(200)
     env = envs(1)
     model.exploration_rate = 1.0
@@ -345,7 +345,7 @@ def test_evaluation_is_a_loop_by_hand():
 
 @pytest.mark.parametrize("form", POLICIES)
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_learn_save_load(form, n_envs, tmp_path):
+def test_train_save_and_load(form, n_envs, tmp_path):
     """The networks change, the zip comes back with what it needs, and the buffer with its states; learning goes on."""
     model = make(form, n_envs)
     before = copy.deepcopy(list(model.q_net.parameters()))
@@ -385,7 +385,7 @@ def test_a_loaded_buffer_has_the_settings_of_the_model(changed, suffix, tmp_path
 
 
 @pytest.mark.parametrize("algorithm, stock", [(PERRecurrentDQN, DQN), (PERRecurrentSAC, SAC)])
-def test_signature_is_that_of_stock_with_other_defaults(algorithm, stock):
+def test_signature_is_the_stock_one_with_other_defaults(algorithm, stock):
     """As help shows it, and as the arguments are taken: by place, too."""
     shown, original = (list(inspect.signature(cls).parameters.values()) for cls in (algorithm, stock))
     assert [p.name for p in shown[: len(original)]] == [p.name for p in original]
@@ -398,7 +398,7 @@ def test_signature_is_that_of_stock_with_other_defaults(algorithm, stock):
     assert model.n_steps == next(p.default for p in shown if p.name == "n_steps")
 
 
-def test_normalized_observations():
+def test_vec_normalize():
     """The network sees what acting saw, as far as the statistics stay; the buffer holds the originals."""
     env = VecNormalize(envs(2))
     model = PERRecurrentDQN("MlpLstmPolicy", env, **SMALL).learn(200)
@@ -406,12 +406,12 @@ def test_normalized_observations():
     assert model.replay_buffer.sample(4, env=env).observations.shape == (8, 4, 3)
 
 
-def test_r2d2():
-    """The paper's settings fit the constructor."""
+def test_r2d2_settings_fit_the_constructor():
     model = PERRecurrentDQN("MlpLstmPolicy", envs(), **{**R2D2, "buffer_size": 2_000, "device": "cpu"})
     buffer = model.replay_buffer
     assert (buffer.sequence_length, buffer.burn_in, buffer.sequence_period, buffer.eta) == (80, 40, 40, 0.9)
-    assert (buffer.beta_start, buffer.beta_end, buffer.scheme.alpha, model.gamma) == (0.6, 0.6, 0.9, 0.997)
+    settings = buffer.settings
+    assert (settings.beta_start, settings.beta_end, buffer.scheme.alpha, model.gamma) == (0.6, 0.6, 0.9, 0.997)
     assert model.policy.optimizer.defaults["eps"] == 1e-3 and model.value_rescaling
 
 
@@ -427,6 +427,6 @@ def test_r2d2():
         (dict(optimize_memory_usage=True), NotImplementedError),
     ],
 )
-def test_bad_settings(kwargs, error):
+def test_bad_settings_are_refused(kwargs, error):
     with pytest.raises(error):
         make(**kwargs)

@@ -1,4 +1,4 @@
-"""Formulas of the schemes, each against its equation."""
+"""Formulas of the schemes equal their equations."""
 
 import re
 
@@ -7,12 +7,13 @@ import pytest
 import torch as th
 
 from sb3_per import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
+from sb3_per.sampling.schemes import make_scheme
 from tests.utils import fill, make_buffer
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("epsilon", [1e-6, 0.5])
-def test_proportional(alpha, epsilon):
+def test_proportional_masses_follow_the_formula(alpha, epsilon):
     scheme = Proportional(alpha, epsilon)
     abs_td_errors = np.array([0.0, 1e-9, 0.3, 4.0])
     mass = scheme.mass(scheme.priority(abs_td_errors))
@@ -21,7 +22,7 @@ def test_proportional(alpha, epsilon):
         assert (mass == 1).all()
 
 
-def test_weighted_loss():
+def test_weights_scale_the_gradient_of_each_transition():
     """Mean over the batch, sum over the critics; the gradient of each sample is scaled by its weight."""
     td_errors = th.tensor([[0.5, -1.0], [2.0, 0.1], [-3.0, 1.0]], requires_grad=True)
     weights = th.tensor([[1.0], [0.25], [0.0]])
@@ -43,7 +44,7 @@ SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
         ("pal", 0.4, "max"),
     ],
 )
-def test_defaults(scheme, alpha, reduction):
+def test_schemes_take_their_own_settings(scheme, alpha, reduction):
     made = make_buffer(scheme=scheme).scheme
     assert (made.alpha, made.td_error_reduction) == (alpha, reduction)
     changed = make_buffer(scheme=scheme, alpha=0.2, kappa=0.3, epsilon=0.4, td_error_reduction="min").scheme
@@ -83,7 +84,7 @@ def test_new_transitions_are_never_below_updated_ones(scheme):
 # ---- rank-based
 
 
-def test_rank_based_masses():
+def test_rank_masses_follow_the_rank():
     """P(i) is proportional to rank(i)^-alpha, whatever the errors are; new transitions rank first."""
     rng = np.random.default_rng(0)
     buffer = make_buffer(40, scheme="rank", alpha=0.9)
@@ -98,7 +99,7 @@ def test_rank_based_masses():
     np.testing.assert_allclose(buffer.priorities[:30, 0], (ranks + 1.0) ** -0.9)
 
 
-def test_rank_based_is_insensitive_to_the_scale():
+def test_rank_draws_do_not_depend_on_the_scale_of_errors():
     """From the first transition on, the draws of a run do not change when all errors are a million times as large."""
     drawn = []
     for scale in (1e-6, 1.0, 1e6):
@@ -114,8 +115,8 @@ def test_rank_based_is_insensitive_to_the_scale():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_rank_based_puts_what_was_never_updated_first(scale):
-    """What was collected before the first update does not fall behind errors that are larger than the first maximum."""
+def test_rank_puts_new_transitions_first(scale):
+    """Also those from before the first update, whatever the errors."""
     buffer = make_buffer(40, scheme="rank", alpha=0.9)
     fill([buffer], 30)
     buffer.update_priorities(np.arange(10), scale * np.arange(1.0, 11.0))
@@ -125,7 +126,7 @@ def test_rank_based_puts_what_was_never_updated_first(scale):
     np.testing.assert_allclose(masses[:10], np.arange(35.0, 25.0, -1.0) ** -0.9)
 
 
-def test_rank_based_is_stratified_by_equal_probability():
+def test_rank_draws_are_stratified_by_probability():
     """One draw from each of batch_size segments of equal probability of the ranks."""
     buffer = make_buffer(1000, scheme="rank")
     fill([buffer], 1000)
@@ -148,7 +149,7 @@ def test_rank_based_is_stratified_by_equal_probability():
 
 @pytest.mark.parametrize("kappa", [1.0, 0.01])
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 0.6])
-def test_lap(alpha, kappa):
+def test_lap_masses_and_loss_follow_the_formulas(alpha, kappa):
     """max(|td|^alpha, kappa^alpha), the Huber loss, no weights; of several critics the maximum."""
     td_errors = np.array([[0.3 * kappa, -0.1], [-2.0, 0.5], [0.0, 0.0], [5.0, -7.0]])
     buffer = make_buffer(4, scheme="lap", alpha=alpha, kappa=kappa)
@@ -169,7 +170,7 @@ def test_lap(alpha, kappa):
 
 @pytest.mark.parametrize("kappa", [1.0, 0.01])
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 0.6])
-def test_pal(alpha, kappa):
+def test_pal_loss_follows_the_formula(alpha, kappa):
     """The formula, the normalisation by the reduced errors without gradient, and uniform draws."""
     td_errors = np.array([[0.3 * kappa, -0.1], [-2.0, 0.5], [0.0, 0.0], [5.0, -7.0]])
     buffer = make_buffer(4, scheme="pal", alpha=alpha, kappa=kappa)
@@ -191,7 +192,7 @@ def test_pal(alpha, kappa):
 
 @pytest.mark.parametrize("kappa", [1.0, 0.01])
 @pytest.mark.parametrize("alpha", [0.4, 0.6, 1.0])
-def test_gradient_of_pal_is_continuous_at_kappa(alpha, kappa):
+def test_pal_gradient_is_continuous_at_kappa(alpha, kappa):
     scheme = PAL(alpha, kappa)
     gradients = []
     for td_error in (np.nextafter(kappa, 0), kappa, np.nextafter(kappa, np.inf), kappa * (1 + 1e-9)):
@@ -232,7 +233,7 @@ def test_expected_gradients_of_lap_and_pal_are_equal(alpha, kappa):
         assert abs(mean - exact) < 4 * error + 0.02 * abs(exact)
 
 
-def test_uniform():
+def test_uniform_masses_and_weights_are_1():
     """The draw of alpha 0, and no weights."""
     buffer = make_buffer(50, n_envs=2, scheme="uniform", alpha=3.0)
     fill([buffer], 50)
@@ -245,7 +246,7 @@ def test_uniform():
 
 
 class Shifted(PriorityScheme):
-    """A user's own scheme: what a transition is worth, in three lines."""
+    """A scheme of three lines."""
 
     def priority(self, abs_td_errors):
         return abs_td_errors + 2.0
@@ -255,7 +256,7 @@ class Unweighted(Shifted):
     importance_sampling = False
 
 
-def test_own_scheme():
+def test_a_scheme_of_the_users_own():
     buffer = make_buffer(4, scheme=Shifted(alpha=1.0, td_error_reduction="max"))
     fill([buffer], 4)
     buffer.update_priorities(np.arange(4), [[0.0, 0.0], [1.0, -2.0], [3.0, 0.0], [-4.0, 0.0]])
@@ -278,13 +279,13 @@ def test_repr_names_the_settings():
         (Proportional, dict(alpha=-1.0), "-1.0"),
         (Proportional, dict(epsilon=0.0), "0.0"),
         (Proportional, dict(alpha=np.inf), "inf"),
-        (RankBased, dict(epsilon=-2.0), "-2.0"),
+        (RankBased, dict(alpha=-2.0), "-2.0"),
         (LAP, dict(kappa=0.0), "0.0"),
         (PAL, dict(kappa=np.nan), "nan"),
         (Uniform, dict(td_error_reduction="sum"), "sum"),
     ],
 )
-def test_bad_settings(cls, kwargs, value):
+def test_bad_settings_are_refused(cls, kwargs, value):
     with pytest.raises(ValueError, match=value):
         cls(**kwargs)
 
@@ -308,8 +309,8 @@ class Faulty(PriorityScheme):
 
 @pytest.mark.parametrize("value", [np.inf, np.nan, -1.0])
 @pytest.mark.parametrize("method", ["priority", "mass", "mass_of_new"])
-def test_what_a_scheme_gives_is_checked(method, value):
-    """Before it enters the tree, where it would make all weights NaN."""
+def test_bad_numbers_from_a_scheme_are_refused(method, value):
+    """Before they enter the tree."""
     buffer = make_buffer(4, scheme=Faulty(method, value))
     fill([buffer], 4)
     if method in ("mass_of_new", "mass"):
@@ -325,7 +326,7 @@ def test_what_a_scheme_gives_is_checked(method, value):
     assert buffer.max_priority == max_priority
 
 
-def test_a_mass_that_goes_wrong_later():
+def test_a_bad_mass_changes_nothing():
     buffer = make_buffer(4, scheme=Faulty("", 0.0))
     fill([buffer], 4)
     buffer.sample(2)
@@ -341,3 +342,34 @@ def test_a_mass_that_goes_wrong_later():
 def test_reduce_refuses_other_shapes(shape):
     with pytest.raises(ValueError, match=re.escape(str(shape))):
         Proportional().reduce(np.ones(shape))
+
+
+def test_names_may_be_in_upper_case():
+    assert isinstance(make_scheme("LAP"), LAP) and isinstance(make_scheme("Rank"), RankBased)
+
+
+@pytest.mark.parametrize(
+    "scheme, message",
+    [
+        ("per", "Unknown scheme 'per': did you mean 'proportional'"),
+        ("prioritized", "did you mean 'proportional'"),
+        ("proportionl", "did you mean 'proportional'"),
+        ("xyzzy", r"Unknown scheme 'xyzzy': Choose one of \['lap', 'pal', 'proportional', 'rank', 'uniform'\]"),
+        (LAP, r"not the class LAP: make an object, LAP\(\)"),
+        (7, "Unknown scheme 7"),
+    ],
+)
+def test_unknown_schemes_are_refused_with_a_hint(scheme, message):
+    with pytest.raises(ValueError, match=message):
+        make_scheme(scheme)
+
+
+def test_settings_beside_a_scheme_object_are_refused():
+    with pytest.raises(ValueError, match=r"Pass settings to the scheme object LAP\(.*'kappa': 0.5"):
+        make_scheme(LAP(), kappa=0.5)
+    with pytest.raises(ValueError, match="kappa='auto' has no meaning with scheme='rank'"):
+        make_scheme("rank", kappa="auto")
+
+
+def test_epsilon_has_no_effect_on_ranks():
+    assert repr(make_scheme("rank", epsilon=0.5)) == repr(RankBased())

@@ -1,4 +1,4 @@
-"""The compiled kernels start wherever the package is installed."""
+"""Compiled kernels work wherever the package is installed."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ assert compiled
 
 
 @pytest.mark.slow
-def test_without_a_folder_for_the_machine_code():
+def test_kernels_work_without_a_folder_for_machine_code():
     program = """
 import numba.core.caching
 numba.core.caching.CacheImpl._locator_classes = []
@@ -60,7 +60,7 @@ def _draw_in_a_worker(seed: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_in_forked_and_spawned_workers():
+def test_kernels_work_in_forked_and_spawned_workers():
     import multiprocessing
 
     expected = [_draw_in_a_worker(seed) for seed in range(2)]
@@ -70,7 +70,7 @@ def test_in_forked_and_spawned_workers():
 
 
 def test_prefetch_changes_nothing_and_never_fails():
-    """It is a hint: also far outside of the array."""
+    """Also far outside of the array."""
 
     @kernel
     def hint(array: np.ndarray, index: np.uint64) -> None:
@@ -102,8 +102,8 @@ def run_with_cache(program: str, folder: Any, **environment: str) -> tuple[str, 
 
 
 @pytest.mark.slow  # all kernels are compiled several times
-def test_a_disk_that_is_full_or_damaged_does_not_stop_a_run(tmp_path):
-    """Machine code that cannot be written or read is compiled again; a warning says where."""
+def test_a_full_disk_or_damaged_cache_does_not_stop_a_run(tmp_path):
+    """The machine code is compiled again, and a warning names the folder."""
     full = """
 import errno, numba.core.caching
 def save(*args):
@@ -123,13 +123,13 @@ numba.core.caching.IndexDataCacheFile.save = save
 
 
 @pytest.mark.slow
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_training_without_a_writable_cache_folder(tmp_path):
     (tmp_path / "file").write_text("")
     output, _ = run_with_cache(TRAIN, tmp_path / "file" / "cache")
     assert float(output) > 0
 
 
-def test_without_numbas_compiler():
+def test_a_disabled_compiler_is_reported():
     done = subprocess.run(
         [sys.executable, "-c", "import sb3_per"], capture_output=True, text=True, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}
     )

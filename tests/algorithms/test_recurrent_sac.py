@@ -1,4 +1,4 @@
-"""SAC with memory: what tests/test_recurrent.py asks of DQN, for an actor, critics and target critics."""
+"""Recurrent SAC: the tests of recurrent DQN, for actor, critics and target critics."""
 
 import copy
 from typing import Any
@@ -14,8 +14,17 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per import PERRecurrentSAC, PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.algorithms import sac
 from sb3_per.algorithms.recurrent.memory import zero_states
-from sb3_per.algorithms.recurrent.networks import at_steps, behind_steps, laid_out
-from tests.test_recurrent import POLICIES, SMALL, Recorder, envs, histories, learn_with_seams, mean_return, spoiled
+from sb3_per.algorithms.recurrent.networks import after_steps, at_steps, laid_out
+from tests.algorithms.test_recurrent_dqn import (
+    POLICIES,
+    SMALL,
+    Recorder,
+    envs,
+    histories,
+    learn_with_seams,
+    mean_return,
+    spoiled,
+)
 
 
 def make(form: str = "box", n_envs: int = 2, **kwargs: Any) -> PERRecurrentSAC:
@@ -100,8 +109,8 @@ def test_burn_in_has_no_gradient():
             assert state.grad is None or (state.grad[:, has_prefix] == 0).all()
 
 
-def test_burn_in_counts():
-    """For each of the networks; the targets warm a memory of their own up."""
+def test_burn_in_warms_up_each_network():
+    """The target critics have an LSTM of their own."""
     model = make().learn(200)
     batch = model.replay_buffer.sample(16)
     has_prefix = (batch.prefix_lengths > 0).numpy()
@@ -129,7 +138,7 @@ def everything(model: PERRecurrentSAC) -> list[th.Tensor]:
 
 @pytest.mark.parametrize("form", ["box", "dict"])
 def test_nan_in_the_padding_reaches_nothing(form):
-    """Whatever is written where there is no step: a gradient step gives the same networks, TD errors and metrics."""
+    """A gradient step gives the same networks, TD errors and metrics."""
     model = make(form).learn(200)
     batch = model.replay_buffer.sample(32)
     assert not batch.mask.all()
@@ -156,14 +165,14 @@ def test_steps_are_selected_and_laid_out():
     steps = at_steps(times, batch)
     assert th.equal(laid_out(steps, batch), th.where(batch.mask, times[:6], 0))
     windows = steps % 100
-    assert th.equal(behind_steps(times, batch), batch.next_steps[steps // 100, windows] * 100 + windows)
+    assert th.equal(after_steps(times, batch), batch.next_steps[steps // 100, windows] * 100 + windows)
 
 
 # ---- targets and losses
 
 
 @pytest.mark.parametrize("actor_batch", ["prioritized", "weighted"])
-def test_losses_against_a_scalar_reference(actor_batch, monkeypatch):
+def test_losses_equal_a_scalar_reference(actor_batch, monkeypatch):
     """Step by step: n-step returns, terminations, truncations, twins, entropy, weights, and the means over steps."""
     model = make(n_steps=3, tau=0.0, ent_coef="auto_0.3", replay_buffer_kwargs=dict(actor_batch=actor_batch)).learn(300)
     with th.no_grad():
@@ -198,9 +207,9 @@ def test_losses_against_a_scalar_reference(actor_batch, monkeypatch):
             if not batch.mask[t, i]:
                 assert (td_errors[t, i] == 0).all()
                 continue
-            behind = int(batch.next_steps[t, i])
-            action, log_prob = act(actor[behind, i], next_noise[k])
-            value = q_of(model.critic_target, target[behind, i], action).min() - ent_coef * log_prob
+            after = int(batch.next_steps[t, i])
+            action, log_prob = act(actor[after, i], next_noise[k])
+            value = q_of(model.critic_target, target[after, i], action).min() - ent_coef * log_prob
             y = float(batch.rewards[t, i] + (1 - batch.dones[t, i]) * batch.discounts[t, i] * value)
             errors = y - q_of(model.critic, critic[t, i], batch.actions[t, i][None])
             np.testing.assert_allclose(td_errors[t, i], errors, atol=1e-4)
@@ -215,7 +224,7 @@ def test_losses_against_a_scalar_reference(actor_batch, monkeypatch):
     assert losses == pytest.approx([critic_loss, *sums / total_weight], rel=1e-4)
 
 
-def test_priorities_are_those_of_the_td_errors():
+def test_priorities_mix_maximum_and_mean_of_the_window():
     """Of each step, mean over the critics; of a window, eta max + (1 - eta) mean over its steps."""
     model = make(replay_buffer_kwargs=dict(eta=0.7, epsilon=0.01, alpha=1.0)).learn(200)
     buffer, batch, found = model.replay_buffer, model.replay_buffer.sample(8), []
@@ -228,14 +237,14 @@ def test_priorities_are_those_of_the_td_errors():
         errors = td_errors[batch.mask.numpy()[:, i], i]
         if id_ not in batch.indices[i + 1 :]:
             expected = 0.7 * errors.max() + 0.3 * errors.mean() + 0.01
-            assert buffer.priorities.reshape(-1)[id_ % buffer._capacity] == pytest.approx(expected, rel=1e-5)
+            assert buffer.priorities.reshape(-1)[id_ % buffer.priorities.size] == pytest.approx(expected, rel=1e-5)
 
 
 # ---- predict
 
 
 @pytest.mark.parametrize("form", POLICIES)
-def test_predict(form):
+def test_predict_takes_and_returns_states(form):
     """State None, one observation or several, starts by environment; what it returns are the states of the actor."""
     model, env = make(form, 3), envs(3, form, is_continuous=True)
     obs = env.reset()
@@ -260,7 +269,7 @@ def test_predict(form):
     assert all(np.array_equal(each[1][0], gone_on[1][0]) for each in samples)
 
 
-def test_evaluation_is_a_loop_by_hand():
+def test_evaluate_policy_carries_the_state():
     model, env = make().learn(200), envs(1, is_continuous=True)
     for deterministic in (True, False):
         env.seed(5)
@@ -276,7 +285,7 @@ def test_evaluation_is_a_loop_by_hand():
 
 @pytest.mark.parametrize("form", POLICIES)
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_learn_save_load(form, n_envs, tmp_path):
+def test_train_save_and_load(form, n_envs, tmp_path):
     """The networks change, the zip comes back with what it needs, and the buffer with its states; learning goes on."""
     model = make(form, n_envs, lstm_learning_rate=1e-3)
     before = copy.deepcopy(list(model.policy.parameters()))
@@ -303,7 +312,7 @@ def test_learn_save_load(form, n_envs, tmp_path):
     loaded.learn(40, reset_num_timesteps=False)
 
 
-def test_lstm_learning_rate():
+def test_lstm_learning_rate_is_that_of_the_lstms():
     """Of the LSTMs alone, a number or a schedule; every parameter is in one group."""
 
     def rates(model: PERRecurrentSAC) -> list[list[float]]:
@@ -327,14 +336,14 @@ def test_lstm_learning_rate():
         dict(sequence_length=1, burn_in=0, policy_kwargs=dict(lstm_hidden_size=8, net_arch=[8], n_critics=3)),
     ],
 )
-def test_settings(kwargs):
+def test_training_with_other_settings(kwargs):
     model = make(**kwargs).learn(160)
     assert model._n_updates > 0 and all(part.isfinite().all() for part in model.policy.state_dict().values())
     evaluate_policy(model, envs(1, is_continuous=True), 1, deterministic=False, warn=False)
 
 
-def test_a_shared_extractor_learns_from_the_actor_alone():
-    """As in SB3; the critics' LSTM behind it learns."""
+def test_a_shared_extractor_learns_from_the_actor_only():
+    """As in SB3. The critics' LSTM learns."""
     policy_kwargs = dict(lstm_hidden_size=8, net_arch=[8], share_features_extractor=True)
     model = make("image", policy_kwargs=policy_kwargs).learn(160)
     assert model.critic.features_extractor is model.actor.features_extractor
@@ -348,7 +357,7 @@ def test_a_shared_extractor_learns_from_the_actor_alone():
     assert any((p.grad != 0).any() for p in model.actor.features_extractor.parameters())
 
 
-def test_normalized_observations():
+def test_vec_normalize():
     """The networks see what acting saw, as far as the statistics stay; the buffer holds the originals."""
     env = VecNormalize(envs(2, is_continuous=True))
     model = PERRecurrentSAC("MlpLstmPolicy", env, **copy.deepcopy(SMALL)).learn(160)
@@ -365,6 +374,6 @@ def test_normalized_observations():
         dict(replay_buffer_kwargs=dict(burn_in=5)),
     ],
 )
-def test_bad_settings(kwargs):
+def test_bad_settings_are_refused(kwargs):
     with pytest.raises(ValueError, match=r"bidirectional|lstm_learning_rate|burn_in"):
         make(**kwargs)

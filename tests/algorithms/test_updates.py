@@ -1,4 +1,4 @@
-"""Each algorithm against its stock parent, and what prioritization changes in an update."""
+"""Updates of the algorithms: equal to those of the stock parent, weighted, and with the priorities that follow."""
 
 import copy
 from typing import Any
@@ -190,8 +190,8 @@ def test_unit_weights_make_the_update_of_the_stock_parent(name, batch_size):
 
 
 @pytest.mark.parametrize("cls", [PERSAC, PERTD3, PERTQC, PERCrossQ])
-def test_the_loss_of_the_actor_has_no_gradient_for_the_critics(cls, monkeypatch):
-    """Nobody uses it, and it takes time; what the user has frozen stays frozen."""
+def test_actor_loss_has_no_gradient_for_the_critics(cls, monkeypatch):
+    """Parameters that the user has frozen stay frozen."""
     model = filled_model(cls, "MlpPolicy", "Pendulum-v1", policy_delay=1) if cls in (PERTD3, PERCrossQ) else None
     model = model or filled_model(cls, "MlpPolicy", "Pendulum-v1")
     critic_parameters = list(model.critic.parameters())
@@ -221,7 +221,7 @@ def test_the_loss_of_the_actor_has_no_gradient_for_the_critics(cls, monkeypatch)
 
 @pytest.mark.parametrize("foreach, expected", [(None, True), (False, False), (True, True)])
 def test_optimizers_step_all_parameters_together(foreach, expected):
-    """Unless the user has said otherwise; optimizers that do not know of it are left alone."""
+    """The user's `foreach` wins, and optimizers without that option stay as they are."""
     policy_kwargs = dict(SMALL, optimizer_kwargs=dict(foreach=foreach))
     model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1", policy_kwargs=policy_kwargs)
     model.train(gradient_steps=1, batch_size=8)
@@ -277,7 +277,7 @@ UNBATCHED = ["sac", "td3", "ddpg", "dqn", "qrdqn", "tqc", "crossq-plain"]  # wit
 
 
 @pytest.mark.parametrize("name", UNBATCHED)
-def test_loss_is_weighted(name):
+def test_a_weight_of_2_counts_as_two_transitions(name):
     """Doubling a weight is the same as having the transition twice (up to the size of the batch)."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     model = filled_model(cls, policy, make_env(), **kwargs)
@@ -295,7 +295,7 @@ def test_loss_is_weighted(name):
 
 @pytest.mark.parametrize("scheme", ["lap", "pal"])
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "dqn", "crossq-plain"])
-def test_update_of_lap_and_pal_follows_the_formulas(name, scheme):
+def test_lap_and_pal_updates_follow_the_formulas(name, scheme):
     """The gradient that the critics are given is that of the paper's loss, for errors on both sides of kappa."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     model = filled_model(cls, policy, make_env(), **{**kwargs, "replay_buffer_kwargs": dict(scheme=scheme)})
@@ -349,7 +349,7 @@ def test_priorities_are_unweighted_absolute_td_errors(name):
     np.testing.assert_allclose(actual, (expected + 1e-6) ** 0.6, rtol=1e-4)
 
 
-def test_double_q():
+def test_double_q_chooses_with_the_online_network():
     """The online network chooses, the target network values; without double_q the target network does both."""
     targets = {}
     for double_q in (False, True):
@@ -371,7 +371,7 @@ def test_double_q():
 
 
 @pytest.mark.parametrize("gradient_steps", [1, 5])
-def test_metrics(gradient_steps):
+def test_metrics_of_weights(gradient_steps):
     model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1")
     model.replay_buffer.update_priorities(np.arange(60), np.random.default_rng(0).exponential(size=60) * 30)
     batches = recorded(model.replay_buffer)

@@ -1,22 +1,25 @@
-"""The command sb3-per: every name hands over to what it says; the doctor finds what is broken."""
+"""The command sb3-per: commands reach their modules, and the doctor finds faults."""
 
 import re
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 import sb3_per
+import sb3_per.zoo
 from sb3_per.cli import doctor
 from sb3_per.cli import main as cli
+from sb3_per.monitoring.plots import plot_buffer
 from sb3_per.zoo import SCRIPTS
-from tests.utils import ROOT
+from tests.utils import ROOT, fill, make_buffer
 
 
 @pytest.mark.parametrize(
     ("command", "handed"), [("train", ["train"]), ("tune", ["train", "-optimize"]), ("enjoy", ["enjoy"]), ("plot", ["plot"])]
 )
-def test_the_zoo_gets_its_script(command, handed, monkeypatch):
+def test_commands_run_scripts_of_the_zoo(command, handed, monkeypatch):
     calls = []
     monkeypatch.setattr("sb3_per.zoo.main", calls.append)
     assert cli.main([command, "--algo", "per_sac"]) == 0
@@ -24,14 +27,14 @@ def test_the_zoo_gets_its_script(command, handed, monkeypatch):
     assert handed[0] in SCRIPTS
 
 
-def test_convert_gets_its_options(capsys):
+def test_convert_receives_its_options(capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["convert", "old.pkl", "new.buffer"])
     assert stopped.value.code == 2
     assert "--trust" in capsys.readouterr().err
 
 
-def test_unknown_commands(capsys):
+def test_unknown_commands_are_refused_and_help_lists_all(capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["fly"])
     assert stopped.value.code == 2
@@ -42,22 +45,21 @@ def test_unknown_commands(capsys):
     assert listed == set(cli.COMMANDS)
 
 
-def test_version(capsys):
+def test_version_is_printed(capsys):
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     assert sb3_per.__version__ in capsys.readouterr().out
 
 
-def test_without_the_zoo(monkeypatch, capsys):
-    """The command that installs it is named, not a traceback."""
+def test_a_missing_zoo_names_the_command_that_installs_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rl_zoo3", None)
     with pytest.raises(SystemExit) as stopped:
         cli.main(["train", "--algo", "per_sac", "--env", "Pendulum-v1"])
     assert stopped.value.code == 1
-    assert "pip install 'sb3_per[zoo]'" in capsys.readouterr().err
+    assert 'pip install ".[zoo]"' in capsys.readouterr().err
 
 
-def test_what_else_is_missing_is_not_blamed_on_the_zoo(monkeypatch):
+def test_other_missing_modules_raise(monkeypatch):
     monkeypatch.setitem(sys.modules, "sb3_per.cli.doctor", None)
     with pytest.raises(ModuleNotFoundError):
         cli.main(["doctor"])
@@ -93,6 +95,27 @@ def test_doctor_finds_a_buffer_that_ignores_priorities(monkeypatch):
 def test_doctor_names_the_extra_of_what_is_missing(monkeypatch, capsys):
     monkeypatch.setitem(doctor.EXTRAS, "zoo", ("no_such_module",))
     assert doctor.main(["--no-test"]) == 0
-    assert "lacks no_such_module: pip install 'sb3_per[zoo]'" in capsys.readouterr().out
+    assert 'lacks no_such_module: pip install "no_such_module", or pip install ".[zoo]"' in capsys.readouterr().out
     extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert set(doctor.EXTRAS) <= set(extras)
+
+
+def test_the_package_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "sb3_per", "--version"], capture_output=True, text=True, check=True)
+    assert sb3_per.__version__ in done.stdout
+
+
+def test_missing_extras_name_commands_that_work(monkeypatch, tmp_path):
+    filled = make_buffer()
+    fill([filled], 5)
+    model = sb3_per.PERDQN("MlpPolicy", "CartPole-v1", tensorboard_log=str(tmp_path), buffer_size=100)
+    for module, use, command in (
+        ("matplotlib", lambda: plot_buffer(filled), 'pip install "matplotlib", or pip install ".[extra]"'),
+        ("matplotlib.figure", lambda: plot_buffer(filled), 'pip install "matplotlib"'),
+        ("tensorboard", lambda: model.learn(1), 'pip install "tensorboard", or pip install ".[extra]"'),
+        ("rl_zoo3", lambda: sb3_per.zoo.register(), 'pip install "rl_zoo3[plots]" "requests", or pip install ".[zoo]"'),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            with pytest.raises(ImportError, match=re.escape(command)):
+                use()

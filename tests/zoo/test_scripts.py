@@ -18,16 +18,16 @@ from stable_baselines3.common.vec_env import VecNormalize
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 import matplotlib
 
-from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.distributed.engines import LocalEngine
 from sb3_per.persistence.buffer_files import load_buffer
 from sb3_per.zoo import ALGORITHMS, config_path, main, register
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, ROOT, make_buffer
+from tests.utils import ROOT
 
 matplotlib.use("Agg")
 
 DISCRETE = ("per_dqn", "per_qrdqn", "per_dqn_lstm")
-WITH_MEMORY = ("per_dqn_lstm", "per_sac_lstm")
+RECURRENT = ("per_dqn_lstm", "per_sac_lstm")
 
 
 def settings(**kwargs: Any) -> dict[str, Any]:
@@ -45,8 +45,8 @@ def settings(**kwargs: Any) -> dict[str, Any]:
 
 
 def settings_of(algo: str, **kwargs: Any) -> dict[str, Any]:
-    """The same for an algorithm that may have a memory."""
-    if algo not in WITH_MEMORY:
+    """The same for an algorithm that may be recurrent."""
+    if algo not in RECURRENT:
         return settings(**kwargs)
     networks = "dict(net_arch=[16], lstm_hidden_size=8)"
     return settings(
@@ -56,14 +56,6 @@ def settings_of(algo: str, **kwargs: Any) -> dict[str, Any]:
 
 def env_of(algo: str) -> str:
     return "CartPole-v1" if algo in DISCRETE else "Pendulum-v1"
-
-
-def buffer_of(algo: str, **kwargs: Any) -> PrioritizedReplayBuffer:
-    """A small one of the kind that the algorithm has."""
-    if algo not in WITH_MEMORY:
-        return make_buffer(4, **kwargs)
-    spaces_ = OBSERVATION_SPACES["box"], ACTION_SPACES["box"]
-    return PrioritizedSequenceReplayBuffer(100, *spaces_, "cpu", sequence_length=4, burn_in=2, **kwargs)
 
 
 @pytest.fixture
@@ -146,7 +138,7 @@ def test_training_goes_on_with_the_saved_buffer(zoo):
     assert loaded("per_sac", second)._n_updates > loaded("per_sac", first)._n_updates
 
 
-def test_a_pickle_of_an_older_run_is_still_loaded(zoo):
+def test_a_pickled_buffer_is_loaded(zoo):
     run = zoo("train", "per_sac")
     model = ALGORITHMS["per_sac"].load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1")).learn(50)
     save_to_pkl(run / "replay_buffer.pkl", model.replay_buffer)
@@ -156,8 +148,8 @@ def test_a_pickle_of_an_older_run_is_still_loaded(zoo):
     assert saved_buffer("per_sac", second).size() == 120
 
 
-def test_the_buffer_of_the_same_moment(zoo):
-    """Going on from a checkpoint takes the generation that belongs to it, not the newest."""
+def test_a_checkpoint_continues_with_its_own_buffer(zoo):
+    """Not with the newest one."""
     run = zoo("train", "per_sac", "--save-replay-buffer", "--save-freq", "120")
     assert {path.name for path in run.glob("*.buffer")} == {"rl_model_replay_buffer.buffer"}
     for model, n in (("rl_model_240_steps.zip", 239), ("Pendulum-v1.zip", 300)):
@@ -203,7 +195,7 @@ def test_a_killed_run_is_resumed_by_the_same_command(zoo, tmp_path, capsys):
     assert "at 200 steps" in capsys.readouterr().out
     model = loaded(algo, run)
     assert model.num_timesteps == 450
-    # Of 200 steps one was under way; the rest of the run came behind them.
+    # One of 200 steps was not stored yet at the checkpoint.
     buffer = saved_buffer(algo, run)
     assert buffer.size() == 199 + 250
     assert buffer.dones[198] == 1 and buffer.timeouts[198] == 1
@@ -222,8 +214,8 @@ def test_a_killed_run_is_resumed_by_the_same_command(zoo, tmp_path, capsys):
     assert zoo("train", algo, *options[:3], entry=entry) != run  # without --resume, another one
 
 
-def test_actors(zoo, monkeypatch, capsys):
-    """With actors in this process: as many environments as in the file for each of them, and everything else as ever."""
+def test_training_with_actors(zoo, monkeypatch, capsys):
+    """Each actor has as many environments as the file says; the wrappers of the Zoo stay."""
     made, engine = [], LocalEngine()
     monkeypatch.setattr("sb3_per.distributed.make._engine", lambda *args: made.append(args) or engine)
     entry = settings(n_envs=2, normalize=True, n_timesteps=400)
@@ -239,19 +231,19 @@ def test_actors(zoo, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("options", [("--actors", "0"), ("--actors", "2", "-optimize")])
-def test_actors_that_cannot_be(options, zoo):
+def test_bad_numbers_of_actors_are_refused(options, zoo):
     with pytest.raises(ValueError, match="--actors"):
         zoo("train", "per_dqn", *options)
 
 
-def test_nothing_to_resume(zoo):
-    """Begins; a folder without a whole checkpoint is left as it is."""
+def test_resume_without_a_checkpoint_begins_a_run(zoo):
+    """A folder without a whole checkpoint stays as it is."""
     first = zoo("train", "per_dqn", "--resume")
     (first / "CartPole-v1.zip").unlink()
     assert zoo("train", "per_dqn", "--resume") != first
 
 
-def test_normalization_and_two_environments(zoo, capsys):
+def test_training_with_normalization_and_two_environments(zoo, capsys):
     entry = settings(n_envs=2, normalize=True, gradient_steps=2, n_timesteps=400)
     run = zoo("train", "per_td3", "--save-replay-buffer", entry=entry)
     buffer = ALGORITHMS["per_td3"].load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1", 2)).replay_buffer
@@ -267,148 +259,8 @@ def test_normalization_and_two_environments(zoo, capsys):
     assert "Mean reward" in capsys.readouterr().out
 
 
-# Of those that differ in what the Zoo tunes, one each; what comes out for the others is built in the next test.
-@pytest.mark.parametrize(
-    "algo",
-    [algo if algo in ("per_dqn_lstm",) else pytest.param(algo, marks=pytest.mark.slow) for algo in ALGORITHMS],
-)
-def test_tuning_and_training_with_the_settings_of_a_trial(algo, zoo):
-    """Two trials; then the same hyperparameters again, with what was not tuned as in the file."""
-    import optuna
-
-    stored = ["--storage", "sqlite:///study.db", "--study-name", "study"]
-    tuning = ["-optimize", "--n-trials", "2", "--sampler", "random", "--n-evaluations", "1", "--eval-episodes", "1"]
-    kept = dict(weight_normalization="mean") if algo in WITH_MEMORY else dict(kappa=0.5)
-    steps = 150 if algo in WITH_MEMORY else 60  # windows of up to 64 steps
-    entry = settings_of(algo, n_timesteps=steps, learning_starts=steps - 40, replay_buffer_kwargs=dict(alpha=0.33, **kept))
-    zoo("train", algo, *tuning, "--no-optim-plots", *stored, entry=entry)
-    study = optuna.load_study(study_name="study", storage="sqlite:///study.db")
-    assert len(study.trials) == 2
-    assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials)
-    for trial in study.trials:
-        assert {"alpha", "beta_start", "scheme", "learning_rate"} <= set(trial.params)
-    assert study.trials[0].params["alpha"] != study.trials[1].params["alpha"]
-
-    params = study.trials[1].params
-    run = zoo("train", algo, *stored, "--trial-id", "1", entry=entry)
-    model = loaded(algo, run)
-    buffer = model.replay_buffer
-    assert type(buffer.scheme).__name__.lower().startswith(params["scheme"])
-    assert buffer.scheme.alpha == params["alpha"]
-    assert buffer.beta_start == params["beta_start"]
-    assert model.replay_buffer_kwargs.items() >= kept.items()
-    assert model.gamma == 1 - params["one_minus_gamma"]
-    if algo in WITH_MEMORY:
-        length = 2 ** params["sequence_length_pow"]
-        assert (model.sequence_length, model.burn_in, buffer.eta) == (length, params["burn_in"], params["eta"])
-        assert model.batch_size == max(2 ** params["batch_size_pow"] // length, 1)
-        assert model.policy.state_shapes[0] == (1, 2 ** params["lstm_hidden_size_pow"])
-
-
-@pytest.mark.parametrize("algo", ["per_qrdqn", "per_tqc", *WITH_MEMORY])
-def test_tuning_never_tries_what_an_algorithm_refuses(algo, tmp_path):
-    import optuna
-    from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER
-
-    register()
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    arguments = (1, 1, {"using_her_replay_buffer": False, "her_kwargs": {}})
-    trials = [HYPERPARAMS_SAMPLER[algo](study.ask(), *arguments) for _ in range(30)]
-    schemes = {trial["replay_buffer_kwargs"]["scheme"] for trial in trials}
-    assert schemes == {"proportional", "rank"}
-    actor_batches = {trial["replay_buffer_kwargs"].get("actor_batch") for trial in trials}
-    assert ("uniform" in actor_batches) == (algo == "per_tqc")
-
-
-def test_tuning_with_hindsight():
-    """The sampled goals are those of the Zoo's search space, and survive the way through a trial's parameters."""
-    import optuna
-    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
-
-    register()
-    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
-    kwargs = dict(goal_selection_strategy="future", n_sampled_goal=4, stratified=False, copy_info_dict=True)
-    sampled = HYPERPARAMS_SAMPLER["per_sac"](trial, 1, 1, {"using_her_replay_buffer": False, "her_kwargs": kwargs})
-    tried = sampled["replay_buffer_kwargs"]
-    assert (tried["stratified"], tried["copy_info_dict"]) == (False, True)
-    assert "recency" not in tried
-    assert {"goal_selection_strategy", "n_sampled_goal", "alpha", "beta_start", "scheme"} <= set(tried)
-    assert HYPERPARAMS_CONVERTER["per_sac"](trial.params)["replay_buffer_kwargs"] == tried
-
-
-@pytest.mark.parametrize(
-    "form", [dict(n_sampled_goal=3), dict(goal_selection_strategy="final"), dict(update_from_virtual=False)]
-)
-def test_tuning_knows_hindsight_by_any_of_its_settings(form):
-    import optuna
-    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
-
-    register()
-    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
-    arguments = {"using_her_replay_buffer": False, "her_kwargs": form}
-    tried = HYPERPARAMS_SAMPLER["per_sac"](trial, 1, 1, arguments)["replay_buffer_kwargs"]
-    assert {"goal_selection_strategy", "n_sampled_goal"} <= set(tried)
-    assert tried.items() >= {k: v for k, v in form.items() if k == "update_from_virtual"}.items()
-    assert HYPERPARAMS_CONVERTER["per_sac"](trial.params)["replay_buffer_kwargs"] == tried
-
-
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_a_study_can_be_continued_with_another_file(algo):
-    """Every trial is a buffer that can be built, whatever the file says of beta; and the files may differ."""
-    import optuna
-    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
-
-    register()
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    files = [dict(beta_start=0, beta_end=0), dict(beta_end=0.3, epsilon=0.01), {}, dict(beta_start=0.9), dict(beta_end=0.3)]
-    for file in files * 3:
-        trial = study.ask()
-        sampled = HYPERPARAMS_SAMPLER[algo](trial, 1, 1, {"using_her_replay_buffer": False, "her_kwargs": dict(file)})
-        kwargs = sampled["replay_buffer_kwargs"]
-        assert buffer_of(algo, **kwargs).beta_end == file.get("beta_end", 1.0)
-        assert kwargs["beta_start"] <= file.get("beta_end", 1.0)
-        if "epsilon" in file:
-            assert kwargs["epsilon"] == file["epsilon"]
-        assert HYPERPARAMS_CONVERTER[algo](trial.params)["replay_buffer_kwargs"] == kwargs
-        study.tell(trial, 1.0)
-
-
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_every_setting_is_tuned_where_it_has_a_use(algo):
-    """What comes out can be built; what the file has is left to it."""
-    import optuna
-    from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER
-
-    register()
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    seen: set[str] = set()
-    for _ in range(60):
-        arguments = {"using_her_replay_buffer": False, "her_kwargs": dict(unique=True)}
-        kwargs = HYPERPARAMS_SAMPLER[algo](study.ask(), 1, 1, arguments)["replay_buffer_kwargs"]
-        assert kwargs["unique"]
-        buffer = buffer_of(algo, **kwargs)
-        assert all(getattr(buffer, name, value) == value for name, value in kwargs.items() if name != "scheme")
-        seen |= kwargs.keys()
-    assert {"uniform_fraction", "weight_normalization", "initial_priority", "max_priority_interval", "epsilon"} <= seen
-    assert ("actor_batch" in seen) == (algo not in DISCRETE)
-    assert ("kappa" in seen) == (algo not in ("per_qrdqn", "per_tqc", *WITH_MEMORY))
-    assert ("recency" in seen) == (algo not in WITH_MEMORY)
-    assert ("eta" in seen) == (algo in WITH_MEMORY)
-
-
-def test_tuning_refuses_a_scheme_object():
-    import optuna
-    from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER
-
-    register()
-    trial = optuna.create_study().ask()
-    with pytest.raises(ValueError, match=r"LAP\(.*kappa=0.3"):
-        HYPERPARAMS_SAMPLER["per_sac"](trial, 1, 1, {"her_kwargs": dict(scheme=LAP(kappa=0.3))})
-    assert trial.params == {}
-
-
-def test_names_of_our_classes_in_hyperparameter_files(zoo, monkeypatch):
-    """They stay strings in the run's file, which `enjoy` reads again."""
+def test_hyperparameter_files_may_name_our_classes(zoo, monkeypatch):
+    """The file of the run keeps their names."""
     import gymnasium as gym
     from stable_baselines3.common.envs import BitFlippingEnv
 
@@ -435,16 +287,16 @@ def test_names_of_our_classes_in_hyperparameter_files(zoo, monkeypatch):
 
 
 def test_frames_from_a_hyperparameter_file(zoo, monkeypatch):
-    """A number in the YAML; the run goes on from its zip, and plays."""
+    """The model plays from its zip."""
     entry = settings(frame_stack=3, replay_buffer_kwargs=dict(frames=3))
     run = zoo("train", "per_sac", "--save-replay-buffer", entry=entry)
     buffer = saved_buffer("per_sac", run)
-    assert buffer.frames == 3 and buffer.frames_per_transition < 1.1
-    assert loaded("per_sac", run).replay_buffer.frames == 3
+    assert buffer.settings.frames == 3 and buffer.frames_per_transition < 1.1
+    assert loaded("per_sac", run).replay_buffer.settings.frames == 3
     zoo("enjoy", "per_sac", "--no-render", "-n", "20")
 
 
-def test_plots(zoo, monkeypatch):
+def test_plot_scripts(zoo, monkeypatch):
     import matplotlib.pyplot as plt
 
     for _ in range(2):
@@ -460,13 +312,13 @@ def test_plots(zoo, monkeypatch):
     plt.close("all")
 
 
-def test_record_video(zoo):
+def test_record_video_writes_a_video(zoo):
     run = zoo("train", "per_sac", entry=settings(n_timesteps=60))
     main(["record_video", "--algo", "per_sac", "--env", "Pendulum-v1", "-f", "logs", "-n", "10"])
     assert [path.stat().st_size > 0 for path in (run / "videos").glob("*.mp4")] == [True]
 
 
-def test_options_are_the_zoos(zoo, capsys):
+def test_options_of_the_zoo_work(zoo, capsys):
     for arguments, message in (
         (["train", "--algo", "per_sac", "--no-such-option"], "--no-such-option"),
         (["train", "--algo", "per_ppo"], "per_ppo"),
@@ -497,8 +349,7 @@ def test_our_hyperparameter_file_is_the_default(form, tmp_path, monkeypatch, cap
         assert "own.yml" in capsys.readouterr().out
 
 
-def test_from_an_installed_wheel(tmp_path):
-    """The hyperparameter files are in the wheel, where `config_path` looks for them."""
+def test_hyperparameter_files_are_in_the_wheel(tmp_path):
     source = tmp_path / "source"
     for folder in ("sb3_per", "zoo_configs"):
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""Rescaled values and their inverse, against formulas in 64 bits and more."""
+"""Rescaled values and their inverse equal formulas in 50 digits."""
 
 from decimal import Decimal, getcontext
 
@@ -21,7 +21,7 @@ def exact(x: float, epsilon: float) -> float:
 
 @pytest.mark.parametrize("epsilon", [1e-2, 1e-3])
 @pytest.mark.parametrize("dtype, bound", [(th.float32, 5e-7), (th.float64, 1e-15)])
-def test_rescaled_values(epsilon, dtype, bound):
+def test_rescale_equals_the_formula(epsilon, dtype, bound):
     values = th.tensor(VALUES, dtype=dtype)
     expected = np.array([exact(x, epsilon) for x in values.tolist()])
     rescaled = rescale(values, epsilon)
@@ -31,8 +31,8 @@ def test_rescaled_values(epsilon, dtype, bound):
 
 @pytest.mark.parametrize("epsilon", [1e-2, 1e-3])
 @pytest.mark.parametrize("dtype, bound", [(th.float32, 5e-7), (th.float64, 1e-15)])
-def test_the_inverse(epsilon, dtype, bound):
-    """Relative error, of small values too."""
+def test_unscale_inverts_rescale(epsilon, dtype, bound):
+    """Small relative errors, also of small values."""
     rescaled = th.tensor([exact(x, epsilon) for x in VALUES], dtype=dtype)
     # What the rounded number is the image of: one step of Newton's method from a value that is all but right.
     x = th.tensor(VALUES)
@@ -41,15 +41,15 @@ def test_the_inverse(epsilon, dtype, bound):
     np.testing.assert_allclose(unscale(rescaled, epsilon), expected, rtol=bound * 2 if dtype is th.float64 else bound, atol=0)
 
 
-def test_the_usual_form_errs():
-    """What the bound is worth: the form of the paper, in float32."""
+def test_the_usual_form_of_the_inverse_is_less_exact():
+    """The form of the paper, in float32."""
     z = rescale(th.tensor(VALUES)).float()
     usual = z.sign() * ((((1 + 4e-3 * (z.abs() + 1 + 1e-3)).sqrt() - 1) / 2e-3) ** 2 - 1)
     error = (usual.double() - th.tensor(VALUES)).abs() / (1 + th.tensor(VALUES).abs())
     assert error.max() > 1e-5
 
 
-def test_gradients():
+def test_gradients_are_finite_and_positive():
     for function in (rescale, unscale):
         values = th.tensor(VALUES, requires_grad=True)
         function(values).sum().backward()

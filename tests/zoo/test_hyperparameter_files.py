@@ -1,12 +1,8 @@
-"""
-The hyperparameter files in zoo_configs: every entry has the numbers of RL Zoo and settings that the buffer takes, and trains
-when the Zoo itself reads it.
-"""
+"""The hyperparameter files in zoo_configs have the numbers of RL Zoo and settings that the buffer takes, and train."""
 
 import argparse
 import copy
 import inspect
-import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,16 +13,16 @@ import torch as th
 import yaml
 
 from sb3_per import LAP, PrioritizedReplayBuffer, Proportional
+from sb3_per.buffers.settings import ignored
 from sb3_per.zoo import ALGORITHMS as ALL
 from sb3_per.zoo import config_path, register
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, STOCK, benchmark
 
-# The Zoo has nothing for those with memory.
-WITH_MEMORY = {algo: cls for algo, cls in ALL.items() if algo.endswith("_lstm")}
-ALGORITHMS = {algo: cls for algo, cls in ALL.items() if algo not in WITH_MEMORY}
+# The Zoo has no recurrent off-policy algorithms.
+RECURRENT = {algo: cls for algo, cls in ALL.items() if algo.endswith("_lstm")}
+ALGORITHMS = {algo: cls for algo, cls in ALL.items() if algo not in RECURRENT}
 
 CONFIGS: dict[str, dict[str, Any]] = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in ALGORITHMS}
-ENTRIES = [(algo, name) for algo, config in CONFIGS.items() for name in config]
 
 DISCRETE = ("per_dqn", "per_qrdqn")
 
@@ -121,7 +117,7 @@ def env_of(algo: str, name: str) -> str:
 
 
 def require(env_id: str) -> None:
-    """Skip the test if what is missing for an environment is its package, and nothing else."""
+    """Skip the test if the package of an environment is missing."""
     for prefix, package in PACKAGES.items():
         if env_id.startswith(prefix) and find_spec(package) is None:
             pytest.skip(f"{env_id} needs {package}")
@@ -132,36 +128,40 @@ def require(env_id: str) -> None:
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
-def test_comment_says_where_the_numbers_come_from(algo):
+def test_first_line_names_the_source_of_the_numbers(algo):
     first_line = config_path(algo).read_text().splitlines()[0]
     stock = f"({algo.removeprefix('per_')}.yml)"
     assert first_line.startswith(f"# {ALGORITHMS[algo].__name__}. ")
     assert "RL Zoo" in first_line and stock in first_line
 
 
-@pytest.mark.parametrize("algo, name", ENTRIES)
-def test_buffer_takes_the_settings(algo, name):
-    settings = dict(CONFIGS[algo][name]["replay_buffer_kwargs"])
-    assert settings.pop("frames", None) == ("auto" if name == "atari" else None)
-    assert settings == buffer_settings(algo, name)
-    buffer = PrioritizedReplayBuffer(10, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], **settings)
-    assert_has_settings(buffer, algo, name)
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_buffer_settings_are_those_recommended(algo):
+    for name, entry in CONFIGS[algo].items():
+        settings = dict(entry["replay_buffer_kwargs"])
+        assert settings.pop("frames", None) == ("auto" if name == "atari" else None)
+        assert settings == buffer_settings(algo, name), name
+        assert [key for key in settings if ignored(settings["scheme"], key)] == [], name
+        assert_has_settings(
+            PrioritizedReplayBuffer(10, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], **settings), algo, name
+        )
 
 
 def assert_has_settings(buffer: Any, algo: str, name: str) -> None:
     expected = buffer_settings(algo, name)
     assert type(buffer) is PrioritizedReplayBuffer
     assert type(buffer.scheme) is SCHEMES[expected["scheme"]]
-    actual = {**vars(buffer), **vars(buffer.scheme), "scheme": expected["scheme"]}
+    actual = {**vars(buffer.settings), **vars(buffer.scheme), "scheme": expected["scheme"]}
     assert {key: actual[key] for key in expected} == expected
 
 
-@pytest.mark.parametrize("algo, name", ENTRIES)
-def test_numbers_are_those_of_the_zoo(algo, name, zoo):
-    entry, stock = CONFIGS[algo][name], stock_entry(zoo, algo, name)
-    assert "replay_buffer_kwargs" not in stock  # else it would have to be part of ours
-    expected = {**stock, **recommended(algo, name)}
-    assert {key: value for key, value in entry.items() if key != "replay_buffer_kwargs"} == expected
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_numbers_are_those_of_the_zoo(algo, zoo):
+    for name, entry in CONFIGS[algo].items():
+        stock = stock_entry(zoo, algo, name)
+        assert "replay_buffer_kwargs" not in stock  # else it would have to be part of ours
+        expected = {**stock, **recommended(algo, name)}
+        assert {key: value for key, value in entry.items() if key != "replay_buffer_kwargs"} == expected, name
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -209,17 +209,23 @@ def build(zoo: Any, algo: str, name: str, folder: Path, **hyperparams: Any) -> t
     return manager, model
 
 
-# Entries of MuJoCo differ in numbers, which the tests above compare; of each algorithm one is trained here.
+# Entries differ in numbers, which the tests above compare. One of each algorithm is trained, and that of Atari.
+TRAINED = [(algo, "CartPole-v1" if algo in DISCRETE else "Pendulum-v1") for algo in ALGORITHMS] + [("per_dqn", "atari")]
+
+
 @pytest.mark.parametrize(
     "algo, name",
     [
-        pytest.param(algo, name, marks=pytest.mark.slow)
-        if re.search("-v5", name) and "HalfCheetah" not in name
-        else (algo, name)
-        for algo, name in ENTRIES
+        *TRAINED,
+        *(
+            pytest.param(algo, name, marks=pytest.mark.slow)
+            for algo in ALGORITHMS
+            for name in CONFIGS[algo]
+            if (algo, name) not in TRAINED
+        ),
     ],
 )
-def test_trains_in_the_zoo(algo, name, zoo, tmp_path):
+def test_an_entry_trains_in_the_zoo(algo, name, zoo, tmp_path):
     th.set_num_threads(1)
     manager, model = build(zoo, algo, name, tmp_path)
     assert type(model) is ALGORITHMS[algo]
@@ -228,7 +234,7 @@ def test_trains_in_the_zoo(algo, name, zoo, tmp_path):
     assert_learns(manager, model)
     assert_has_settings(model.replay_buffer, algo, name)
     if name == "atari":
-        assert model.replay_buffer.frames == 4  # the number in the same entry
+        assert model.replay_buffer.settings.frames == 4  # frame_stack in the same entry
         assert model.replay_buffer.frames_per_transition < 1.5
 
 
@@ -242,10 +248,10 @@ def assert_learns(manager: Any, model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "algo, name", [(algo, name) for algo, name in ENTRIES if "optimize_memory_usage" in CONFIGS[algo][name]]
+    "algo, name",
+    [(algo, name) for algo in ALGORITHMS for name in CONFIGS[algo] if "optimize_memory_usage" in CONFIGS[algo][name]],
 )
-def test_memory_can_be_optimized(algo, name, zoo, tmp_path):
-    """In place of frames, as SB3 does it."""
+def test_optimize_memory_usage_in_place_of_frames(algo, name, zoo, tmp_path):
     settings = {**CONFIGS[algo][name]["replay_buffer_kwargs"], "handle_timeout_termination": False}
     settings.pop("frames")
     manager, model = build(zoo, algo, name, tmp_path, optimize_memory_usage=True, replay_buffer_kwargs=settings)
@@ -255,37 +261,37 @@ def test_memory_can_be_optimized(algo, name, zoo, tmp_path):
     assert_has_settings(model.replay_buffer, algo, name)
 
 
-# What they were measured with, and the arm of that suite.
+# Suite and arm that they were measured with.
 MEASURED = {
     ("per_dqn_lstm", "CartPoleNoVel-v1"): ("memory-cartpole", "PERRecurrentDQN"),
     ("per_sac_lstm", "PendulumNoVel-v1"): ("memory-pendulum", "PERRecurrentSAC"),
 }
 
 
-def memory_entries() -> dict[tuple[str, str], dict[str, Any]]:
-    files = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in WITH_MEMORY}
+def recurrent_entries() -> dict[tuple[str, str], dict[str, Any]]:
+    files = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in RECURRENT}
     return {(algo, name): entry for algo, file in files.items() for name, entry in file.items()}
 
 
 @pytest.mark.parametrize("algo, name", MEASURED)
-def test_files_with_memory_say_what_was_measured(algo, name):
+def test_recurrent_files_have_the_measured_settings(algo, name):
     suite_name, arm = MEASURED[algo, name]
     suite = benchmark("learning").SUITES[suite_name]
-    entry = memory_entries()[algo, name]
+    entry = recurrent_entries()[algo, name]
     expected = dict(suite.variants[arm].settings)
     assert (suite.environments, entry.pop("n_timesteps"), entry.pop("policy")) == ((name,), suite.steps, "MlpLstmPolicy")
     assert entry.pop("n_envs", None) == suite.variants[arm].n_envs
     assert eval(entry.pop("policy_kwargs")) == expected.pop("policy_kwargs")
-    # Written out; they are the defaults, which were measured.
+    # The defaults, written out.
     assert entry.pop("replay_buffer_kwargs") == {**PROPORTIONAL, "eta": 0.9}
     assert entry == expected
 
 
-@pytest.mark.parametrize("algo, name", memory_entries())
-def test_entries_with_memory_train_in_the_zoo(algo, name, zoo, tmp_path):
+@pytest.mark.parametrize("algo, name", recurrent_entries())
+def test_recurrent_entries_train_in_the_zoo(algo, name, zoo, tmp_path):
     from rl_zoo3.exp_manager import ExperimentManager
 
-    assert {known for _, known in memory_entries()} == {"default", *(name for _, name in MEASURED)}
+    assert {known for _, known in recurrent_entries()} == {"default", *(name for _, name in MEASURED)}
     th.set_num_threads(1)
     env_id = name if name != "default" else {a: n for a, n in MEASURED}[algo]
     manager = ExperimentManager(
@@ -302,6 +308,6 @@ def test_entries_with_memory_train_in_the_zoo(algo, name, zoo, tmp_path):
         device="cpu",
     )
     model, _ = manager.setup_experiment()
-    assert type(model) is WITH_MEMORY[algo]
+    assert type(model) is RECURRENT[algo]
     assert_learns(manager, model)
     assert model.replay_buffer.sequence_length == model.sequence_length

@@ -1,86 +1,17 @@
-"""Constructors, the choice of the buffer, and whole runs with the options of the stock classes."""
+"""Whole runs with the options of the stock classes."""
 
 import copy
-import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox, SimpleMultiObsEnv
 
-from sb3_per import (
-    PERDQN,
-    PERSAC,
-    PrioritizedDictReplayBuffer,
-    PrioritizedReplayBuffer,
-)
-from tests.test_algorithms import DISCRETE, SMALL, filled_model, image_env, normalized, parameters
+from sb3_per import PERDQN, PERSAC, PERRecurrentDQN
+from tests.algorithms.test_updates import DISCRETE, SMALL, filled_model, image_env, normalized, parameters
 from tests.utils import STOCK
-
-
-@pytest.mark.parametrize("cls", STOCK)
-def test_constructor_is_that_of_the_stock_class(cls):
-    stock, ours = inspect.signature(STOCK[cls].__init__).parameters, inspect.signature(cls.__init__).parameters
-    added = {"double_q": False} if cls is PERDQN else {}
-    assert list(ours) == [*stock, *added]
-    assert all(ours[name] == stock[name] for name in stock)
-    assert all(ours[name].default == default for name, default in added.items())
-    assert issubclass(cls, STOCK[cls])
-
-
-@pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("dict_obs", [False, True])
-def test_choice_of_the_buffer(dict_obs, n_steps, recwarn):
-    """The class that fits the observations; `n_steps` and `gamma` reach it, without a warning; the dict stays as it was."""
-    env = SimpleMultiObsEnv() if dict_obs else "CartPole-v1"
-    policy = "MultiInputPolicy" if dict_obs else "MlpPolicy"
-    buffer_class = PrioritizedDictReplayBuffer if dict_obs else PrioritizedReplayBuffer
-    for replay_buffer_class in (None, buffer_class):
-        kwargs = dict(alpha=0.9, beta_start=0.2)
-        model = PERDQN(
-            policy,
-            env,
-            n_steps=n_steps,
-            gamma=0.95,
-            buffer_size=100,
-            replay_buffer_class=replay_buffer_class,
-            replay_buffer_kwargs=kwargs,
-        )
-        assert type(model.replay_buffer) is buffer_class
-        assert (model.replay_buffer.n_steps, model.replay_buffer.gamma) == (n_steps, 0.95)
-        assert (model.replay_buffer.scheme.alpha, model.replay_buffer.beta) == (0.9, 0.2)
-        assert kwargs == dict(alpha=0.9, beta_start=0.2)
-    assert not [w for w in recwarn if "n_steps" in str(w.message)]
-
-
-def test_n_steps_in_replay_buffer_kwargs():
-    model = PERDQN("MlpPolicy", "CartPole-v1", gamma=0.9, buffer_size=100, replay_buffer_kwargs=dict(n_steps=4))
-    assert (model.replay_buffer.n_steps, model.replay_buffer.gamma) == (4, 0.9)
-    with pytest.raises(ValueError, match="n_steps=3 contradicts"):
-        PERDQN("MlpPolicy", "CartPole-v1", n_steps=3, buffer_size=100, replay_buffer_kwargs=dict(n_steps=4))
-
-
-@pytest.mark.parametrize("cls", STOCK)
-@pytest.mark.parametrize("buffer_class", [ReplayBuffer, DictReplayBuffer, NStepReplayBuffer])
-def test_a_buffer_that_is_not_prioritized_is_refused(cls, buffer_class):
-    env = "CartPole-v1" if cls in DISCRETE else "Pendulum-v1"
-    with pytest.raises(ValueError, match=rf"\b{buffer_class.__name__} is not"):
-        cls("MlpPolicy", env, replay_buffer_class=buffer_class)
-
-
-@pytest.mark.parametrize("cls", STOCK)
-def test_errors_of_the_buffer_reach_the_user(cls):
-    env = "CartPole-v1" if cls in DISCRETE else "Pendulum-v1"
-    with pytest.raises(ValueError, match=r"-0\.5"):
-        cls("MlpPolicy", env, replay_buffer_kwargs=dict(alpha=-0.5))
-    with pytest.raises(TypeError, match="unknown_keyword"):
-        cls("MlpPolicy", env, replay_buffer_kwargs=dict(unknown_keyword=1))
-
-
-# ---- options of the stock classes, a few steps each
 
 
 @pytest.mark.parametrize(
@@ -110,7 +41,7 @@ def test_errors_of_the_buffer_reach_the_user(cls):
         (PERDQN, "CnnPolicy", lambda: image_env(True), dict(optimize_memory_usage=False, n_steps=2)),
     ],
 )
-def test_learn(cls, policy, make_env, kwargs):
+def test_training_updates_priorities(cls, policy, make_env, kwargs):
     kwargs = {"buffer_size": 300, "learning_starts": 20, "batch_size": 16, "policy_kwargs": SMALL, "seed": 0, **kwargs}
     model = cls(policy, make_env(), **copy.deepcopy(kwargs))
     updated: list[int] = []
@@ -142,7 +73,7 @@ def test_seed_reproduces_a_run(cls):
     np.testing.assert_array_equal(runs[0][1], runs[1][1])
 
 
-def test_callbacks_see_the_buffer_and_can_stop():
+def test_callbacks_see_the_buffer_and_can_stop_training():
     model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=100)
     sizes: list[int] = []
 
@@ -160,3 +91,17 @@ def test_a_diverged_network_is_reported():
         next(model.q_net.parameters()).fill_(np.nan)
     with pytest.raises(ValueError, match="td_errors must be finite, not nan"):
         model.train(1, 8)
+
+
+def test_a_run_is_named_by_its_class(tmp_path):
+    class Mine(PERDQN):
+        pass
+
+    kwargs = dict(learning_starts=20, batch_size=8, buffer_size=100, tensorboard_log=str(tmp_path))
+    model = PERDQN("MlpPolicy", "CartPole-v1", **kwargs).learn(20)
+    model.learn(20, reset_num_timesteps=False)  # continues in the same folder
+    assert [path.name for path in tmp_path.iterdir()] == ["PERDQN_1"]
+    model.learn(20, None, 4, "mine")
+    Mine("MlpPolicy", "CartPole-v1", **kwargs).learn(10)
+    PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", **kwargs).learn(10)
+    assert {path.name for path in tmp_path.iterdir()} == {"PERDQN_1", "mine_1", "Mine_1", "PERRecurrentDQN_1"}

@@ -1,4 +1,4 @@
-"""What the actor and the entropy coefficient learn from."""
+"""The setting actor_batch: which batch the actor and the entropy coefficient learn from."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ, PrioritizedHerReplayBuffer
-from tests.test_algorithms import filled_model, normalized
+from tests.algorithms.test_updates import filled_model, normalized
 from tests.test_draws import MANY, counts_of, drawable_ids, filled_buffer, probabilities
 
 ACTORS = (PERSAC, PERTD3, PERDDPG, PERTQC, PERCrossQ)
@@ -44,8 +44,8 @@ def seen_by_the_actor(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[th.Te
 
 
 @pytest.mark.parametrize("cls", ACTORS)
-def test_a_uniform_batch_of_its_own(cls, monkeypatch):
-    """Its observations are drawn uniformly, while those of the critics follow the priorities."""
+def test_uniform_actor_batch_is_drawn_uniformly(cls, monkeypatch):
+    """The batch of the critics follows the priorities."""
     model = model_of(cls, "uniform")
     seen = seen_by_the_actor(model, monkeypatch)
     counts = {"actor": np.zeros(60), "critics": np.zeros(60)}
@@ -68,7 +68,7 @@ def test_a_uniform_batch_of_its_own(cls, monkeypatch):
 
 
 @pytest.mark.parametrize("cls", ACTORS)
-def test_the_batch_of_the_critics(cls, monkeypatch):
+def test_other_actor_batches_are_the_batch_of_the_critics(cls, monkeypatch):
     for actor_batch in ("prioritized", "weighted"):
         model = model_of(cls, actor_batch)
         seen = seen_by_the_actor(model, monkeypatch)
@@ -79,7 +79,7 @@ def test_the_batch_of_the_critics(cls, monkeypatch):
 
 
 @pytest.mark.parametrize("cls", ACTORS)
-def test_weights_of_the_actor(cls):
+def test_weighted_actor_batch_weights_the_actor_loss(cls):
     """A sample of weight 0 has no influence on actor and entropy coefficient; one of weight 2 counts twice."""
     model = model_of(cls, "weighted", unique=True)
     batch = model.replay_buffer.sample(8)
@@ -117,7 +117,7 @@ def test_weights_of_the_actor(cls):
 @pytest.mark.parametrize("kwargs", [{}, dict(uniform_fraction=0.2), dict(recency=0.999, recency_min=4), dict(unique=True)])
 @pytest.mark.parametrize("scheme", ["proportional", "rank", "lap"])
 @pytest.mark.parametrize("kind", ["plain", "memory", "her"])
-def test_weights_make_the_expectation_that_of_uniform_replay(kind, scheme, kwargs):
+def test_actor_weights_invert_the_probabilities(kind, scheme, kwargs):
     """1 / (N P) of every row, whatever the draw; beta has no influence."""
     if kind == "her" and "recency" in kwargs:
         return
@@ -133,8 +133,8 @@ def test_weights_make_the_expectation_that_of_uniform_replay(kind, scheme, kwarg
 
 @pytest.mark.parametrize("stratified", [True, False])
 @pytest.mark.parametrize("kind", ["plain", "memory", "her"])
-def test_uniform_observations(kind, stratified):
-    """Of what can be drawn, each as often as any other."""
+def test_sample_observations_is_uniform(kind, stratified):
+    """Over the transitions that can be drawn."""
     buffer = filled_buffer(kind, actor_batch="uniform", stratified=stratified)
     ids = drawable_ids(buffer)
     obs = buffer.sample_observations(MANY)
@@ -154,8 +154,8 @@ def test_uniform_observations(kind, stratified):
     assert (np.abs(counts - expected) <= tolerance).all()
 
 
-def test_goals_of_a_uniform_batch():
-    """As many of them are new as in a batch of the critics, and they are goals of the same episode."""
+def test_uniform_actor_batch_relabels_goals():
+    """As many goals are new as in a batch of the critics."""
     env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, continuous=True, max_steps=4), n_envs=2)
     model = PERSAC(
         "MultiInputPolicy",
@@ -175,8 +175,8 @@ def test_goals_of_a_uniform_batch():
 
 @pytest.mark.parametrize("actor_batch", ["uniform", "weighted"])
 @pytest.mark.parametrize("cls", ACTORS)
-def test_learn(cls, actor_batch):
-    """With VecNormalize, whose statistics the actor's observations have too."""
+def test_training_with_vec_normalize(cls, actor_batch):
+    """The actor's observations are normalized too."""
     kwargs = dict(learning_starts=20, batch_size=16, replay_buffer_kwargs=dict(actor_batch=actor_batch))
     model = cls("MlpPolicy", normalized("Pendulum-v1"), policy_kwargs=dict(net_arch=[8]), **kwargs)
     model.learn(60)
@@ -188,6 +188,6 @@ def test_learn(cls, actor_batch):
 
 @pytest.mark.parametrize("actor_batch", ["uniform", "weighted"])
 @pytest.mark.parametrize("cls", [PERDQN, PERQRDQN])
-def test_refused_without_an_actor(cls, actor_batch):
+def test_actor_batch_is_refused_without_an_actor(cls, actor_batch):
     with pytest.raises(NotImplementedError, match=f"{cls.__name__} with actor_batch='{actor_batch}' .* no actor"):
         cls("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(actor_batch=actor_batch))

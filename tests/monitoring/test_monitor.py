@@ -1,6 +1,7 @@
-"""PriorityMonitor and plots: what they show is held against a count by hand, and they change nothing."""
+"""PriorityMonitor and plots show the numbers of a count by hand, and change nothing."""
 
 import pickle
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch as th
 from stable_baselines3 import SAC
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.logger import configure
 
 from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PriorityMonitor
-from sb3_per.buffers.draw_record import DrawRecord
+from sb3_per.monitoring.draw_record import DrawRecord
 from sb3_per.monitoring.monitor import statistics
 from sb3_per.monitoring.plots import plot_buffer
 from tests.utils import fill, make_buffer
@@ -49,23 +51,22 @@ def test_draws_are_counted_per_transition(n_envs, dict_obs, optimize_memory_usag
             by_hand.update(batch.indices.tolist())
         ids = buffer.transition_ids
         stored = ids[ids >= 0]
-        assert sorted(stored) == list(range(max(buffer._next_id - 10 * n_envs, 0), buffer._next_id))
+        next_id = ids.max() + 1
+        assert sorted(stored) == list(range(max(next_id - 10 * n_envs, 0), next_id))
         np.testing.assert_array_equal(buffer.draw_record.counts(stored), [by_hand[i] for i in stored])
 
         histograms, scalars = statistics(buffer)
         masses = buffer.priorities[buffer.priorities > 0]
         np.testing.assert_array_equal(np.sort(histograms["priorities"]), np.sort(masses))
         np.testing.assert_array_equal(histograms["weights"], th.cat([batch.weights for batch in batches]).flatten())
-        np.testing.assert_array_equal(
-            histograms["age"], np.concatenate([buffer._next_id - 1 - batch.indices for batch in batches])
-        )
+        np.testing.assert_array_equal(histograms["age"], np.concatenate([next_id - 1 - batch.indices for batch in batches]))
         drawable = ids[buffer.priorities > 0]
         assert scalars["never_drawn"] == pytest.approx(np.mean([by_hand[i] == 0 for i in drawable]))
         assert scalars["buffer_effective_sample_size"] == pytest.approx(masses.sum() ** 2 / (masses**2).sum() / masses.size)
         buffer.update_priorities(batches[0].indices, np.random.default_rng(0).exponential(size=16))
 
 
-def test_ids_of_the_slots():
+def test_transition_ids_of_the_slots():
     buffer = make_buffer(n_rows=4, n_envs=3)
     for step in range(11):
         expected = np.full((4, 3), -1)
@@ -77,7 +78,7 @@ def test_ids_of_the_slots():
     assert (buffer.transition_ids == -1).all()
 
 
-def test_statistics_of_part_of_a_large_buffer():
+def test_statistics_look_at_part_of_a_large_buffer():
     buffer = make_buffer(n_rows=1000)
     fill([buffer], 1000)
     buffer.update_priorities(np.arange(1000), np.arange(1000.0))
@@ -94,7 +95,7 @@ def test_effective_sample_size_of_huge_masses():
     assert statistics(buffer)[1]["buffer_effective_sample_size"] == pytest.approx(1.0)
 
 
-def test_tensorboard(tmp_path):
+def test_tensorboard_shows_histograms_and_scalars(tmp_path):
     model = PERSAC("MlpPolicy", "Pendulum-v1", tensorboard_log=str(tmp_path), policy_kwargs=dict(net_arch=[8]), batch_size=8)
     model.learn(1000, callback=PriorityMonitor(interval=300))
     events = written(tmp_path)
@@ -111,7 +112,7 @@ def test_tensorboard(tmp_path):
     assert events.Histograms("per/priorities")[-1].histogram_value.num == 899
 
 
-def test_hindsight(tmp_path):
+def test_monitor_works_with_hindsight(tmp_path):
     env = make_vec_env(lambda: BitFlippingEnv(n_bits=4), n_envs=2)
     model = PERDQN(
         "MultiInputPolicy",
@@ -145,13 +146,13 @@ def test_the_monitor_changes_nothing(tmp_path):
     assert monitored.replay_buffer.draw_record.counts(monitored.replay_buffer.transition_ids[:400]).sum() == 300 * 8
 
 
-def test_without_tensorboard_nothing_is_computed(monkeypatch):
+def test_nothing_is_computed_without_an_output(monkeypatch):
     monkeypatch.setattr("sb3_per.monitoring.monitor.statistics", None)
     model = PERSAC("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[8]), batch_size=8)
     model.learn(150, callback=PriorityMonitor(interval=10))
 
 
-def test_errors():
+def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="-5"):
         PriorityMonitor(interval=-5)
     with pytest.raises(ValueError, match="ReplayBuffer"):
@@ -161,7 +162,7 @@ def test_errors():
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_picture_of_a_buffer(counted, tmp_path):
+def test_plot_shows_medians_by_age(counted, tmp_path):
     buffer = make_buffer(n_rows=100, alpha=1.0, epsilon=1e-9)
     fill([buffer], 130)
     # The older, the larger; each drawn as often as its age in tens.
@@ -183,8 +184,8 @@ def test_picture_of_a_buffer(counted, tmp_path):
 
 @pytest.mark.parametrize("n_envs", [2, 3, 4, 8])
 @pytest.mark.parametrize("max_transitions", [50, 100, 333])
-def test_part_of_a_large_buffer_is_of_all_environments(n_envs, max_transitions):
-    """Every k-th slot is of one environment only where k is a multiple of their number."""
+def test_part_of_a_large_buffer_covers_all_environments(n_envs, max_transitions):
+    """The stride is no multiple of the number of environments."""
     buffer = make_buffer(n_rows=1200, n_envs=n_envs)
     fill([buffer], 1200)
     buffer.update_priorities(np.arange(1200 * n_envs), np.arange(1200 * n_envs) % n_envs + 1.0)
@@ -195,7 +196,7 @@ def test_part_of_a_large_buffer_is_of_all_environments(n_envs, max_transitions):
 
 
 def test_a_record_holds_no_tensors():
-    """A buffer of a GPU run can be loaded where there is no GPU; and what the user does with a batch does not change it."""
+    """So that a buffer from a GPU loads without one, and a change of a batch does not reach the record."""
     buffer = make_buffer(n_rows=10)
     fill([buffer], 10)
     buffer.draw_record = DrawRecord(10)
@@ -207,3 +208,30 @@ def test_a_record_holds_no_tensors():
     assert type(ids) is type(weights) is np.ndarray
     np.testing.assert_array_equal(weights, expected)
     assert b"torch" not in pickle.dumps(buffer.draw_record)
+
+
+@pytest.mark.parametrize("form", ["csv", "stdout"])
+def test_other_outputs_show_quantiles(form, tmp_path, capsys):
+    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=20, buffer_size=200, batch_size=8, seed=0)
+    model.set_logger(configure(str(tmp_path), [form]))
+    model.learn(200, callback=PriorityMonitor(interval=50), log_interval=1)
+    found = dict(model.logger.name_to_value)
+    model.logger.close()
+    text = capsys.readouterr().out + "".join(path.read_text() for path in tmp_path.iterdir())
+    for name in ("never_drawn", "buffer_effective_sample_size", "priorities_p50", "weights_p05", "age_p95"):
+        assert name in text
+    assert all(np.isfinite(value) for name, value in found.items() if name.startswith("per/"))
+
+
+def test_a_logger_without_output_is_warned_of(tmp_path):
+    kwargs = dict(learning_starts=20, buffer_size=200, batch_size=8)
+    with pytest.warns(UserWarning, match=r"nowhere to write.*tensorboard_log.*verbose=1"):
+        PERDQN("MlpPolicy", "CartPole-v1", **kwargs).learn(30, callback=PriorityMonitor(interval=10))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PERDQN("MlpPolicy", "CartPole-v1", tensorboard_log=str(tmp_path), **kwargs).learn(30, callback=PriorityMonitor(10))
+
+
+def test_a_model_can_be_plotted():
+    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=20, buffer_size=200, batch_size=8).learn(60)
+    assert len(plot_buffer(model).axes) == 1
