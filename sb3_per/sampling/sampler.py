@@ -215,7 +215,7 @@ class Sampler:
         """
         state: dict[str, Any] = {
             "max_priority": self.max_priority,
-            "mass_of_max": None if self._mass_of_max is None else self._mass_of_max[1],
+            "mass_of_max": self._mass_of_max[1] if self._mass_of_max and self._mass_of_max[0] == self.max_priority else None,
             "n_updates": self.n_updates,
             "next_kappa": None if np.isinf(self._next_kappa) else self._next_kappa,
             "kappa": getattr(self.scheme, "kappa", None),
