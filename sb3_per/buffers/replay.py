@@ -360,7 +360,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __getstate__(self) -> dict[str, Any]:
         inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
         state = dict(inherited() if inherited else vars(self))
-        del state["lock"]
+        del state["lock"], state["_n_unanswered"]
         return {**state, "state_version": _STATE_VERSION}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
