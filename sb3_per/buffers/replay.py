@@ -533,9 +533,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if td_errors is not None:
             if tuple(td_errors.shape[:2]) != lead or td_errors.ndim > 3 or 0 in td_errors.shape[2:]:
                 raise ValueError(f"td_errors of shape {tuple(td_errors.shape)} do not fit rewards of shape {lead}")
-            masses = (
-                self._masses_of(td_errors.reshape(steps.rewards.size, -1), steps.rewards.size) if steps.rewards.size else None
-            )
+            if n := lead[0] * lead[1]:
+                masses = self.sampler.masses_of(finite_abs(td_errors.reshape(n, -1), n))
         with self.lock:
             self._write(envs, lead[0], steps, masses)
 
