@@ -383,6 +383,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         self.states.take(source.states, rows, old_rows, episode_steps[rows])
 
     def _load_episodes(self, state: dict[str, Any]) -> None:
+        if not self.ring.is_even:
+            self._require_separate_environments()
         self.windows.load_numbers(state.get("episodes"))
         self.states.load(state.get("recurrent_states", {}))
 
