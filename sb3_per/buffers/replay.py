@@ -32,7 +32,7 @@ from sb3_per.buffers.incoming import (
 )
 from sb3_per.buffers.kernels import read_update
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import Count, make_settings, require, takes_settings
+from sb3_per.buffers.settings import Count, PrioritySettings, make_settings, require, takes_settings
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -192,7 +192,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not cls.stores(buffer):
             raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
         if isinstance(buffer, PrioritizedReplayBuffer):
-            settings = {**buffer.settings_without(settings), **settings}
+            kept = buffer.settings_without(settings)
+            if buffer.unit != cls.unit:  # arguments of the other class mean nothing here
+                kept = {name: value for name, value in kept.items() if name in PrioritySettings.names()}
+            settings = {**kept, **settings}
         # Built with a single row: the arrays come from the other buffer.
         prioritized = cls(buffer.n_envs, **{**settings, **cls.arguments_of(buffer)})
         prioritized._take_arrays(buffer)
