@@ -153,14 +153,16 @@ class Ring:
         """
         :param first: a step of each environment, shape (n_envs,)
         :param end: end of the range of each environment, at most a lap later, shape (n_envs,)
-        :return: slots of these steps, sorted, shape (n,)
+        :return: slots of these steps, shape (n,): from old to new where the ranges are the same, otherwise sorted
         """
+        if (first == first[0]).all() and (end == end[0]).all():
+            return np.arange(first[0] * self.n_envs, end[0] * self.n_envs) % self.capacity
         slots = _slots_between(first, end, self.n_rows)
         slots.sort()  # neighbours share ancestors in the tree
         return slots
 
     def slots_held(self) -> np.ndarray:
-        """Slots that hold transitions, sorted, shape (n_held,)."""
+        """Slots that hold transitions, shape (n_held,)."""
         return self.slots_between(self.first, self.added)
 
     # ---- the newest transitions
