@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.windows import admit_windows, number_by_dones, number_next
 
@@ -26,10 +27,20 @@ class CompleteWindows:
     :param period: steps from one anchor to the next
     :param burn_in: steps before an anchor that a window is unrolled from
     :param n_recorded: steps of a complete window: those that are learned, and those of the last n-step return
+    :param states: recurrent states at the beginnings of the prefixes
     """
 
-    def __init__(self, ring: Ring, dones: np.ndarray, timeouts: np.ndarray, period: int, burn_in: int, n_recorded: int):
-        self.ring, self.dones, self.timeouts = ring, dones, timeouts
+    def __init__(
+        self,
+        ring: Ring,
+        dones: np.ndarray,
+        timeouts: np.ndarray,
+        period: int,
+        burn_in: int,
+        n_recorded: int,
+        states: RecurrentStates,
+    ):
+        self.ring, self.dones, self.timeouts, self.states = ring, dones, timeouts, states
         self.period, self.burn_in, self.n_recorded = period, burn_in, n_recorded
         #: number of each step within its episode, int32 of shape (n_rows, n_envs)
         self.episode_steps = np.zeros((ring.n_rows, ring.n_envs), np.int32)
@@ -77,6 +88,11 @@ class CompleteWindows:
         self._known = -1
 
     # ---- which windows can be drawn
+
+    @property
+    def unit(self) -> str:
+        """Windows of these lengths."""
+        return f"windows every {self.period} steps after {self.burn_in}, {self.n_recorded} recorded"
 
     @property
     def n(self) -> int:
@@ -133,7 +149,7 @@ class CompleteWindows:
 
     def among(self, slots: np.ndarray) -> np.ndarray:
         """Which slots are anchors of complete windows."""
-        return self.is_ready.reshape(-1)[slots]
+        return np.asarray(self.is_ready.reshape(-1)[slots])
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """All of them: emphasizing the newest is refused."""
@@ -151,54 +167,62 @@ class CompleteWindows:
 
     # ---- saving
 
-    def numbers(self) -> dict[str, Any]:
-        """Numbers of the steps within their episodes, see :meth:`load_numbers`."""
-        return {"episode_steps": self.episode_steps[: self.ring.n_rows_used], "oldest_admitted": self.oldest_admitted}
-
-    def load_numbers(self, numbers: dict[str, Any] | None) -> None:
-        """
-        :param numbers: from :meth:`numbers`, of a ring with the same position; ``None``: number all steps by the ends of
-            episodes alone
-        :raises ValueError: if they are not such numbers
-        """
-        ring, first = self.ring, int(self.ring.first[0])
-        if numbers is None:
-            number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most, first)
-            self.oldest_admitted = first
-            return
-        steps, oldest = np.asarray(numbers["episode_steps"]), int(numbers["oldest_admitted"])
-        if steps.shape != (ring.n_rows_used, ring.n_envs) or steps.min(initial=0) < 0 or not 0 <= oldest <= ring.most:
-            raise ValueError("the steps of an episode are not numbered")
-        self.episode_steps[: len(steps)] = steps
-        in_order = self.episode_steps[np.arange(first, ring.most) % ring.n_rows]
-        if ((in_order[1:] != 0) & (in_order[1:] != in_order[:-1] + 1)).any():
-            raise ValueError("steps of an episode do not follow one another")
-        self.oldest_admitted = oldest
-        self.forget_changes()
-
     def state(self) -> dict[str, Any]:
-        """Which windows can be drawn, see :meth:`load`."""
+        """Numbers of the steps within their episodes, which windows can be drawn, and recurrent states."""
+        n = self.ring.n_rows_used
         return {
-            "is_ready": self.is_ready[: self.ring.n_rows_used].view(np.uint8),
+            "episode_steps": self.episode_steps[:n],
+            "oldest_admitted": self.oldest_admitted,
+            "is_ready": self.is_ready[:n].view(np.uint8),
             "n_looked_at": self._n_looked_at,
             "known": self._known,
             "n_recorded": self.n_recorded,
+            "recurrent_states": self.states.state(n),
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """
-        :param state: from :meth:`state`, with the same period and burn-in, after :meth:`load_numbers`
-        :raises ValueError: if it is not such a state
-        """
+    def load(self, state: dict[str, Any], is_known: bool) -> None:
+        """See :class:`~sb3_per.sampling.eligibility.Eligibility`; also of a buffer without sequences."""
+        ring, first = self.ring, int(self.ring.first[0])
+        if "episode_steps" not in state:
+            # Nobody told where episodes start: the ends of episodes say it.
+            number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most, first)
+            self.oldest_admitted = first
+            self.forget_changes()
+            return
+        steps, oldest = np.asarray(state["episode_steps"]), int(state["oldest_admitted"])
+        if steps.shape != (ring.n_rows_used, ring.n_envs) or steps.min(initial=0) < 0 or not 0 <= oldest <= ring.most:
+            raise ValueError("the steps of an episode are not numbered")
+        in_order = steps[np.arange(first, ring.most) % ring.n_rows]
+        if ((in_order[1:] != 0) & (in_order[1:] != in_order[:-1] + 1)).any():
+            raise ValueError("steps of an episode do not follow one another")
+        self.episode_steps[: len(steps)] = steps
+        self.oldest_admitted = oldest
+        self.states.load(state["recurrent_states"])
+        if is_known and state["n_recorded"] == self.n_recorded:
+            self._load_ready(state)
+        else:
+            self.forget_changes()
+
+    def _load_ready(self, state: dict[str, Any]) -> None:
         ring, is_ready, looked_at = self.ring, np.asarray(state["is_ready"]), np.array(state["n_looked_at"])
         if is_ready.shape != (ring.n_rows_used, ring.n_envs) or looked_at.shape != (ring.n_envs,):
             raise ValueError("windows of another ring")
         if looked_at.dtype != np.int64 or looked_at.max() > ring.most:
             raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most}")
-        if (self.episode_steps[: len(is_ready)][is_ready != 0] % self.period).any():
+        # Steps that have come since the last draw lie over windows that are not retired yet.
+        held = np.arange(max(int(ring.first[0]), self.oldest_admitted), ring.most)
+        rows = held % ring.n_rows
+        is_window = (is_ready[rows] != 0) & (held[:, None] < looked_at)
+        if (self.episode_steps[rows][is_window] % self.period).any():
             raise ValueError("a window begins at a step that is no anchor")
-        if state["n_recorded"] != self.n_recorded:
-            raise ValueError(f"windows of {state['n_recorded']} steps")
         self.is_ready[: len(is_ready)] = is_ready != 0
         self._n_ready, self._n_looked_at = int(np.count_nonzero(self.is_ready)), looked_at
         self._known = int(state["known"])
+
+    def take(self, source: "CompleteWindows", rows: np.ndarray, old_rows: np.ndarray) -> None:
+        """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
+        ring = self.ring
+        self.episode_steps[rows] = source.episode_steps[old_rows]
+        self.oldest_admitted = max(source.oldest_admitted + ring.most - source.ring.most, ring.most - len(rows))
+        self.states.take(source.states, rows, old_rows, self.episode_steps[rows])
+        self.forget_changes()

@@ -1,8 +1,7 @@
 """Prioritized replay of Dict observations."""
 
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer
 
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 
@@ -25,8 +24,3 @@ class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  #
         if optimize_memory_usage:
             raise NotImplementedError("optimize_memory_usage=True is not supported for Dict observation spaces")
         super()._require_fitting(observation_space, optimize_memory_usage)
-
-    @classmethod
-    def stores(cls, buffer: ReplayBuffer) -> bool:
-        """Whether a buffer stores Dict observations without hindsight."""
-        return isinstance(buffer, DictReplayBuffer) and not isinstance(buffer, HerReplayBuffer)

@@ -15,6 +15,8 @@ class HeldTransitions:
     :param ring: position of every environment
     """
 
+    unit = "transition"
+
     def __init__(self, ring: Ring):
         self.ring = ring
         # Steps of each environment that the sampler knows, shape (n_envs,).
@@ -72,15 +74,18 @@ class HeldTransitions:
         """Steps that the sampler knows."""
         return {"known": self._known}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """
-        :param state: from :meth:`state`, of a ring with the same position
-        :raises ValueError: if it is not such a state
-        """
-        known = np.array(state["known"])
-        if known.shape != self.ring.added.shape or known.dtype != np.int64 or (known > self.ring.added).any():
-            raise ValueError(f"steps {known} are known of {self.ring.added}")
-        self._known = known if (known != self.ring.added).any() else self.ring.added
+    def load(self, state: dict[str, Any], is_known: bool) -> None:
+        """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
+        if not is_known:
+            self.forget_changes()
+            return
+        known, added = np.array(state["known"]), self.ring.added
+        if known.shape != added.shape or known.dtype != np.int64 or (known > added).any():
+            raise ValueError(f"steps {known} are known of {added}")
+        self._known = known if (known != added).any() else added
+
+    def take(self, source: Any, rows: np.ndarray, old_rows: np.ndarray) -> None:
+        """Everything follows from the ring."""
 
 
 _NO_SLOTS = np.empty(0, np.int64)

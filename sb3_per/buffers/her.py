@@ -1,13 +1,12 @@
 """Prioritized hindsight experience replay."""
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -30,19 +29,18 @@ class FinishedEpisodes:
     :class:`~sb3_per.sampling.eligibility.Eligibility`.
 
     :param ring: position of every environment
-    :param ep_length: SB3's: length of the finished episode of each transition, 0 for others, shape (n_rows, n_envs)
     """
 
-    def __init__(self, ring: Ring, ep_length: np.ndarray):
-        self.ring = ring
-        self._ep_length = ep_length
-        # Slots of episodes that were finished, and that lost their first transition, since the sampler was told last.
-        self._finished: list[np.ndarray] = []
+    unit = "transition"
 
-    @property
-    def ep_length(self) -> np.ndarray:
-        """By slot, shape (capacity,)."""
-        return flat(self._ep_length)
+    def __init__(self, ring: Ring):
+        self.ring = ring
+        #: SB3's: first row, and length if it is finished, of the episode of each transition, shape (n_rows, n_envs)
+        self.ep_start, self.ep_length = (np.zeros((ring.n_rows, ring.n_envs), np.int64) for _ in range(2))
+        #: SB3's: first row of the episode under way, shape (n_envs,)
+        self.current_ep_start = np.zeros(ring.n_envs, np.int64)
+        # Slots of episodes that were finished since the sampler was told last.
+        self._finished: list[np.ndarray] = []
 
     @property
     def n(self) -> int:
@@ -60,7 +58,7 @@ class FinishedEpisodes:
         if not self._finished:
             return _NO_SLOTS, _NO_SLOTS
         # Part of an episode may have been overwritten since.
-        ep_length = self.ep_length
+        ep_length = flat(self.ep_length)
         slots = np.concatenate([slots[ep_length[slots] > 0] for slots in self._finished])
         self._finished.clear()
         return slots, _NO_SLOTS
@@ -71,11 +69,12 @@ class FinishedEpisodes:
 
     def clear(self) -> None:
         """The ring is empty."""
+        self.ep_length[:], self.current_ep_start[:] = 0, 0
         self._finished.clear()
 
     def among(self, slots: np.ndarray) -> np.ndarray:
         """Which transitions belong to finished episodes."""
-        is_finished: np.ndarray = self.ep_length[slots] > 0
+        is_finished: np.ndarray = flat(self.ep_length)[slots] > 0
         return is_finished
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -91,23 +90,51 @@ class FinishedEpisodes:
         return np.random.choice(np.flatnonzero(self.ep_length), size=n, replace=True)
 
     def state(self) -> dict[str, Any]:
-        """Slots of finished episodes that the sampler does not know."""
-        slots = np.unique(np.concatenate([_NO_SLOTS, *self._finished]))
-        return {"finished_slots": slots[self.ep_length[slots] > 0]}
+        """Episodes, and slots of finished ones that the sampler does not know."""
+        n = self.ring.n_rows_used
+        slots = np.concatenate([_NO_SLOTS, *self._finished])[::-1]
+        # In the order in which they were finished last: of equal priorities, the one that was set last ranks first.
+        slots = slots[np.sort(np.unique(slots, return_index=True)[1])][::-1]
+        return {
+            "ep_start": self.ep_start[:n],
+            "ep_length": self.ep_length[:n],
+            "current_ep_start": self.current_ep_start,
+            "finished_slots": slots[flat(self.ep_length)[slots] > 0],
+        }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """
-        :param state: from :meth:`state`
-        :raises ValueError: if it is not such a state
-        """
+    def load(self, state: dict[str, Any], is_known: bool) -> None:
+        """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
+        ring, n = self.ring, self.ring.n_rows_used
+        start, length, current = (np.asarray(state[name]) for name in ("ep_start", "ep_length", "current_ep_start"))
+        if start.shape != (n, ring.n_envs) or length.shape != start.shape or current.shape != (ring.n_envs,):
+            raise ValueError(f"episodes of shapes {start.shape}, {length.shape} and {current.shape}")
+        for part in (start, length, current):
+            if part.dtype != np.int64 or not 0 <= part.min(initial=0) <= part.max(initial=0) <= ring.n_rows:
+                raise ValueError("an episode is outside of the ring")
+        since_start = (np.arange(n)[:, None] - start) % ring.n_rows
+        n_left = ring.n_after(np.arange(n * ring.n_envs)).reshape(start.shape) + 1
+        if (((since_start >= length) | (length - since_start > n_left)) & (length > 0)).any():
+            raise ValueError("a transition is not in its own episode")
+        self.ep_start[:n], self.ep_length[:n], self.current_ep_start[:] = start, length, current
+        if not is_known:
+            self.forget_changes()
+            return
         slots = np.array(state["finished_slots"])
-        if (
-            slots.ndim != 1
-            or slots.dtype != np.int64
-            or not (0 <= slots.min(initial=0) <= slots.max(initial=0) < len(self.ep_length))
-        ):
+        if slots.dtype != np.int64 or not 0 <= slots.min(initial=0) <= slots.max(initial=0) < ring.capacity:
             raise ValueError("finished_slots are no slots")
         self._finished = [slots] if slots.size else []
+
+    def take(self, source: "FinishedEpisodes", rows: np.ndarray, old_rows: np.ndarray) -> None:
+        """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
+        ring, old, n = self.ring, source.ring, np.arange(len(rows))[:, None]
+        since_start = (old_rows[:, None] - source.ep_start[old_rows]) % old.n_rows
+        # Of an episode whose beginning is not there, nothing can be drawn.
+        is_cut = since_start > n
+        self.ep_length[rows] = np.where(is_cut, 0, source.ep_length[old_rows])
+        self.ep_start[rows] = (rows[:, None] - np.where(is_cut, n, since_start)) % ring.n_rows
+        under_way = np.minimum((old.pos - source.current_ep_start) % old.n_rows, len(rows))
+        self.current_ep_start[:] = (ring.pos - under_way) % ring.n_rows
+        self.forget_changes()
 
 
 class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer):  # type: ignore[misc]
@@ -185,29 +212,19 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     def _init_stock(self, buffer_size: int, observation_space: Any, action_space: Any, *args: Any) -> None:
         super()._init_stock(buffer_size, observation_space, action_space, self.env, *args, *self._her_arguments)
 
+    def _stored_infos(self) -> np.ndarray | None:
+        return self.infos if self.copy_info_dict else None
+
     def _make_eligibility(self) -> FinishedEpisodes:
-        self.episodes = FinishedEpisodes(self.ring, self.ep_length)
+        self.episodes = FinishedEpisodes(self.ring)
+        # SB3's code works on the same arrays.
+        self.ep_start, self.ep_length = self.episodes.ep_start, self.episodes.ep_length
+        self._current_ep_start = self.episodes.current_ep_start
         return self.episodes
 
-    @classmethod
-    def arguments_of(cls, buffer: ReplayBuffer) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.arguments_of`."""
-        names = "env n_sampled_goal goal_selection_strategy copy_info_dict"
-        return {**super().arguments_of(buffer), **{name: getattr(buffer, name) for name in names.split()}}
-
-    def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.settings_without`."""
-        return {**super().settings_without(changed), "update_from_virtual": self.update_from_virtual}
-
-    def _take_arrays(self, other: Any) -> None:
-        self.ep_start, self.ep_length, self.infos = other.ep_start, other.ep_length, other.infos
-        self._current_ep_start = other._current_ep_start
-        super()._take_arrays(other)
-
-    @classmethod
-    def stores(cls, buffer: ReplayBuffer) -> bool:
-        """Whether a buffer stores episodes with goals."""
-        return isinstance(buffer, HerReplayBuffer)
+    def own_settings(self) -> dict[str, Any]:
+        """See :meth:`PrioritizedReplayBuffer.own_settings`."""
+        return {"update_from_virtual": self.update_from_virtual}
 
     # ---- writing
 
@@ -217,7 +234,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             "by one cursor"
         )
 
-    def _store(self, steps: Steps, masses: np.ndarray | None, infos: Any) -> None:
+    def _store(self, steps: Steps, masses: np.ndarray | None) -> None:
         pos = self.pos
         for env_idx in np.flatnonzero(self.ep_length[pos]):
             # The rest of the episode that is overwritten cannot be drawn any more.
@@ -225,11 +242,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             slots = self._slots_of_episode(pos, end, int(env_idx))
             self.ep_length[slots // self.n_envs, env_idx] = 0
             self.sampler.remove(slots)
-        super()._store(steps, masses, infos)
+        super()._store(steps, masses)
         self.ep_start[pos] = self._current_ep_start
-        if self.copy_info_dict:
-            self.infos[pos] = infos
-        for env_idx in np.flatnonzero(steps[4]):
+        for env_idx in np.flatnonzero(steps[4]):  # where an episode is done
             self._compute_episode_length(int(env_idx))
 
     def _compute_episode_length(self, env_idx: int) -> None:
@@ -245,13 +260,6 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         super()._cut(envs)
         for env_idx in np.flatnonzero(self._current_ep_start != self.pos):
             self._compute_episode_length(int(env_idx))
-
-    def reset(self) -> None:
-        """Forget all transitions and episodes."""
-        with self.lock:
-            super().reset()
-            self.ep_length[:] = 0
-            self._current_ep_start[:] = 0
 
     # ---- drawing
 
@@ -276,7 +284,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     def _draw(self, batch_size: int, position: float | None) -> tuple[np.ndarray, np.ndarray]:
         slots, relative = super()._draw(batch_size, position)
-        if self.sampler.draw.is_stock:
+        if self.sampler.draws_as_stock:
             # The first ones are virtual, and come last in the batch.
             order = np.roll(np.arange(batch_size), -self._n_virtual(batch_size))
         else:
@@ -355,57 +363,6 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
                 f"shape ({n}, ...), and it must return one reward for each row, shape ({n},)"
             )
         return rewards.reshape(n)
-
-    # ---- saving
-
-    def state(self) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.state`."""
-        n = self.ring.n_rows_used
-        episodes = {
-            "ep_start": self.ep_start[:n],
-            "ep_length": self.ep_length[:n],
-            "current_ep_start": self._current_ep_start,
-        }
-        return {**super().state(), "episodes": episodes}
-
-    def _take_episodes(self, source: "PrioritizedHerReplayBuffer") -> None:
-        ring, old = self.ring, source.ring
-        n = int(ring.added[0] - ring.first[0])
-        rows = np.arange(ring.most - n, ring.most) % ring.n_rows
-        old_rows = np.arange(old.most - n, old.most) % old.n_rows
-        since_start = (old_rows[:, None] - source.ep_start[old_rows]) % old.n_rows
-        # Of an episode whose beginning is not there, nothing can be drawn.
-        is_cut = since_start > np.arange(n)[:, None]
-        self.ep_length[rows] = np.where(is_cut, 0, source.ep_length[old_rows])
-        self.ep_start[rows] = (rows[:, None] - np.where(is_cut, np.arange(n)[:, None], since_start)) % ring.n_rows
-        under_way = np.minimum((old.pos - source._current_ep_start) % old.n_rows, n)
-        self._current_ep_start[:] = (ring.pos - under_way) % ring.n_rows
-        if self.copy_info_dict:
-            self.infos[rows] = source.infos[old_rows]
-        self.episodes.forget_changes()
-
-    def _empty_arrays(self) -> None:
-        super()._empty_arrays()
-        self.ep_start, self.ep_length = (np.zeros((self.buffer_size, self.n_envs), np.int64) for _ in range(2))
-        self._current_ep_start = np.zeros(self.n_envs, np.int64)
-        self.infos = np.full((self.buffer_size, self.n_envs), {})  # one for all: SB3 replaces it, and never writes to it
-
-    def _load_episodes(self, state: dict[str, Any]) -> None:
-        if "episodes" not in state:
-            return  # SB3's buffer: the arrays are shared
-        episodes = state["episodes"]
-        start, length, current = (np.asarray(episodes[name]) for name in ("ep_start", "ep_length", "current_ep_start"))
-        shape = (len(start), self.n_envs)
-        if start.shape != shape or length.shape != shape or current.shape != (self.n_envs,):
-            raise ValueError(f"episodes of shapes {start.shape}, {length.shape} and {current.shape}")
-        for part in (start, length, current):
-            if not 0 <= part.min(initial=0) <= part.max(initial=0) <= self.buffer_size:
-                raise ValueError("an episode is outside of the ring")
-        rows = np.arange(len(start))[:, None]
-        if (((rows - start) % self.buffer_size >= length) & (length > 0)).any():
-            raise ValueError("a transition is not in its own episode")
-        self.ep_start[: len(start)], self.ep_length[: len(length)] = start, length
-        self._current_ep_start[:] = current
 
 
 def _require_goals_to_fit(observation_space: spaces.Space) -> None:

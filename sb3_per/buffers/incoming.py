@@ -5,7 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.sampling.rank_tree import RankTree
+from sb3_per.sampling.schemes import LARGEST_MASS
 from sb3_per.sampling.sum_tree import SumTree
 from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
 
@@ -21,6 +25,7 @@ def checked_steps(
     rewards: Any,
     dones: Any,
     timeouts: Any,
+    infos: Any = None,
 ) -> Steps:
     """
     Check steps against the arrays that they go into. What SB3's ``add`` takes is taken: fewer axes of length 1, and what NumPy
@@ -34,6 +39,7 @@ def checked_steps(
     :param rewards: rewards, shape ``lead``
     :param dones: ends of episodes, shape ``lead``
     :param timeouts: which of them are truncations, shape ``lead``; ``None``: none
+    :param infos: kept as they are
     :return: arrays of the shapes that are stored
     :raises ValueError: for another shape, or values that are not numbers
     """
@@ -47,7 +53,7 @@ def checked_steps(
             and timeouts is None
             and {obs.dtype, next_obs.dtype, actions.dtype, rewards.dtype, dones.dtype} <= _NUMBERS
         ):
-            return obs, next_obs, actions, rewards, dones, timeouts
+            return obs, next_obs, actions, rewards, dones, timeouts, infos
     except (AttributeError, TypeError):
         pass  # lists, scalars, dictionaries
     if isinstance(obs_shape, dict):
@@ -65,6 +71,7 @@ def checked_steps(
         _fit("reward", rewards, lead),
         _fit("done", dones, lead),
         timeouts if timeouts is None else _fit("timeouts", timeouts, lead),
+        infos,
     )
 
 
@@ -133,9 +140,12 @@ def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
         if td_errors.dtype is not th.float32:
             td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
         td_errors = td_errors.numpy()
-    array = np.asarray(td_errors)
-    if array.dtype.char not in "fd" or not array.flags.carray:
-        array = np.array(array, dtype=np.float64, order="C")
+    try:
+        array = np.asarray(td_errors)
+        if array.dtype.char not in "fd" or not array.flags.carray:
+            array = np.array(array, dtype=np.float64, order="C")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"td_errors must be numbers: {error}") from error
     matrix = array[:, None] if array.ndim == 1 else array
     if matrix.ndim != 2 or len(matrix) != batch_size or matrix.shape[1] == 0:
         raise ValueError(f"td_errors of shape {array.shape} do not fit {batch_size} transition ids")
@@ -155,6 +165,62 @@ def finite_abs(td_errors: np.ndarray | th.Tensor, n: int) -> np.ndarray:
     return errors
 
 
+def finite_abs_steps(td_errors: np.ndarray | th.Tensor, lead: tuple[int, int]) -> np.ndarray:
+    """
+    :param td_errors: shape (T, k) or (T, k, n_critics)
+    :param lead: (T, k)
+    :return: see :func:`finite_abs`
+    :raises ValueError: likewise
+    """
+    if tuple(td_errors.shape[:2]) != lead or td_errors.ndim > 3 or 0 in td_errors.shape[2:]:
+        raise ValueError(f"td_errors of shape {tuple(td_errors.shape)} do not fit rewards of shape {lead}")
+    n = lead[0] * lead[1]
+    return finite_abs(td_errors.reshape(n, -1), n) if n else np.empty((0, 1))
+
+
+def mean_abs_reward(rewards: np.ndarray, env: VecNormalize | None) -> float:
+    """
+    :param rewards: that a buffer holds, shape (n,)
+    :param env: associated VecNormalize
+    :return: mean absolute value of the finite ones, as the learner sees them; 0 without rewards
+    :raises ValueError: if it is not finite, or none is
+    """
+    finite = rewards[np.isfinite(rewards)]
+    if finite.size:
+        rewards = finite if env is None else env.normalize_reward(finite).astype(np.float32)
+    mean = float(np.abs(rewards, dtype=np.float64).mean()) if rewards.size else 0.0
+    if not mean < np.inf:
+        raise ValueError(
+            f"kappa='auto' needs a finite mean of the absolute rewards, not {mean}: a reward is "
+            f"{rewards[~np.isfinite(rewards)][0]}. Mend the reward of the environment, or set kappa to a number"
+        )
+    return mean
+
+
+def require_observations(space: spaces.Space) -> None:
+    """
+    :param space: of observations
+    :raises ValueError: if a part of it holds no number
+    """
+    for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
+        if 0 in (part.shape or ()):
+            raise ValueError(f"observation_space must hold at least one number, not {part}")
+
+
+def checked_rows(rows: Any, n_rows: int) -> np.ndarray:
+    """
+    :param rows: integers of shape (batch_size,); negative ones count from the end, as in NumPy
+    :param n_rows: rows of the buffer
+    :return: the same, as an array
+    :raises IndexError: for a row outside of the buffer
+    """
+    rows = np.asarray(rows)
+    outside = (rows < -n_rows) | (rows >= n_rows)
+    if outside.any():
+        raise IndexError(f"Row {rows[outside][0]} is outside of a buffer of {n_rows} rows")
+    return np.asarray(rows)
+
+
 def checked_masses(masses: Any, n_steps: int, n_envs: int, tree: SumTree) -> np.ndarray:
     """
     :param masses: of new transitions
@@ -167,10 +233,12 @@ def checked_masses(masses: Any, n_steps: int, n_envs: int, tree: SumTree) -> np.
     masses = np.asarray(masses, dtype=np.float64)
     if masses.shape != (n_steps, n_envs):
         raise ValueError(f"masses of shape {masses.shape} do not fit {n_steps} steps of {n_envs} environments")
-    for mass in (masses.min(), masses.max()) if masses.size else ():
-        if not tree.takes(mass) or mass == 0.0:
-            raise ValueError(f"A mass must be finite and above 0, not {mass}")
-    return masses
+    # Ranks are not added up.
+    largest = np.inf if isinstance(tree, RankTree) else LARGEST_MASS
+    bad = masses[~((masses > 0.0) & (masses <= largest))]
+    if bad.size:
+        raise ValueError(f"A mass must be above 0 and at most {largest}, so that their sum is finite, not {bad[0]}")
+    return np.asarray(masses)
 
 
 def checked_environments(envs: Any, n_envs: int) -> np.ndarray:
@@ -184,7 +252,7 @@ def checked_environments(envs: Any, n_envs: int) -> np.ndarray:
     is_fine = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
     if not is_fine or not 0 <= array.min() <= array.max() < n_envs or len(set(array.tolist())) < len(array):
         raise ValueError(f"envs must be different integers in [0, {n_envs}), not {envs}")
-    return array.astype(np.int64)
+    return np.asarray(array.astype(np.int64))
 
 
 def with_time_axis(steps: Steps) -> Steps:
@@ -192,7 +260,8 @@ def with_time_axis(steps: Steps) -> Steps:
     :param steps: one step of all environments, arrays of shape (n_envs, ...)
     :return: the same of shape (1, n_envs, ...)
     """
-    return tuple(None if part is None else tree_map(lambda array: array[None], part) for part in steps)  # type: ignore[return-value]
+    arrays = (None if part is None else tree_map(lambda array: array[None], part) for part in steps[:-1])
+    return (*arrays, steps[-1])
 
 
 def split_steps(obs: Any) -> Iterable[Any]:

@@ -5,16 +5,14 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 ``update_priorities`` locates ids in the ring and updates the sampler.
 """
 
-import dataclasses
 import threading
-import warnings
-from collections.abc import Collection, Iterable
-from typing import Any, ClassVar, NoReturn
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -24,36 +22,29 @@ from sb3_per.buffers.incoming import (
     as_matrix,
     checked_environments,
     checked_masses,
+    checked_rows,
     checked_steps,
     finite_abs,
+    finite_abs_steps,
+    mean_abs_reward,
+    require_observations,
     split_steps,
     timeouts_of,
     with_time_axis,
 )
 from sb3_per.buffers.kernels import read_update
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import Count, PrioritySettings, make_settings, require, takes_settings
+from sb3_per.buffers.settings import Count, make_settings, require, takes_settings
+from sb3_per.buffers.transfer import converted, frames_of, with_frames
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.sum_tree import as_batch
 from sb3_per.sampling.weights import ImportanceWeights
-from sb3_per.storage.arrays import ArrayStorage, Steps, flat, keyed, tree_map
-from sb3_per.storage.frames import converted, framed, frames_by_key, without
+from sb3_per.storage.arrays import ArrayStorage, Steps, flat, tree_map
+from sb3_per.storage.frames import without
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
-
-# Draws in a row without an update after which a warning says that nobody updates the priorities.
-_MANY_DRAWS = 10
-
-# Settings that make another scheme if they change.
-SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
-
-# Steps that are copied from one buffer to another at a time.
-_BLOCK = 256
-
-# Version of the pickled state. Another one is refused.
-_STATE_VERSION = 2
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -89,9 +80,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     :raises NotImplementedError: for settings that do not go together
     """
 
-    #: What a mass belongs to. Masses move between two buffers only if this is the same.
-    unit: ClassVar[str] = "transition"
-
     @takes_settings
     def __init__(
         self,
@@ -108,71 +96,69 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         require("n_envs", n_envs, Count())
         self.settings = make_settings(type(self), settings)
         self._require_fitting(observation_space, optimize_memory_usage)
-        frames = {} if self.settings.frames is None else frames_by_key(self.settings.frames, observation_space)
+        frames = frames_of(self.settings, observation_space)
         # SB3's constructors allocate everything; of what is stored in frames, nothing.
         space = without(observation_space, frames) if frames else observation_space
         self._init_stock(buffer_size, space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
         self.observation_space = observation_space
         self.obs_shape = get_obs_shape(observation_space)  # type: ignore[assignment]
-        for key, n_frames in frames.items():
-            self._set_observations(key, *framed(self.buffer_size, n_envs, observation_space, key, n_frames))
-        self._init_parts()
+        next_observations = None if optimize_memory_usage else self.next_observations
+        pairs = with_frames(self.observations, next_observations, observation_space, frames)
+        rest = (self.actions, self.rewards, self.dones, self.timeouts, self._stored_infos())
+        self.make_parts(self._make_storage(*pairs, *rest, handle_timeout_termination))
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
         self.draw_record: Any = None
 
     def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
-        """
-        :param observation_space: given to the constructor
-        :param optimize_memory_usage: given to the constructor
-        :raises ValueError: for a space without observations
-        :raises NotImplementedError: for settings that do not go together
-        """
+        """Refuse arguments that do not go together; other kinds of buffer refuse more."""
         if self.settings.frames is not None and optimize_memory_usage:
             raise NotImplementedError(
                 f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all "
                 "observations once already"
             )
-        parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
-        for part in parts.values():
-            if 0 in (part.shape or ()):
-                raise ValueError(f"observation_space must hold at least one number, not {part}")
+        require_observations(observation_space)
 
     def _init_stock(self, *args: Any) -> None:
         """Call SB3's constructor with its arguments."""
         super().__init__(*args)
 
-    def _init_parts(self) -> None:
-        """Make the parts, for the arrays that are there."""
+    def _stored_infos(self) -> np.ndarray | None:
+        """Info dictionaries, if SB3's buffer of this kind keeps them."""
+        return None
+
+    def _make_storage(self, *arrays: Any) -> ArrayStorage:
+        """Override this to keep transitions elsewhere than in SB3's arrays; the arguments are those of the storage."""
+        return ArrayStorage(*arrays)
+
+    def make_parts(self, storage: ArrayStorage) -> None:
+        """
+        Make new parts, for an empty ring.
+
+        :param storage: of the transitions
+        """
         self.lock = threading.RLock()
-        self._n_unanswered = 0
-        self.ring = Ring(self.buffer_size, self.n_envs, int(self.optimize_memory_usage))
-        self.storage = self._make_storage()
+        self.use_storage(storage)
+        self.ring = Ring(storage.n_rows, self.n_envs, int(self.optimize_memory_usage))
         self.returns = NStepReturns(self.settings.n_steps, self.settings.gamma)
-        self.sampler = self._make_sampler()
-        names = "beta_start beta_end beta_anneal_steps"
-        betas = {name: getattr(self.settings, name) for name in names.split()}
+        names = "initial_priority max_priority_interval stratified uniform_fraction unique recency recency_min"
+        self.sampler = Sampler(
+            self.settings.make_scheme(), self.ring.capacity, self._make_eligibility(), **self.settings.some(names)
+        )
+        betas = self.settings.some("beta_start beta_end beta_anneal_steps")
         self.weights = ImportanceWeights(self.scheme, self.settings.weight_normalization, **betas)
 
-    def _make_storage(self) -> ArrayStorage:
-        next_observations = None if self.optimize_memory_usage else self.next_observations
-        arrays = (self.observations, next_observations, self.actions, self.rewards, self.dones, self.timeouts)
-        return ArrayStorage(*arrays, self.handle_timeout_termination)
+    def use_storage(self, storage: ArrayStorage) -> None:
+        """
+        Put a storage in place of another one. SB3's attributes show its arrays.
 
-    def _make_sampler(self) -> Sampler:
-        names = "initial_priority max_priority_interval stratified uniform_fraction unique recency recency_min"
-        settings = {name: getattr(self.settings, name) for name in names.split()}
-        return Sampler(self.settings.make_scheme(), self.ring.capacity, self._make_eligibility(), **settings)
+        :param storage: of the transitions
+        """
+        self.storage, self.buffer_size = storage, storage.n_rows
+        for name, array in storage.arrays().items():
+            setattr(self, name, array)
 
     def _make_eligibility(self) -> Eligibility:
         return HeldTransitions(self.ring)
-
-    def _set_observations(self, key: str | None, observations: Any, next_observations: Any) -> None:
-        """Put other arrays in place of SB3's; in new dictionaries, since those of another buffer stay what they are."""
-        if key is None:
-            self.observations, self.next_observations = observations, next_observations
-        else:
-            self.observations = {**self.observations, key: observations}  # type: ignore[dict-item, assignment]
-            self.next_observations = {**self.next_observations, key: next_observations}  # type: ignore[dict-item, assignment]
 
     # ---- from one kind or setting to another
 
@@ -189,199 +175,50 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the prioritized buffer
         :raises ValueError: for a buffer of another kind
         """
-        if not cls.stores(buffer):
-            raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            kept = buffer.settings_without(settings)
-            if buffer.unit != cls.unit:  # arguments of the other class mean nothing here
-                kept = {name: value for name, value in kept.items() if name in PrioritySettings.names()}
-            settings = {**kept, **settings}
-        # Built with a single row: the arrays come from the other buffer.
-        prioritized = cls(buffer.n_envs, **{**settings, **cls.arguments_of(buffer)})
-        prioritized._take_arrays(buffer)
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            prioritized.load(buffer.state(), prioritized.shares_masses_with(buffer))
-        else:
-            prioritized.ring.advance(None, buffer.buffer_size * buffer.full + buffer.pos)
-            prioritized._load_episodes({})
-            prioritized.sampler.forget_masses()
-        prioritized._convert_frames()
-        return prioritized
+        return converted(cls, buffer, settings)
 
-    @classmethod
-    def arguments_of(cls, buffer: ReplayBuffer) -> dict[str, Any]:
-        """
-        :param buffer: of the same kind of storage
-        :return: the arguments of SB3's constructor that made it, without the size
-        """
-        names = "observation_space action_space device n_envs optimize_memory_usage handle_timeout_termination"
-        return {name: getattr(buffer, name) for name in names.split()}
-
-    def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
-        """
-        :param changed: names of settings that will be replaced
-        :return: the settings by name. Of the scheme all, or none if one of its settings is replaced
-        """
-        found = {name: getattr(self.settings, name) for name in self.settings.names() if name not in SCHEME_SETTINGS}
-        return {**found, "scheme": self.scheme} if set(changed).isdisjoint(SCHEME_SETTINGS) else found
-
-    def _take_arrays(self, other: ReplayBuffer) -> None:
-        """Share the arrays of another buffer, and make new parts for them."""
-        self.buffer_size = other.buffer_size
-        for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-            if hasattr(other, name):
-                setattr(self, name, getattr(other, name))
-        self._init_parts()
-
-    def _load_episodes(self, state: dict[str, Any]) -> None:
-        """
-        Take over what a kind of buffer knows of episodes.
-
-        :param state: from :meth:`state`; empty for a buffer of SB3
-        """
-
-    def shares_masses_with(self, other: "PrioritizedReplayBuffer") -> bool:
-        """
-        :param other: with the same transitions
-        :return: whether its masses are masses here, too: of the same thing, and by the same scheme
-        """
-        return other.unit == self.unit and repr(other.scheme) == repr(self.scheme)
-
-    def _convert_frames(self) -> None:
-        """Bring stored observations to the form that the setting ``frames`` asks for."""
-        if self.optimize_memory_usage:
-            return
-        space = self.observation_space
-        wanted = {} if self.settings.frames is None else frames_by_key(self.settings.frames, space)
-        for key, obs in keyed(self.observations).items():
-            next_obs = keyed(self.next_observations)[key]
-            self._set_observations(key, *converted(obs, next_obs, self.ring, space, key, wanted.get(key)))
-        self.storage = self._make_storage()
-
-    # ---- saving
-
-    def emptied(self, buffer_size: int | None = None, frames: Any = None) -> "PrioritizedReplayBuffer":
-        """
-        :param buffer_size: number of rows, if another one is wanted
-        :param frames: with ``buffer_size``, the setting ``frames`` that is wanted
-        :return: a new buffer of the same kind with the same settings, and nothing in it
-        """
-        twin = object.__new__(type(self))
-        vars(twin).update(vars(self))
-        if buffer_size is not None:
-            twin.buffer_size = buffer_size
-            twin.settings = dataclasses.replace(self.settings, frames=frames)
-        twin._empty_arrays()
-        twin._init_parts()
-        if self.draw_record is not None:
-            twin.draw_record = self.draw_record.emptied(twin.ring.capacity)
-        return twin
-
-    def _empty_arrays(self) -> None:
-        """Put empty arrays in place of those that another buffer has, too."""
-        space = self.observation_space
-        frames = {} if self.settings.frames is None else frames_by_key(self.settings.frames, space)
-        for key, obs in keyed(self.observations).items():
-            if key in frames:
-                pair: Any = framed(self.buffer_size, self.n_envs, space, key, frames[key])
-            else:
-                shape = (self.buffer_size, *obs.shape[1:])
-                # Memory is taken for rows that are written. `zeros_like` would write all of them.
-                pair = np.zeros(shape, obs.dtype), np.zeros(0 if self.optimize_memory_usage else shape, obs.dtype)
-            self._set_observations(key, *pair)
-        for name in ("actions", "rewards", "dones", "timeouts"):
-            array = getattr(self, name)
-            setattr(self, name, np.zeros((self.buffer_size, *array.shape[1:]), array.dtype))
-
-    def take_steps(self, source: "PrioritizedReplayBuffer", keeps_masses: bool = True) -> None:
-        """
-        Fill this empty buffer with the newest steps of another one that fit, for each environment, and take over beta and
-        the maximum. The transitions get new ids.
-
-        :param source: of the same kind, of any size and with any ``frames``
-        :param keeps_masses: whether it has the same scheme; otherwise every transition has the mass of a new one
-        """
-        source.sampler.settle()
-        ring, given = source.ring, source.sampler.given_masses() if keeps_masses else None
-        self.ring.begin_after(ring.most)
-        groups = [np.arange(self.n_envs)] if ring.is_even else [np.array([env]) for env in range(self.n_envs)]
-        for envs in groups:
-            end = int(ring.added[envs[0]])
-            first = max(int(ring.oldest[envs[0]]), end - self.buffer_size)
-            for begin in range(first, end, _BLOCK):
-                steps = np.arange(begin, min(begin + _BLOCK, end))[:, None]
-                slots = steps % ring.n_rows * self.n_envs + envs
-                masses = None if given is None else given[slots].reshape(-1)
-                self._write(envs, len(steps), source.storage.read_steps(slots), masses)
-        self._take_episodes(source)
-        self.weights.load(source.weights.state())
-        self.sampler.load_numbers(source.sampler.state(0), keeps_masses)
-
-    def _take_episodes(self, source: Any) -> None:
-        """
-        Take over what a kind of buffer knows of episodes, when the steps are there.
-
-        :param source: of the same kind
-        """
-
-    def take_over(self, other: "PrioritizedReplayBuffer") -> None:
-        """
-        Become what another buffer is; this one keeps its lock, which others may wait for.
-
-        :param other: of the same class and settings; not to be used any more
-        """
-        with self.lock:
-            vars(self).update({**vars(other), "lock": self.lock})
+    def own_settings(self) -> dict[str, Any]:
+        """Arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.PrioritySettings`."""
+        return {}
 
     def state(self) -> dict[str, Any]:
         """
-        :return: all that is not in the arrays of the storage: numbers, arrays, and dictionaries of these. Arrays by row end at
-            the last row that holds anything
+        :return: all that is not in the storage: numbers, arrays, and dictionaries of these. Arrays by row end at the last row
+            that holds anything
         """
-        n_slots = self.ring.n_rows_used * self.n_envs
-        return {"ring": self.ring.state(), "weights": self.weights.state(), "sampler": self.sampler.state(n_slots)}
+        return {
+            "ring": self.ring.state(),
+            "eligible": self.sampler.eligible.state(),
+            "weights": self.weights.state(),
+            "sampler": self.sampler.state(self.ring.n_rows_used * self.n_envs),
+        }
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """
-        :param state: from :meth:`state` of a buffer of the same kind and size, whose arrays are there already
+        :param state: from :meth:`state` of a buffer of the same kind and size, whose storage is there already
         :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
         :raises ValueError: if it contradicts itself; this buffer is of no use then
         """
         self.ring.load(state["ring"])
-        self._load_episodes(state)
+        self.sampler.eligible.load(state["eligible"], keeps_masses)
         self.weights.load(state["weights"])
         self.sampler.load(state["sampler"], keeps_masses)
-
-    @classmethod
-    def stores(cls, buffer: ReplayBuffer) -> bool:
-        """
-        :param buffer: any
-        :return: whether it is of the same kind of storage as this class
-        """
-        return not isinstance(buffer, DictReplayBuffer)
 
     def __getstate__(self) -> dict[str, Any]:
         inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
         state = dict(inherited() if inherited else vars(self))
-        del state["lock"], state["_n_unanswered"]
-        return {**state, "state_version": _STATE_VERSION}
+        del state["lock"]
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = dict(state)
-        version = state.pop("state_version", 0)
-        if version != _STATE_VERSION:
-            raise ValueError(
-                f"This {type(self).__name__} was pickled with version {version} of its state, and this release of sb3_per "
-                f"reads version {_STATE_VERSION}"
-            )
         inherited = getattr(super(), "__setstate__", None)
         inherited(state) if inherited else vars(self).update(state)
-        self.lock, self._n_unanswered = threading.RLock(), 0
+        self.lock = threading.RLock()
 
     # ---- what SB3 and users read
 
     @property
-    def pos(self) -> int:  # type: ignore[override]
+    def pos(self) -> int:
         """Row that is written next. Where environments stand at different steps, that of the slowest."""
         return self.ring.pos
 
@@ -390,7 +227,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._require_construction("pos")
 
     @property
-    def full(self) -> bool:  # type: ignore[override]
+    def full(self) -> bool:
         """Whether every slot holds a transition."""
         return self.ring.full
 
@@ -488,10 +325,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
         """
         timeouts = timeouts_of(infos, self.n_envs)
-        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts)
+        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts, infos)
         masses = None if td_errors is None else self.sampler.masses_of(finite_abs(td_errors, self.n_envs))
         with self.lock:
-            self._store(steps, masses, infos)
+            self._store(steps, masses)
 
     def add_steps(
         self,
@@ -532,14 +369,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if lead[0] > self.buffer_size:
             raise ValueError(f"{lead[0]} steps at once do not fit a buffer of {self.buffer_size} rows")
         steps = checked_steps(self.storage, lead, obs, next_obs, actions, rewards, dones, timeouts)
-        masses = None
-        if td_errors is not None:
-            if tuple(td_errors.shape[:2]) != lead or td_errors.ndim > 3 or 0 in td_errors.shape[2:]:
-                raise ValueError(f"td_errors of shape {tuple(td_errors.shape)} do not fit rewards of shape {lead}")
-            if n := lead[0] * lead[1]:
-                masses = self.sampler.masses_of(finite_abs(td_errors.reshape(n, -1), n))
+        masses = None if td_errors is None else self.sampler.masses_of(finite_abs_steps(td_errors, lead))
         with self.lock:
-            self._write(envs, lead[0], steps, masses)
+            self.write(envs, lead[0], steps, masses)
 
     def extend(
         self,
@@ -567,6 +399,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         steps = list(zip(split_steps(obs), split_steps(next_obs), action, reward, done, infos, strict=True))
         if masses is not None:
             masses = checked_masses(masses, len(steps), self.n_envs, self.sampler.tree)
+        for a, b, c, d, e, step_infos in steps:  # all of them, before the first one is stored
+            checked_steps(self.storage, (self.n_envs,), a, b, c, d, e, timeouts_of(step_infos, self.n_envs))
         with self.lock:
             for i, step in enumerate(steps):
                 self.add(*step)
@@ -574,24 +408,30 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                     newest = (self.ring.added - 1) % self.buffer_size * self.n_envs + np.arange(self.n_envs)
                     self.sampler.give(newest, masses[i])
 
-    def _store(self, steps: Steps, masses: np.ndarray | None, infos: Any) -> None:
+    def _store(self, steps: Steps, masses: np.ndarray | None) -> None:
         """
         Write one step of all environments that was checked.
 
         :param steps: arrays of the shapes that are stored
         :param masses: sampling masses of the transitions; ``None``: they have none
-        :param infos: one dictionary per environment
         """
         if self.ring.least == self.ring.most:
-            self._write(None, 1, steps, masses)
+            self.write(None, 1, steps, masses)
         else:
-            self._write(np.arange(self.n_envs), 1, with_time_axis(steps), masses)
+            self.write(np.arange(self.n_envs), 1, with_time_axis(steps), masses)
 
-    def _write(self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None) -> None:
-        ring = self.ring
-        rows = ring.rows_of_next(envs, n_steps)
+    def write(self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None) -> None:
+        """
+        Write steps that were checked, for other parts of the package.
+
+        :param envs: environments that they belong to, shape (k,); ``None``: one step of all of them
+        :param n_steps: number of steps
+        :param steps: arrays of the shapes that are stored
+        :param masses: sampling masses of the transitions; ``None``: they have none
+        """
+        rows = self.ring.rows_of_next(envs, n_steps)
         self.storage.write(rows, envs, steps)
-        ring.advance(envs, n_steps)
+        self.ring.advance(envs, n_steps)
         if masses is not None or self.sampler.given is not None:
             slots = np.asarray(rows) * self.n_envs + (np.arange(self.n_envs) if envs is None else envs)
             self.sampler.give(slots.reshape(-1), masses)
@@ -639,8 +479,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self.lock:
             self.ring.clear()
             self.sampler.clear()
-            for store in self.storage.frame_stores.values():
-                store.clear()
+            self.storage.clear()
 
     # ---- drawing
 
@@ -661,37 +500,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self.lock:
             self._prepare_draw(env)
             slots, relative = self._draw(batch_size, position)
-            weights = self.weights(relative, self.sampler.draw.n_p)
+            weights = self.weights(relative, self.sampler.n_p)
             samples = self._gather(slots, weights, env)
             if self.settings.actor_batch == "weighted":
-                samples.n_p = self.sampler.draw.n_p(relative)
+                samples.n_p = self.sampler.n_p(relative)
             if self.draw_record is not None:
                 ids = samples.indices
                 self.draw_record.add(ids, weights, self.ring.added[ids % self.n_envs] * self.n_envs)
             self.weights.count_draw()
-            if self._n_unanswered >= 0:
-                self._count_unanswered()
         return samples
 
     def _prepare_draw(self, env: VecNormalize | None) -> None:
         if self.sampler.wants_kappa:
-            self.sampler.refresh_kappa(self._mean_abs_reward(env))
+            self.sampler.refresh_kappa(mean_abs_reward(flat(self.rewards)[self.ring.slots_held()], env))
         self.sampler.settle()
         if self.sampler.tree.total == 0.0:
             self._refuse_to_draw()
-
-    def _mean_abs_reward(self, env: VecNormalize | None) -> float:
-        rewards = flat(self.rewards)[self.ring.slots_held()]
-        finite = rewards[np.isfinite(rewards)]
-        if finite.size:
-            rewards = self._normalize_reward(finite, env)
-        mean = float(np.abs(rewards, dtype=np.float64).mean()) if rewards.size else 0.0
-        if not mean < np.inf:
-            raise ValueError(
-                f"kappa='auto' needs a finite mean of the absolute rewards, not {mean}: a reward is "
-                f"{rewards[~np.isfinite(rewards)][0]}. Mend the reward of the environment, or set kappa to a number"
-            )
-        return mean
 
     def _refuse_to_draw(self) -> NoReturn:
         raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
@@ -699,18 +523,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _draw(self, batch_size: int, position: float | None) -> tuple[np.ndarray, np.ndarray]:
         """See :class:`~sb3_per.sampling.draw.Draw`."""
         return self.sampler.draw(batch_size, position)
-
-    def _count_unanswered(self) -> None:
-        self._n_unanswered += 1
-        if self._n_unanswered < _MANY_DRAWS:
-            return
-        self._n_unanswered = -1  # say it once
-        if self.scheme.alpha > 0.0:
-            warnings.warn(
-                f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm "
-                "neither weights its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in "
-                'its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform"'
-            )
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """
@@ -724,7 +536,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         require("batch_size", batch_size, Count())
         with self.lock:
             self._prepare_draw(env)
-            obs = self._gather_observations(self.sampler.draw.uniform(batch_size))
+            obs = self._gather_observations(self.sampler.draw_uniformly(batch_size))
             return tree_map(to_torch_of(self), self._normalize_obs(obs, env))
 
     def _gather_observations(self, slots: np.ndarray) -> Any:
@@ -742,10 +554,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the transitions
         :raises IndexError: for a row outside of the buffer
         """
-        batch_inds = np.asarray(batch_inds)
-        outside = (batch_inds < -self.buffer_size) | (batch_inds >= self.buffer_size)
-        if outside.any():
-            raise IndexError(f"Row {batch_inds[outside][0]} is outside of a buffer of {self.buffer_size} rows")
+        batch_inds = checked_rows(batch_inds, self.buffer_size)
         with self.lock:
             env_indices = np.random.randint(0, high=self.n_envs, size=len(batch_inds))
             slots = batch_inds % self.buffer_size * self.n_envs + env_indices
@@ -799,17 +608,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self._refuse_update(ids[bad], errors[bad])
             if n < len(ids):
                 slots, abs_td_errors = slots[:n], abs_td_errors[:n]
-            if self._n_unanswered > 0:
-                self._n_unanswered = 0
             return self.sampler.update(slots, abs_td_errors)
 
     def _refuse_update(self, transition_id: int, errors: np.ndarray) -> NoReturn:
-        env = transition_id % self.n_envs
-        if not 0 <= transition_id < self.ring.added[env] * self.n_envs:
-            raise IndexError(
-                f"Transition id {transition_id} was never issued: ids of environment {env} are in "
-                f"[0, {self.ring.added[env] * self.n_envs})"
-            )
+        if not self.ring.was_issued(transition_id):
+            raise IndexError(f"Transition id {transition_id} was never issued: {self.ring.issued_ids(transition_id)}")
         raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]} (transition id {transition_id})")
 
     @property

@@ -5,8 +5,8 @@ Distributed Reinforcement Learning").
 SB3's arrays and ids stay as they are, and so does the draw; what is drawn is a window of consecutive steps.
 """
 
-from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import torch as th
@@ -20,7 +20,7 @@ from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.incoming import as_matrix, checked_steps, finite_abs, timeouts_of
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.settings import Count, Number, require, takes_settings
+from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS, Count, Number, require, takes_settings
 from sb3_per.storage.arrays import flat, take, tree_map
 from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.windows import (
@@ -67,8 +67,6 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         loss of their own (LAP, PAL), hindsight, ``optimize_memory_usage``, ``recency``, ``initial_priority="td_error"``,
         ``actor_batch="uniform"``
     """
-
-    unit: ClassVar[str] = "window"
 
     @takes_settings
     def __init__(
@@ -145,16 +143,15 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         return self.sequence_length + self.n_steps - 1
 
     def _make_eligibility(self) -> CompleteWindows:
-        self.windows = CompleteWindows(self.ring, self.dones, self.timeouts, self.period, self.burn_in, self._n_recorded)
-        self.states = RecurrentStates(
-            self.buffer_size, self.n_envs, self.period, self.burn_in, self.state_shapes, self.store_state
-        )
+        rows = (self.buffer_size, self.n_envs)
+        self.states = RecurrentStates(*rows, self.period, self.burn_in, self.state_shapes, self.store_state)
+        lengths = (self.period, self.burn_in, self._n_recorded)
+        self.windows = CompleteWindows(self.ring, self.dones, self.timeouts, *lengths, self.states)
         return self.windows
 
-    def settings_without(self, changed: Collection[str]) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.settings_without`."""
-        names = "sequence_length burn_in sequence_period eta store_state state_shapes"
-        return {**super().settings_without(changed), **{name: getattr(self, name) for name in names.split()}}
+    def own_settings(self) -> dict[str, Any]:
+        """See :meth:`PrioritizedReplayBuffer.own_settings`."""
+        return {name: getattr(self, name) for name in SEQUENCE_ARGUMENTS}
 
     # ---- writing
 
@@ -203,7 +200,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             row = self.pos
             # Before the write: in a ring of a single row, it overwrites the step before.
             found = self.windows.number_next(starts)
-            self._store(steps, None, infos)
+            self._store(steps, None)
             if found & LEAVES_OPEN and self.buffer_size > 1:
                 self._truncate(row - 1, np.flatnonzero(starts & (self.dones[row - 1] == 0)))
             if found & IS_UNROLLED_FROM:
@@ -358,35 +355,6 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         can_be_drawn = (self.ring.ids_at(slots) == ids) & self.windows.among(slots)
         lengths = np.where(can_be_drawn, self._lengths_at(slots, self.sequence_length), 1)
         return np.asarray(np.arange(self.sequence_length)[:, None] < lengths)
-
-    # ---- saving
-
-    def state(self) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.state`."""
-        states = self.states.state(self.ring.n_rows_used)
-        return {**super().state(), "episodes": self.windows.numbers(), "recurrent_states": states}
-
-    def shares_masses_with(self, other: PrioritizedReplayBuffer) -> bool:
-        """See :meth:`PrioritizedReplayBuffer.shares_masses_with`: also, windows have to be the same."""
-        names = "sequence_length period burn_in n_steps"
-        return super().shares_masses_with(other) and all(getattr(self, n) == getattr(other, n) for n in names.split())
-
-    def _take_episodes(self, source: "PrioritizedSequenceReplayBuffer") -> None:
-        ring, old = self.ring, source.ring
-        n = int(ring.added[0] - ring.first[0])
-        rows = np.arange(ring.most - n, ring.most) % ring.n_rows
-        old_rows = np.arange(old.most - n, old.most) % old.n_rows
-        episode_steps = np.zeros((ring.n_rows_used, self.n_envs), np.int32)
-        episode_steps[rows] = source.windows.episode_steps[old_rows]
-        oldest = max(source.windows.oldest_admitted + ring.most - old.most, ring.most - n)
-        self.windows.load_numbers({"episode_steps": episode_steps, "oldest_admitted": oldest})
-        self.states.take(source.states, rows, old_rows, episode_steps[rows])
-
-    def _load_episodes(self, state: dict[str, Any]) -> None:
-        if not self.ring.is_even:
-            self._require_separate_environments()
-        self.windows.load_numbers(state.get("episodes"))
-        self.states.load(state.get("recurrent_states", {}))
 
 
 class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, PrioritizedDictReplayBuffer):  # type: ignore[misc]

@@ -46,9 +46,10 @@ class Number:
         """Whether a value is such a number."""
         if not isinstance(value, numbers.Real) or isinstance(value, bool):
             return False
-        above = value > self.low if self.low_is_open else value >= self.low
-        below = value < self.high if self.high_is_open else value <= self.high
-        return above and below and math.isfinite(value)
+        number = float(value)
+        above = number > self.low if self.low_is_open else number >= self.low
+        below = number < self.high if self.high_is_open else number <= self.high
+        return above and below and math.isfinite(number)
 
     def __str__(self) -> str:
         return f"a number {self.interval}"
@@ -174,6 +175,13 @@ class PrioritySettings:
     def names(cls) -> list[str]:
         """Names of the settings, in their order."""
         return [field.name for field in dataclasses.fields(cls)]
+
+    def some(self, names: str) -> dict[str, Any]:
+        """
+        :param names: of settings, separated by spaces
+        :return: their values by name
+        """
+        return {name: getattr(self, name) for name in names.split()}
 
     def make_scheme(self) -> PriorityScheme:
         """

@@ -10,6 +10,10 @@ class Eligibility(Protocol):
     """What a :class:`~sb3_per.sampling.sampler.Sampler` asks. Each kind of buffer has its own."""
 
     @property
+    def unit(self) -> str:
+        """What a mass belongs to; masses move between two buffers only if this is the same."""
+
+    @property
     def n(self) -> int:
         """Number of transitions that can be drawn."""
 
@@ -54,10 +58,20 @@ class Eligibility(Protocol):
         """
 
     def state(self) -> dict[str, Any]:
-        """What is needed to report the next changes, see :meth:`load`."""
+        """Numbers and arrays, see :meth:`load`. Arrays by row end at the last row that holds anything."""
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: dict[str, Any], is_known: bool) -> None:
         """
-        :param state: from :meth:`state`
+        :param state: from :meth:`state`, of a ring with the same position
+        :param is_known: whether the sampler has the masses that go with it; otherwise everything is reported as new
         :raises ValueError: if it is not such a state
+        """
+
+    def take(self, source: Any, rows: np.ndarray, old_rows: np.ndarray) -> None:
+        """
+        Take over what is known of steps that were copied from another buffer.
+
+        :param source: the eligibility of the other buffer
+        :param rows: of the steps, from old to new, shape (n,)
+        :param old_rows: of the same steps in the other buffer, shape (n,)
         """

@@ -1,5 +1,6 @@
 """The sampler: sampling masses of slots, the mass of new ones, and what an update of priorities changes."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from sb3_per.sampling.schemes import LAP, PriorityScheme
 
 # Number of updates after which the mean absolute reward is computed anew, as in MR.Q (arXiv 2501.16142).
 KAPPA_INTERVAL = 250
+
+# Draws in a row without an update after which a warning says that nobody updates the priorities.
+_MANY_DRAWS = 10
 
 
 class Sampler:
@@ -43,7 +47,9 @@ class Sampler:
         self.tree = scheme.make_tree(capacity)
         # Changes nothing, but loads numba's kernels: the first draw need not wait for them.
         self.tree.fill(0, 0, 0.0)
-        self.draw = Draw(self.tree, scheme, eligible, **draw_settings)
+        # Draws in a row without an update, -1 once a warning has said so.
+        self._n_unanswered = 0
+        self._draw = Draw(self.tree, scheme, eligible, **draw_settings)
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         #: number of updates, counted for ``max_priority_interval`` and kappa="auto"
@@ -60,6 +66,53 @@ class Sampler:
         #: by slot, masses that transitions came with until they are in the tree, NaN for none; allocated when needed. With
         #: kappa="auto", -|td| stands for a TD error: only the kappa of the next draw makes a mass of it
         self.given: np.ndarray | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the count of draws, so that a draw changes nothing that is saved."""
+        return {**vars(self), "_n_unanswered": 0}
+
+    # ---- drawing
+
+    def draw(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param batch_size: number of slots
+        :param position: k / K of the k-th of K draws, for ``recency``; ``None``: a random number
+        :return: slots, int64, and numbers in proportion to their probabilities, float64, both of shape (batch_size,)
+        """
+        if self._n_unanswered >= 0:
+            self._count_unanswered()
+        return self._draw(batch_size, position)
+
+    def draw_uniformly(self, batch_size: int) -> np.ndarray:
+        """
+        :param batch_size: number of slots
+        :return: slots drawn uniformly, int64 of shape (batch_size,)
+        """
+        return self._draw.uniform(batch_size)
+
+    def n_p(self, relative: np.ndarray) -> np.ndarray:
+        """
+        :param relative: numbers in proportion to the probabilities, from :meth:`draw`
+        :return: N P of the same slots
+        """
+        return self._draw.n_p(relative)
+
+    @property
+    def draws_as_stock(self) -> bool:
+        """Whether the random numbers are those of SB3's own buffer."""
+        return self._draw.is_stock
+
+    def _count_unanswered(self) -> None:
+        self._n_unanswered += 1
+        if self._n_unanswered < _MANY_DRAWS:
+            return
+        self._n_unanswered = -1
+        if self.scheme.alpha > 0.0:
+            warnings.warn(
+                f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm "
+                "neither weights its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in "
+                'its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform"'
+            )
 
     # ---- new transitions
 
@@ -111,7 +164,13 @@ class Sampler:
         if self.initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {self.initial_priority!r}")
         reduced = self.scheme.reduce(abs_td_errors)
-        return -reduced if self._kappa_is_auto else self.scheme.mass(self.scheme.priority(reduced))
+        if self._kappa_is_auto:
+            return -reduced
+        masses = self.scheme.mass(self.scheme.priority(reduced))
+        for mass in (masses.min(initial=0.0), masses.max(initial=0.0)):
+            if not self.tree.takes(mass):
+                raise ValueError(f"{self.scheme}.mass() gave {mass} for td_errors: it must be finite and at least 0")
+        return masses
 
     def remove(self, slots: np.ndarray) -> None:
         """
@@ -153,6 +212,8 @@ class Sampler:
         :param abs_td_errors: ``|td|``, finite float64 of shape (n, n_critics)
         :return: how many were written
         """
+        if self._n_unanswered > 0:
+            self._n_unanswered = 0
         self.settle()  # before `max_priority` changes
         is_eligible = self.eligible.among(slots)
         if is_eligible is not None:
@@ -215,13 +276,13 @@ class Sampler:
         """
         state: dict[str, Any] = {
             "max_priority": self.max_priority,
-            "mass_of_max": self._mass_of_max[1] if self._mass_of_max and self._mass_of_max[0] == self.max_priority else None,
+            # Rank-based priorities of new transitions are infinite, and computed anew.
+            "mass_of_max": None if self._mass_of_max is None or np.isinf(self._mass_of_max[1]) else [*self._mass_of_max],
             "n_updates": self.n_updates,
             "next_kappa": None if np.isinf(self._next_kappa) else self._next_kappa,
             "kappa": getattr(self.scheme, "kappa", None),
             "largest_without_unit": self._largest_without_unit,
             "n_known": self._n_known,
-            "eligible": self.eligible.state(),
         }
         if isinstance(self.tree, RankTree):
             state["ranked_slots"], state["ranked_priorities"] = self.tree.ranked()
@@ -253,9 +314,9 @@ class Sampler:
         """
         self.load_numbers(state, keeps_masses)
         if not keeps_masses:
-            self.forget_masses()
+            self.tree.clear()
+            self.given = None
             return
-        self.eligible.load(state["eligible"])
         self._n_known = _count(state["n_known"], "n_known")
         self.tree.clear()
         if isinstance(self.tree, RankTree):
@@ -288,8 +349,8 @@ class Sampler:
         if not is_same_scheme:
             return
         mass, largest = state["mass_of_max"], state["largest_without_unit"]
-        if mass is not None and self.tree.takes(float(mass)):
-            self._mass_of_max = (self.max_priority, float(mass))
+        if mass is not None and self.tree.takes(float(mass[1])):
+            self._mass_of_max = (float(mass[0]), float(mass[1]))
         if self._kappa_is_auto and state["next_kappa"] is not None:
             self._next_kappa = float(state["next_kappa"])
             self.scheme.kappa = _positive(state["kappa"], "kappa")  # type: ignore[attr-defined]

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.storage.frames import FramedArray, FrameStore
+from sb3_per.storage.frames import FramedArray, FrameStore, converted, framed
+from sb3_per.storage.ring import Ring
 
-#: Observations, next observations, actions, rewards, dones, timeouts: arrays of shape (n_envs, ...) for one step of all
+#: Observations, next observations, actions, rewards, dones, timeouts, infos: arrays of shape (n_envs, ...) for one step of all
 #: environments, (T, k, ...) for T steps of k environments. Observations are dictionaries for Dict observation spaces; timeouts
-#: are ``None`` where there are none. A plain tuple: a class with names takes a tenth of the time of ``add``.
-Steps = tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
+#: and infos may be ``None``. A plain tuple: a class with names takes a tenth of the time of ``add``.
+Steps = tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, Any]
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -63,6 +64,7 @@ class ArrayStorage:
     :param rewards: shape (n_rows, n_envs), as the next two
     :param dones: ends of episodes
     :param timeouts: which of them are truncations
+    :param infos: info dictionaries, if they are kept, an array of objects
     :param handles_timeouts: SB3's ``handle_timeout_termination``; otherwise ``timeouts`` stay 0
     """
 
@@ -74,10 +76,11 @@ class ArrayStorage:
         rewards: np.ndarray,
         dones: np.ndarray,
         timeouts: np.ndarray,
-        handles_timeouts: bool,
+        infos: np.ndarray | None = None,
+        handles_timeouts: bool = True,
     ):
         self.observations, self.next_observations = observations, next_observations
-        self.actions, self.rewards, self.dones, self.timeouts = actions, rewards, dones, timeouts
+        self.actions, self.rewards, self.dones, self.timeouts, self.infos = actions, rewards, dones, timeouts, infos
         self.handles_timeouts = handles_timeouts
         self.n_rows, self.n_envs = rewards.shape
         #: of one observation, or a dictionary of them, and of one action
@@ -88,6 +91,56 @@ class ArrayStorage:
             key: part.store for key, part in keyed(observations).items() if isinstance(part, FramedArray)
         }
 
+    def arrays(self) -> dict[str, Any]:
+        """What SB3's buffers have as attributes, by name."""
+        names = "observations next_observations actions rewards dones timeouts infos"
+        found = {name: getattr(self, name) for name in names.split()}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def emptied(self, n_rows: int, frames: dict[str | None, int]) -> "ArrayStorage":
+        """
+        :param n_rows: number of rows
+        :param frames: number of frames in a stack, by key; all other observations are in arrays
+        :return: a storage of the same shapes with nothing in it
+        """
+
+        def empty(array: Any) -> Any:
+            # Not `zeros_like`, which writes all of it: memory is taken for rows that are written.
+            return None if array is None else np.zeros((n_rows, *array.shape[1:]), array.dtype)
+
+        pairs: dict[str | None, Any] = {}
+        for key, obs in keyed(self.observations).items():
+            next_obs = None if self.next_observations is None else keyed(self.next_observations)[key]
+            is_framed = key in frames
+            pairs[key] = framed(n_rows, self.n_envs, obs, frames[key]) if is_framed else (empty(obs), empty(next_obs))
+        rest: dict[str, Any] = {name: empty(getattr(self, name)) for name in ("actions", "rewards", "dones", "timeouts")}
+        # One dictionary for all: infos are replaced, and never written to.
+        rest["infos"] = None if self.infos is None else np.full((n_rows, self.n_envs), {})
+        obs, next_obs = _unkeyed(pairs)
+        return ArrayStorage(obs, next_obs, **rest, handles_timeouts=self.handles_timeouts)
+
+    def converted(self, ring: Ring, frames: dict[str | None, int]) -> "ArrayStorage":
+        """
+        Move observations from arrays to frames, or back; all other arrays are shared.
+
+        :param ring: says what is held
+        :param frames: number of frames in a stack, by key
+        :return: a storage in this form; this one if it has it
+        """
+        if {key: store.n_frames for key, store in self.frame_stores.items()} == frames:
+            return self
+        pairs = {}
+        for key, obs in keyed(self.observations).items():
+            pairs[key] = converted(obs, keyed(self.next_observations)[key], ring, frames.get(key))
+        obs, next_obs = _unkeyed(pairs)
+        arrays = {**self.arrays(), "observations": obs, "next_observations": next_obs}
+        return ArrayStorage(**arrays, handles_timeouts=self.handles_timeouts)
+
+    def clear(self) -> None:
+        """Forget all frames; rows are written over."""
+        for store in self.frame_stores.values():
+            store.clear()
+
     def write(self, rows: Any, envs: np.ndarray | None, steps: Steps) -> None:
         """
         Store steps that were checked before.
@@ -97,7 +150,7 @@ class ArrayStorage:
         :param steps: arrays in the matching shapes
         """
         at = rows if envs is None else (rows, envs)
-        obs, next_obs, actions, rewards, dones, timeouts = steps
+        obs, next_obs, actions, rewards, dones, timeouts, infos = steps
         if self.frame_stores:
             self._write_frames(rows, envs, obs, next_obs)
         _put(self.observations, at, obs)
@@ -114,6 +167,8 @@ class ArrayStorage:
         self.dones[at] = dones
         if self.handles_timeouts:
             self.timeouts[at] = 0.0 if timeouts is None else timeouts
+        if self.infos is not None:
+            self.infos[at] = infos
 
     def _write_frames(self, rows: Any, envs: np.ndarray | None, observations: Any, next_observations: Any) -> None:
         for store in self.frame_stores.values():
@@ -139,7 +194,8 @@ class ArrayStorage:
         :return: all that is stored of these steps
         """
         arrays = (take(part, slots) for part in (self.actions, self.rewards, self.dones, self.timeouts))
-        return (self.read_observations(slots), self.read_next_observations(slots), *arrays)  # type: ignore[return-value]
+        infos = None if self.infos is None else take(self.infos, slots)
+        return (self.read_observations(slots), self.read_next_observations(slots), *arrays, infos)
 
     def read_observations(self, slots: np.ndarray) -> Any:
         """
@@ -164,6 +220,13 @@ def keyed(observations: Any) -> dict[str | None, Any]:
     :return: a dictionary, with the key ``None`` for a single array
     """
     return dict(observations) if isinstance(observations, dict) else {None: observations}
+
+
+def _unkeyed(pairs: dict[str | None, tuple[Any, Any]]) -> Any:
+    """Observations and next observations of pairs by key."""
+    if None in pairs:
+        return pairs[None]
+    return {key: pair[0] for key, pair in pairs.items()}, {key: pair[1] for key, pair in pairs.items()}
 
 
 def _put(stored: Any, at: Any, given: Any) -> None:

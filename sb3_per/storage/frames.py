@@ -374,7 +374,7 @@ class FrameStore:
         Take note of references that were written into :attr:`references`. Of other slots they are forgotten.
 
         :param first: the oldest step of each column, which is in row ``step % n_rows``, shape (n_envs,)
-        :param end_of_column: the step behind the newest one, shape (n_envs,)
+        :param end_of_column: the step after the newest one, shape (n_envs,)
         :raises ValueError: if one refers to a frame that is not held; then nothing of this store may be used
         """
         oldest, end = self.numbers
@@ -383,17 +383,16 @@ class FrameStore:
             # Numbers run on over the end of the 32 bits.
             return np.where(references == ZERO, of_zero, oldest + (references.astype(np.int64) - oldest) % 2**32)
 
-        wanted = []
-        for e in range(self.n_envs):
-            held = np.arange(first[e], end_of_column[e]) % self.n_rows
-            for start in range(0, len(held), _CHECKED_ROWS):
-                part = held[start : start + _CHECKED_ROWS]
-                numbers = numbers_of(self.references[part, e], oldest)
-                if numbers.max() >= end:
-                    raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
-                self._lowest[part, e] = numbers_of(self.references[part, e], end).min(axis=1)
+        held_rows = [np.arange(first[e], end_of_column[e]) % self.n_rows for e in range(self.n_envs)]
+        for e, held in enumerate(held_rows):
             if len(held) < self.n_rows:
                 self.references[np.setdiff1d(np.arange(self.n_rows), held), e] = ZERO
+        self.require_sound()
+        wanted = []
+        for e, held in enumerate(held_rows):
+            for start in range(0, len(held), _CHECKED_ROWS):
+                part = held[start : start + _CHECKED_ROWS]
+                self._lowest[part, e] = numbers_of(self.references[part, e], end).min(axis=1)
             self._cursors[e] = end_of_column[e] % self.n_rows, len(held)
             if len(held):
                 # What an older row wants, later ones may want as well.
@@ -406,6 +405,18 @@ class FrameStore:
             self._release(min(wanted))
             last = (end_of_column - 1) % self.n_rows * self.n_envs + self._all_envs
             self._last_bytes = self._as_frames(self.gather(last, True))
+
+    def require_sound(self) -> None:
+        """
+        :raises ValueError: if a slot refers to a frame that is not held
+        """
+        oldest, end = self.numbers
+        for start in range(0, len(self._references), _CHECKED_ROWS):
+            references = self._references[start : start + _CHECKED_ROWS]
+            is_outside = (references - np.uint32(oldest % 2**32) >= end - oldest) & (references != ZERO)
+            if is_outside.any():
+                number = references[is_outside][0]
+                raise ValueError(f"A transition refers to frame {number}, which is outside of [{oldest}, {end})")
 
     @property
     def nbytes(self) -> int:
@@ -489,31 +500,26 @@ class FramedArray:
         return self.store.gather(leaves, self.is_next)
 
 
-def framed(n_rows: int, n_envs: int, space: spaces.Space, key: str | None, n_frames: int) -> tuple[FramedArray, FramedArray]:
+def framed(n_rows: int, n_envs: int, observations: Any, n_frames: int) -> tuple[FramedArray, FramedArray]:
     """
     :param n_rows: of the ring
     :param n_envs: number of environments
-    :param space: of the observations
-    :param key: of the part that is stored in frames; ``None`` for observations that are no dictionary
+    :param observations: array or frames of shape (any, n_envs, ...), or a space, whose shape and type count
     :param n_frames: in a stack
     :return: empty observations and next observations
     """
-    part = space if key is None else space.spaces[key]  # type: ignore[attr-defined]
-    store = FrameStore(n_rows, n_envs, part.shape or (), part.dtype, int(n_frames))
+    shape = observations.shape if isinstance(observations, spaces.Space) else observations.shape[2:]
+    store = FrameStore(n_rows, n_envs, shape or (), observations.dtype, int(n_frames))
     return FramedArray(store, False), FramedArray(store, True)
 
 
-def converted(
-    observations: Any, next_observations: Any, ring: Ring, space: spaces.Space, key: str | None, n_frames: int | None
-) -> tuple[Any, Any]:
+def converted(observations: Any, next_observations: Any, ring: Ring, n_frames: int | None) -> tuple[Any, Any]:
     """
     Move what is held from arrays to frames, or back.
 
     :param observations: array or frames, of one key
     :param next_observations: in the same form
     :param ring: says what is held
-    :param space: of all observations
-    :param key: of these; ``None`` for observations that are no dictionary
     :param n_frames: in a stack; ``None``: arrays
     :return: observations and next observations in the wanted form; the given ones if they have it
     """
@@ -522,11 +528,12 @@ def converted(
         return observations, next_observations
     if n_frames is None:
         return observations[:], next_observations[:]
-    pair = framed(ring.n_rows, ring.n_envs, space, key, n_frames)
+    pair = framed(ring.n_rows, ring.n_envs, observations, n_frames)
     groups = [np.arange(ring.n_envs)] if ring.is_even else [np.array([env]) for env in range(ring.n_envs)]
     for envs in groups:
-        for first in range(int(ring.first[envs[0]]), int(ring.added[envs[0]]), _BLOCK):
-            steps = np.arange(first, min(first + _BLOCK, ring.added[envs[0]]))[:, None]
-            at = (np.broadcast_to(steps % ring.n_rows, (len(steps), len(envs))), envs)
-            pair[0].store.write(envs, at[0][0], np.asarray(observations[at]), np.asarray(next_observations[at]))
+        end = int(ring.added[envs[0]])
+        for first in range(int(ring.first[envs[0]]), end, _BLOCK):
+            rows = np.arange(first, min(first + _BLOCK, end))[:, None] % ring.n_rows
+            blocks = (np.asarray(part[rows, envs]) for part in (observations, next_observations))
+            pair[0].store.write(envs, np.broadcast_to(rows[0], len(envs)), *blocks)
     return pair

@@ -29,14 +29,22 @@ class Ring:
     def __init__(self, n_rows: int, n_envs: int, n_spoilt: int = 0):
         self.n_rows, self.n_envs, self.n_spoilt = n_rows, n_envs, n_spoilt
         self.capacity = n_rows * n_envs
-        #: number of steps ever added by each environment, int64 of shape (n_envs,)
-        self.added = np.zeros(n_envs, np.int64)
+        # Steps added by each environment, without the newest ones that all of them added: `add` does not touch an array.
+        self._added = np.zeros(n_envs, np.int64)
+        self._n_newest = 0
         #: number of steps before the ring was last emptied, the same for all environments, a multiple of ``n_rows``
         self.begin = 0
         #: steps of the environment that added the fewest and the most
         self.least = self.most = 0
 
     # ---- position
+
+    @property
+    def added(self) -> np.ndarray:
+        """Number of steps ever added by each environment, int64 of shape (n_envs,); replaced, and never written to."""
+        if self._n_newest:
+            self._added, self._n_newest = self._added + self._n_newest, 0
+        return self._added
 
     @property
     def pos(self) -> int:
@@ -66,13 +74,13 @@ class Ring:
     @property
     def first(self) -> np.ndarray:
         """Oldest step that each environment holds, shape (n_envs,)."""
-        return np.maximum(self.added - self.n_rows, self.begin)
+        return np.asarray(np.maximum(self.added - self.n_rows, self.begin))
 
     @property
     def oldest(self) -> np.ndarray:
         """Oldest complete step of each environment, shape (n_envs,)."""
         first = self.first
-        return first + self.n_spoilt * (self.added - first == self.n_rows)
+        return np.asarray(first + self.n_spoilt * (self.added - first == self.n_rows))
 
     @property
     def n_held(self) -> int:
@@ -108,19 +116,23 @@ class Ring:
         :param n_steps: number of steps
         """
         if envs is None:
-            added, least, most = self.added + n_steps, self.least + n_steps, self.most + n_steps
+            self._n_newest += n_steps
+            self.least += n_steps
+            self.most += n_steps
         else:
             added = self.added.copy()
             added[envs] += n_steps
-            least, most = int(added.min()), int(added.max())
+            self._stand(added)
+
+    def _stand(self, added: np.ndarray) -> None:
+        least, most = int(added.min()), int(added.max())
         # Plain assignments in a row: an interrupt comes before all of them or after.
-        self.added, self.least, self.most = added, least, most
+        self._added, self._n_newest, self.least, self.most = added, 0, least, most
 
     def clear(self) -> None:
         """Forget all transitions. Ids go on at the next multiple of ``n_rows``, so that ids from before are stale."""
-        begin = -(-self.most // self.n_rows) * self.n_rows
-        added = np.full(self.n_envs, begin)
-        self.added, self.begin, self.least, self.most = added, begin, begin, begin
+        self.begin = -(-self.most // self.n_rows) * self.n_rows
+        self._stand(np.full(self.n_envs, self.begin))
 
     def begin_after(self, step: int) -> None:
         """
@@ -141,6 +153,17 @@ class Ring:
         flat = np.ascontiguousarray(slots, np.int64).reshape(-1)
         return _ids_at(flat, self.added, self.begin, self.n_rows).reshape(np.shape(slots))
 
+    def was_issued(self, transition_id: int) -> bool:
+        """Whether a transition ever had this id."""
+        return bool(0 <= transition_id < self.added[transition_id % self.n_envs] * self.n_envs)
+
+    def issued_ids(self, transition_id: int) -> str:
+        """In words, the ids that the environment of this one has issued."""
+        env = transition_id % self.n_envs
+        if self.n_envs == 1:
+            return f"ids are in [0, {self.added[0]})"
+        return f"ids of environment {env} are {env} + {self.n_envs} i, where i is in [0, {self.added[env]})"
+
     def n_after(self, slots: np.ndarray) -> np.ndarray:
         """
         :param slots: that hold transitions, of any shape
@@ -153,16 +176,12 @@ class Ring:
         """
         :param first: a step of each environment, shape (n_envs,)
         :param end: end of the range of each environment, at most a lap later, shape (n_envs,)
-        :return: slots of these steps, shape (n,): from old to new where the ranges are the same, otherwise sorted
+        :return: slots of these steps, in the order of their ids, shape (n,)
         """
-        if (first == first[0]).all() and (end == end[0]).all():
-            return np.arange(first[0] * self.n_envs, end[0] * self.n_envs) % self.capacity
-        slots = _slots_between(first, end, self.n_rows)
-        slots.sort()  # neighbours share ancestors in the tree
-        return slots
+        return _slots_between(first, end, self.n_rows)
 
     def slots_held(self) -> np.ndarray:
-        """Slots that hold transitions, shape (n_held,)."""
+        """Slots that hold transitions, in the order of their ids, shape (n_held,)."""
         return self.slots_between(self.first, self.added)
 
     # ---- the newest transitions
@@ -217,7 +236,8 @@ class Ring:
         is_position = added.shape == (self.n_envs,) and added.dtype == np.int64 and isinstance(begin, int)
         if not is_position or not 0 <= begin <= added.min() <= added.max() < 2**60 // self.n_envs or begin % self.n_rows:
             raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {added} since step {begin}")
-        self.added, self.begin, self.least, self.most = added, begin, int(added.min()), int(added.max())
+        self.begin = begin
+        self._stand(added)
 
 
 @kernel
@@ -239,8 +259,10 @@ def _slots_between(first: np.ndarray, end: np.ndarray, n_rows: int) -> np.ndarra
     for e in range(first.size):
         n += max(end[e] - first[e], 0)
     slots, n = np.empty(n, np.int64), 0
-    for e in range(first.size):
-        for step in range(first[e], end[e]):
-            slots[n] = step % n_rows * first.size + e
-            n += 1
+    for step in range(first.min(), end.max()):
+        row = step % n_rows
+        for e in range(first.size):
+            if first[e] <= step < end[e]:
+                slots[n] = row * first.size + e
+                n += 1
     return slots

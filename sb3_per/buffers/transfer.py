@@ -1,0 +1,184 @@
+"""
+From one buffer to another: with other settings, of another size, with observations in another form.
+
+All of it goes through the parts of the buffers and their public methods.
+"""
+
+import dataclasses
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.storage.arrays import ArrayStorage, keyed
+from sb3_per.storage.frames import framed, frames_by_key
+
+if TYPE_CHECKING:
+    from sb3_per.buffers.replay import PrioritizedReplayBuffer
+
+BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
+
+# Settings that make another scheme if they change.
+SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
+
+# Steps that are copied at a time.
+_BLOCK = 256
+
+
+def frames_of(settings: PrioritySettings, space: spaces.Space) -> dict[str | None, int]:
+    """
+    :param settings: of a buffer
+    :param space: of its observations
+    :return: number of frames in a stack by key, for the observations that are stored in frames
+    :raises ValueError: if the setting ``frames`` does not fit the observations
+    """
+    return {} if settings.frames is None else frames_by_key(settings.frames, space)
+
+
+def with_frames(
+    observations: Any, next_observations: Any, space: spaces.Space, frames: dict[str | None, int]
+) -> tuple[Any, Any]:
+    """
+    :param observations: SB3's arrays
+    :param next_observations: in the same form; ``None`` with ``optimize_memory_usage``
+    :param space: of the observations
+    :param frames: number of frames in a stack by key
+    :return: the same, with empty frames in place of the arrays that are named
+    """
+    for key, n_frames in frames.items():
+        part = space if key is None else space.spaces[key]  # type: ignore[attr-defined]
+        n_rows, n_envs = keyed(observations)[key].shape[:2]
+        pair = framed(n_rows, n_envs, part, n_frames)
+        if key is None:
+            return pair
+        observations, next_observations = {**observations, key: pair[0]}, {**next_observations, key: pair[1]}
+    return observations, next_observations
+
+
+def converted(cls: type[BufferT], buffer: Any, settings: dict[str, Any]) -> BufferT:
+    """
+    :param cls: prioritized class with the same kind of storage
+    :param buffer: of SB3 or prioritized, whose arrays are shared; not to be used any more
+    :param settings: that are wanted; of a prioritized buffer, the others stay
+    :return: a prioritized buffer with the transitions of the other one
+    :raises ValueError: for a buffer of another kind
+    """
+    if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
+        raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
+    stock = _stock_arguments(buffer)
+    if not hasattr(buffer, "sampler"):
+        made = cls(buffer.n_envs, **{**settings, **stock})
+        _take_stock(made, buffer)
+    else:
+        made = cls(buffer.n_envs, **{**settings_without(buffer, settings), **settings, **stock})
+        made.make_parts(buffer.storage)
+        made.load(buffer.state(), shares_masses(made, buffer))
+    made.use_storage(made.storage.converted(made.ring, frames_of(made.settings, made.observation_space)))
+    return made
+
+
+def _stock_arguments(buffer: Any) -> dict[str, Any]:
+    """Arguments of SB3's constructor, without the size."""
+    names = "observation_space action_space device n_envs optimize_memory_usage handle_timeout_termination"
+    if isinstance(buffer, HerReplayBuffer):
+        names += " env n_sampled_goal goal_selection_strategy copy_info_dict"
+    return {name: getattr(buffer, name) for name in names.split()}
+
+
+def _take_stock(buffer: "PrioritizedReplayBuffer", stock: Any) -> None:
+    """Take over an SB3 buffer; all transitions get the largest priority."""
+    next_observations = None if stock.optimize_memory_usage else stock.next_observations
+    infos = stock.infos if getattr(stock, "copy_info_dict", False) else None
+    arrays = (stock.observations, next_observations, stock.actions, stock.rewards, stock.dones, stock.timeouts, infos)
+    buffer.make_parts(ArrayStorage(*arrays, stock.handle_timeout_termination))
+    added = np.full(stock.n_envs, stock.buffer_size * stock.full + stock.pos)
+    buffer.ring.load({"added": added, "begin": 0})
+    episodes = {}
+    if isinstance(stock, HerReplayBuffer):
+        n = stock.size()
+        episodes = {"ep_start": stock.ep_start[:n], "ep_length": stock.ep_length[:n]}
+        episodes["current_ep_start"] = stock._current_ep_start
+    buffer.sampler.eligible.load(episodes, False)
+
+
+def settings_without(buffer: "PrioritizedReplayBuffer", changed: Collection[str]) -> dict[str, Any]:
+    """
+    :param buffer: prioritized
+    :param changed: names of settings that will be replaced
+    :return: its settings by name. Of the scheme all, or none if one of its settings is replaced
+    """
+    settings = buffer.settings
+    found = {name: getattr(settings, name) for name in settings.names() if name not in SCHEME_SETTINGS}
+    if set(changed).isdisjoint(SCHEME_SETTINGS):
+        found["scheme"] = buffer.scheme
+    return {**found, **buffer.own_settings()}
+
+
+def shares_masses(buffer: "PrioritizedReplayBuffer", other: "PrioritizedReplayBuffer") -> bool:
+    """
+    :param buffer: prioritized
+    :param other: with the same transitions
+    :return: whether the masses of one are masses in the other: of the same scheme, and of the same thing
+    """
+    return repr(buffer.scheme) == repr(other.scheme) and buffer.sampler.eligible.unit == other.sampler.eligible.unit
+
+
+def emptied(buffer: BufferT, n_rows: int | None = None, frames: Any = None) -> BufferT:
+    """
+    :param buffer: any
+    :param n_rows: number of rows, if another one is wanted
+    :param frames: with ``n_rows``, the setting ``frames`` that is wanted
+    :return: a new buffer of the same kind with the same settings, and nothing in it
+    """
+    twin: BufferT = object.__new__(type(buffer))
+    vars(twin).update(vars(buffer))
+    if n_rows is not None:
+        twin.settings = dataclasses.replace(buffer.settings, frames=frames)
+    frames_by_name = frames_of(twin.settings, twin.observation_space)
+    twin.make_parts(buffer.storage.emptied(n_rows or buffer.buffer_size, frames_by_name))
+    if buffer.draw_record is not None:
+        twin.draw_record = buffer.draw_record.emptied(twin.ring.capacity)
+    return twin
+
+
+def take_steps(target: "PrioritizedReplayBuffer", source: "PrioritizedReplayBuffer", keeps_masses: bool = True) -> None:
+    """
+    Fill an empty buffer with the newest steps of another one that fit, for each environment, and take over beta and the
+    maximum. The transitions get new ids.
+
+    :param target: empty
+    :param source: of the same kind, of any size and with any ``frames``
+    :param keeps_masses: whether it has the same scheme; otherwise every transition has the mass of a new one
+    """
+    source.sampler.settle()
+    ring, given = source.ring, source.sampler.given_masses() if keeps_masses else None
+    n_envs, n_rows = source.n_envs, target.buffer_size
+    target.ring.begin_after(ring.most)
+    groups = [np.arange(n_envs)] if ring.is_even else [np.array([env]) for env in range(n_envs)]
+    for envs in groups:
+        end = int(ring.added[envs[0]])
+        for first in range(max(int(ring.oldest[envs[0]]), end - n_rows), end, _BLOCK):
+            steps = np.arange(first, min(first + _BLOCK, end))[:, None]
+            slots = steps % ring.n_rows * n_envs + envs
+            masses = None if given is None else given[slots].reshape(-1)
+            target.write(envs, len(steps), source.storage.read_steps(slots), masses)
+    n_taken = int((target.ring.added - target.ring.begin).min())
+    rows, old_rows = ((r.most - n_taken + np.arange(n_taken)) % r.n_rows for r in (target.ring, ring))
+    target.sampler.eligible.take(source.sampler.eligible, rows, old_rows)
+    target.weights.load(source.weights.state())
+    target.sampler.load_numbers(source.sampler.state(0), keeps_masses)
+
+
+def take_over(buffer: "PrioritizedReplayBuffer", other: "PrioritizedReplayBuffer") -> None:
+    """
+    Let a buffer become what another one is; it keeps its lock, which others may wait for.
+
+    :param buffer: that changes
+    :param other: of the same class and settings; not to be used any more
+    """
+    with buffer.lock:
+        vars(buffer).update({**vars(other), "lock": buffer.lock})

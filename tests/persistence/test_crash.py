@@ -1,0 +1,657 @@
+"""Buffers on disk: what is there after a kill, a full disk and a loss of power, and with two who save."""
+
+import builtins
+import copy
+import errno
+import itertools
+import json
+import os
+import pickle
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sb3_per
+import sb3_per.persistence.atomic as atomic
+import sb3_per.persistence.buffer_files as buffer_files
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
+from sb3_per.persistence.generations import Directory, num_timesteps_of
+from tests.persistence.saved import KINDS, Player, digest, make, named_files, names_of, watch
+from tests.utils import ROOT
+
+
+def load(kind: str, path: Path) -> Any:
+    """Nothing to complain of: these tests damage no file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return load_buffer(make(kind), path)
+
+
+def newest(path: Path) -> int:
+    return num_timesteps_of(Directory(path).manifests()[0])
+
+
+@pytest.fixture
+def small_files(monkeypatch):
+    """Several files for what tests have room for, joined now and then."""
+    monkeypatch.setattr(buffer_files, "_PART_BYTES", 500)
+    monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 300)
+
+
+# ---- kills
+
+
+@pytest.fixture(scope="module")
+def forker() -> Iterator[Callable[..., int]]:
+    """Runs a task in a child that is killed; returns its exit code."""
+    package = str(Path(sb3_per.__file__).parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.persistence.crash_child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([package, str(ROOT)]), "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdin is not None and process.stdout is not None
+
+    def run(**task: Any) -> int:
+        process.stdin.write(json.dumps(task, default=str) + "\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
+
+    yield run
+    process.stdin.close()
+    process.wait()
+
+
+def assert_survived(kind: str, path: Path, at_least: int = -1) -> int:
+    """
+    What was saved last is there, or what was being saved; which, is returned, -1 if nothing was saved yet.
+
+    :param at_least: what was there before
+    """
+    log = path.parent / "log"
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    digests = {int(line[1]): line[2] for line in lines if line[0] == "begin"}
+    at_least = max([at_least, *(int(line[1]) for line in lines if line[0] == "done")])
+    try:
+        loaded = load(kind, path)
+    except FileNotFoundError:
+        assert at_least == -1
+        return -1
+    assert newest(path) >= at_least
+    assert digest(loaded) == digests[newest(path)]
+    return newest(path)
+
+
+def kill_again_and_again(forker: Any, kind: str, tmp_path: Path, n_kills: int, signal_number: int, seed: int) -> None:
+    path, rng, there = tmp_path / "x.buffer", np.random.default_rng(seed), -1
+    n_killed = 0
+    while n_killed < n_kills:
+        # Some before the first save, most of them in the middle of one.
+        delay = rng.uniform(0.0, 0.25)
+        code = forker(
+            kind=kind, directory=path, seed=int(rng.integers(2**31)), n_saves=50, killed_after=delay, signal=signal_number
+        )
+        assert code in (-signal_number, 0)
+        n_killed += code != 0
+        there = assert_survived(kind, path, there)
+    assert forker(kind=kind, directory=path, seed=0, n_saves=1) == 0
+    assert names_of(path) == named_files(path)
+    assert assert_survived(kind, path, there) > there
+    log = (path.parent / "log").read_text()
+    assert log.count("begin") > log.count("done") > 1, "some of them were under way"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_random_moments(forker, kind, tmp_path):
+    kill_again_and_again(forker, kind, tmp_path, 4, signal.SIGKILL, 0)
+
+
+def test_terminated_at_random_moments(forker, tmp_path):
+    kill_again_and_again(forker, "plain", tmp_path, 4, signal.SIGTERM, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_hundreds_of_times(forker, kind, signal_number, tmp_path):
+    kill_again_and_again(forker, kind, tmp_path, 80, signal_number, 2)
+
+
+@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
+def test_killed_at_every_operation(forker, kind, tmp_path, monkeypatch):
+    """Of the first save of all, and of one that adds to others and removes the oldest."""
+    watch(lambda *_: None, monkeypatch)  # without waiting for a disk
+    (tmp_path / "before").mkdir()
+    for n_before in (0, 3):
+        if n_before:
+            assert forker(kind=kind, directory=tmp_path / "before" / "x.buffer", seed=0, n_saves=n_before) == 0
+        code, n_operations = -signal.SIGKILL, 0
+        while code == -signal.SIGKILL:
+            path = tmp_path / f"{n_before}" / f"{n_operations}" / "x.buffer"
+            shutil.copytree(tmp_path / "before", path.parent)
+            code = forker(kind=kind, directory=path, seed=5, n_saves=1, fail_at=n_operations)
+            there = assert_survived(kind, path)
+            # What comes next finds what it needs, and leaves nothing of this.
+            buffer = make(kind) if there < 0 else load(kind, path)
+            Player(buffer, 6).live(3)
+            save_buffer(buffer, path, num_timesteps=100)
+            assert names_of(path) == named_files(path)
+            assert digest(load(kind, path)) == digest(buffer)
+            shutil.rmtree(path.parent)
+            n_operations += 1
+        assert code == 0 and n_operations > 20
+
+
+def test_leftovers_of_checkpoints(tmp_path):
+    """Those of the same run, whatever its name; another run in the same folder may be writing its own."""
+    leftovers = ["run[1]_20_steps.zip.tmp", "run[1]_vecnormalize_20_steps.pkl.tmp"]
+    others = ["run[1]_b_20_steps.zip.tmp", "run1_20_steps.zip.tmp", "run[1]_20_steps.zip", "run[1]_notes.tmp"]
+    for name in leftovers + others:
+        (tmp_path / name).touch()
+    callback = BufferCheckpointCallback(10, str(tmp_path), name_prefix="run[1]")
+    callback.model = None
+    callback._init_callback()
+    assert names_of(tmp_path) == set(others)
+
+
+# ---- errors of the disk
+
+
+class Failure:
+    """
+    An error at one of the operations.
+
+    :param error: to raise
+    :param stays: whether all that follow fail as well, those that need room (``"full"``) or all (``"dead"``)
+    """
+
+    def __init__(self, error: BaseException, stays: str):
+        self.error, self.stays = error, stays
+        self.at = self.n_operations = -1
+
+    def __call__(self, operation: str, *_: Any) -> None:
+        if self.at < 0:
+            return
+        self.n_operations += 1
+        is_over = self.n_operations > self.at
+        needs_room = operation in ("create", "write", "fsync")
+        if self.n_operations == self.at or (is_over and (self.stays == "dead" or (self.stays == "full" and needs_room))):
+            raise copy.copy(self.error)
+
+
+FAILURES = {
+    "ENOSPC": (OSError(errno.ENOSPC, "No space left on device"), "full"),
+    "EIO": (OSError(errno.EIO, "Input/output error"), "once"),
+    "dead": (OSError(errno.EIO, "Input/output error"), "dead"),
+    "interrupt": (KeyboardInterrupt(), "once"),
+}
+
+
+@pytest.mark.parametrize("kind", ["frames", "memory"])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_error_at_every_operation(failure, kind, tmp_path, monkeypatch, small_files):
+    """The buffer is as it was, what was saved last is there, nothing else is, and the next save finds all it needs."""
+    fail = Failure(*FAILURES[failure])
+    watch(fail, monkeypatch)
+    buffer = make(kind)
+    player = Player(buffer, 3)
+    for i in range(3):
+        player.live(9)
+        save_buffer(buffer, tmp_path / "before" / "x.buffer", num_timesteps=i)
+    saved, files = digest(buffer), names_of(tmp_path / "before" / "x.buffer")
+    n_failed = n_complained = 0
+    for number in itertools.count(1):
+        path = tmp_path / f"{number}" / "x.buffer"
+        shutil.copytree(tmp_path / "before", path.parent)
+        buffer = load(kind, path)
+        player = Player(buffer, 4)
+        player.live(5)
+        before = digest(buffer)
+        fail.at, fail.n_operations, has_failed = number, 0, False
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                save_buffer(buffer, path, num_timesteps=10)
+            except type(fail.error) as error:
+                assert getattr(error, "errno", None) == getattr(fail.error, "errno", None)
+                has_failed = True
+        fail.at = -1
+        assert digest(buffer) == before
+        if fail.n_operations < number:
+            break
+        n_failed, n_complained = n_failed + has_failed, n_complained + bool(caught)
+        there = digest(load(kind, path))
+        if failure == "interrupt" and there == before:
+            assert has_failed  # when all was done but for what is old
+        elif has_failed and failure != "dead":
+            assert there == saved and names_of(path) == files
+        else:
+            assert there == before or (has_failed and there == saved)
+        player.live(4)
+        save_buffer(buffer, path, num_timesteps=11)
+        assert names_of(path) == named_files(path)
+        assert digest(load(kind, path)) == digest(buffer)
+        shutil.rmtree(path.parent)
+    assert n_failed > 20 and not has_failed and not caught
+    assert n_complained > 0 or failure == "interrupt"  # what is old could not be removed
+
+
+def test_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
+    """Loading writes nothing, not even a lock."""
+    buffer = make("plain")
+    Player(buffer, 0).live(9)
+    path = tmp_path / "rl_model_replay_buffer.buffer"
+    save_buffer(buffer, path, num_timesteps=7)
+    with zipfile.ZipFile(tmp_path / "rl_model_7_steps.zip", "w"):
+        pass
+
+    def refuse(name: str, is_refused: Callable[..., bool]) -> None:
+        module, function = (builtins, open) if name == "open" else (os, getattr(os, name.removeprefix("os.")))
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            if is_refused(*args, **kwargs):
+                raise OSError(errno.EROFS, "Read-only file system", str(args[0]))
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(module, name.removeprefix("os."), guarded)
+
+    refuse("open", lambda file, mode="r", *_, **__: not set("wxa+").isdisjoint(mode))
+    refuse("os.open", lambda path, flags, *_, **__: flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) != 0)
+    for name in ("mkdir", "unlink", "remove", "rename", "replace", "rmdir", "utime", "chmod", "link", "symlink"):
+        refuse(f"os.{name}", lambda *_, **__: True)
+    assert digest(load("plain", path)) == digest(buffer)
+    assert latest_checkpoint(tmp_path) == (tmp_path / "rl_model_7_steps.zip", path)
+    with pytest.raises(OSError, match="Read-only"):
+        save_buffer(buffer, path)
+
+
+# ---- others
+
+
+def test_two_who_save_at_once(tmp_path, monkeypatch):
+    """The second is turned away while the first is at it, whatever it does at that moment; then each adds a generation."""
+    path, refusals = tmp_path / "x.buffer", []
+    first, second = make("plain"), make("plain")
+    for seed, buffer in enumerate([first, second]):
+        Player(buffer, seed).live(9)
+
+    def intrude(operation: str, target: Path, *_: Any) -> None:
+        if operation != "write" and path.exists() and target != tmp_path:
+            with pytest.raises(BlockingIOError, match="Another process or thread is saving to"):
+                save_buffer(second, path)
+            refusals.append(operation)
+
+    with monkeypatch.context() as patch:
+        watch(intrude, patch)
+        save_buffer(first, path)
+    assert {"create", "fsync", "replace"} <= set(refusals)
+    assert digest(load("plain", path)) == digest(first)
+    save_buffer(second, path)
+    assert digest(load("plain", path)) == digest(second)
+
+
+def test_lock_of_another_process(tmp_path):
+    """It is gone with the process, however that ends."""
+    buffer = make("plain")
+    save_buffer(buffer, tmp_path / "x.buffer")
+    code = f"import fcntl, time; file = open({str(tmp_path / 'x.buffer' / '.lock')!r}, 'ab')\n"
+    code += "fcntl.flock(file, fcntl.LOCK_EX); print('locked', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "locked\n"
+        with pytest.raises(BlockingIOError):
+            save_buffer(buffer, tmp_path / "x.buffer")
+        process.kill()
+        process.wait()
+    save_buffer(buffer, tmp_path / "x.buffer")
+
+
+def test_lock_does_not_stay_with_a_process_that_was_forked_meanwhile(tmp_path):
+    with atomic.sole_writer(tmp_path):
+        (held,) = [int(fd) for fd in os.listdir("/proc/self/fd") if is_lock(f"/proc/self/fd/{fd}")]
+        forked = os.dup(held)  # what a fork has
+    with atomic.sole_writer(tmp_path):
+        pass
+    os.close(forked)
+
+
+def is_lock(link: str) -> bool:
+    return os.path.exists(link) and os.readlink(link).endswith("/.lock")
+
+
+def test_file_system_without_locks_and_synced_directories(tmp_path, monkeypatch):
+    """As clusters mount them. It is said, and it works."""
+
+    def unsupported(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(atomic.fcntl, "flock", unsupported)
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: unsupported() if stat.S_ISDIR(os.fstat(fd).st_mode) else fsync(fd))
+    buffer = make("plain")
+    with pytest.warns(UserWarning, match="has no locks"):
+        save_buffer(buffer, tmp_path / "x.buffer")
+    assert digest(load("plain", tmp_path / "x.buffer")) == digest(buffer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_buffers_that_alternate(keep, kind, tmp_path, small_files, monkeypatch):
+    """In one directory: each generation is one of them as a whole. One is a copy of the other, with the same past."""
+    watch(lambda *_: None, monkeypatch)
+    path = tmp_path / "x.buffer"
+    first = make(kind)
+    Player(first, 0).live(20)
+    save_buffer(first, path)
+    second = copy.deepcopy(first)
+    second._lock.saved = copy.deepcopy(first._lock.saved)  # as a process has it that was forked
+    players = [Player(first, 1), Player(second, 2)]
+    saved: dict[int, str] = {}
+    for i in range(1, 9):
+        player = players[i % 2]
+        player.live(4)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            save_buffer(player.buffer, path, num_timesteps=i, keep=keep)
+        # With one generation, nothing is left of what the other has saved.
+        assert all("is missing" in str(warning.message) for warning in caught) and (keep == 1 or not caught)
+        saved[i] = digest(player.buffer)
+        names = Directory(path).manifests()
+        assert len(names) == min(keep, i + 1) and names_of(path) == named_files(path)
+        for name in names:
+            steps = num_timesteps_of(name)
+            assert steps == 0 or digest(load(kind, path / name)) == saved[steps]
+
+
+def test_reader_whose_generation_is_removed(tmp_path, monkeypatch):
+    """A writer goes on while it reads: it gets the newest one, and nothing to worry about."""
+    path, buffer = tmp_path / "x.buffer", make("plain")
+    player = Player(buffer, 0)
+    player.live(9)
+    for i in range(3):
+        save_buffer(buffer, path, num_timesteps=i, keep=3)
+    left, open_plain = [2], buffer_files.open_plain
+
+    def interrupted(*args: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            player.live(9)
+            with monkeypatch.context() as patch:  # what the writer reads, nobody interrupts
+                patch.setattr(buffer_files, "open_plain", open_plain)
+                save_buffer(buffer, path, num_timesteps=10 - left[0], full=True, keep=1)
+        return open_plain(*args)
+
+    watch(lambda *_: None, monkeypatch)  # one after the other: the files that are read, so that the writer is not two
+    monkeypatch.setattr(buffer_files, "open_plain", interrupted)
+    assert digest(load("plain", path)) == digest(buffer)
+    assert left == [0]
+
+
+def test_copies_begin_anew(tmp_path):
+    """A copy, of whatever sort, knows of no directory; what it saves is its own."""
+    buffer = make("plain")
+    Player(buffer, 0).live(9)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    for twin in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
+        assert not twin._lock.saved
+        Player(twin, 1).live(3)
+        save_buffer(twin, tmp_path / "x.buffer")
+        assert digest(load("plain", tmp_path / "x.buffer")) == digest(twin)
+
+
+def test_loaded_buffer_goes_on_where_the_saved_one_was(tmp_path):
+    buffer = make("plain", 2000)
+    Player(buffer, 0).live(1000)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    (first,) = (tmp_path / "x.buffer").glob("seg-*")
+    loaded = load_buffer(make("plain", 2000), tmp_path / "x.buffer")
+    Player(loaded, 1).live(10)
+    save_buffer(loaded, tmp_path / "x.buffer")
+    (second,) = set((tmp_path / "x.buffer").glob("seg-*")) - {first}
+    assert second.stat().st_size < first.stat().st_size / 20
+    assert digest(load_buffer(make("plain", 2000), tmp_path / "x.buffer")) == digest(loaded)
+
+
+def test_cursor_that_was_set_by_hand(tmp_path):
+    """Code that knows SB3's numbers only."""
+    buffer = make("plain")
+    player = Player(buffer, 0)
+    player.live(9)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    buffer.pos = 3
+    player.live(1)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    assert buffer.size() == 4
+    assert digest(load("plain", tmp_path / "x.buffer")) == digest(buffer)
+
+
+# ---- loss of power
+
+
+Event = tuple[Any, ...]
+
+
+class UnreliableDisk:
+    """
+    What is on a disk for good, and what may be on it or not, if the power fails: POSIX says nothing of what was not synced.
+
+    :param path: of the directory that is looked at
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.has_directory = path, path.exists()
+        #: by number of the file
+        self.written: dict[int, bytes] = {}
+        self.synced: dict[int, bytes] = {}
+        #: of the running system, by name
+        self.files: dict[Path, int] = {}
+        #: in the directory, for good
+        self.durable: dict[str, int] = {}
+        #: changes of the directory that are not; ``None``: the name is gone
+        self.pending: list[tuple[str, int | None]] = []
+
+    def mkdir(self, path: Path) -> None:
+        assert not self.has_directory
+
+    def create(self, path: Path) -> None:
+        self.files[path] = len(self.written)
+        self.written[self.files[path]] = b""
+        self.pending.append((path.name, self.files[path]))
+
+    def write(self, path: Path, position: int, data: bytes) -> None:
+        before = self.written[self.files[path]]
+        self.written[self.files[path]] = before[:position] + data + before[position + len(data) :]
+
+    def fsync(self, path: Path) -> None:
+        if path == self.path.parent:
+            self.has_directory = True
+        elif path == self.path:
+            self.durable = changed(self.durable, self.pending)
+            self.pending.clear()
+        elif path in self.files:
+            self.synced[self.files[path]] = self.written[self.files[path]]
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.files[target] = self.files.pop(source)
+        self.pending += [(source.name, None), (target.name, self.files[target])]
+
+    def unlink(self, path: Path) -> None:
+        del self.files[path]
+        self.pending.append((path.name, None))
+
+    def states(self) -> Iterator[dict[str, bytes] | None]:
+        """All that may be there: files by name; ``None`` if there is no directory."""
+        if not self.has_directory:
+            yield None
+        # Temporary names mean nothing to a reader.
+        pending = [change for change in self.pending if not change[0].endswith(atomic.TEMPORARY)]
+        for is_done in itertools.product([False, True], repeat=len(pending)):
+            for damage in DAMAGES:
+                names = changed(self.durable, itertools.compress(pending, is_done))
+                yield {
+                    name: self.written[file]
+                    if self.synced.get(file) == self.written[file]
+                    else damage(self.synced.get(file, b""), self.written[file])
+                    for name, file in names.items()
+                    if not name.endswith(atomic.TEMPORARY)
+                }
+
+
+def changed(names: dict[str, int], changes: Iterable[tuple[str, int | None]]) -> dict[str, int]:
+    names = dict(names)
+    for name, file in changes:
+        names.pop(name, None)
+        if file is not None:
+            names[name] = file
+    return names
+
+
+# What a file may be of which not all was synced.
+DAMAGES: list[Callable[[bytes, bytes], bytes]] = [
+    lambda synced, written: written,
+    lambda synced, written: synced,
+    lambda synced, written: written[: len(written) // 2],
+    lambda synced, written: bytes(len(written)),
+]
+
+
+def recorded(kind: str, path: Path, n_saves: int = 5) -> tuple[list[Event], dict[int, str]]:
+    """A few saves: what the disk was told, and the digest of each."""
+    events: list[Event] = []
+    digests = {}
+    with pytest.MonkeyPatch.context() as patch:
+        watch(lambda *event: events.append(event), patch)
+        buffer = make(kind)
+        player = Player(buffer, 8)
+        for i in range(n_saves):
+            player.live([5, 4, 20, 3, 1][i])
+            digests[i] = digest(buffer)
+            save_buffer(buffer, path, num_timesteps=i)
+            events.append(("done", i))
+    shutil.rmtree(path)
+    return events, digests
+
+
+def assert_nothing_is_lost(kind: str, events: list[Event], digests: dict[int, str], path: Path) -> int:
+    """After every loss of power, what was saved last is there, or what was being saved; returns how many were tried."""
+    disk, done = UnreliableDisk(path), -1
+    found: dict[Any, int] = {}
+    for operation, *arguments in events:
+        if operation == "done":
+            done = arguments[0]
+        else:
+            getattr(disk, operation)(*arguments)
+        for files in disk.states():
+            key = None if files is None else frozenset((name, zlib.crc32(data)) for name, data in files.items())
+            if key not in found:
+                found[key] = loaded_after(kind, files, digests, path.parent / f"{len(found)}")
+            assert found[key] >= done
+    return len(found)
+
+
+def loaded_after(kind: str, files: dict[str, bytes] | None, digests: dict[int, str], path: Path) -> int:
+    """Which of the saves it was, -1 if none."""
+    if files is not None:
+        path.mkdir()
+        for name, data in files.items():
+            (path / name).write_bytes(data)
+    try:
+        loaded = load(kind, path)
+    except FileNotFoundError:
+        return -1
+    assert digest(loaded) == digests[newest(path)]
+    return newest(path)
+
+
+@pytest.mark.parametrize("kind", ["plain", pytest.param("frames", marks=pytest.mark.slow)])
+def test_loss_of_power(kind, tmp_path, small_files):
+    path = tmp_path / "x.buffer"
+    events, digests = recorded(kind, path)
+    assert assert_nothing_is_lost(kind, events, digests, path) > 40
+
+
+class Killed(BaseException):
+    """From now on, nothing that the process would do is done."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_before", [0, 2])
+def test_loss_of_power_after_a_kill(n_before, tmp_path):
+    """At any operation; another process goes on, and then the power fails."""
+    for number in itertools.count():
+        path = tmp_path / f"{number}" / "x.buffer"
+        path.parent.mkdir()
+        events: list[Event] = []
+        digests: dict[int, str] = {}
+        killed_at = -1
+
+        def announce(*event: Any, events: list[Event] = events) -> None:
+            if len(events) == killed_at:  # noqa: B023
+                raise Killed
+            events.append(event)
+
+        with pytest.MonkeyPatch.context() as patch:
+            watch(announce, patch)
+            buffer = make("plain")
+            for i in range(n_before + 3):
+                Player(buffer, i).live(5)
+                digests[i] = digest(buffer)
+                killed_at = len(events) + number if i == n_before else -1
+                try:
+                    save_buffer(buffer, path, num_timesteps=i)
+                    killed_at = -1
+                    events.append(("done", i))
+                except Killed:
+                    killed_at = -1
+                    buffer = load("plain", path) if Directory(path).manifests() else make("plain")
+        shutil.rmtree(path)
+        assert_nothing_is_lost("plain", events, digests, path)
+        if ("done", n_before) in events:
+            break
+    assert number > 20
+
+
+FORGOTTEN: dict[str, Callable[[Path], bool]] = {
+    "files": lambda target: target.name.endswith(atomic.TEMPORARY),
+    "parts": lambda target: target.name.endswith(f".npz{atomic.TEMPORARY}"),
+    "manifests": lambda target: target.name.startswith("gen-"),
+    "directory": lambda target: target.suffix == ".buffer",
+    "folder above": lambda target: target.suffix == "",
+}
+
+
+@pytest.mark.parametrize("forgotten", FORGOTTEN)
+def test_loss_of_power_is_noticed(forgotten, tmp_path):
+    """The test before fails if a sync is left out."""
+    path = tmp_path / "x.buffer"
+    events, digests = recorded("plain", path)
+    is_left = [not (event[0] == "fsync" and FORGOTTEN[forgotten](event[1])) for event in events]
+    assert not all(is_left)
+    with pytest.raises((AssertionError, ValueError, UserWarning)):
+        assert_nothing_is_lost("plain", list(itertools.compress(events, is_left)), digests, path)
+
+
+@pytest.mark.parametrize("when", [0, 1])
+def test_loss_of_power_is_noticed_for_each_sync_of_the_directory(when, tmp_path):
+    """The one before the manifest, and the one behind it."""
+    path = tmp_path / "x.buffer"
+    events, digests = recorded("plain", path, n_saves=2)
+    syncs = [i for i, event in enumerate(events) if event[:2] == ("fsync", path)]
+    del events[syncs[when]]
+    with pytest.raises((AssertionError, ValueError, UserWarning)):
+        assert_nothing_is_lost("plain", events, digests, path)
