@@ -121,7 +121,7 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
         return array
     given = array
     try:
-        if in_any_form or (stored.shape[2:] == (1,) and array.shape == lead):
+        if in_any_form or (stored.shape[2:] == (1,) and array.size == np.prod(lead)):
             array = array.reshape(shape)
         written = np.empty(shape, stored.dtype)
         written[...] = array
