@@ -572,32 +572,7 @@ def arrays(n_steps: int, n_envs: int) -> dict[str, np.ndarray]:
     return {"actions": np.zeros((n_steps, n_envs, 2)), **flags}
 
 
-# ---- files of another size, and other settings
-
-
-@pytest.mark.parametrize("kind", ["plain", "frames", "memory", "td_error"])
-@pytest.mark.parametrize("n_rows", [4, 11])
-def test_a_buffer_of_another_size_takes_the_newest_steps(kind, n_rows, tmp_path):
-    twins = Twins(kind, 3)
-    for envs, n in (([0, 1, 2], 6), ([1, 2], 5), ([1], 2), ([0], 5), ([2], 1)):
-        twins.add_steps(envs, n)
-        twins.update()
-    buffer = twins.buffer
-    save_buffer(buffer, tmp_path / "it.buffer")
-    loaded = load_buffer(make(kind, n_rows=n_rows), tmp_path / "it.buffer")
-    ids, masses = loaded.transition_ids, loaded.priorities
-    shift = (loaded.column_steps.max() - buffer.column_steps.max()) * N_ENVS
-    assert loaded.column_steps.tolist() == [max(n, loaded._n_before_ring) for n in (buffer.column_steps + shift // N_ENVS)]
-    for new, mass in zip(ids[masses > 0], masses[masses > 0], strict=True):
-        old = new - shift
-        assert buffer._can_be_drawn(np.array([old])).all()
-        assert mass == buffer.priorities.ravel()[old % buffer._capacity]
-        one = np.ones((1, 1), np.float32)
-        batches = [each._gather(np.array([i % each._capacity]), one, None) for each, i in ((loaded, new), (buffer, old))]
-        same(batches[0].observations, batches[1].observations)
-        same(batches[0].next_observations, batches[1].next_observations)
-    assert np.count_nonzero(masses) >= 3 * (min(n_rows, N_ROWS) - 2)
-    loaded.sample(5)
+# ---- files, and other settings
 
 
 def test_unfinished_rows_are_written_again_and_others_are_not(tmp_path):

@@ -5,7 +5,7 @@ import fcntl
 import importlib
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -154,3 +154,28 @@ def assert_same_state(actual: Any, expected: Any) -> None:
             assert_same_state(*pair)
     else:
         assert actual == expected
+
+
+def interrupt(function: Callable[[], Any], n_lines: int) -> bool:
+    """Call it, with a KeyboardInterrupt at the n-th line of buffer code; whether it came."""
+    left = n_lines
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal left
+        if "buffers" not in frame.f_code.co_filename and "her" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(previous)
+    return False

@@ -149,7 +149,7 @@ class CompleteWindows:
 
     def among(self, slots: np.ndarray) -> np.ndarray:
         """Which slots are anchors of complete windows."""
-        return self.is_ready.reshape(-1)[slots]
+        return np.asarray(self.is_ready.reshape(-1)[slots])
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """All of them: emphasizing the newest is refused."""
@@ -209,7 +209,11 @@ class CompleteWindows:
             raise ValueError("windows of another ring")
         if looked_at.dtype != np.int64 or looked_at.max() > ring.most:
             raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most}")
-        if (self.episode_steps[: len(is_ready)][is_ready != 0] % self.period).any():
+        # Steps that have come since the last draw lie over windows that are not retired yet.
+        held = np.arange(max(int(ring.first[0]), self.oldest_admitted), ring.most)
+        rows = held % ring.n_rows
+        is_window = (is_ready[rows] != 0) & (held[:, None] < looked_at)
+        if (self.episode_steps[rows][is_window] % self.period).any():
             raise ValueError("a window begins at a step that is no anchor")
         self.is_ready[: len(is_ready)] = is_ready != 0
         self._n_ready, self._n_looked_at = int(np.count_nonzero(self.is_ready)), looked_at

@@ -92,7 +92,9 @@ class FinishedEpisodes:
     def state(self) -> dict[str, Any]:
         """Episodes, and slots of finished ones that the sampler does not know."""
         n = self.ring.n_rows_used
-        slots = np.unique(np.concatenate([_NO_SLOTS, *self._finished]))
+        slots = np.concatenate([_NO_SLOTS, *self._finished])[::-1]
+        # In the order in which they were finished last: of equal priorities, the one that was set last ranks first.
+        slots = slots[np.sort(np.unique(slots, return_index=True)[1])][::-1]
         return {
             "ep_start": self.ep_start[:n],
             "ep_length": self.ep_length[:n],
@@ -209,6 +211,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     def _init_stock(self, buffer_size: int, observation_space: Any, action_space: Any, *args: Any) -> None:
         super()._init_stock(buffer_size, observation_space, action_space, self.env, *args, *self._her_arguments)
+
+    def _stored_infos(self) -> np.ndarray | None:
+        return self.infos if self.copy_info_dict else None
 
     def _make_eligibility(self) -> FinishedEpisodes:
         self.episodes = FinishedEpisodes(self.ring)

@@ -13,7 +13,7 @@ class DrawRecord:
     Count draws, and keep the newest batches. It takes a few microseconds per batch and 12 bytes per slot.
 
     :param capacity: number of slots, over all environments
-    :param n_batches: number of batches to keep
+    :param n_batches: number of batches to keep; ``None``: all
     """
 
     def __init__(self, capacity: int, n_batches: int | None = 100):

@@ -9,6 +9,7 @@ from stable_baselines3.common.logger import TensorBoardOutputFormat
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.monitoring.draw_record import DrawRecord
+from sb3_per.sampling.schemes import as_number
 
 
 class PriorityMonitor(BaseCallback):
@@ -34,14 +35,15 @@ class PriorityMonitor(BaseCallback):
     :param n_batches: number of the newest batches that weights and ages are taken from
     :param max_transitions: largest number of transitions to look at, evenly spaced
     :param verbose: see ``BaseCallback``
-    :raises ValueError: for an interval below 1, or a model without a prioritized buffer
+    :raises ValueError: for a number below 1, or a model without a prioritized buffer
     :warns UserWarning: if the logger writes nowhere
     """
 
     def __init__(self, interval: int = 10_000, n_batches: int = 100, max_transitions: int = 20_000, verbose: int = 0):
         super().__init__(verbose)
-        if interval < 1:
-            raise ValueError(f"interval must be at least 1, not {interval}")
+        for name, value in (("interval", interval), ("n_batches", n_batches), ("max_transitions", max_transitions)):
+            if as_number(name, value) < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
         self.interval = interval
         self.n_batches = n_batches
         self.max_transitions = max_transitions

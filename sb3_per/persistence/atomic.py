@@ -1,5 +1,5 @@
 """
-Files that are there as a whole or not at all, after a kill and after a loss of power. It knows names and bytes.
+Files that are there as a whole or not at all, after a kill and after a loss of power.
 
 A file is written under a temporary name, made durable, and renamed; the name is durable once its directory is.
 """
@@ -12,19 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-    import msvcrt
+from filelock import FileLock, Timeout
 
 _T = TypeVar("_T")
 
 TEMPORARY = ".tmp"
-_LOCK_NAME = ".lock"
 
-# What a file system answers that has no such thing: some of those that clusters mount have no locks, or cannot be asked to
-# make a directory durable.
+# Answers of file systems, e.g. on clusters, that have no locks, or cannot make a directory durable.
 _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
@@ -110,22 +104,22 @@ def sole_writer(directory: Path) -> Iterator[None]:
 
     :param directory: that is written to
     :raises BlockingIOError: if another writer is at it
+    :raises FileExistsError: if something else than a file has the name of the lock
     """
-    # Not a link, nor a pipe, which would wait for a reader.
-    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with open(directory / _LOCK_NAME, "ab", opener=lambda path, mode: os.open(path, mode | flags, 0o666)) as file:
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            else:
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise BlockingIOError(f"Another process or thread is saving to {directory} at this moment") from error
-            warnings.warn(f"The file system of {directory} has no locks: see to it that nobody else saves there ({error})")
-        try:
-            yield
-        finally:
-            if fcntl is not None:
-                with suppress(OSError):
-                    fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
+    path = directory / ".lock"
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        raise FileExistsError(f"{path} must be a file: it keeps other writers away. Remove what has its name")
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BlockingIOError(f"Another process or thread is saving to {directory} at this moment") from error
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        warnings.warn(f"The file system of {directory} has no locks: see to it that nobody else saves there ({error})")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock.release()

@@ -1,33 +1,34 @@
 """
 A buffer as a directory of files, see :mod:`sb3_per.persistence.generations`, and back.
 
-What is written once for every step, observations and actions, is in files that are never written again; all that may change
-later is small, and is written in full every time. It knows buffers and files, nothing of algorithms.
+What is written once for every step, e.g. observations and actions, is in files that are never written again. All that may
+change later is small, and is written in full every time.
 """
 
 import functools
 import os
 import uuid
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.contents import Contents
-from sb3_per.buffers.ring import is_count
+from sb3_per.buffers.settings import Count, require
+from sb3_per.buffers.transfer import emptied, take_steps
 from sb3_per.persistence import infos
 from sb3_per.persistence.atomic import make_directory, sole_writer
-from sb3_per.persistence.facts import about
+from sb3_per.persistence.contents import State, Stream, about, expected_arrays, pools_of, rows_of, slices_of, streams_of
 from sb3_per.persistence.generations import Directory, Manifest, Part
-from sb3_per.persistence.npz import DamagedFileError, Member, open_plain, read_array, read_member
-from sb3_per.storage.frames import FrameStore, frames_by_key
+from sb3_per.persistence.npz import DamagedFileError
+from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.frames import FrameStore
 
 SUFFIX = ".buffer"
 
@@ -37,14 +38,8 @@ ResultT = TypeVar("ResultT")
 # Size of a file, at most; but no more than so many files, for the manifest has to name them all.
 _PART_BYTES, _MANY_PARTS = 64 * 2**20, 128
 
-# Files below this size, or this share of what is held, are joined with what comes behind them: a few dozens are enough.
+# Files below this size, or this share of what is held, are joined with what comes after them: a few dozens are enough.
 _SMALL_BYTES, _SMALL_SHARE = 4 * 2**20, 1 / 64
-
-# In the arrays of a state, each of which has a few numbers for a transition, or one observation of each environment.
-_MAX_BYTES_OF_TRANSITION = 64
-
-# Columns that are written as bytes where they are zeros and ones.
-_FLAGS = ("dones", "timeouts")
 
 # More at once do not make a disk faster.
 _MAX_THREADS = 4
@@ -52,20 +47,27 @@ _MAX_THREADS = 4
 # How often a directory is looked at again, when a writer has removed what was about to be read.
 _RETRIES = 5
 
+# What comes of contents that do not agree with themselves.
+_CONTRADICTIONS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
 
 @dataclass
-class Saved:
+class _Saved:
     """
-    What a buffer knows of a directory that it was saved to or loaded from.
+    What is known of a directory that rows were saved to or loaded from.
 
     :param directory: with the files that are known to be whole
     :param about: what the buffer was
-    :param parts: that hold what this buffer holds
+    :param parts: that hold what is held
     """
 
     directory: Directory
     about: dict[str, Any]
     parts: list[Part] = field(default_factory=list)
+
+
+# By storage: rows and frames that are stored anew are saved anew, and a copy of a buffer begins anew.
+_SAVED: "weakref.WeakKeyDictionary[ArrayStorage, dict[Path, _Saved]]" = weakref.WeakKeyDictionary()
 
 
 # ---- out
@@ -82,44 +84,65 @@ def save_buffer(
     :param num_timesteps: of the model, becomes part of the manifest's name
     :param full: write all, e.g. because stored observations were changed by hand
     :param keep: number of generations that stay, at least 1
-    :raises ValueError: for another ``keep``; for infos that cannot be saved; if another version has written to the directory
-    :raises OSError: e.g. on a full disk, or if another writer is at it; what was saved before stays
+    :raises ValueError: for another ``keep``; for infos that cannot be saved; for what could not be loaded again, e.g. a beta
+        of 2 that was set by hand; if another version has written to the directory. What was saved before stays
+    :raises OSError: e.g. on a full disk, or if another writer is at it. What was saved before stays
     """
-    if not is_count(keep):
-        raise ValueError(f"keep must be an integer of at least 1, not {keep!r}")
+    require("keep", keep, Count())
     path = Path(path).absolute()
     make_directory(path)
-    with sole_writer(path), buffer._lock:
-        contents, facts = buffer._extract(), about(buffer)
+    with sole_writer(path), buffer.lock:
+        facts, state = about(buffer), State.of(buffer)
+        _require_restorable(buffer, state)
         saved = _saved_at(buffer, path, facts, full)
         directory = saved.directory
         generation = directory.next_generation()
-        kept: list[Part] = []
-        new = [_new_state(contents, generation)]
-        for stream in _streams(buffer, contents):
+        name = f"state-{generation:08d}.npz"
+        arrays = {key: [array] for key, array in state.arrays.items()}
+        new, kept = [_NewPart(name, "state", state.first, state.end, lambda: arrays)], list[Part]()
+        streams = streams_of(buffer)
+        for stream in streams:
             kept_of_stream, new_of_stream = _divide(stream, saved)
             kept += kept_of_stream
             new += new_of_stream
-        manifest = Manifest(generation, num_timesteps, facts, contents.numbers, [])
+        manifest = Manifest(generation, num_timesteps, facts, state.numbers, [])
         try:
-            state, *written = in_parallel([functools.partial(directory.write_part, *part) for part in new])
+            part_of_state, *written = in_parallel([functools.partial(directory.write_part, *part) for part in new])
             parts = sorted([*kept, *written], key=lambda part: (part.stream, part.first))
-            manifest.parts = [*parts, state]
+            manifest.parts = [*parts, part_of_state]
             directory.commit(manifest)
         except BaseException:
             directory.discard([manifest.name, *(part.name for part in new)])
             raise
-        saved.parts = _lasting(parts, buffer, contents)
-        buffer._lock.saved[path] = saved
+        saved.parts = _lasting(parts, streams)
+        _SAVED.setdefault(buffer.storage, {})[path] = saved
         try:
             directory.clean_up(manifest, keep)
         except OSError as error:
             warnings.warn(f"{path / manifest.name} is saved, but what is older could not be looked at or removed: {error}")
 
 
-def _saved_at(buffer: PrioritizedReplayBuffer, path: Path, facts: dict[str, Any], full: bool) -> Saved:
+def _require_restorable(buffer: PrioritizedReplayBuffer, state: State) -> None:
+    """
+    Try the state before it is written: a generation that could not be loaded must not push out one that can.
+
+    :param buffer: that is saved
+    :param state: of it
+    :raises ValueError: if it could not be loaded
+    """
+    try:
+        emptied(buffer).load(state.nested())
+        for store in buffer.storage.frame_stores.values():
+            store.require_sound()
+    except _CONTRADICTIONS as error:
+        raise ValueError(
+            f"This buffer is not saved, for it could not be loaded again: {error}. What was saved before is still there"
+        ) from error
+
+
+def _saved_at(buffer: PrioritizedReplayBuffer, path: Path, facts: dict[str, Any], full: bool) -> _Saved:
     """What can be continued there."""
-    saved: Saved | None = buffer._lock.saved.get(path)
+    saved = _SAVED.get(buffer.storage, {}).get(path)
     directory = Directory(path) if saved is None else saved.directory
     for name in directory.manifests():
         try:
@@ -127,12 +150,12 @@ def _saved_at(buffer: PrioritizedReplayBuffer, path: Path, facts: dict[str, Any]
         except DamagedFileError:
             continue
     if saved is None or full or saved.about != {**facts, "scheme": saved.about["scheme"]}:
-        return Saved(directory, facts)
+        return _Saved(directory, facts)
     try:
         directory.check(saved.parts)
     except DamagedFileError as error:
         warnings.warn(f"All is written anew: {error}")
-        return Saved(directory, facts)
+        return _Saved(directory, facts)
     return saved
 
 
@@ -143,87 +166,10 @@ class _NewPart(NamedTuple):
     stream: str
     first: int
     end: int
-    members: Callable[[], dict[str, Member]]
+    arrays: Callable[[], dict[str, list[np.ndarray]]]
 
 
-def _as_bytes(blocks: list[np.ndarray]) -> list[np.ndarray]:
-    """SB3 writes zeros and ones as floats; where that is all, a quarter of the bytes will do."""
-    with np.errstate(invalid="ignore"):
-        small = [block.astype(np.uint8) for block in blocks]
-    is_all = all(np.array_equal(a, b) for a, b in zip(small, blocks, strict=True))
-    return small if is_all else blocks
-
-
-def _new_state(contents: Contents, generation: int) -> _NewPart:
-    def members() -> dict[str, Member]:
-        columns = {}
-        for name, blocks in contents.columns.items():
-            blocks = _as_bytes(blocks) if name in _FLAGS else blocks
-            columns[name] = Member(_shape_of(blocks), blocks[0].dtype, blocks)
-        return {**columns, **{name: Member.of(array) for name, array in contents.arrays.items()}}
-
-    return _NewPart(f"state-{generation:08d}.npz", "state", contents.first, contents.end, members)
-
-
-@dataclass
-class _Stream:
-    """
-    What is numbered on and on, and written once.
-
-    :param name: of the stream
-    :param prefix: of the names of its files
-    :param first: number of what is held
-    :param end: number behind it
-    :param end_of_final: number behind what does not change any more; all behind it is written anew every time
-    :param n_bytes: of one
-    :param members: arrays of a range
-    """
-
-    name: str
-    prefix: str
-    first: int
-    end: int
-    end_of_final: int
-    n_bytes: int
-    members: Callable[[int, int], dict[str, Member]]
-
-
-def _streams(buffer: PrioritizedReplayBuffer, contents: Contents) -> Iterator[_Stream]:
-    rows = buffer._rows()
-
-    def members_of_steps(first: int, end: int) -> dict[str, Member]:
-        blocks = {name: buffer._in_order(array, first, end) for name, array in rows.items()}
-        if "infos" in blocks:
-            blocks["infos"], blocks["infos_end"] = ([part] for part in infos.encode(np.concatenate(blocks["infos"])))
-        return {name: Member(_shape_of(parts), parts[0].dtype, parts) for name, parts in blocks.items()}
-
-    n_bytes = sum(array[:1].nbytes for array in rows.values())
-    yield _Stream("rows", "seg", contents.first, contents.end, _end_of_final(buffer, contents), n_bytes, members_of_steps)
-    for name, store in buffer._named_stores().items():
-
-        def members_of_frames(first: int, end: int, store: Any = store) -> dict[str, Member]:
-            return {"frames": Member((end - first, *store.frame_shape), store.dtype, store.frames(first, end))}
-
-        first, end = store.numbers
-        yield _Stream(name, "frm", first, end, end, store.frame_bytes, members_of_frames)
-
-
-def _end_of_final(buffer: PrioritizedReplayBuffer, contents: Contents) -> int:
-    """Step up to which all environments have added: from there on, rows are still written to."""
-    return contents.end if buffer._apart is None else max(buffer._apart.least, contents.first)
-
-
-def _lasting(parts: Sequence[Part], buffer: PrioritizedReplayBuffer, contents: Contents) -> list[Part]:
-    """Those that another save can go on from."""
-    end_of_final = _end_of_final(buffer, contents)
-    return [part for part in parts if part.stream != "state" and (part.stream != "rows" or part.end <= end_of_final)]
-
-
-def _shape_of(blocks: list[np.ndarray]) -> tuple[int, ...]:
-    return (sum(len(block) for block in blocks), *blocks[0].shape[1:])
-
-
-def _divide(stream: _Stream, saved: Saved) -> tuple[list[Part], list[_NewPart]]:
+def _divide(stream: Stream, saved: _Saved) -> tuple[list[Part], list[_NewPart]]:
     """
     :param stream: to write
     :param saved: what is there already
@@ -241,11 +187,16 @@ def _divide(stream: _Stream, saved: Saved) -> tuple[list[Part], list[_NewPart]]:
     new = []
     for first in [*range(begin, final, step), *range(final, stream.end, step)]:
         end = min(first + step, final if first < final else stream.end)
-        members = functools.partial(stream.members, first, end)
         # No two files have the same name: what is written, and removed if that fails, is never a file that others need.
         name = f"{stream.prefix}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz"
-        new.append(_NewPart(name, stream.name, first, end, members))
+        new.append(_NewPart(name, stream.name, first, end, functools.partial(stream.arrays, first, end)))
     return kept, new
+
+
+def _lasting(parts: Sequence[Part], streams: Sequence[Stream]) -> list[Part]:
+    """Those that another save can go on from."""
+    ends = {stream.name: stream.end_of_final for stream in streams}
+    return [part for part in parts if part.end <= ends.get(part.stream, -1)]
 
 
 def in_parallel(functions: Sequence[Callable[[], ResultT]]) -> list[ResultT]:
@@ -297,6 +248,7 @@ def load_buffer(buffer: BufferT, path: str | Path) -> BufferT:
             try:
                 loaded = _load_generation(buffer, directory, name)
             except DamagedFileError as error:
+                directory.refused.add(name)
                 first_error = first_error or error
                 if path.is_dir() and n_left and directory.manifests() != names:
                     break  # a writer has put other generations in their place in the meantime
@@ -311,38 +263,28 @@ def load_buffer(buffer: BufferT, path: str | Path) -> BufferT:
 
 
 def _load_generation(buffer: BufferT, directory: Directory, name: str) -> BufferT:
-    manifest = Manifest.read(directory.path / name)
-    facts, found = about(buffer), manifest.about
-    with _as_damage(directory.path / name, (RecursionError,)):
-        _require_fit(found, facts, directory.path / name)
-    with _as_damage(directory.path / name):
-        (state,) = manifest.of_stream("state")
-        contents = Contents(state.first, state.end, int(found["buffer_size"]), manifest.numbers)
-        _require_sound(contents, buffer.n_envs)
-        is_same_size, is_same_form = contents.buffer_size == buffer.buffer_size, found["frames"] == facts["frames"]
-        twin = buffer._emptied()
-        if not is_same_form:
-            twin._store_frames({entry["key"]: int(entry["n_frames"]) for entry in found["frames"]})
-        first = _first_kept(contents, buffer)
-        twin._place(first, contents.end, contents.numbers["n_before_ring"] if is_same_size else None)
-        reads: list[Callable[[], None]] = [functools.partial(_read_state, directory, state, twin, contents)]
-        for stream, store in twin._named_stores().items():
-            reads += _reads_of_frames(directory, _chain(manifest.of_stream(stream)), store)
-        reads += _reads_of_rows(directory, _chain(manifest.of_stream("rows")), twin, first, contents.end)
-        in_parallel(reads)
-        twin._restore(contents, found["scheme"] == facts["scheme"])
-    if not is_same_form:
-        twin._store_frames({} if buffer.frames is None else frames_by_key(buffer.frames, buffer.observation_space))
-    elif is_same_size:
+    path = directory.path / name
+    manifest, facts = Manifest.read(path), about(buffer)
+    found = manifest.about
+    _require_fit(found, facts, path)
+    keeps_masses = found["scheme"] == facts["scheme"]
+    is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
+    with _as_damage(path):
+        loaded = emptied(buffer) if is_same_form else emptied(buffer, found["buffer_size"], _frames_of(found["frames"]))
+        _read(loaded, directory, manifest, keeps_masses)
+    if is_same_form:
         for part in manifest.parts:
             directory.note(part.name)
-        twin._lock.saved[directory.path] = Saved(directory, found, _lasting(manifest.parts, twin, contents))
-    if found["scheme"] != facts["scheme"]:
+        _SAVED[loaded.storage] = {directory.path: _Saved(directory, found, _lasting(manifest.parts, streams_of(loaded)))}
+    else:
+        source, loaded = loaded, emptied(buffer)
+        take_steps(loaded, source, keeps_masses)
+    if not keeps_masses:
         warnings.warn(
             f"{directory.path} was saved with the scheme {found['scheme']}, and this buffer has {facts['scheme']}: all "
             "priorities are the largest now"
         )
-    return twin
+    return loaded
 
 
 def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) -> None:
@@ -361,150 +303,91 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
             )
 
 
-# What comes of contents that do not agree with themselves.
-_CONTRADICTIONS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+def _frames_of(entries: list[dict[str, Any]]) -> Any:
+    """The setting ``frames`` of what a manifest says."""
+    by_key = {entry["key"]: entry["n_frames"] for entry in entries}
+    return by_key.get(None, by_key) if by_key else None
 
 
 @contextmanager
-def _as_damage(path: Path, errors: tuple[type[Exception], ...] = _CONTRADICTIONS) -> Iterator[None]:
+def _as_damage(path: Path) -> Iterator[None]:
     """What does not agree with itself is damage."""
     try:
         yield
     except DamagedFileError:
         raise
-    except errors as error:
+    except _CONTRADICTIONS as error:
         raise DamagedFileError(f"{path} is damaged: {error!r}") from error
 
 
-def _chain(parts: list[Part]) -> list[Part]:
-    """Parts of a stream, which follow one another."""
-    for part, following in pairwise(parts):
-        if part.end != following.first:
-            raise ValueError(f"{following.name} does not follow {part.name}")
-    return parts
-
-
-def _require_sound(contents: Contents, n_envs: int) -> None:
-    """The numbers are those of a ring, and ids have 64 bits."""
-    n_before_ring, size = int(contents.numbers["n_before_ring"]), contents.buffer_size
-    if not (size >= 1 and 0 <= n_before_ring <= contents.first and n_before_ring % size == 0):
-        raise ValueError(f"a ring of {size} rows that begins at step {n_before_ring}")
-    if contents.end - contents.first != min(contents.end - n_before_ring, size):
-        raise ValueError(f"steps from {contents.first} to {contents.end} in a ring of {size} rows")
-    if contents.end * n_envs >= 2**60:
-        raise ValueError(f"{contents.end} steps of {n_envs} environments")
-
-
-def _first_kept(contents: Contents, buffer: PrioritizedReplayBuffer) -> int:
-    """The oldest step that comes along: the newest that fit."""
-    n_held = contents.end - contents.first
-    if buffer.optimize_memory_usage and n_held == contents.buffer_size < buffer.buffer_size:
-        n_held -= 1  # the newest next observation lay over the oldest observation
-    return contents.end - min(n_held, buffer.buffer_size)
-
-
-class _PartReader:
+def _read(buffer: PrioritizedReplayBuffer, directory: Directory, manifest: Manifest, keeps_masses: bool) -> None:
     """
-    Reads arrays of a file.
-
-    :param directory: where it is
-    :param part: the file
-    :param file: the same, open
+    :param buffer: an empty one, of the form that was saved; of no use after an error
+    :param directory: to read from
+    :param manifest: of the generation
+    :param keeps_masses: whether its masses are those that were saved
+    :raises Exception: if something is damaged or does not agree with itself
     """
-
-    def __init__(self, directory: Directory, part: Part, file: BinaryIO):
-        self.path, self.part, self.file = directory.path / part.name, part, file
-
-    @classmethod
-    @contextmanager
-    def open(cls, directory: Directory, part: Part) -> Iterator["_PartReader"]:
-        """Open a file of its known size."""
-        with open_plain(directory.path / part.name, part.size) as file:
-            yield cls(directory, part, file)
-
-    def array(self, name: str) -> np.ndarray:
-        """A whole array, in the byte order of this machine."""
-        array = read_array(self.file, f"{self.path} ({name})", self.part.members[name])
-        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-    def into(self, name: str, targets: list[np.ndarray], n_skipped: int = 0) -> None:
-        """
-        :param name: of the array
-        :param targets: views of contiguous rows that its rows go to, in their order
-        :param n_skipped: rows before those
-        """
-        facts, like = self.part.members[name], targets[0]
-        if facts.shape != (n_skipped + sum(len(target) for target in targets), *like.shape[1:]):
-            raise DamagedFileError(f"{self.path} is damaged: {name} has the shape {facts.shape}")
-        if np.dtype(facts.dtype) == like.dtype:
-            n_bytes = n_skipped * (facts.n_bytes // facts.shape[0])
-            read_member(self.file, f"{self.path} ({name})", facts, [n_bytes, *targets])
-            return
-        # Of a machine with another byte order, or flags.
-        array = self.array(name)[n_skipped:]
-        if array.dtype != like.dtype and not (name in _FLAGS and array.dtype == np.uint8):
-            raise DamagedFileError(f"{self.path} is damaged: {name} is of type {facts.dtype}")
-        for target in targets:
-            target[...], array = array[: len(target)], array[len(target) :]
+    (part,) = manifest.of_stream("state")
+    if part.end - part.first > buffer.buffer_size:
+        raise ValueError(f"{part.end - part.first} steps in {buffer.buffer_size} rows")
+    state = State(part.first, part.end, manifest.numbers, {})
+    reads = [functools.partial(_read_state, buffer, directory, part, state)]
+    for stream, store in pools_of(buffer).items():
+        reads += _reads_of_frames(store, directory, manifest.of_stream(stream))
+    reads += _reads_of_rows(buffer, directory, manifest.of_stream("rows"), state)
+    in_parallel(reads)
+    state.put_into(buffer, keeps_masses)
 
 
-def _reads_of_frames(directory: Directory, parts: list[Part], store: FrameStore) -> Iterator[Callable[[], None]]:
+def _read_state(buffer: PrioritizedReplayBuffer, directory: Directory, part: Part, state: State) -> None:
+    """Read those arrays that are known here; what lacks one complains."""
+    forms = expected_arrays(buffer)
+    with part.open(directory.path) as file:
+        for name, member in part.members.items():
+            for dtype, shape, n_most in forms.get(name, ()):
+                if member.fits(dtype, (*member.shape[:1], *shape)) and member.shape[0] <= n_most:
+                    state.arrays[name] = file.array(name, dtype, tuple(member.shape))
+
+
+def _reads_of_frames(store: FrameStore, directory: Directory, parts: list[Part]) -> Iterator[Callable[[], None]]:
     """Reads of a pool of frames, file by file."""
     for part in parts:
-        with open_plain(directory.path / part.name, part.size):
+        with part.open(directory.path):
             pass  # it is there, before memory is taken for what it holds
-        if part.members["frames"].shape != (part.end - part.first, *store.frame_shape):
-            raise ValueError(f"{part.name} holds frames of shape {part.members['frames'].shape}")
+        if (part.end - part.first) * store.frame_bytes > part.size:
+            raise ValueError(f"{part.name} is too small for {part.end - part.first} frames")
     store.reserve_numbers(parts[0].first if parts else 0, parts[-1].end if parts else 0)
 
     def read(part: Part) -> None:
-        with _PartReader.open(directory, part) as reader:
-            reader.into("frames", store.frames(part.first, part.end))
+        with part.open(directory.path) as file:
+            file.into("frames", store.frames(part.first, part.end), part.end - part.first)
 
     yield from (functools.partial(read, part) for part in parts)
 
 
 def _reads_of_rows(
-    directory: Directory, parts: list[Part], twin: PrioritizedReplayBuffer, first: int, end: int
+    buffer: PrioritizedReplayBuffer, directory: Directory, parts: list[Part], state: State
 ) -> Iterator[Callable[[], None]]:
-    """Reads of the steps from one to another, file by file."""
+    """Reads of rows, file by file."""
+    first, end = state.first, state.end
     if first < end and not (parts and parts[0].first <= first and parts[-1].end == end):
         raise ValueError(f"steps from {first} to {end} are not all there")
-    shift, rows = twin._n_added - end, twin._rows()
-    for part in parts:
-        for name in [*(name for name in rows if name != "infos"), *(["infos_end"] if "infos" in rows else [])]:
-            # Before memory is taken for what belongs to so many steps.
-            if part.members[name].shape[:2] != (part.end - part.first, twin.n_envs):
-                raise ValueError(f"{part.name} holds {name} of shape {part.members[name].shape}")
+    rows = rows_of(buffer)
 
     def read(part: Part) -> None:
-        begin = max(first, part.first)
-        slices = twin._row_slices(begin + shift, part.end + shift)
-        with _PartReader.open(directory, part) as reader:
+        begin, n = max(first, part.first), part.end - part.first
+        slices = slices_of(begin, part.end, buffer.buffer_size)
+        with part.open(directory.path) as file:
             for name, array in rows.items():
                 if name != "infos":
-                    reader.into(name, [array[rows_of_part] for rows_of_part in slices], begin - part.first)
+                    file.into(name, [array[rows_of_part] for rows_of_part in slices], n)
                     continue
-                decoded = infos.decode(reader.array("infos"), reader.array("infos_end"))[begin - part.first :]
+                ends = file.array("infos_end", np.dtype(np.int64), (n, buffer.n_envs))
+                texts = file.array("infos", np.dtype(np.uint8), tuple(part.members["infos"].shape))
+                decoded = infos.decode(texts, ends)[begin - part.first :]
                 for rows_of_part in slices:
                     array[rows_of_part] = decoded[: rows_of_part.stop - rows_of_part.start]
                     decoded = decoded[rows_of_part.stop - rows_of_part.start :]
 
     yield from (functools.partial(read, part) for part in parts if part.end > first)
-
-
-def _read_state(directory: Directory, part: Part, twin: PrioritizedReplayBuffer, contents: Contents) -> None:
-    """Fill the columns that are the buffer's own arrays; the others become arrays of the contents."""
-    columns, n_held = twin._columns(), twin.size()
-    slices = twin._row_slices(twin._n_added - n_held, twin._n_added)
-    most_bytes = _SMALL_BYTES + _MAX_BYTES_OF_TRANSITION * (contents.end - contents.first) * twin.n_envs
-    if twin.optimize_memory_usage:
-        most_bytes += twin.observations[:1].nbytes
-    with _PartReader.open(directory, part) as reader:
-        for name, column in columns.items() if slices else ():
-            targets = [column[rows_of_part] for rows_of_part in slices]
-            reader.into(name, targets, contents.end - contents.first - n_held)
-        for name in part.members.keys() - columns.keys():
-            if part.members[name].n_bytes > most_bytes:
-                raise ValueError(f"{name} of shape {part.members[name].shape}")
-            contents.arrays[name] = reader.array(name)

@@ -2,21 +2,23 @@
 A directory of generations: which files belong together, which of them are whole, and which can go.
 
 A generation is a manifest, ``gen-<number>-<num_timesteps>.json``, and the files that it names; it counts from the moment that
-its manifest is there. Its first line is the CRC-32 of all that follows. It knows names, bytes and JSON, nothing of buffers.
+its manifest is there. Its first line is the CRC-32 of all that follows.
 """
 
 import json
 import os
 import re
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import sb3_per.persistence.atomic as atomic
-from sb3_per.persistence.npz import DamagedFileError, Facts, Member, open_plain, read_member, write_npz
+from sb3_per.persistence.npz import DamagedFileError, Member, open_plain, read_member, write_npz
 
 FORMAT = "sb3_per.buffer"
 VERSION = 1
@@ -28,11 +30,68 @@ _LEFTOVER = re.compile(rf"(?:{_MANIFEST.pattern}|{_PART.pattern}){re.escape(atom
 # A manifest has a few hundred bytes for each of its files. What it becomes in memory can be 25 times as large.
 _MAX_MANIFEST = 4 * 2**20
 
-# Names have room for smaller numbers, and so have 64 bits.
-_MAX_NUMBER = 10**18
-
 # First line of a manifest, which is JSON as a whole nevertheless.
 _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
+
+# ---- what a manifest looks like
+
+_Check = Callable[[Any], bool]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(**checks: _Check) -> _Check:
+    """An object with these fields and no others; of no named fields, any object."""
+    return lambda value: (
+        isinstance(value, dict)
+        and (not checks or value.keys() == checks.keys())
+        and all(check(value[name]) for name, check in checks.items())
+    )
+
+
+def _all(check: _Check) -> _Check:
+    """A list of such values, or an object that has them by name."""
+    return lambda value: (
+        isinstance(value, (list, dict)) and all(map(check, value.values() if isinstance(value, dict) else value))
+    )
+
+
+_IS_FRAMES = _is_object(
+    key=lambda value: value is None or isinstance(value, str),
+    n_frames=lambda value: _is_count(value) and value >= 1,
+    axis=_is_count,
+)
+_IS_MEMBER = _is_object(shape=_all(_is_count), dtype=_is_text, offset=_is_count, n_bytes=_is_count, crc32=_is_count)
+_IS_PART = _is_object(
+    name=lambda value: isinstance(value, str) and _PART.fullmatch(value) is not None,
+    stream=_is_text,
+    first=_is_count,
+    end=_is_count,
+    size=_is_count,
+    members=lambda value: isinstance(value, dict) and _all(_IS_MEMBER)(value),
+)
+_IS_MANIFEST = _is_object(
+    generation=_is_count,
+    num_timesteps=_is_count,
+    about=_is_object(),
+    numbers=_all(lambda value: value is None or _is_number(value) or (isinstance(value, list) and _all(_is_number)(value))),
+    parts=_all(_IS_PART),
+)
+_IS_ABOUT = dict(buffer_size=lambda value: _is_count(value) and value >= 1, frames=_all(_IS_FRAMES), scheme=_is_text)
+
+
+class UnknownVersionError(ValueError):
+    """A manifest of a version that this release does not read."""
 
 
 @dataclass
@@ -43,7 +102,7 @@ class Part:
     :param name: of the file
     :param stream: what it is a part of: ``"rows"``, a pool of frames, or ``"state"``
     :param first: number of the first step, or frame
-    :param end: number behind the last
+    :param end: number after the last
     :param size: of the file, bytes
     :param members: what is known of its arrays
     """
@@ -53,42 +112,76 @@ class Part:
     first: int
     end: int
     size: int
-    members: dict[str, Facts]
+    members: dict[str, Member]
 
-    def to_json(self) -> dict[str, Any]:
-        """For a manifest."""
-        return {**vars(self), "members": {name: vars(facts) for name, facts in self.members.items()}}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Part":
+    @contextmanager
+    def open(self, directory: Path) -> Iterator["PartFile"]:
         """
-        :param content: from a manifest
-        :return: the part
-        :raises ValueError: for anything else
+        :param directory: where it is
+        :return: the file, open for reading
+        :raises DamagedFileError: if it is not there, or has another size
         """
-        part = cls(**content)
-        part.members = {name: Facts.from_json(facts) for name, facts in part.members.items()}
-        if not _PART.fullmatch(part.name):
-            raise ValueError(f"{part.name!r} is no name of a part")
-        if not all(isinstance(number, int) for number in (part.size, part.first, part.end)):
-            raise ValueError(f"{part.name} is described by something else than integers")
-        if not 0 <= part.first <= part.end < _MAX_NUMBER:
-            raise ValueError(f"{part.name} from {part.first} to {part.end}")
-        for name, facts in part.members.items():
-            if facts.offset + facts.n_header + facts.n_bytes > part.size:
-                raise ValueError(f"{name} does not fit into {part.size} bytes")
-        return part
+        with open_plain(directory / self.name, self.size) as file:
+            yield PartFile(self, file, directory / self.name)
 
-    def check(self, directory: Path) -> None:
+
+@dataclass
+class PartFile:
+    """
+    A part that is open for reading.
+
+    :param part: that it is
+    :param file: the open file
+    :param path: of the file
+    """
+
+    part: Part
+    file: Any
+    path: Path
+
+    def check(self) -> None:
         """
         Read all of it.
 
-        :param directory: where it is
         :raises DamagedFileError: if it is not what was written
         """
-        with open_plain(directory / self.name, self.size) as file:
-            for member, facts in self.members.items():
-                read_member(file, f"{directory / self.name} ({member})", facts, [facts.n_bytes])
+        for name in self.part.members:
+            self._read(name, [])
+
+    def into(self, name: str, targets: list[np.ndarray], n_rows: int) -> None:
+        """
+        Read the last rows of an array.
+
+        :param name: of the array
+        :param targets: contiguous arrays that they go into, in order, at least one
+        :param n_rows: number of rows that the array has
+        :raises DamagedFileError: if it is another one, or damaged
+        """
+        self._require(name, targets[0].dtype, (n_rows, *targets[0].shape[1:]))
+        self._read(name, targets)
+
+    def array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """
+        :param name: of the array
+        :param dtype: of it
+        :param shape: likewise
+        :return: the array
+        :raises DamagedFileError: if it is another one, or damaged
+        """
+        self._require(name, dtype, shape)
+        array = np.empty(shape, dtype)
+        self._read(name, [array])
+        return array
+
+    def _require(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        """Before memory is taken for it."""
+        member = self.part.members.get(name)
+        if member is None or not member.fits(dtype, shape):
+            found = "not there" if member is None else f"{member.dtype} of shape {member.shape}"
+            raise DamagedFileError(f"{self.path} is damaged: {name} is {found}, not {dtype.str} of shape {list(shape)}")
+
+    def _read(self, name: str, into: list[np.ndarray]) -> None:
+        read_member(self.file, f"{self.path} ({name})", self.part.members[name], into)
 
 
 @dataclass
@@ -99,7 +192,7 @@ class Manifest:
     :param generation: its number
     :param num_timesteps: of the model at that moment
     :param about: what the buffer is, for comparing it with another
-    :param numbers: of the buffer
+    :param numbers: of the buffer's state, by name
     :param parts: its files
     """
 
@@ -115,8 +208,16 @@ class Manifest:
         return f"gen-{self.generation:08d}-{self.num_timesteps}.json"
 
     def of_stream(self, stream: str) -> list[Part]:
-        """Parts of a stream, in their order."""
-        return [part for part in self.parts if part.stream == stream]
+        """
+        :param stream: name of a stream
+        :return: its parts, which follow one another
+        :raises DamagedFileError: if they do not
+        """
+        parts = [part for part in self.parts if part.stream == stream]
+        for i, part in enumerate(parts):
+            if not (part.first == parts[i - 1].end or i == 0) or part.first > part.end:
+                raise DamagedFileError(f"{self.name} is damaged: {part.name} does not follow {parts[i - 1].name}")
+        return parts
 
     def to_bytes(self) -> bytes:
         """
@@ -125,7 +226,7 @@ class Manifest:
         """
         if not _MANIFEST.fullmatch(self.name):
             raise ValueError(f"{self.name!r} is no name of a manifest")
-        content = {"format": FORMAT, "version": VERSION, **vars(self), "parts": [part.to_json() for part in self.parts]}
+        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
         body = json.dumps(content, allow_nan=False).encode()[1:]  # the brace goes before the checksum
         if len(body) > _MAX_MANIFEST - 100:  # the first line
             raise ValueError(f"{self.name} would have {len(body)} bytes, which is too much to be read again")
@@ -137,7 +238,7 @@ class Manifest:
         :param path: of the file
         :return: what it says
         :raises DamagedFileError: if it is not what was written
-        :raises ValueError: if it was written by another version
+        :raises UnknownVersionError: if it was written by another version
         """
         with open_plain(path) as file:
             if os.fstat(file.fileno()).st_size > _MAX_MANIFEST:
@@ -148,26 +249,31 @@ class Manifest:
             raise DamagedFileError(f"{path} is damaged: its checksum is another")
         try:
             content = json.loads(data)
-            del content["crc32"]
-            found_format, version = content.pop("format"), content.pop("version")
-            if found_format == FORMAT and version != VERSION:
-                raise UnknownVersionError(
-                    f"{path} has version {version} of the format, and this release of sb3_per reads version {VERSION}"
-                )
-            manifest = cls(**{**content, "parts": [Part.from_json(part) for part in content["parts"]]})
-            if not (isinstance(manifest.about, dict) and isinstance(manifest.numbers, dict)):
-                raise ValueError("it does not say what the buffer was")
-            if found_format != FORMAT or manifest.name != path.name:
-                raise ValueError("it was written under another name")
-        except UnknownVersionError:
-            raise
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise DamagedFileError(f"{path} is damaged: {error}") from error
+        del content["crc32"]
+        found_format, version = content.pop("format", None), content.pop("version", None)
+        if found_format == FORMAT and version != VERSION:
+            raise UnknownVersionError(
+                f"{path} has version {version} of the format, and this release of sb3_per reads version {VERSION}"
+            )
+        if found_format != FORMAT or not _IS_MANIFEST(content) or not _has(content["about"], _IS_ABOUT):
+            raise DamagedFileError(f"{path} is damaged: it is no manifest of this format")
+        manifest = cls(**{**content, "parts": list(map(_part, content["parts"]))})
+        if manifest.name != path.name:
+            raise DamagedFileError(f"{path} is damaged: it was written as {manifest.name}")
+        for part in manifest.parts:
+            if any(member.offset + member.n_bytes > part.size for member in part.members.values()):
+                raise DamagedFileError(f"{path} is damaged: {part.name} is too small for what it is to hold")
         return manifest
 
 
-class UnknownVersionError(ValueError):
-    """A manifest of a version that this release does not read."""
+def _has(content: dict[str, Any], checks: dict[str, Any]) -> bool:
+    return all(name in content and check(content[name]) for name, check in checks.items())
+
+
+def _part(content: dict[str, Any]) -> Part:
+    return Part(**{**content, "members": {name: Member(**facts) for name, facts in content["members"].items()}})
 
 
 @dataclass
@@ -177,10 +283,12 @@ class Directory:
 
     :param path: of the directory
     :param known: size, time and number of files that have been read or written as a whole, by name
+    :param refused: manifests of generations that could not be loaded
     """
 
     path: Path
     known: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
 
     def manifests(self) -> list[str]:
         """Names, those of the newest generation first."""
@@ -192,15 +300,16 @@ class Directory:
 
     def next_generation(self) -> int:
         """A number that nothing of this directory has, be it whole or not."""
-        numbers = [_generation_of(name) for name in os.listdir(self.path)]
-        return max(numbers, default=0) + 1
+        return max(map(_generation_of, os.listdir(self.path)), default=0) + 1
 
     def is_whole(self, name: str) -> bool:
         """
         :param name: of a manifest
-        :return: whether its generation is there as it was written
+        :return: whether its generation is there as it was written, and nobody has failed to load it
         :raises UnknownVersionError: if another version has written it
         """
+        if name in self.refused:
+            return False
         try:
             self.check(Manifest.read(self.path / name).parts)
         except DamagedFileError:
@@ -218,11 +327,16 @@ class Directory:
             signature = self._signature(part.name)
             if signature is None or signature != self.known.get(part.name):
                 self.known.pop(part.name, None)
-                part.check(self.path)
+                with part.open(self.path) as file:
+                    file.check()
                 self.note(part.name)
 
     def note(self, name: str) -> None:
-        """A file is known to be whole."""
+        """
+        Remember that a file is whole.
+
+        :param name: of the file
+        """
         signature = self._signature(name)
         if signature is not None:
             self.known[name] = signature
@@ -234,19 +348,21 @@ class Directory:
             return None
         return found.st_size, found.st_mtime_ns, found.st_ino
 
-    def write_part(self, name: str, stream: str, first: int, end: int, members: Callable[[], dict[str, Member]]) -> Part:
+    def write_part(
+        self, name: str, stream: str, first: int, end: int, arrays: Callable[[], dict[str, list[np.ndarray]]]
+    ) -> Part:
         """
         :param name: of the file
         :param stream: what it is a part of
         :param first: number of the first step, or frame
-        :param end: number behind the last
-        :param members: makes its arrays
+        :param end: number after the last
+        :param arrays: makes its arrays, by name, in parts along the first axis
         :return: what was written; durable when the manifest is
         :raises OSError: e.g. on a full disk; nothing is left of it then
         """
-        facts = atomic.write_file(self.path / name, lambda file: write_npz(file, members()))
+        members = atomic.write_file(self.path / name, lambda file: write_npz(file, arrays()))
         self.note(name)
-        return Part(name, stream, first, end, os.stat(self.path / name).st_size, facts)
+        return Part(name, stream, first, end, os.stat(self.path / name).st_size, members)
 
     def discard(self, names: list[str]) -> None:
         """
@@ -267,6 +383,7 @@ class Directory:
         :raises OSError: e.g. on a full disk; the generation does not count then
         """
         content = manifest.to_bytes()
+        self.refused.discard(manifest.name)
         atomic.sync_directory(self.path)  # the parts are there for good before the manifest is
         atomic.write_file(self.path / manifest.name, lambda file: file.write(content))
         atomic.sync_directory(self.path)

@@ -3,14 +3,16 @@ Info dictionaries as JSON: what hindsight keeps of them with ``copy_info_dict``,
 """
 
 import json
+import re
 from typing import Any
 
 import numpy as np
 
-from sb3_per.persistence.npz import plain_type
-
 # What JSON has no word for; the key that says which it is.
 _ARRAY, _TUPLE = "__array__", "__tuple__"
+
+# Booleans, integers and floats: no objects, which would be pickles.
+_PLAIN_TYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
 
 
 def encode(infos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -64,6 +66,8 @@ def _special(content: dict[str, Any]) -> Any:
         return tuple(content[_TUPLE])
     if content.keys() == {_ARRAY}:
         dtype, shape, values = content[_ARRAY]
-        array = np.array(values, plain_type(dtype))
+        if not _PLAIN_TYPE.fullmatch(dtype):
+            raise ValueError(f"arrays of type {dtype!r} are not read")
+        array = np.array(values, dtype)
         return array[()] if shape is None else array.reshape(shape)
     return content

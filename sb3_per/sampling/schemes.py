@@ -9,6 +9,7 @@ import copy
 import difflib
 import inspect
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from sb3_per.sampling.sum_tree import SumTree
 # Masses stay between these bounds: a transition that can be drawn never has mass 0 (epsilon ** alpha can underflow), and the
 # sum over a buffer never overflows.
 _LEAST_MASS = float(np.finfo(np.float64).tiny)
-_LARGEST_MASS = 1e290
+LARGEST_MASS = 1e290
 
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
@@ -95,7 +96,7 @@ class PriorityScheme:
     replaces_loss: ClassVar[bool] = False
 
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
-        if not 0.0 <= alpha < np.inf:
+        if not 0.0 <= as_number("alpha", alpha) < np.inf:
             raise ValueError(f"alpha must be finite and at least 0, not {alpha}")
         if td_error_reduction not in _REDUCTIONS:
             raise ValueError(f"td_error_reduction must be one of {sorted(_REDUCTIONS)}, not {td_error_reduction!r}")
@@ -103,7 +104,7 @@ class PriorityScheme:
         self.td_error_reduction = td_error_reduction
         # Bounds of the priority, from those of the mass.
         with np.errstate(all="ignore"):
-            bounds = np.power([_LEAST_MASS, _LARGEST_MASS], 1.0 / max(alpha, 1e-3))
+            bounds = np.power([_LEAST_MASS, LARGEST_MASS], 1.0 / max(alpha, 1e-3))
         self._least, self._largest = np.maximum(bounds, _LEAST_MASS)
 
     def __repr__(self) -> str:
@@ -169,9 +170,10 @@ class PriorityScheme:
         Invert :meth:`mass`.
 
         :param mass: mass of a transition, above 0
-        :return: its priority
+        :return: its priority, at most the largest float
         """
-        return float(mass ** (1.0 / self.alpha))
+        with np.errstate(over="ignore"):
+            return float(min(np.power(mass, 1.0 / self.alpha), np.finfo(np.float64).max))
 
     def weights(self, masses: np.ndarray, beta: float) -> np.ndarray:
         """
@@ -267,8 +269,8 @@ class LAP(PriorityScheme):
 
     def __init__(self, alpha: float = 0.4, kappa: float | str = DEFAULT_KAPPA, td_error_reduction: str = "max"):
         super().__init__(alpha, td_error_reduction)
-        self.kappa_is_auto = kappa == "auto"
-        self.kappa = DEFAULT_KAPPA if isinstance(kappa, str) and self.kappa_is_auto else _positive("kappa", kappa)
+        self.kappa_is_auto = isinstance(kappa, str) and kappa == "auto"
+        self.kappa = DEFAULT_KAPPA if self.kappa_is_auto else _positive("kappa", kappa)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -339,8 +341,20 @@ class PAL(LAP):
         return th.where(abs_td_errors <= self.kappa, near, far).sum(dim=1).mean() / scale
 
 
+def as_number(name: str, value: Any) -> Any:
+    """
+    :param name: name of a setting
+    :param value: its value
+    :return: the value
+    :raises ValueError: if it is no real number, e.g. a list or a string
+    """
+    if isinstance(value, Real) or getattr(value, "shape", None) == ():
+        return value
+    raise ValueError(f"{name} must be a number, not {value!r}")
+
+
 def _positive(name: str, value: Any) -> float:
-    if isinstance(value, str) or not 0.0 < value < np.inf:
+    if not 0.0 < as_number(name, value) < np.inf:
         raise ValueError(f"{name} must be finite and above 0, not {value}")
     return value  # type: ignore[no-any-return]
 
@@ -388,7 +402,7 @@ def make_scheme(
     # Also check settings that the scheme does not have: a bad value is a mistake even if it has no effect.
     PriorityScheme(0.0 if alpha is None else alpha, td_error_reduction or "mean")
     _positive("epsilon", epsilon)
-    if kappa != "auto":
+    if not isinstance(kappa, str) or kappa != "auto":
         _positive("kappa", kappa)
     elif name not in ("lap", "pal"):
         raise ValueError(f"kappa='auto' has no meaning with scheme={scheme!r}: use 'lap' or 'pal', or a number")

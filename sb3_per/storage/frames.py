@@ -374,7 +374,7 @@ class FrameStore:
         Take note of references that were written into :attr:`references`. Of other slots they are forgotten.
 
         :param first: the oldest step of each column, which is in row ``step % n_rows``, shape (n_envs,)
-        :param end_of_column: the step behind the newest one, shape (n_envs,)
+        :param end_of_column: the step after the newest one, shape (n_envs,)
         :raises ValueError: if one refers to a frame that is not held; then nothing of this store may be used
         """
         oldest, end = self.numbers
@@ -383,17 +383,16 @@ class FrameStore:
             # Numbers run on over the end of the 32 bits.
             return np.where(references == ZERO, of_zero, oldest + (references.astype(np.int64) - oldest) % 2**32)
 
-        wanted = []
-        for e in range(self.n_envs):
-            held = np.arange(first[e], end_of_column[e]) % self.n_rows
-            for start in range(0, len(held), _CHECKED_ROWS):
-                part = held[start : start + _CHECKED_ROWS]
-                numbers = numbers_of(self.references[part, e], oldest)
-                if numbers.max() >= end:
-                    raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
-                self._lowest[part, e] = numbers_of(self.references[part, e], end).min(axis=1)
+        held_rows = [np.arange(first[e], end_of_column[e]) % self.n_rows for e in range(self.n_envs)]
+        for e, held in enumerate(held_rows):
             if len(held) < self.n_rows:
                 self.references[np.setdiff1d(np.arange(self.n_rows), held), e] = ZERO
+        self.require_sound()
+        wanted = []
+        for e, held in enumerate(held_rows):
+            for start in range(0, len(held), _CHECKED_ROWS):
+                part = held[start : start + _CHECKED_ROWS]
+                self._lowest[part, e] = numbers_of(self.references[part, e], end).min(axis=1)
             self._cursors[e] = end_of_column[e] % self.n_rows, len(held)
             if len(held):
                 # What an older row wants, later ones may want as well.
@@ -406,6 +405,18 @@ class FrameStore:
             self._release(min(wanted))
             last = (end_of_column - 1) % self.n_rows * self.n_envs + self._all_envs
             self._last_bytes = self._as_frames(self.gather(last, True))
+
+    def require_sound(self) -> None:
+        """
+        :raises ValueError: if a slot refers to a frame that is not held
+        """
+        oldest, end = self.numbers
+        for start in range(0, len(self._references), _CHECKED_ROWS):
+            references = self._references[start : start + _CHECKED_ROWS]
+            is_outside = (references - np.uint32(oldest % 2**32) >= end - oldest) & (references != ZERO)
+            if is_outside.any():
+                number = references[is_outside][0]
+                raise ValueError(f"A transition refers to frame {number}, which is outside of [{oldest}, {end})")
 
     @property
     def nbytes(self) -> int:

@@ -74,13 +74,13 @@ class Ring:
     @property
     def first(self) -> np.ndarray:
         """Oldest step that each environment holds, shape (n_envs,)."""
-        return np.maximum(self.added - self.n_rows, self.begin)
+        return np.asarray(np.maximum(self.added - self.n_rows, self.begin))
 
     @property
     def oldest(self) -> np.ndarray:
         """Oldest complete step of each environment, shape (n_envs,)."""
         first = self.first
-        return first + self.n_spoilt * (self.added - first == self.n_rows)
+        return np.asarray(first + self.n_spoilt * (self.added - first == self.n_rows))
 
     @property
     def n_held(self) -> int:
@@ -155,7 +155,7 @@ class Ring:
 
     def was_issued(self, transition_id: int) -> bool:
         """Whether a transition ever had this id."""
-        return 0 <= transition_id < self.added[transition_id % self.n_envs] * self.n_envs
+        return bool(0 <= transition_id < self.added[transition_id % self.n_envs] * self.n_envs)
 
     def issued_ids(self, transition_id: int) -> str:
         """In words, the ids that the environment of this one has issued."""

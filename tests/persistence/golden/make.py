@@ -1,7 +1,7 @@
 """
 Makes directories of the current version of the format, to be loaded by all later releases; never the same one twice.
 
-    python -m tests.golden.make
+    python -m tests.persistence.golden.make
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import numpy as np
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.persistence.buffer_files import save_buffer
 from sb3_per.persistence.generations import VERSION
-from tests.saved import KINDS, Player, make
+from tests.persistence.saved import KINDS, Player, make
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected.json"

@@ -1,5 +1,4 @@
-"""Environments for actors: they say where they are, so that a test can tell what came from where; in a module of its own,
-which other processes import."""
+"""Environments whose observations tell where they come from. They have a module of their own, which other processes import."""
 
 import os
 import time
@@ -13,8 +12,9 @@ from gymnasium import spaces
 
 class Tracked(gym.Env):
     """
-    Observations are (who, episode, step): a number that is drawn at every reset from the seed, and two counters. Whether a
-    step follows another one can be read off them.
+    Observe (who, episode, step): a random number of the episode, and two counters.
+
+    They show whether one step follows another.
     """
 
     def __init__(self, length: int = 7, truncates: bool = False, is_dict: bool = False, discrete: bool = True):
@@ -24,6 +24,9 @@ class Tracked(gym.Env):
         self.action_space: Any = spaces.Discrete(2) if discrete else spaces.Box(-1, 1, (1,), np.float32)
         self.who, self.episode, self.seeds = 0.0, 0, []
         self.render_mode = None
+
+    def pid(self) -> int:
+        return os.getpid()
 
     def _obs(self) -> Any:
         obs = np.array([self.who, self.episode, self.t], np.float32)
@@ -42,7 +45,7 @@ class Tracked(gym.Env):
 
 
 class Slow(Tracked):
-    """Each step takes a while, in seconds."""
+    """Sleep in each step for some seconds."""
 
     def __init__(self, seconds: float = 0.01, exponential: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
@@ -54,7 +57,7 @@ class Slow(Tracked):
 
 
 class Unlucky(Tracked):
-    """Raises after so many steps of its life."""
+    """Raise an error after ``lifetime`` steps."""
 
     def __init__(self, lifetime: int = 30, **kwargs: Any):
         super().__init__(**kwargs)
@@ -68,7 +71,7 @@ class Unlucky(Tracked):
 
 
 class Mortal(Tracked):
-    """Its process ends after so many steps, the first time that it comes so far: a file says whether it has."""
+    """Kill the process after ``lifetime`` steps, once. A file notes that it happened."""
 
     def __init__(self, folder: str, lifetime: int = 30, **kwargs: Any):
         super().__init__(**kwargs)
@@ -85,7 +88,7 @@ class Mortal(Tracked):
 
 
 class Images(gym.Env):
-    """Images whose channels come last, as SB3 transposes them."""
+    """Observe images with channels last, which SB3 transposes."""
 
     def __init__(self) -> None:
         self.observation_space: Any = spaces.Box(0, 255, (36, 36, 1), np.uint8)

@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 import sb3_per
 import sb3_per.persistence.buffer_files as buffer_files
 import sb3_per.persistence.npz as npz
-import tests.golden.make as golden
+import tests.persistence.golden.make as golden
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
 from sb3_per.persistence.generations import VERSION, Directory, Manifest, UnknownVersionError, num_timesteps_of
 from sb3_per.persistence.npz import DamagedFileError
-from tests.saved import KINDS, Player, digest, make, names_of, resign, rewrite, write_signed
+from tests.persistence.saved import KINDS, Player, digest, make, names_of, resign, rewrite, write_signed
 from tests.utils import ROOT
 
 MIB = 2**20
@@ -735,7 +735,7 @@ AUDITED = """
 import os, pickle, sys
 from pathlib import Path
 from sb3_per.persistence.buffer_files import load_buffer
-from tests.saved import make
+from tests.persistence.saved import make
 
 folder, events, is_armed = Path(sys.argv[1]), [], False
 FORBIDDEN = "pickle. exec compile import subprocess. os. socket. marshal. ctypes. code. shutil.".split()

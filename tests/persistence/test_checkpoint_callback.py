@@ -27,7 +27,7 @@ from sb3_per import (
 )
 from sb3_per.persistence import atomic
 from sb3_per.persistence.generations import Directory
-from tests.test_files import assert_same, held
+from tests.persistence.saved import assert_same, held
 from tests.test_her import make_env
 
 # ---- the same run as without the stop

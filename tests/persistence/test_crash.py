@@ -28,7 +28,7 @@ import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
 from sb3_per.persistence.generations import Directory, num_timesteps_of
-from tests.saved import KINDS, Player, digest, make, named_files, names_of, watch
+from tests.persistence.saved import KINDS, Player, digest, make, named_files, names_of, watch
 from tests.utils import ROOT
 
 
@@ -58,7 +58,7 @@ def forker() -> Iterator[Callable[..., int]]:
     """Runs a task in a child that is killed; returns its exit code."""
     package = str(Path(sb3_per.__file__).parents[1])
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash_child"],
+        [sys.executable, "-m", "tests.persistence.crash_child"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -391,7 +391,9 @@ def test_reader_whose_generation_is_removed(tmp_path, monkeypatch):
         if left[0]:
             left[0] -= 1
             player.live(9)
-            save_buffer(buffer, path, num_timesteps=10 - left[0], full=True, keep=1)
+            with monkeypatch.context() as patch:  # what the writer reads, nobody interrupts
+                patch.setattr(buffer_files, "open_plain", open_plain)
+                save_buffer(buffer, path, num_timesteps=10 - left[0], full=True, keep=1)
         return open_plain(*args)
 
     watch(lambda *_: None, monkeypatch)  # one after the other: the files that are read, so that the writer is not two

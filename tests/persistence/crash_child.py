@@ -1,5 +1,5 @@
 """
-A process whose children are killed while they save: ``python -m tests.crash_child``, see ``test_files_crash.py``.
+A process whose children are killed while they save: ``python -m tests.persistence.crash_child``, see ``test_crash.py``.
 
 It imports once, which takes seconds, and forks for every task, a line of JSON; it answers with the exit code of the child.
 """
@@ -20,7 +20,7 @@ import pytest
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.generations import Directory
-from tests.saved import KINDS, Player, digest, make, named_files, names_of, watch
+from tests.persistence.saved import KINDS, Player, digest, make, named_files, names_of, watch
 
 
 def run(kind: str, directory: str, seed: int, n_saves: int, fail_at: int = -1, **_: Any) -> None:

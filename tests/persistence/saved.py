@@ -1,0 +1,348 @@
+"""What tests of files need: buffers of every kind, what is in them, and a disk that is watched."""
+
+import copy
+import hashlib
+import io
+import json
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import sb3_per.persistence.atomic as atomic
+import sb3_per.persistence.buffer_files as buffer_files
+import sb3_per.persistence.generations as generations
+from sb3_per import (
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+)
+from sb3_per.persistence.generations import Directory, Manifest
+from sb3_per.persistence.npz import write_npz
+
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+GOAL = spaces.Box(-1, 1, (2,), np.float32)
+STACK = 3
+IMAGE = spaces.Box(0, 255, (STACK, 4, 4), np.uint8)
+ACTION = spaces.Box(-1, 1, (2,), np.float32)
+
+
+class Goals:
+    """Stands in for an environment with goals: what is reached is paid."""
+
+    def env_method(self, name: str, achieved: np.ndarray, desired: np.ndarray, infos: Any, indices: Any) -> list[np.ndarray]:
+        return [-np.abs(achieved - desired).sum(axis=1)]
+
+
+#: Class, observation space and settings of each kind. "actors" and "frames" have environments at different steps.
+KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, Any]]] = {
+    "plain": (PrioritizedReplayBuffer, VECTOR, dict(n_steps=3, beta_anneal_steps=1000)),
+    "frames": (
+        PrioritizedDictReplayBuffer,
+        spaces.Dict({"image": IMAGE, "a/../b": IMAGE, "vector": VECTOR}),
+        dict(frames={"image": STACK, "a/../b": 1}),
+    ),
+    "her": (
+        PrioritizedHerReplayBuffer,
+        spaces.Dict({"observation": VECTOR, "achieved_goal": GOAL, "desired_goal": GOAL}),
+        dict(env=Goals(), copy_info_dict=True),
+    ),
+    "rank": (PrioritizedReplayBuffer, VECTOR, dict(scheme="rank")),
+    "memory": (PrioritizedReplayBuffer, VECTOR, dict(optimize_memory_usage=True, handle_timeout_termination=False)),
+    "actors": (PrioritizedReplayBuffer, VECTOR, dict(initial_priority="td_error", scheme="lap", kappa="auto")),
+    "sequences": (
+        PrioritizedSequenceReplayBuffer,
+        VECTOR,
+        dict(sequence_length=3, burn_in=2, sequence_period=2, state_shapes=((1, 2),)),
+    ),
+}
+
+
+def make(kind: str, n_rows: int = 16, n_envs: int = 2, **changed: Any) -> Any:
+    """An empty buffer; the same for the same kind, in every process."""
+    cls, space, settings = KINDS[kind]
+    return cls(n_rows * n_envs, space, ACTION, device="cpu", n_envs=n_envs, **{**settings, **changed})
+
+
+class Player:
+    """
+    Lets buffers live the same life.
+
+    :param buffers: of the same kind
+    :param seed: of all that comes
+    """
+
+    def __init__(self, *buffers: Any, seed: int = 0):
+        self.buffers, self.buffer, self.rng = buffers, buffers[0], np.random.default_rng(seed)
+        self.n_envs = self.buffer.n_envs
+        # Environments that go their own way.
+        self.is_apart = bool(self.buffer.storage.frame_stores) or self.buffer.sampler.initial_priority == "td_error"
+        self.obs = self.observation()
+
+    def observation(self, before: Any = None) -> Any:
+        """The one after another, or a first one."""
+        space = self.buffer.observation_space
+        if not isinstance(space, spaces.Dict):
+            return self.vector(space)
+        obs = {key: self.vector(part) for key, part in space.spaces.items() if part is not IMAGE}
+        for key in space.spaces.keys() - obs.keys():
+            # Frames that are black come often.
+            frame = self.rng.integers(0, 256, (self.n_envs, 1, 4, 4)).astype(np.uint8) * (self.rng.random() < 0.7)
+            padding = np.zeros((self.n_envs, STACK - 1, 4, 4), np.uint8)
+            obs[key] = np.concatenate([padding if before is None else before[key][:, 1:], frame.astype(np.uint8)], axis=1)
+        return obs
+
+    def vector(self, space: Any) -> np.ndarray:
+        return self.rng.uniform(-1, 1, (self.n_envs, *space.shape)).astype(np.float32)
+
+    def add(self, n_steps: int) -> None:
+        n_envs, rng = self.n_envs, self.rng
+        for _ in range(n_steps):
+            obs, next_obs = self.obs, self.observation(self.obs)
+            done = rng.random(n_envs) < 0.2
+            timeout = done & (rng.random(n_envs) < 0.5)
+            infos = [{"TimeLimit.truncated": bool(flag), "seen": rng.random(2)} for flag in timeout]
+            self.obs = self.observation() if done.any() else next_obs
+            actions, rewards = rng.uniform(-1, 1, (n_envs, 2)), rng.normal(size=n_envs)
+            envs = np.flatnonzero(rng.random(n_envs) < [0.9, 0.4, 0.7][:n_envs]) if self.is_apart else np.arange(n_envs)
+            for buffer in self.buffers:
+                if len(envs) == n_envs:
+                    buffer.add(obs, next_obs, actions, rewards, done, infos)
+                elif len(envs):
+                    steps = (picked(part, envs) for part in (obs, next_obs, actions, rewards, done, timeout))
+                    errors = {} if buffer.sampler.initial_priority != "td_error" else {"td_errors": rewards[None, envs]}
+                    buffer.add_steps(envs, *steps, **errors)
+
+    def live(self, n_steps: int | None = None) -> None:
+        """Something of all that happens to a buffer between two saves."""
+        rng = self.rng
+        self.add(int(rng.choice([0, 1, 3, 10, 40], p=[0.1, 0.2, 0.4, 0.2, 0.1])) if n_steps is None else n_steps)
+        if n_steps is None and rng.random() < 0.1:
+            for buffer in self.buffers:
+                buffer.reset()
+            self.add(2)
+        if rng.random() < 0.7:
+            self.learn()
+
+    def learn(self) -> list[np.ndarray]:
+        """Draw and update, where something can be drawn; returns what was drawn."""
+        seed, drawn = int(self.rng.integers(2**31)), []
+        for buffer in self.buffers:
+            np.random.seed(seed)
+            n = np.count_nonzero(buffer.priorities)
+            if n:
+                batch = buffer.sample(min(n, 5))
+                rewards = batch.rewards.numpy()
+                drawn.append(np.concatenate([batch.indices, batch.weights.numpy().ravel(), rewards.ravel()]))
+                buffer.update_priorities(batch.indices, np.random.standard_normal(rewards.shape))
+        return drawn
+
+
+def picked(part: Any, envs: np.ndarray) -> Any:
+    """One step of some environments, with a time axis."""
+    return {key: picked(value, envs) for key, value in part.items()} if isinstance(part, dict) else part[None, envs]
+
+
+# ---- what a buffer holds
+
+
+def held(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
+    """All that a buffer holds, by name. Nothing is left out that a draw, or a save, could see; nothing is changed."""
+    found: dict[str, Any] = {}
+    flatten("", buffer.state(), found)
+    n = buffer.ring.n_rows_used
+    found.update(pos=buffer.pos, full=buffer.full, beta=buffer.beta, max_priority=buffer.max_priority)
+    found.update(scheme=repr(buffer.scheme), ids=buffer.transition_ids)
+    for name in "observations next_observations actions rewards dones timeouts infos".split():
+        array = getattr(buffer, name, None)
+        if array is None or (name == "next_observations" and buffer.optimize_memory_usage):
+            continue
+        for key, part in array.items() if isinstance(array, dict) else [("", array)]:
+            found[f"{name}.{key}"] = copy.deepcopy(part[:][:n])
+    if buffer.optimize_memory_usage:
+        ring = buffer.ring
+        found["newest"] = buffer.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)]
+    return found
+
+
+def flatten(prefix: str, state: dict[str, Any], into: dict[str, Any]) -> None:
+    for key, value in state.items():
+        if isinstance(value, dict):
+            flatten(f"{prefix}{key}/", value, into)
+        elif isinstance(value, np.ndarray):
+            into[prefix + key] = value.copy()
+        else:
+            into[prefix + key] = value
+
+
+def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            np.testing.assert_array_equal(actual[name], value, err_msg=name, strict=True)
+        else:
+            assert plain(actual[name]) == plain(value), name
+
+
+def digest(buffer: PrioritizedReplayBuffer) -> str:
+    """Of :func:`held`, to the bit."""
+    hashed = hashlib.sha256()
+    for name, value in sorted(held(buffer).items()):
+        hashed.update(f"{name}: {plain(value)}\n".encode())
+    return hashed.hexdigest()
+
+
+def plain(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, np.ndarray | list | tuple):
+        return str([plain(part) for part in value])
+    if isinstance(value, dict):
+        return str({key: plain(part) for key, part in sorted(value.items())})
+    return repr(float(value) if isinstance(value, int | float) else value)
+
+
+def column(buffer: PrioritizedReplayBuffer, env: int) -> dict[str, Any]:
+    """Complete transitions of one environment, the oldest first, with their masses."""
+    ring = buffer.ring
+    rows = np.arange(ring.oldest[env], ring.added[env]) % ring.n_rows
+    slots = rows * ring.n_envs + env
+    held = dict(zip("actions rewards dones timeouts".split(), buffer.storage.read_steps(slots)[2:6], strict=True))
+    held["masses"] = buffer.priorities[rows, env]
+    for name in ("read_observations", "read_next_observations"):
+        flatten(f"{name}/", {"": getattr(buffer.storage, name)(slots)}, held)
+    return held
+
+
+def assert_newest(actual: PrioritizedReplayBuffer, expected: PrioritizedReplayBuffer, with_masses: bool = True) -> None:
+    """Each environment has its newest transitions, as many as fit."""
+    for env in range(expected.n_envs):
+        found, wanted = column(actual, env), column(expected, env)
+        n = min(len(wanted["rewards"]), actual.buffer_size - actual.optimize_memory_usage)
+        if not with_masses:
+            del found["masses"], wanted["masses"]
+        assert_same(found, {name: array[len(array) - n :] for name, array in wanted.items()})
+
+
+# ---- files
+
+
+def names_of(directory: Path) -> set[str]:
+    return {entry.name for entry in os.scandir(directory)} - {".lock"}
+
+
+def named_files(directory: Path) -> set[str]:
+    """What belongs to the generations that are there."""
+    manifests = [Manifest.read(directory / name) for name in Directory(directory).manifests()]
+    return {name for manifest in manifests for name in [manifest.name, *(part.name for part in manifest.parts)]}
+
+
+def resign(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change what a manifest says, and make its checksum fit."""
+    content = json.loads(path.read_bytes())
+    del content["crc32"]
+    changed = change(content)
+    write_signed(path, json.dumps(content if changed is None else changed))
+
+
+def write_signed(path: Path, text: str) -> None:
+    body = text.encode()[1:]
+    path.write_bytes(b'{"crc32": "%08x",\n' % zlib.crc32(body) + body)
+
+
+def rewrite(directory: Path, stream: str, change: Callable[[dict[str, np.ndarray]], Any]) -> None:
+    """Change the arrays of the only generation's first file of a stream, and make all checksums fit."""
+    (name,) = Directory(directory).manifests()
+    manifest = Manifest.read(directory / name)
+    part = manifest.of_stream(stream)[0]
+    with np.load(directory / part.name) as archive:
+        arrays = dict(archive)
+    change(arrays)
+    with open(directory / part.name, "wb") as file:
+        part.members = write_npz(file, {key: [np.atleast_1d(array)] for key, array in arrays.items()})
+    part.size = (directory / part.name).stat().st_size
+    (directory / name).write_bytes(manifest.to_bytes())
+
+
+def one_after_the_other(functions: Sequence[Callable[[], Any]]) -> list[Any]:
+    """In place of :func:`~sb3_per.persistence.buffer_files.in_parallel`."""
+    return [function() for function in functions]
+
+
+# ---- a disk that is watched
+
+
+class Disk:
+    """
+    Stands in for ``os`` where files are written: every operation is announced before it is done.
+
+    :param announce: is given the operation's name and its arguments, and may raise, or end the process
+    """
+
+    def __init__(self, announce: Callable[..., None]):
+        self.announce = announce
+        self.paths: dict[int, Path] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open_file(self, path: Any, mode: str, **kwargs: Any) -> Any:
+        """Stands in for ``open``."""
+        if mode != "xb":
+            return open(path, mode, **kwargs)
+        self.announce("create", Path(path))
+        return io.BufferedWriter(_File(self, Path(path)), 2**16)
+
+    def open(self, path: Any, *args: Any) -> int:
+        descriptor = os.open(path, *args)
+        self.paths[descriptor] = Path(path)
+        return descriptor
+
+    def fsync(self, descriptor: int) -> None:
+        self.announce("fsync", self.paths[descriptor])  # and nothing else: a test that is killed loses no power
+
+    def mkdir(self, path: Any) -> None:
+        self.announce("mkdir", Path(path))
+        os.mkdir(path)
+
+    def replace(self, source: Any, target: Any) -> None:
+        self.announce("replace", Path(source), Path(target))
+        os.replace(source, target)
+
+    def unlink(self, path: Any) -> None:
+        if os.path.lexists(path):
+            self.announce("unlink", Path(path))
+        os.unlink(path)
+
+
+class _File(io.FileIO):
+    """Below the buffer: every write is one of the disk's."""
+
+    def __init__(self, disk: Disk, path: Path):
+        super().__init__(path, "xb")
+        self.disk, self.path = disk, path
+        disk.paths[self.fileno()] = path
+
+    def write(self, data: Any) -> int:  # type: ignore[override]
+        data = bytes(data)
+        try:
+            self.disk.announce("write", self.path, self.tell(), data)
+        except OSError:
+            super().write(data[: len(data) // 2])  # a disk that is full takes what it has room for
+            raise
+        return super().write(data)
+
+
+def watch(announce: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every operation of a save is announced, one after the other."""
+    disk = Disk(announce)
+    for module in (atomic, generations):
+        monkeypatch.setattr(module, "os", disk)
+    monkeypatch.setattr(atomic, "open", disk.open_file, raising=False)
+    monkeypatch.setattr(buffer_files, "in_parallel", one_after_the_other)

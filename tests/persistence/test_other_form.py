@@ -1,0 +1,203 @@
+"""Into a buffer of another size, with other frames, or another scheme; and what does not fit at all."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import sb3_per.persistence.buffer_files as buffer_files
+from sb3_per import PrioritizedReplayBuffer
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from tests.persistence.saved import (
+    KINDS,
+    Player,
+    assert_newest,
+    assert_same,
+    column,
+    held,
+    make,
+    one_after_the_other,
+)
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
+
+pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
+
+
+@pytest.fixture(params=["large files", "small files"])
+def files(request, monkeypatch):
+    """Many files, of which the first begins before what is held, and which are read in any order."""
+    if request.param == "small files":
+        monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 0)
+        monkeypatch.setattr(buffer_files, "_SMALL_SHARE", 0)
+        monkeypatch.setattr(buffer_files, "in_parallel", lambda functions: one_after_the_other(functions[::-1])[::-1])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("her", "sequences")])
+@pytest.mark.parametrize("n_rows", [3, 15, 40])
+@pytest.mark.parametrize("lives", [[2], [9, 7], [20, 3, 40, 1]], ids=str)
+def test_the_newest_steps_that_fit_come_along(kind, n_rows, lives, tmp_path, files):
+    """Of each environment, with their masses; no old id is taken for a new one; and it goes on."""
+    buffer, path = make(kind), tmp_path / "x.buffer"
+    player = Player(buffer, seed=n_rows)
+    for n in lives:
+        player.live(n)
+        save_buffer(buffer, path)
+    loaded = load_buffer(make(kind, n_rows), path)
+    assert loaded.buffer_size == n_rows
+    is_rank = kind == "rank"
+    assert_newest(loaded, buffer, with_masses=not is_rank)
+    if is_rank:
+        n = loaded.size()
+        order = [np.argsort(np.concatenate([column(b, e)["masses"][-n:] for e in range(2)])) for b in (loaded, buffer)]
+        np.testing.assert_array_equal(*order)
+    assert (loaded.beta, loaded.max_priority) == (buffer.beta, buffer.max_priority)
+    assert loaded.transition_ids[loaded.transition_ids >= 0].min(initial=10**9) >= buffer.ring.next_id
+    # It goes on as any other buffer, and comes back from files of its own size.
+    Player(loaded, seed=1).live(5)
+    save_buffer(loaded, tmp_path / "y.buffer")
+    assert_same(held(load_buffer(make(kind, n_rows), tmp_path / "y.buffer")), held(loaded))
+
+
+@pytest.mark.parametrize("n_rows", [6, 11, 16, 40])
+def test_episodes_come_along_as_a_whole_or_cannot_be_drawn(n_rows, tmp_path):
+    buffer = make("her")
+    Player(buffer).live(40)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    loaded = load_buffer(make("her", n_rows), tmp_path / "x.buffer")
+    assert_newest(loaded, buffer, with_masses=False)
+    n = loaded.size()
+    rows, old_rows = ((b.pos - n + np.arange(n)) % b.buffer_size for b in (loaded, buffer))
+    for env in range(2):
+        since_start = (old_rows - buffer.ep_start[old_rows, env]) % buffer.buffer_size
+        is_whole = (since_start <= np.arange(n)) & (buffer.ep_length[old_rows, env] > 0)
+        np.testing.assert_array_equal(loaded.ep_length[rows, env], is_whole * buffer.ep_length[old_rows, env])
+        np.testing.assert_array_equal(((rows - loaded.ep_start[rows, env]) % n_rows)[is_whole], since_start[is_whole])
+        np.testing.assert_array_equal(loaded.priorities[rows, env], is_whole * buffer.priorities[old_rows, env])
+    assert [info["seen"].tolist() for info in loaded.infos[rows, 0]] == [
+        info["seen"].tolist() for info in buffer.infos[old_rows, 0]
+    ]
+    player = Player(loaded)
+    for _ in range(5):
+        player.live(10)
+
+
+@pytest.mark.parametrize("n_rows", [9, 12, 40])
+def test_windows_come_along_as_a_whole(n_rows, tmp_path):
+    """With their recurrent states, where those of the prefix are there as well."""
+    buffer = make("sequences")
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        obs, done = rng.uniform(-1, 1, (2, 3)).astype(np.float32), rng.random(2) < 0.1
+        buffer.add(obs, obs, obs[:, :2], obs[:, 0], done, [{}, {}], states=[rng.normal(size=(1, 2, 2))])
+    save_buffer(buffer, tmp_path / "x.buffer")
+    loaded = load_buffer(make("sequences", n_rows), tmp_path / "x.buffer")
+    assert_newest(loaded, buffer, with_masses=False)
+    n, ids = loaded.size(), loaded.transition_ids
+    old_ids = ids - loaded.ring.next_id + buffer.ring.next_id
+    for row, env in np.argwhere(loaded.priorities > 0):
+        slot, old_slot = row * 2 + env, old_ids[row, env] % 32
+        assert loaded.priorities[row, env] == buffer.priorities.reshape(-1)[old_slot] > 0
+        new, old = (b.read(np.array([s])) for b, s in ((loaded, slot), (buffer, old_slot)))
+        for name in ("observations", "actions", "rewards", "mask"):
+            np.testing.assert_array_equal(getattr(new, name), getattr(old, name), err_msg=name)
+    assert n == min(16, n_rows) and (n_rows < 16 or loaded.priorities.any())
+    Player(loaded).live(20)
+
+
+@pytest.mark.parametrize("frames", [None, {"image": 1}, {"a/../b": 3}, {"image": 3, "a/../b": 3}], ids=str)
+@pytest.mark.parametrize("n_rows", [5, 16, 40])
+def test_frames_change_with_the_model(frames, n_rows, tmp_path):
+    """With another scheme and another size: all that can be different at once."""
+    buffer = make("frames")
+    Player(buffer, seed=3).add(40)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    with pytest.warns(UserWarning, match="all priorities are the largest now"):
+        loaded = load_buffer(make("frames", n_rows, frames=frames, scheme="rank"), tmp_path / "x.buffer")
+    assert_newest(loaded, buffer, with_masses=False)
+    assert loaded.settings.frames == frames
+    assert np.count_nonzero(loaded.priorities) == loaded.ring.n_whole
+
+
+@pytest.mark.parametrize("changed", [dict(scheme="rank"), dict(alpha=0.3), dict(scheme="uniform")], ids=str)
+def test_another_scheme_makes_all_priorities_the_largest(changed, tmp_path):
+    """With a warning; ids and all else stay. The other way round as well."""
+    buffer, path = make_buffer(20, 2), tmp_path / "x.buffer"
+    fill([buffer], 15)
+    buffer.update_priorities(np.arange(30), np.arange(30.0))
+    save_buffer(buffer, path)
+    with pytest.warns(UserWarning, match=re.escape("Proportional(alpha=0.6")):
+        loaded = load_buffer(make_buffer(20, 2, **changed), path)
+    assert loaded.max_priority == buffer.max_priority
+    np.testing.assert_array_equal(loaded.transition_ids, buffer.transition_ids)
+    assert (loaded.priorities[:15] > 0).all()
+    if "rank" not in changed.values():
+        np.testing.assert_array_equal(loaded.priorities[:15], float(loaded.scheme.mass_of_new(loaded.max_priority)))
+    save_buffer(loaded, path)
+    with pytest.warns(UserWarning, match="all priorities"):
+        back = load_buffer(buffer, path)
+    assert len(np.unique(back.priorities[:15])) == 1
+
+
+@pytest.mark.parametrize("changed", [dict(sequence_length=4), dict(n_steps=3)], ids=str)
+def test_other_windows_make_all_priorities_the_largest(changed, tmp_path):
+    buffer = make("sequences")
+    Player(buffer).live(14)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    with pytest.warns(UserWarning, match="all priorities are the largest now"):
+        loaded = load_buffer(make("sequences", **changed), tmp_path / "x.buffer")
+    np.testing.assert_array_equal(loaded.rewards, buffer.rewards)
+    masses = loaded.priorities[loaded.priorities > 0]
+    assert len(masses) and len(np.unique(masses)) == 1
+
+
+def other(name: str, value: Any) -> PrioritizedReplayBuffer:
+    arguments: dict[str, Any] = dict(
+        observation_space=OBSERVATION_SPACES["box"], action_space=ACTION_SPACES["box"], n_envs=2, device="cpu"
+    )
+    return PrioritizedReplayBuffer(40, **{**arguments, name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("observation_space", spaces.Box(-1, 1, (4,), np.float32)),
+        ("observation_space", spaces.Box(-1, 1, (3,), np.float64)),
+        ("observation_space", spaces.MultiDiscrete([3, 3, 3])),
+        ("action_space", spaces.Box(-2, 2, (2,), np.float32)),
+        ("action_space", spaces.Discrete(4)),
+        ("n_envs", 4),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, value, tmp_path):
+    """The error names what differs and both values; the live buffer stays, and nothing is loaded in part."""
+    buffer = make_buffer(20, 2)
+    fill([buffer], 15)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    live = other(name, value)
+    fill([live], 3)
+    before = held(live)
+    with pytest.raises(ValueError, match=f"(?s){name}.*{re.escape(str(buffer.n_envs if name == 'n_envs' else 'Box'))}"):
+        load_buffer(live, tmp_path / "x.buffer")
+    assert_same(held(live), before)
+
+
+@pytest.mark.parametrize("changed", [dict(sequence_period=3), dict(burn_in=1), dict(state_shapes=((2, 2),))], ids=str)
+def test_sequences_with_other_states_are_refused(changed, tmp_path):
+    save_buffer(make("sequences"), tmp_path / "x.buffer")
+    with pytest.raises(ValueError, match="has sequences"):
+        load_buffer(make("sequences", **changed), tmp_path / "x.buffer")
+    with pytest.raises(
+        ValueError, match="has kind PrioritizedSequenceReplayBuffer, and the model has PrioritizedReplayBuffer"
+    ):
+        load_buffer(make("plain"), tmp_path / "x.buffer")
+
+
+def test_bounds_of_observations_do_not_matter(tmp_path):
+    """They are stored as they are; only actions are scaled with theirs."""
+    buffer = make_buffer(20, 2)
+    fill([buffer], 15)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    unbounded = other("observation_space", spaces.Box(-np.inf, np.inf, (3,), np.float32))
+    assert_newest(load_buffer(unbounded, tmp_path / "x.buffer"), buffer)

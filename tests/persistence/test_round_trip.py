@@ -1,0 +1,254 @@
+"""What is loaded is what was saved, and goes on as it would have; what is saved is what is new."""
+
+import copy
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.generations import Directory, Manifest
+from tests.persistence.saved import KINDS, Player, assert_same, held, make
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
+
+pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
+
+
+def assert_round_trip(buffer: Any, empty: Any, path: Path, **kwargs: Any) -> Any:
+    """Saving changes nothing, and what is loaded is the same; returns it."""
+    before = held(buffer)
+    save_buffer(buffer, path, **kwargs)
+    assert_same(held(buffer), before)
+    loaded = load_buffer(empty, path)
+    assert_same(held(loaded), before)
+    return loaded
+
+
+CHANGED: dict[str, list[dict[str, Any]]] = {
+    "plain": [
+        {},
+        dict(scheme="pal", n_envs=1, n_steps=1, beta_anneal_steps=None),
+        dict(initial_priority="mean", n_envs=3),
+        dict(scheme="lap", kappa="auto", max_priority_interval=3, beta_anneal_steps=None),
+        dict(unique=True, uniform_fraction=0.3, recency=0.9, recency_min=9),
+        dict(scheme="uniform", beta_anneal_steps=None, handle_timeout_termination=False),
+    ],
+    "frames": [{}, dict(n_rows=64, n_envs=1)],
+    "her": [{}, dict(scheme="rank", copy_info_dict=False, n_envs=3)],
+    "rank": [{}, dict(alpha=0.5, stratified=False)],
+    "memory": [{}, dict(n_steps=2)],
+    "actors": [{}, dict(scheme="proportional", kappa=1.0)],
+    "sequences": [{}, dict(scheme="rank", n_steps=2), dict(store_state=False, n_envs=1)],
+}
+
+
+@pytest.mark.parametrize("kind, changed", [(kind, changed) for kind in KINDS for changed in CHANGED[kind]], ids=str)
+def test_round_trip(kind, changed, tmp_path):
+    """Through laps, in increments, with what nobody has drawn yet. The loaded one draws the same, and goes on in its turn."""
+    buffer = make(kind, **changed)
+    for i, n in enumerate([0, 1, 7, 30, 0, 100, 16, 3]):
+        player = Player(buffer, seed=i)
+        player.live(n)
+        loaded = assert_round_trip(buffer, make(kind, **changed), tmp_path / "x.buffer", num_timesteps=i)
+        player = Player(buffer, loaded, seed=50 + i)
+        for _ in range(3):
+            drawn = player.learn()
+            np.testing.assert_array_equal(*(drawn or [0, 0]))
+            player.add(2)
+        assert_same(held(loaded), held(buffer))
+        buffer = loaded
+
+
+@pytest.mark.parametrize("obs_space", OBSERVATION_SPACES)
+def test_all_spaces_make_the_round_trip(obs_space, tmp_path):
+    for action_space in ACTION_SPACES:
+        buffer = make_buffer(20, 2, obs_space, action_space)
+        for n in (13, 20):
+            fill([buffer], n, seed=n)
+            assert_round_trip(buffer, make_buffer(20, 2, obs_space, action_space), tmp_path / f"{action_space}.buffer")
+
+
+def test_frames_of_a_loaded_buffer_cost_what_they_did(tmp_path):
+    """A stream that goes on costs one frame a step: no more than in the buffer that was saved."""
+    buffer = make("frames")
+    Player(buffer, seed=1).add(40)
+    loaded = assert_round_trip(buffer, make("frames"), tmp_path / "x.buffer")
+    Player(buffer, loaded, seed=2).add(20)
+    assert loaded.frames_per_transition == buffer.frames_per_transition
+    for name, store in buffer.storage.frame_stores.items():
+        assert loaded.storage.frame_stores[name].numbers == store.numbers
+
+
+STEPS = st.lists(
+    st.one_of(st.integers(0, 30), st.sampled_from(["reset", "save", "full", "load", "learn", "fresh", "cut"])), max_size=14
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(script=STEPS, kind=st.sampled_from(sorted(KINDS)), keep=st.integers(1, 3), seed=st.integers(0, 99))
+def test_increments_are_a_full_save(script, kind, keep, seed, tmp_path_factory):
+    """Any chain of saves, resets, laps and loads, in two directories in turn, against one save of all at the end."""
+    folder = tmp_path_factory.mktemp("chain")
+    buffer = make(kind)
+    for i, action in enumerate(script):
+        path, player = folder / f"{'ab'[i % 2]}.buffer", Player(buffer, seed=seed + i)
+        if action == "reset":
+            buffer.reset()
+        elif action == "cut":
+            buffer.end_episodes()
+        elif action == "learn":
+            player.learn()
+        elif action in ("save", "full"):
+            assert_round_trip(buffer, make(kind), path, full=action == "full", keep=keep)
+            assert len(Directory(path).manifests()) <= keep
+        elif action == "load" and path.exists():
+            buffer = load_buffer(buffer, path)
+        elif action == "fresh":
+            # Another object, which goes its own way in the same directories.
+            env, buffer = getattr(buffer, "env", None), pickle.loads(pickle.dumps(buffer))
+            buffer.env = env
+        elif isinstance(action, int):
+            player.add(action)
+    for path, full in ((folder / "a.buffer", False), (folder / "c.buffer", True)):
+        assert_round_trip(buffer, make(kind), path, full=full)
+
+
+# ---- what is written
+
+
+def n_bytes(path: Path) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(path))
+
+
+def segments(path: Path) -> dict[str, int]:
+    return {entry.name: entry.stat().st_size for entry in os.scandir(path) if entry.name.startswith("seg")}
+
+
+def test_a_save_writes_what_is_new(tmp_path):
+    """Rows once, in few files, however often it is saved; nothing of other sizes than what is held."""
+    buffer = make_buffer(2_000, 1, "box64")
+    path, written = tmp_path / "x.buffer", 0
+    fill([buffer], 1_000)
+    save_buffer(buffer, path)
+    for i in range(100):
+        fill([buffer], 20, seed=i)
+        before = segments(path)
+        save_buffer(buffer, path, keep=1)
+        written += sum(size for name, size in segments(path).items() if name not in before)
+    step = 2 * 4 * 8 + 2 * 4 + 4  # observations, action, reward
+    assert len(segments(path)) <= 12
+    # Every step is joined with others about log2(100) times.
+    assert written < 100 * 20 * step * 8 + 100 * 100 * 10
+    assert n_bytes(path) < 1.5 * 2_000 * (step + 24)
+    before = segments(path)
+    save_buffer(buffer, path)
+    assert segments(path) == before
+
+
+def test_rows_that_some_environments_still_write_are_written_again(tmp_path):
+    """And the others are not."""
+    buffer, path = make("actors", 200), tmp_path / "x.buffer"
+    player = Player(buffer)
+    player.add(100)
+    save_buffer(buffer, path)
+    first, ring = segments(path), buffer.ring
+    assert ring.least < ring.most
+    (whole,) = [name for name in first if int(name.split("-")[3].split(".")[0]) < ring.least]
+    player.add(1)
+    save_buffer(buffer, path, keep=1)
+    assert whole in segments(path) and not (set(first) - {whole}) & segments(path).keys()
+    assert_same(held(load_buffer(make("actors", 200), path)), held(buffer))
+
+
+def test_one_percent_full_is_one_percent_on_disk(tmp_path):
+    buffer = make_buffer(200_000, 1)
+    fill([buffer], 2_000)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    assert n_bytes(tmp_path / "x.buffer") < 0.012 * len(pickle.dumps(buffer))
+
+
+def test_a_copy_begins_anew(tmp_path):
+    """A copy, of whatever sort, knows of no directory, and what it saves there is its own."""
+    buffer, path = make("plain"), tmp_path / "x.buffer"
+    Player(buffer).live(9)
+    save_buffer(buffer, path)
+    for twin in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
+        before = segments(path)
+        Player(twin, seed=1).live(3)
+        save_buffer(twin, path, keep=1)
+        assert not before.keys() & segments(path).keys()
+        assert_same(held(load_buffer(make("plain"), path)), held(twin))
+
+
+def test_a_loaded_buffer_adds_to_the_files_that_it_came_from(tmp_path):
+    buffer, path = make("plain", 2000), tmp_path / "x.buffer"
+    Player(buffer).live(1000)
+    save_buffer(buffer, path)
+    ((first, size),) = segments(path).items()
+    loaded = load_buffer(make("plain", 2000), path)
+    Player(loaded, seed=1).live(10)
+    save_buffer(loaded, path)
+    assert segments(path).pop(first) == size and sum(segments(path).values()) < 1.05 * size
+    assert_same(held(load_buffer(make("plain", 2000), path)), held(loaded))
+
+
+def test_numpy_alone_can_read_it(tmp_path):
+    """As the page on long runs says: the files are npz, and step ``s`` is in row ``s % n_rows``."""
+    buffer, path = make_buffer(50, 2, "dict"), tmp_path / "x.buffer"
+    for n, num_timesteps in ((79, 140), (5, 150)):
+        fill([buffer], n)
+        save_buffer(buffer, path, num_timesteps)
+    manifest = json.loads(sorted(path.glob("gen-*.json"))[-1].read_text())
+    vectors = np.zeros((50, 2, 3), np.float32)
+    for part in manifest["parts"]:
+        with np.load(path / part["name"], allow_pickle=False) as arrays:
+            if part["stream"] == "rows":
+                vectors[np.arange(part["first"], part["end"]) % 50] = arrays["observations.vec"]
+            else:
+                np.testing.assert_array_equal(
+                    arrays["sampler/masses"].reshape(50, 2), held(buffer)["sampler/masses"].reshape(50, 2)
+                )
+                np.testing.assert_array_equal(arrays["dones"], buffer.dones)
+    np.testing.assert_array_equal(vectors, buffer.observations["vec"])
+    assert manifest["numbers"]["sampler/max_priority"] == 1.0
+
+
+def test_a_generation_of_ones_choice_can_be_loaded(tmp_path):
+    """Its manifest stands for it."""
+    buffer, path, states = make("plain"), tmp_path / "x.buffer", []
+    for i in range(3):
+        Player(buffer, seed=i).live(8)
+        save_buffer(buffer, path, i, keep=3)
+        states.append(held(buffer))
+    for i, (manifest, state) in enumerate(zip(sorted(path.glob("gen-*")), states, strict=True)):
+        assert Manifest.read(manifest).num_timesteps == i
+        assert_same(held(load_buffer(make("plain"), manifest)), state)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, None, "2"])
+def test_a_bad_keep_is_refused(value, tmp_path):
+    with pytest.raises(ValueError, match=f"keep must be an integer of at least 1, not {value!r}"):
+        save_buffer(make_buffer(), tmp_path / "x.buffer", keep=value)
+    assert not (tmp_path / "x.buffer").exists()
+
+
+@pytest.mark.parametrize("value, name", [([{"x": object()}], "object"), ({"__array__": 5}, "dict")])
+def test_infos_that_only_a_pickle_can_hold_are_named(value, name, tmp_path):
+    """Before anything is written."""
+    buffer, path = make("her"), tmp_path / "x.buffer"
+    Player(buffer).live(6)
+    save_buffer(buffer, path)
+    buffer.infos[0, 0] = {"deep": value}
+    before = sorted(os.listdir(path))
+    with pytest.raises(ValueError, match=rf"info\['deep'\].*{name}.* can only be saved as a pickle"):
+        save_buffer(buffer, path, full=True)
+    assert sorted(os.listdir(path)) == before
