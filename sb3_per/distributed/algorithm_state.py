@@ -111,7 +111,7 @@ class AlgorithmState:
         """
         buffer = self.model.replay_buffer
         slots = np.arange(buffer.size() * buffer.n_envs)
-        batch = buffer._gather(slots, np.ones((len(slots), 1), np.float32), self.model._vec_normalize_env)
+        batch = buffer.read(slots, self.model.get_vec_normalize_env())
         errors: np.ndarray = self.model._td_errors(batch).numpy()
         return errors
 

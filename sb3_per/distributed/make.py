@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.buffers.ring import is_count
+from sb3_per.buffers.settings import Count, require
 from sb3_per.distributed.crew import CrewSettings
 from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.messages import EnvRecipe
@@ -118,8 +118,7 @@ def make_actors(
 
 def _check_counts(**counts: Any) -> None:
     for name, value in counts.items():
-        if not is_count(value):
-            raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
+        require(name, value, Count())
 
 
 def _check_choices(**values: Any) -> None:

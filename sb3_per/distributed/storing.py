@@ -60,13 +60,13 @@ class Storing:
 
     def _add(self, columns: np.ndarray, steps: dict[str, Any]) -> None:
         buffer = self._buffer
-        own = buffer.initial_priority
+        own = buffer.sampler.initial_priority
         try:
             if "td_errors" in steps:  # they need this setting, for the time of this call only: callbacks may save the buffer
-                buffer.initial_priority = "td_error"
+                buffer.sampler.initial_priority = "td_error"
             buffer.add_steps(columns, **steps)
         finally:
-            buffer.initial_priority = own
+            buffer.sampler.initial_priority = own
 
     def _update_statistics(self, data: Chunk, first: int, end: int) -> None:
         """Update the learner's ``VecNormalize`` with stored steps."""

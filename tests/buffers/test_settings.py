@@ -1,128 +1,63 @@
-"""Settings of a buffer: signatures, and warnings of settings that have no effect."""
+"""Settings that are not allowed are refused before memory is allocated; the message names setting and value."""
 
-import inspect
-import warnings
-from typing import Any
-
+import numpy as np
 import pytest
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_per import (
-    LAP,
-    PAL,
-    PERDQN,
-    IgnoredSettingWarning,
-    PrioritizedDictReplayBuffer,
-    PrioritizedDictSequenceReplayBuffer,
-    PrioritizedHerReplayBuffer,
-    PrioritizedReplayBuffer,
-    PrioritizedSequenceReplayBuffer,
-    Proportional,
-    RankBased,
-    Uniform,
+from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, Proportional
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
+
+
+@pytest.mark.parametrize(
+    "kwargs, value",
+    [
+        (dict(alpha=-0.1), "-0.1"),
+        (dict(alpha=np.nan), "nan"),
+        (dict(beta_start=1.1), "1.1"),
+        (dict(beta_start=-0.2), "-0.2"),
+        (dict(beta_end=1.5), "1.5"),
+        (dict(beta_start=0.8, beta_end=0.6), "0.6"),
+        (dict(beta_anneal_steps=0), "0"),
+        (dict(beta_anneal_steps=1.5), "1.5"),
+        (dict(epsilon=0.0), "0.0"),
+        (dict(epsilon=-1e-6), "-1e-06"),
+        (dict(scheme="propotional"), "propotional"),
+        (dict(scheme=Proportional(), alpha=0.3), "0.3"),
+        (dict(scheme=Proportional(), epsilon=0.3), "0.3"),
+        (dict(td_error_reduction="median"), "median"),
+        (dict(n_steps=0), "0"),
+        (dict(n_steps=2.0), "2.0"),
+        (dict(gamma=1.01), "1.01"),
+        (dict(uniform_fraction=1.0), r"uniform_fraction must be a number in \[0, 1\), not 1.0"),
+        (dict(uniform_fraction=-0.1), r"-0\.1"),
+        (dict(uniform_fraction=np.nan), "nan"),
+        (dict(weight_normalization="sum"), "weight_normalization must be .*'mean'.* not 'sum'"),
+        (dict(weight_normalization="mean", scheme="lap"), "no effect with LAP"),
+        (dict(weight_normalization="none", scheme="uniform"), "no effect with Uniform"),
+        (dict(actor_batch="random"), "actor_batch must be .*'weighted'.* not 'random'"),
+        (dict(initial_priority="min"), "initial_priority must be .*'td_error'.* not 'min'"),
+        (dict(initial_priority="mean", scheme="rank"), "no meaning with RankBased"),
+        (dict(initial_priority="mean", scheme="uniform"), "no effect with Uniform"),
+        (dict(initial_priority="td_error", scheme="pal"), "no effect with PAL"),
+        (dict(max_priority_interval=0), "max_priority_interval must be None or an integer of at least 1, not 0"),
+        (dict(max_priority_interval=250, scheme="rank"), "no effect with RankBased"),
+        (dict(max_priority_interval=250, scheme="pal"), "no effect with PAL"),
+        (dict(max_priority_interval=250, scheme="uniform"), "no effect with Uniform"),
+        (dict(recency=0.0), r"recency must be a number in \(0, 1\], not 0.0"),
+        (dict(recency=1.5), "1.5"),
+        (dict(recency_min=0), "recency_min must be an integer of at least 1, not 0"),
+        (dict(kappa="auto"), "kappa='auto' is for the schemes 'lap' and 'pal', .* not for 'proportional'"),
+        (dict(kappa="mean", scheme="lap"), "kappa must be a number above 0 or 'auto', not 'mean'"),
+    ],
+    ids=str,
 )
-from sb3_per.buffers.settings import PrioritySettings, ignored
-from tests.utils import fill, make_buffer
-
-BUFFERS = (
-    PrioritizedReplayBuffer,
-    PrioritizedDictReplayBuffer,
-    PrioritizedHerReplayBuffer,
-    PrioritizedSequenceReplayBuffer,
-    PrioritizedDictSequenceReplayBuffer,
-)
-
-# A value that is not the default, and the schemes that do not use the setting.
-WITHOUT_EFFECT = {
-    "alpha": (0.3, {"uniform"}),
-    "td_error_reduction": ("min", {"uniform"}),
-    "epsilon": (0.1, {"rank", "lap", "pal", "uniform"}),
-    "kappa": (0.3, {"proportional", "rank", "uniform"}),
-    "beta_start": (0.5, {"lap", "pal", "uniform"}),
-    "beta_end": (0.9, {"lap", "pal", "uniform"}),
-    "beta_anneal_steps": (10, {"lap", "pal", "uniform"}),
-    "uniform_fraction": (0.2, {"pal", "uniform"}),
-}
+def test_bad_settings_are_refused(kwargs, value):
+    with pytest.raises(ValueError, match=value):
+        make_buffer(10**12, **kwargs)
 
 
-def heard(make: Any) -> list[str]:
-    """Warnings of settings without effect."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        make()
-    return [str(w.message) for w in caught if issubclass(w.category, IgnoredSettingWarning)]
-
-
-@pytest.mark.parametrize("scheme", ["proportional", "rank", "lap", "pal", "uniform"])
-def test_settings_without_effect_are_warned_of(scheme):
-    for name, (value, idle) in WITHOUT_EFFECT.items():
-        said = heard(lambda name=name, value=value: make_buffer(scheme=scheme, **{name: value}))
-        assert [text.partition(": ")[0] for text in said] == [
-            f"{name}={value!r} has no effect with scheme={scheme!r}" for _ in range(scheme in idle)
-        ]
-        default = getattr(PrioritySettings(), name)
-        assert heard(lambda name=name, default=default: make_buffer(scheme=scheme, **{name: default})) == []
-    settings = {name: value for name, (value, _) in WITHOUT_EFFECT.items()}
-    said = heard(lambda: make_buffer(scheme=scheme, **settings))
-    assert {text.partition("=")[0] for text in said} == {name for name in settings if ignored(scheme, name)}
-
-
-@pytest.mark.parametrize("scheme", [Proportional(0.5), RankBased(), LAP(kappa=0.3), PAL(), Uniform()], ids=repr)
-def test_settings_without_effect_beside_a_scheme_object_are_warned_of(scheme):
-    for name in ("beta_start", "uniform_fraction"):
-        is_used = not scheme.draws_uniformly if name == "uniform_fraction" else scheme.importance_sampling
-        said = heard(lambda name=name: make_buffer(scheme=scheme, **{name: WITHOUT_EFFECT[name][0]}))
-        assert len(said) == (not is_used)
-
-
-def test_recency_min_without_recency_is_warned_of():
-    assert "recency_min=7" in heard(lambda: make_buffer(recency_min=7))[0]
-    assert heard(lambda: make_buffer(recency_min=7, recency=0.99)) == []
-
-
-def test_saved_settings_are_not_warned_of_again(tmp_path):
-    """Neither when a zip or a buffer is loaded, nor when a buffer changes its scheme. Arguments of `load` are."""
-    kwargs = dict(replay_buffer_kwargs=dict(scheme="lap", beta_start=0.5), buffer_size=50, device="cpu")
-
-    def save() -> None:
-        model = PERDQN("MlpPolicy", "CartPole-v1", **kwargs)
-        model.save(tmp_path / "model.zip")
-        fill([model.replay_buffer], 5)
-        model.save_replay_buffer(tmp_path / "buffer.pkl")
-
-    assert len(heard(save)) == 1
-    assert heard(lambda: PERDQN.load(tmp_path / "model.zip")) == []
-    said = heard(lambda: PERDQN.load(tmp_path / "model.zip", replay_buffer_kwargs=dict(kappa=3)))
-    assert [text.partition(" ")[0] for text in said] == ["kappa=3"]
-    model = PERDQN.load(tmp_path / "model.zip")
-    assert heard(lambda: model.load_replay_buffer(tmp_path / "buffer.pkl")) == []
-    other = make_buffer(beta_start=0.7, epsilon=0.1)
-    assert heard(lambda: PrioritizedReplayBuffer.from_replay_buffer(other, scheme="pal")) == []
-
-
-@pytest.mark.parametrize("cls", BUFFERS)
-def test_signature_shows_all_settings(cls):
-    """SB3's arguments in their order, then the settings, all with types."""
-    shown = inspect.signature(cls).parameters
-    stock = next(c for c in cls.__mro__ if c.__module__.startswith("stable_baselines3"))
-    arguments = inspect.signature(stock).parameters
-    assert list(shown)[: len(arguments)] == list(arguments)
-    assert all((shown[name].default, shown[name].kind) == (p.default, p.kind) for name, p in arguments.items())
-    assert set(PrioritySettings.names()) <= set(shown)
-    assert all(p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD for p in shown.values())
-
-
-def test_a_buffer_of_the_users_own_keeps_its_arguments():
-    class Own(ReplayBuffer):
-        def __init__(self, *args: Any, own: int = 0, **kwargs: Any):
-            super().__init__(*args, **kwargs)
-            self.own = own
-
-    class PrioritizedOwn(PrioritizedReplayBuffer, Own):
-        def __init__(self, *args: Any, own: int = 0, **kwargs: Any):
-            super().__init__(*args, **kwargs)
-            self.own = own
-
-    space = spaces.Box(-1, 1, (2,))
-    assert PrioritizedOwn(10, space, space, own=3, alpha=0.2).own == 3
+@pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,)), OBSERVATION_SPACES["dict"]])
+def test_positional_arguments_are_those_of_sb3(space):
+    cls = PrioritizedDictReplayBuffer if isinstance(space, spaces.Dict) else PrioritizedReplayBuffer
+    buffer = cls(30, space, ACTION_SPACES["box"], "cpu", 3, False, False)
+    assert (buffer.buffer_size, buffer.n_envs, buffer.handle_timeout_termination) == (10, 3, False)

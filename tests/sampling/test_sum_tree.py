@@ -1,3 +1,5 @@
+"""The sum tree: prefix sums against NumPy's cumsum, for any capacity, and errors that change nothing."""
+
 import copy
 import itertools
 import pickle
@@ -10,13 +12,16 @@ from hypothesis import strategies as st
 from sb3_per import SumTree
 from sb3_per.sampling.rank_tree import RankTree
 
-CAPACITIES = [*range(1, 131), 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 4095, 4096, 4097]
+
+def reference_find(masses: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """First slots whose cumulative sum exceeds the values, the last non-empty one if there is none."""
+    return np.searchsorted(np.cumsum(masses), values, side="right").clip(max=np.flatnonzero(masses)[-1])
 
 
-def reference_find(masses: np.ndarray, value: float) -> int:
-    """First leaf whose cumulative sum exceeds the value, the last non-empty one if there is none."""
-    above = np.flatnonzero(np.cumsum(masses) > value)
-    return int(above[0]) if len(above) else int(np.flatnonzero(masses)[-1])
+def edges_of(masses: np.ndarray) -> np.ndarray:
+    """Every boundary of integer masses, one ulp to either side, the middle of every unit, and values past the end."""
+    edges = np.arange(masses.sum() + 1)
+    return np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges[1:], 0), edges + 0.5, [1e300, np.inf]])
 
 
 def integer_masses(rng: np.random.Generator, capacity: int) -> np.ndarray:
@@ -32,23 +37,21 @@ def filled(masses: np.ndarray) -> SumTree:
     return tree
 
 
-@pytest.mark.parametrize("capacity", CAPACITIES)
-def test_find_equals_cumsum(capacity):
-    masses = integer_masses(np.random.default_rng(capacity), capacity)
+@settings(max_examples=80, deadline=None)
+@given(
+    capacity=st.one_of(st.integers(1, 130), st.sampled_from([255, 256, 257, 511, 512, 513, 1024, 4095, 4096, 4097])),
+    seed=st.integers(0, 1000),
+)
+def test_find_equals_cumsum(capacity, seed):
+    masses = integer_masses(np.random.default_rng(seed), capacity)
     tree = filled(masses)
-    total = masses.sum()
-    assert len(tree) == capacity
-    assert tree.total == total
-    # Every boundary, one ulp to either side of it, the middle of every unit, and what lies behind the end.
-    edges = np.arange(total + 1)
-    values = np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges[1:], 0), edges + 0.5, [1e300, np.inf]])
-    found = tree.find(values)
-    np.testing.assert_array_equal(found, [reference_find(masses, v) for v in values])
-    assert (masses[found] > 0).all()
-    assert set(found) == set(np.flatnonzero(masses))  # all of them can be drawn, the first and the last too
+    assert (len(tree), tree.total) == (capacity, masses.sum())
+    found = tree.find(edges_of(masses))
+    np.testing.assert_array_equal(found, reference_find(masses, edges_of(masses)))
+    assert set(found) == set(np.flatnonzero(masses))  # each of them can be drawn, also the first and the last
 
 
-@pytest.mark.parametrize("capacity", [1, 2, 3, 7, 8, 9, 100, 128])
+@pytest.mark.parametrize("capacity", [1, 7, 9, 100])
 def test_scalars_and_arrays(capacity):
     masses = integer_masses(np.random.default_rng(0), capacity)
     tree = SumTree(capacity)
@@ -59,7 +62,7 @@ def test_scalars_and_arrays(capacity):
     assert isinstance(tree.total, float)
     np.testing.assert_array_equal(tree[:], masses)
     np.testing.assert_array_equal(tree[np.arange(capacity).reshape(1, -1)], masses.reshape(1, -1))
-    np.testing.assert_array_equal(tree.find([[0.0], [0.5]]), [[reference_find(masses, 0.0)], [reference_find(masses, 0.5)]])
+    np.testing.assert_array_equal(tree.find([[0.0], [0.5]]), reference_find(masses, np.array([[0.0], [0.5]])))
     tree.update(np.arange(capacity), 2.0)
     assert tree.total == 2.0 * capacity
     assert tree[[]].shape == tree.find([]).shape == (0,)
@@ -78,8 +81,8 @@ def test_scalars_and_arrays(capacity):
     ),
     fractions=st.lists(st.floats(0, 1.5), min_size=1, max_size=10),
 )
-def test_any_sequence_of_updates(capacity, batches, fractions):
-    """After any updates: the leaves are what was written last, nodes sum their children, no draw of an empty leaf."""
+def test_updates_leave_no_drift(capacity, batches, fractions):
+    """After any updates: slots hold what was written last, the total is that of a new tree, no empty slot is drawn."""
     tree, masses = SumTree(capacity), np.zeros(capacity)
     for batch in batches:
         leaves = np.array([leaf % capacity for leaf, _ in batch], dtype=np.int64)
@@ -97,7 +100,7 @@ def test_any_sequence_of_updates(capacity, batches, fractions):
             assert (np.diff(found[np.argsort(fractions)]) >= 0).all()  # order of prefix sums is order of leaves
 
 
-def test_no_drift_after_many_updates():
+def test_an_emptied_tree_has_a_total_of_zero():
     rng = np.random.default_rng(0)
     tree = SumTree(1000)
     for _ in range(2000):
@@ -109,27 +112,26 @@ def test_no_drift_after_many_updates():
 
 
 @pytest.mark.parametrize("stratified", [True, False])
-@pytest.mark.parametrize("capacity", [1, 5, 64, 1000])
-def test_draw(stratified, capacity):
-    """A draw is `find` of the prefix sums, and reads the masses."""
+@pytest.mark.parametrize("capacity", [1, 5, 1000])
+def test_draw_is_find_of_the_prefix_sums(stratified, capacity):
     rng = np.random.default_rng(0)
     masses = integer_masses(rng, capacity)
     tree = filled(masses)
     uniforms = rng.random(33)
     leaves, drawn = tree.draw(uniforms.copy(), stratified)
     prefix_sums = (np.arange(33) + uniforms) * (tree.total / 33) if stratified else uniforms * tree.total
-    np.testing.assert_array_equal(leaves, [reference_find(masses, v) for v in prefix_sums])
+    np.testing.assert_array_equal(leaves, reference_find(masses, prefix_sums))
     np.testing.assert_array_equal(drawn, masses[leaves])
 
 
-@pytest.mark.parametrize("capacity", [1, 7, 8, 9, 64, 65, 100, 513])
+@pytest.mark.parametrize("capacity", [1, 8, 9, 65, 513])
 def test_a_range_is_a_tree_of_its_own(capacity):
-    """Any range, also one that goes on with the first leaf after the last one: every boundary, to the ulp."""
+    """Any range, also one where slot 0 follows the last one: every boundary, to the ulp."""
     rng = np.random.default_rng(capacity)
     masses = integer_masses(rng, capacity)
     tree = filled(masses)
     ranges = [(first, n) for first in range(capacity) for n in range(1, capacity + 1)]
-    for i in rng.permutation(len(ranges))[:500]:
+    for i in rng.permutation(len(ranges))[:200]:
         first, n = ranges[i]
         leaves = (first + np.arange(n)) % capacity
         total = masses[leaves].sum()
@@ -138,13 +140,12 @@ def test_a_range_is_a_tree_of_its_own(capacity):
             with pytest.raises(ValueError, match=f"Cannot draw from {n} leaves"):
                 tree.find_range(np.zeros(1), first, n)
             continue
-        edges = np.arange(total + 1)
-        values = np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges[1:], 0), [1e300, np.inf]])
-        expected = leaves[[reference_find(masses[leaves], v) for v in values]]
+        values = edges_of(masses[leaves])
+        expected = leaves[reference_find(masses[leaves], values)]
         np.testing.assert_array_equal(tree.find_range(values, first, n), expected)
 
 
-def test_what_lies_outside_of_a_range_has_no_influence():
+def test_masses_outside_of_a_range_have_no_influence():
     rng = np.random.default_rng(0)
     inside = rng.random(300)
     for first, outside in itertools.product((0, 77, 900), (0.0, 1e-300, 1e17, 1e290)):
@@ -161,14 +162,14 @@ def test_what_lies_outside_of_a_range_has_no_influence():
 @pytest.mark.parametrize(
     "first, n, error", [(-1, 3, IndexError), (10, 1, IndexError), (0, 0, ValueError), (3, 11, ValueError)]
 )
-def test_ranges_that_are_none(first, n, error):
+def test_ranges_outside_of_the_tree_are_refused(first, n, error):
     with pytest.raises(error, match=str(n if error is ValueError else first)):
         SumTree(10).sum_range(first, n)
     with pytest.raises(error):
         SumTree(10).find_range(np.zeros(1), first, n)
 
 
-def test_draw_at_the_upper_end():
+def test_the_largest_uniform_number_draws_the_last_slot():
     """The largest uniform number below 1 may round to the total: still a leaf with mass."""
     for capacity in range(1, 70):
         tree = filled(np.r_[np.full(capacity, 0.1), np.zeros(3)])
@@ -178,7 +179,7 @@ def test_draw_at_the_upper_end():
             assert (masses == 0.1).all()
 
 
-def test_repeated_indices_last_one_counts():
+def test_of_repeated_indices_the_last_counts():
     tree = SumTree(6)
     tree.update([2, 4, 2, 2], [5.0, 1.0, 9.0, 3.0])
     np.testing.assert_array_equal(tree[:], [0, 0, 3, 0, 1, 0])
@@ -229,7 +230,7 @@ def test_empty_tree_cannot_be_drawn_from():
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int64])
 def test_any_memory_layout(dtype):
-    """Read-only, strided, float32 and integer inputs are all the same to the tree, and are not written to."""
+    """The tree accepts read-only, strided, float32 and integer inputs, and does not write to them."""
     leaves, masses = np.arange(16, dtype=dtype)[::2], np.arange(16, dtype=np.float32)[::2]
     masses.setflags(write=False)
     tree = SumTree(16)
@@ -247,7 +248,7 @@ def test_memory_per_slot():
 
 
 def test_siblings_share_a_cache_line():
-    """Of a new tree, of a copy and of one that was saved."""
+    """In a new tree, a copy, and one that was pickled."""
     for capacity in (1, 7, 1000):
         tree = filled(np.arange(capacity) + 1.0)
         for same in (tree, copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
@@ -256,8 +257,8 @@ def test_siblings_share_a_cache_line():
             assert same.total == tree.total
 
 
-def test_sums_that_overflow():
-    """No draw of what is not there, even where the sums have lost all meaning."""
+def test_overflowing_sums_stay_inside_the_tree():
+    """Even where the sums are infinite."""
     tree = SumTree(100)
     tree.update(np.arange(3, 90), np.finfo(np.float64).max)
     assert ((tree.find([0.0, 1.0, 1e308, np.inf]) >= 0) & (tree.find([0.0, 1.0, 1e308, np.inf]) < 100)).all()
@@ -279,7 +280,7 @@ def test_sums_that_overflow():
     ],
 )
 def test_nothing_outside_of_a_tree_is_touched(make_tree, call, error, value):
-    """No kernel is given an index out of range: it would write into memory of others."""
+    """A kernel with an index out of range would write into other memory."""
     tree = make_tree(4)
     tree.update(np.arange(4), np.arange(1.0, 5.0))
     before = tree[:]
@@ -288,8 +289,7 @@ def test_nothing_outside_of_a_tree_is_touched(make_tree, call, error, value):
     np.testing.assert_array_equal(tree[:], before)
 
 
-def test_fill():
-    """As a slice of an array."""
+def test_fill_writes_a_slice():
     for first, last in [(0, 0), (2, 19), (7, 8), (19, 19), (0, 19)]:
         tree, reference = SumTree(20), np.arange(20.0)
         tree.update(np.arange(20), reference)

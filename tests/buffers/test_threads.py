@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
-from tests.test_ring import CountingEnv
-from tests.utils import make_buffer
+from tests.utils import counting_env, make_buffer
 
-SECONDS = 0.7
+SECONDS = 0.5
 
 
 def run_together(*functions: Callable[[], None]) -> None:
@@ -60,10 +58,10 @@ class Writer:
         self.number += 1
 
 
-@pytest.mark.parametrize("kind", ["proportional", "rank", "her", "her-rank", "n-steps"])
+@pytest.mark.parametrize("kind", ["proportional", "her-rank", "n-steps"])
 def test_add_sample_and_update_in_threads(kind):
     n_rows, n_envs = 64, 2
-    env = make_vec_env(lambda: CountingEnv(goals=kind.startswith("her")), n_envs=n_envs)
+    env = counting_env(n_envs, goals=kind.startswith("her"))
     scheme = "rank" if kind.endswith("rank") else "proportional"
     spaces = (env.observation_space, env.action_space)
     if kind.startswith("her"):
@@ -95,11 +93,11 @@ def test_add_sample_and_update_in_threads(kind):
     expected = buffer.ep_length > 0 if kind.startswith("her") else np.ones((n_rows, n_envs), bool)
     np.testing.assert_array_equal(buffer.priorities > 0, expected)
     leaves = np.flatnonzero(buffer.priorities.ravel())
-    assert buffer._tree.total == pytest.approx(buffer.priorities.sum())
+    assert buffer.sampler.tree.total == pytest.approx(buffer.priorities.sum())
     assert set(buffer.sample(2000).indices % buffer.priorities.size) <= set(leaves)
 
 
-def test_a_lock_is_not_held_when_something_fails():
+def test_an_error_releases_the_lock():
     buffer = make_buffer(4)
     with pytest.raises(ValueError):
         buffer.sample(3)
