@@ -11,7 +11,6 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_per import (
     LAP,
     PAL,
-    PERDQN,
     IgnoredSettingWarning,
     PrioritizedDictReplayBuffer,
     PrioritizedDictSequenceReplayBuffer,
@@ -23,7 +22,7 @@ from sb3_per import (
     Uniform,
 )
 from sb3_per.buffers.settings import PrioritySettings, ignored
-from tests.utils import fill, make_buffer
+from tests.utils import make_buffer
 
 BUFFERS = (
     PrioritizedReplayBuffer,
