@@ -61,8 +61,8 @@ def _is_object(**checks: _Check) -> _Check:
 
 def _all(check: _Check) -> _Check:
     """A list of such values, or an object that has them by name."""
-    return lambda value: isinstance(value, (list, dict)) and all(
-        map(check, value.values() if isinstance(value, dict) else value)
+    return lambda value: (
+        isinstance(value, (list, dict)) and all(map(check, value.values() if isinstance(value, dict) else value))
     )
 
 
