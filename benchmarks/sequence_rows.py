@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.utils import polyak_update
 from timing import MILLION, Row, box, compare, filled
 
 from sb3_per import PERRecurrentDQN, PERRecurrentSAC, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.algorithms.base import frozen, minimise, polyak_update
+from sb3_per.algorithms.optimizers import frozen, minimise
 
 _SPACES = box(17), box(6)
 

@@ -14,13 +14,13 @@ from figures import figure_of, looks, save
 from gymnasium import spaces
 
 from sb3_per import PrioritizedReplayBuffer
-from sb3_per.algorithms.base import _Means
-from sb3_per.buffers.settings import WEIGHT_NORMALIZATIONS
+from sb3_per.algorithms.base import weight_metrics
 
 OUT = Path(__file__).resolve().parents[1] / "docs"
 
 N_TRANSITIONS, N_ENVS = 100_000, 1_000
 BATCH_SIZE = 256
+NORMALIZATIONS = ("max", "mean", "none")
 N_BATCHES = 200
 EPSILONS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 METRICS = ("per/effective_sample_size", "per/mean_weight")
@@ -51,9 +51,8 @@ def metrics_of(epsilon: float, normalization: str, n_batches: int = N_BATCHES) -
     for _ in range(n_batches):
         batch = buffer.sample(BATCH_SIZE)
         buffer.update_priorities(batch.indices, errors[batch.indices])  # learning would lower them
-        means = _Means()
-        means.add(batch.weights, {})
-        found.append([means.compute()[metric] for metric in METRICS])
+        metrics = weight_metrics(batch.weights.numpy())
+        found.append([metrics[metric] for metric in METRICS])
     return np.array(found).T
 
 
@@ -63,7 +62,7 @@ def draw(found: dict[tuple[str, float], np.ndarray], path: Path) -> None:
     look = looks({"max": "defaults", "mean": "", "none": ""})
     all_axes = figure.subplots(1, 2)
     # They lie on each other in the first panel.
-    for normalization, line in zip(WEIGHT_NORMALIZATIONS, ("-", "--", ":"), strict=True):
+    for normalization, line in zip(NORMALIZATIONS, ("-", "--", ":"), strict=True):
         color = look[normalization]["color"]
         values = np.stack([found[normalization, epsilon] for epsilon in EPSILONS], axis=1)
         for axes, of_metric in zip(all_axes, values, strict=True):
@@ -82,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=OUT, help="folder of weights.png")
     args = parser.parse_args(arguments)
-    found = {(n, epsilon): metrics_of(epsilon, n) for n in WEIGHT_NORMALIZATIONS for epsilon in EPSILONS}
+    found = {(n, epsilon): metrics_of(epsilon, n) for n in NORMALIZATIONS for epsilon in EPSILONS}
     print("| weight_normalization | epsilon | effective sample size | mean weight (its variation from batch to batch) |")
     print("|---|---|---|---|")
     for (normalization, epsilon), (sizes, weights) in found.items():

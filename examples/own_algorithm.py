@@ -16,7 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PrioritizedOffPolicyMixin, PrioritizedReplayBufferSamples
-from sb3_per.algorithms.base import minimise
+from sb3_per.algorithms.optimizers import minimise
 
 # RL Zoo's for DQN, and 3 steps, for which _td_target is there.
 settings: dict[str, Any] = dict(

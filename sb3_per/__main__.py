@@ -1,4 +1,4 @@
-"""``python -m sb3_per COMMAND``: the command ``sb3-per`` where its folder is not on the path."""
+"""Run the command ``sb3-per`` as ``python -m sb3_per``."""
 
 import sys
 

@@ -75,7 +75,7 @@ def short_runs(tmp_path, monkeypatch):
     plt.close("all")
 
 
-# Starts Ray; `examples/actors.py` does so in the quick tests.
+# This page starts Ray. One quick test does, in tests/distributed/test_ray.py.
 STARTS_RAY = "docs/actors.md"
 
 

@@ -91,7 +91,7 @@ def test_every_script_is_known():
 
 
 # Long, and what they show is tested elsewhere: of saving and loading, of resuming, of the environment and the algorithms.
-LONG = ("resume", "from_sac", "continue_run", "pairs_trading", "double_dqn", "lap_td3")
+LONG = ("resume", "from_sac", "continue_run", "pairs_trading", "double_dqn", "lap_td3", "actors")
 
 
 @pytest.mark.parametrize(

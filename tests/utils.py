@@ -1,21 +1,27 @@
 """What several test files need: spaces, random transitions, obvious references."""
 
 import contextlib
+import copy
 import fcntl
+import gc
 import importlib
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+import pytest
+import torch as th
 from gymnasium import spaces
 from sb3_contrib import QRDQN, TQC, CrossQ
 from stable_baselines3 import DDPG, DQN, SAC, TD3
-from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from sb3_per import (
     PERDDPG,
@@ -26,8 +32,10 @@ from sb3_per import (
     PERTQC,
     PERCrossQ,
     PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
+from sb3_per.storage.arrays import keyed
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -117,7 +125,6 @@ def add_one(buffer: ReplayBuffer, reward: float = 0.0, done: bool = False, trunc
 
 def normalizer(obs_space: spaces.Space, action_space: spaces.Space) -> VecNormalize:
     """A VecNormalize with statistics that are far from the identity, for rewards and observations."""
-    import gymnasium as gym
 
     class Env(gym.Env):
         def __init__(self) -> None:
@@ -138,8 +145,51 @@ def normalizer(obs_space: spaces.Space, action_space: spaces.Space) -> VecNormal
     return env
 
 
+def stock_like(buffer: PrioritizedReplayBuffer, cls: type[ReplayBuffer] | None = None, **kwargs: Any) -> ReplayBuffer:
+    """SB3's own buffer with the same storage settings."""
+    cls = cls or (DictReplayBuffer if isinstance(buffer, PrioritizedDictReplayBuffer) else ReplayBuffer)
+    return cls(
+        buffer.buffer_size * buffer.n_envs,
+        buffer.observation_space,
+        buffer.action_space,
+        device="cpu",
+        n_envs=buffer.n_envs,
+        optimize_memory_usage=buffer.optimize_memory_usage,
+        handle_timeout_termination=buffer.handle_timeout_termination,
+        **kwargs,
+    )
+
+
+def stock_rows(stock: ReplayBuffer, indices: np.ndarray, env: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What SB3 returns for these transitions: it draws the env index itself, so its draw is replaced."""
+    with monkeypatch.context() as patch:
+        patch.setattr(np.random, "randint", lambda *args, **kwargs: indices % stock.n_envs)
+        return stock._get_samples((indices // stock.n_envs) % stock.buffer_size, env=env)
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """Tensors, or dictionaries of them, are equal to the bit in value, shape and type."""
+    if expected is None:
+        assert actual is None
+    elif isinstance(expected, dict):
+        assert actual.keys() == expected.keys()
+        for key in expected:
+            assert_same(actual[key], expected[key])
+    else:
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        assert th.equal(actual, expected)
+
+
+def assert_same_batches(actual: Any, expected: Any, names: Sequence[str] | None = None) -> None:
+    """The fields of two batches are equal to the bit; without names, all fields of the expected one."""
+    for name in expected._fields if names is None else names:
+        one, other = getattr(actual, name), getattr(expected, name)
+        for pair in zip(one, other, strict=True) if isinstance(other, tuple) else [(one, other)]:
+            np.testing.assert_array_equal(*pair) if isinstance(other, np.ndarray) else assert_same(*pair)
+
+
 def assert_same_state(actual: Any, expected: Any) -> None:
-    """Two objects of the package have the same attributes, arrays equal to the bit."""
+    """Two objects of the package have the same attributes, arrays equal to the bit; locks do not count."""
     assert type(actual) is type(expected)
     if isinstance(expected, np.ndarray):
         assert actual.dtype == expected.dtype
@@ -147,10 +197,130 @@ def assert_same_state(actual: Any, expected: Any) -> None:
     elif isinstance(expected, dict) or type(expected).__module__.startswith("sb3_per"):
         actual, expected = (d if isinstance(d, dict) else vars(d) for d in (actual, expected))
         assert actual.keys() == expected.keys()
-        for key in expected:
+        for key in expected.keys() - {"lock"}:
             assert_same_state(actual[key], expected[key])
     elif isinstance(expected, (list, tuple)):
         for pair in zip(actual, expected, strict=True):
             assert_same_state(*pair)
     else:
         assert actual == expected
+
+
+def contents_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
+    """A copy of everything that a buffer holds: arrays, unpacked where they are frames, settings, and the state of its parts."""
+    contents: dict[str, Any] = {"settings": vars(buffer.settings), "state": buffer.state()}
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        if hasattr(buffer, name):
+            contents[name] = {key: part[:] for key, part in keyed(getattr(buffer, name)).items()}
+    return copy.deepcopy(contents)
+
+
+def python_work(function: Callable[[], Any]) -> tuple[int, int]:
+    """Python instructions that a call executes, and functions that it calls, compiled ones too."""
+    n_instructions = n_calls = 0
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal n_instructions
+        frame.f_trace_opcodes = True
+        n_instructions += event == "opcode"
+        return trace
+
+    def profile(frame: Any, event: str, arg: Any) -> None:
+        nonlocal n_calls
+        n_calls += event in ("call", "c_call")
+
+    previous = sys.gettrace(), sys.getprofile()
+    gc.disable()  # finalizers of what other tests left
+    try:
+        sys.settrace(trace)
+        function()
+        sys.settrace(previous[0])
+        sys.setprofile(profile)
+        function()
+    finally:
+        gc.enable()
+        sys.settrace(previous[0])
+        sys.setprofile(previous[1])
+    return n_instructions, n_calls
+
+
+class CountingEnv(gym.Env):
+    """Observations are (episode, step), so that a test can read off whether two belong to the same episode. No episode ends."""
+
+    def __init__(self, goals: bool = False, discrete: bool = True):
+        self.goals = goals
+        box = spaces.Box(0, 1e6, (2,), np.float32)
+        parts = {key: box for key in ("observation", "achieved_goal", "desired_goal")}
+        self.observation_space = spaces.Dict(parts) if goals else box
+        self.action_space = spaces.Discrete(2) if discrete else spaces.Box(-1, 1, (1,), np.float32)
+        self.episode = self.t = 0
+
+    def observation(self) -> Any:
+        obs = np.array([self.episode, self.t], np.float32)
+        return {key: obs.copy() for key in self.observation_space.spaces} if self.goals else obs
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.episode, self.t = self.episode + 1, 0
+        return self.observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self.observation(), 1.0, False, False, {}
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, infos: Any) -> np.ndarray:
+        # Both are (episode, step): a goal of another episode would be paid for.
+        return (achieved_goal[:, 0] != desired_goal[:, 0]).astype(np.float32)
+
+
+def counting_env(n_envs: int = 2, **kwargs: Any) -> VecEnv:
+    """Several of these."""
+    return make_vec_env(lambda: CountingEnv(**kwargs), n_envs=n_envs)
+
+
+# ---- draws
+
+
+# So many stratified draws that every transition comes up as often as its probability says, to within two.
+MANY = 50_000
+
+
+def filled_buffer(kind: str = "plain", n_rows: int = 9, n_added: int = 14, **kwargs: Any) -> Any:
+    """
+    A buffer of two environments after more than a lap, with priorities of very different sizes. With hindsight ("her") and
+    with ``optimize_memory_usage`` ("memory"), not all transitions can be drawn.
+    """
+    if kind == "her":
+        env = counting_env(goals=True)
+        arguments = (n_rows * 2, env.observation_space, env.action_space, env, "cpu", 2)
+        buffer: Any = PrioritizedHerReplayBuffer(*arguments, **kwargs)
+        for step in range(n_added):
+            obs = {key: np.full((2, 2), step, np.float32) for key in env.observation_space.spaces}
+            done = np.array([step % 4 == 3, step % 6 == 5])
+            buffer.add(obs, obs, np.zeros((2, 1)), np.zeros(2), done, [{}] * 2)
+    else:
+        memory = dict(optimize_memory_usage=True, handle_timeout_termination=False) if kind == "memory" else {}
+        buffer = make_buffer(n_rows, 2, **memory, **kwargs)
+        fill([buffer], n_added)
+    ids = drawable_ids(buffer)
+    buffer.update_priorities(ids, np.random.default_rng(0).exponential(size=len(ids)) ** 3 * 20)
+    return buffer
+
+
+def drawable_ids(buffer: PrioritizedReplayBuffer) -> np.ndarray:
+    """Ids of the transitions that can be drawn, from the oldest on."""
+    return np.sort(buffer.transition_ids[buffer.priorities > 0])
+
+
+def probabilities(buffer: PrioritizedReplayBuffer, ids: np.ndarray, eta: float) -> np.ndarray:
+    """(1 - eta) m / sum m + eta / N of these transitions, if only they are drawn from."""
+    masses = buffer.priorities.ravel()[ids % buffer.priorities.size]
+    return (1 - eta) * masses / masses.sum() + eta / len(ids)
+
+
+def counts_of(indices: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """How often each of these ids was drawn; no other may be among them."""
+    found, counts = np.unique(indices, return_counts=True)
+    assert set(found) <= set(ids.tolist())
+    result = np.zeros(len(ids), np.int64)
+    result[np.searchsorted(ids, found)] = counts
+    return result

@@ -1,1 +1,1 @@
-"""The prioritized algorithms: one file per algorithm, each only its targets and losses."""
+"""Prioritized algorithms, one file each."""

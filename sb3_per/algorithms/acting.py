@@ -1,7 +1,4 @@
-"""
-The seam for environments that act by themselves: where an algorithm has some, they collect in its place. It knows that such
-environments have a ``learning_loop``, and not what that does; nothing here is of :mod:`sb3_per.distributed`.
-"""
+"""The seam for environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -12,9 +9,9 @@ from stable_baselines3.common.vec_env import VecEnv
 
 
 class ActingMixin(OffPolicyAlgorithm):
-    """Learns from what environments collect by themselves, if they do; otherwise nothing changes."""
+    """Learn from environments that have a ``learning_loop``, which collects in place of the algorithm."""
 
-    # Updates of priorities that came too late, over all calls of `train`.
+    # Number of priority updates that arrived after their transition was overwritten, over all calls of `train`.
     _n_stale_updates = 0
 
     def _setup_model(self) -> None:
@@ -25,11 +22,11 @@ class ActingMixin(OffPolicyAlgorithm):
 
     def learn(self, *args: Any, **kwargs: Any) -> Any:
         """
-        See SB3. Environments that act by themselves do so while it learns, see :func:`sb3_per.distributed.make_actors`.
+        See SB3. Environments with a learning loop act while the model learns, see :func:`sb3_per.distributed.make_actors`.
 
-        :param args: SB3's
-        :param kwargs: SB3's
-        :return: the algorithm
+        :param args: SB3's arguments
+        :param kwargs: SB3's keyword arguments
+        :return: this model
         """
         loop = _learning_loop_of(self.env)
         with nullcontext() if loop is None else loop.acting_for(self):
@@ -39,10 +36,10 @@ class ActingMixin(OffPolicyAlgorithm):
         """
         See SB3.
 
-        :param env: the environments
-        :param args: SB3's
-        :param kwargs: SB3's
-        :return: SB3's
+        :param env: training environments
+        :param args: SB3's arguments
+        :param kwargs: SB3's keyword arguments
+        :return: SB3's result
         """
         loop = _learning_loop_of(env)
         if loop is None or loop.model is not self:
@@ -60,7 +57,7 @@ class ActingMixin(OffPolicyAlgorithm):
 
 def _learning_loop_of(env: Any) -> Any:
     """
-    :param env: of an algorithm, or none
-    :return: what collects in its place, if something does
+    :param env: environment of an algorithm, or ``None``
+    :return: its learning loop, or ``None``
     """
     return getattr(getattr(env, "unwrapped", None), "learning_loop", None)

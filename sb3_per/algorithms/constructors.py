@@ -1,108 +1,70 @@
-"""
-Constructors of the prioritized algorithms: they look like those of the stock classes, and say what a wrong argument should be.
+"""What a prioritized algorithm shows of its constructor, and what it checks before it is made."""
 
-It knows signatures, and where a class stands among its bases; nothing of training.
-"""
-
-import abc
-import functools
+import difflib
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_per.buffers.settings import HER_ARGUMENTS, OTHER_NAMES, SEQUENCE_ARGUMENTS, PrioritySettings
-from sb3_per.utils.signatures import names_of, nearest
+from sb3_per.buffers.settings import OTHER_NAMES, PrioritySettings, hint
 
 
-def require_left(cls: type, mixin: type) -> None:
+def signature_of(cls: type, defaults: dict[str, Any]) -> inspect.Signature:
     """
-    :param cls: new class, with the mixin among its bases
-    :param mixin: whose ``train`` is to be the one that runs
-    :raises TypeError: if an algorithm whose own ``train`` would run in its place stands left of it
+    Join the arguments of the stock constructor with those that this package adds to it.
+
+    :param cls: class of an algorithm
+    :param defaults: defaults that differ from those of the stock constructor, by name
+    :return: signature without ``self``; with ``**kwargs`` only if a constructor from outside this package takes them
     """
-    for base in cls.__mro__[: cls.__mro__.index(mixin)]:
-        train = vars(base).get("train")
-        is_stock = OffPolicyAlgorithm in base.__mro__ and mixin not in base.__mro__
-        if is_stock and train and not _calls_super(train):
-            # Until it is collected, a refused class is one of those that `issubclass` asks. Its answers would go into the
-            # memory that it has inherited, as it has none of its own yet, and SAC would be no subclass of SAC any more.
-            cls._abc_impl = abc.ABCMeta("Refused", (), {})._abc_impl  # type: ignore[attr-defined]
-            ours = [b.__name__ for b in cls.__bases__ if mixin in b.__mro__]
-            others = [b.__name__ for b in cls.__bases__ if mixin not in b.__mro__]
-            raise TypeError(
-                f"{ours[0]} stands right of {base.__name__}, whose train() would run in its place, without priorities. The "
-                f"mixin stands on the left: class {cls.__name__}({', '.join(ours + others)})"
-            )
+    added: dict[str, inspect.Parameter] = {}
+    for init in (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)):
+        parameters = dict(inspect.signature(init).parameters)
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        if not (takes_any and init.__module__.startswith("sb3_per.")):
+            break
+        added = {**{name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}, **added}
+    del parameters["self"]
+    stock = {name: p.replace(default=defaults.get(name, p.default)) for name, p in parameters.items()}
+    return inspect.Signature(sorted({**stock, **added}.values(), key=lambda p: p.kind))
 
 
-def _calls_super(method: Any) -> bool:
-    """Whether it hands on to the next one, as far as can be seen."""
-    return "super" in getattr(getattr(inspect.unwrap(method), "__code__", None), "co_names", ())
-
-
-def stock_init_of(cls: type, mixin: type) -> Callable[..., None]:
+def require_order(cls: type, mixin: type) -> None:
     """
-    :param cls: an algorithm
-    :param mixin: whose constructor hands on
-    :return: the constructor that it hands on to
+    :param cls: class of an algorithm
+    :param mixin: whose ``train`` must run
+    :raises TypeError: if the stock algorithm stands left of the mixin, so that its own ``train`` would run
     """
-    mro = cls.__mro__
-    init: Callable[..., None] = next(vars(c)["__init__"] for c in mro[mro.index(mixin) + 1 :] if "__init__" in vars(c))
-    return init
+    before, after = cls.__mro__[: cls.__mro__.index(mixin)], cls.__mro__[cls.__mro__.index(mixin) + 1 :]
+    stock = [base for base in before if issubclass(base, OffPolicyAlgorithm) and not issubclass(base, mixin)]
+    if stock and not any("train" in vars(base) for base in after[: after.index(OffPolicyAlgorithm)]):
+        bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))
+        raise TypeError(
+            f"{cls.__name__} inherits from {stock[0].__name__} before {mixin.__name__}, so train() would ignore priorities. "
+            f"Write class {cls.__name__}({', '.join(base.__name__ for base in bases)})"
+        )
 
 
-def show_stock_init(cls: type, mixin: type) -> None:
+def require_arguments(cls: type, keywords: dict[str, Any]) -> None:
     """
-    Without a constructor of its own, a class shows that of its stock algorithm, in ``help`` and to ``inspect``, and not the
-    mixin's, which takes any argument.
-
-    :param cls: new class
-    :param mixin: whose constructor hands on
+    :param cls: class of an algorithm
+    :param keywords: given to its constructor
+    :raises TypeError: for an unknown keyword; the message names the argument or setting that was probably meant
     """
-    stock_init = stock_init_of(cls, mixin)
-    inherited = cls.__init__  # type: ignore[misc]
-    hands_on = inherited is vars(mixin)["__init__"] or getattr(inherited, "shows_stock", False)
-    if "__init__" in vars(cls) or not hands_on or stock_init is OffPolicyAlgorithm.__init__:
+    parameters = inspect.signature(cls).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
-
-    @functools.wraps(stock_init)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        super(cls, self).__init__(*args, **kwargs)  # type: ignore[arg-type]
-
-    __init__.shows_stock = True  # type: ignore[attr-defined]
-    cls.__init__ = __init__  # type: ignore[misc]
-
-
-def require_arguments(cls: type, mixin: type, keywords: dict[str, Any]) -> None:
-    """
-    :param cls: of the algorithm
-    :param mixin: whose constructor has been given the keywords
-    :param keywords: that no constructor before has taken
-    :raises TypeError: for one that the stock algorithm does not have: names what was probably meant, or that it is a setting
-        of the buffer
-    :raises ValueError: for a string in place of a number
-    """
-    stock_init = stock_init_of(cls, mixin)
-    known = names_of(stock_init)
-    if known is None:
-        return  # somebody's own, which says itself what it does not know
-    unknown = {name: value for name, value in keywords.items() if name not in known}
+    unknown = [name for name in keywords if name not in parameters]
     if unknown:
-        shown = {*known, *(names_of(cls.__init__) or ())}  # type: ignore[misc]
-        hints = "; ".join(f"{name!r}{_hint(cls, name, value, shown)}" for name, value in unknown.items())
+        hints = "; ".join(f"{name!r}{_meant(cls, name, keywords[name], list(parameters))}" for name in unknown)
         raise TypeError(f"{cls.__name__} has no argument {hints}")
 
 
-def _hint(cls: type, name: str, value: Any, known: set[str]) -> str:
-    settings = {*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS} - known
-    meant = name if name in settings else OTHER_NAMES.get(name) or nearest(name, known) or nearest(name, settings)
-    if meant is None:
-        return ""
-    if meant in known:
-        return f": did you mean {meant!r}?"
-    where = f"{cls.__name__}(..., replay_buffer_kwargs=dict({meant}={value!r}))"
-    return (
-        f", it is a setting of the buffer: {where}" if meant == name else f": did you mean the setting of the buffer, {where}?"
-    )
+def _meant(cls: type, name: str, value: Any, known: list[str]) -> str:
+    settings = [setting for setting in PrioritySettings.names() if setting not in known]
+    target = OTHER_NAMES.get(name, name)
+    text = "" if target in settings else hint(name, known)
+    nearest = difflib.get_close_matches(target, settings, n=1)
+    if text or not nearest:
+        return text
+    return f": did you mean {cls.__name__}(..., replay_buffer_kwargs=dict({nearest[0]}={value!r}))?"

@@ -1,30 +1,23 @@
 """CrossQ with prioritized experience replay."""
 
-from typing import TYPE_CHECKING, Any
-
 import torch as th
 from sb3_contrib import CrossQ
 
-from sb3_per.algorithms.base import frozen, minimise, weighted_mean
+from sb3_per.algorithms.losses import weighted_mean
+from sb3_per.algorithms.optimizers import frozen, minimise
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-
-if TYPE_CHECKING:
-    from sb3_contrib.crossq.policies import CrossQPolicy
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.noise import ActionNoise
-    from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 
 class PERCrossQ(EntropyRegularizedMixin, CrossQ):
     """
     CrossQ (arXiv 1902.05605) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    For continuous actions; SAC with batch normalization in place of target networks, which needs fewer environment steps.
+    Use it for continuous actions. It is SAC with batch normalization in place of target networks, and needs fewer steps.
 
-    The critics' loss is weighted, the actor's and the entropy coefficient's are not, unless ``actor_batch`` says so. The
-    priority of a transition comes from the absolute TD error, mean over the twin critics. The statistics of batch
-    normalization are those of the drawn batch, unweighted.
+    The critics' loss is weighted. The losses of the actor and of the entropy coefficient are not, unless ``actor_batch`` is
+    ``"weighted"``. The priority of a transition comes from its absolute TD error, mean over the twin critics. Statistics of
+    batch normalization are those of the drawn batch, unweighted.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``beta_end``, ``actor_batch`` and others. All other arguments are those of
@@ -36,47 +29,13 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         model.learn(10_000)
     """
 
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[CrossQPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 1e-3,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 256,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 1,
-            gradient_steps: int = 1,
-            action_noise: ActionNoise | None = None,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            ent_coef: str | float = "auto",
-            target_entropy: str | float = "auto",
-            policy_delay: int = 3,
-            use_sde: bool = False,
-            sde_sample_freq: int = -1,
-            use_sde_at_warmup: bool = False,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-        ) -> None: ...
-
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             self.actor.set_bn_training_mode(False)
             next_actions, entropy_cost = self._next_actions(batch)
 
-        # There is no target network: both halves go through the critic together, so that batch normalization sees the
-        # mixture of current and next observations.
+        # There is no target network. Both halves pass the critic together, so that batch normalization sees the mixture of
+        # current and next observations.
         all_obs = th.cat([batch.observations, batch.next_observations])
         all_actions = th.cat([batch.actions, next_actions])
         self.critic.set_bn_training_mode(True)

@@ -1,25 +1,20 @@
 """Deep Q-Network with prioritized experience replay."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch as th
 from stable_baselines3 import DQN
 from torch.nn import functional as F
 
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin, minimise
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.optimizers import minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.utils.signatures import extends_signature
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.type_aliases import GymEnv, Schedule
-    from stable_baselines3.dqn.policies import DQNPolicy
 
 
 class DeepQMixin(PrioritizedOffPolicyMixin):
-    """What algorithms without an actor have in common (DQN, QR-DQN): their values are all that they learn."""
+    """Update of algorithms without an actor: DQN and QR-DQN."""
 
-    # Attribute of the algorithms that this mixin stands left of.
+    # Attribute of the stock algorithm.
     max_grad_norm: Any
 
     def _optimizers(self) -> list[th.optim.Optimizer]:
@@ -38,8 +33,8 @@ class PERDQN(DeepQMixin, DQN):
     Deep Q-Network (DQN, arXiv 1312.5602) with prioritized experience replay (PER, arXiv 1511.05952), and optionally Double
     Q-learning (arXiv 1509.06461).
 
-    For discrete actions, most of all where rewards are rare: PER was made for DQN on Atari. With hindsight,
-    ``replay_buffer_class=PrioritizedHerReplayBuffer``, take ``scheme="lap"`` or no weights (``beta_start=0, beta_end=0``).
+    Use it for discrete actions, above all where rewards are rare. With ``replay_buffer_class=HerReplayBuffer``, use
+    ``scheme="lap"`` or no weights (``beta_start=0, beta_end=0``).
 
     The loss is DQN's smooth L1 loss times the importance-sampling weight. The priority of a transition comes from its
     absolute TD error.
@@ -59,47 +54,9 @@ class PERDQN(DeepQMixin, DQN):
 
     double_q: bool
 
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[DQNPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 1e-4,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 32,
-            tau: float = 1.0,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 4,
-            gradient_steps: int = 1,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            target_update_interval: int = 10000,
-            exploration_fraction: float = 0.1,
-            exploration_initial_eps: float = 1.0,
-            exploration_final_eps: float = 0.05,
-            max_grad_norm: float = 10,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-            *,
-            double_q: bool = False,
-        ) -> None: ...
-
-    else:
-
-        @extends_signature(DQN.__init__)
-        def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
-            self.double_q = double_q
-            super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
+        self.double_q = double_q
+        super().__init__(*args, **kwargs)
 
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():

@@ -1,30 +1,28 @@
-"""Soft Actor-Critic with prioritized experience replay, and the gradient step that TQC shares with it."""
+"""Soft Actor-Critic with prioritized experience replay. TQC shares its gradient step."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch as th
 from stable_baselines3 import SAC
+from stable_baselines3.common.utils import polyak_update
 
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update, weighted_mean
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.losses import weighted_mean
+from sb3_per.algorithms.optimizers import frozen, minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.noise import ActionNoise
-    from stable_baselines3.common.type_aliases import GymEnv, Schedule
-    from stable_baselines3.sac.policies import SACPolicy
 
 
 class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     """
-    What algorithms with a stochastic actor and an entropy coefficient have in common (SAC, TQC, CrossQ).
+    Update of algorithms with a stochastic actor and an entropy coefficient: SAC, TQC and CrossQ.
 
-    :meth:`_gradient_step` is SAC's and TQC's; their critics differ, in :meth:`_value_losses` and :meth:`_policy_value`.
+    SAC and TQC share :meth:`_gradient_step` and differ in :meth:`_value_losses` and :meth:`_policy_value`. CrossQ has a
+    gradient step of its own.
     """
 
     has_actor = True
 
-    # Attributes of the algorithms that this mixin stands left of.
+    # Attributes of the stock algorithm.
     actor: Any
     critic: Any
     critic_target: Any
@@ -42,15 +40,15 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
 
     def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
         """
-        :param observations: that the actor learns from
+        :param observations: observations that the actor learns from
         :param actions: actions of the current policy there, with gradient
-        :return: what the actor is to maximise, shape (batch_size, 1)
+        :return: value that the actor maximises, shape (batch_size, 1)
         """
         raise NotImplementedError
 
     def _current_actions(self, observations: Any) -> tuple[th.Tensor, th.Tensor]:
         """
-        :param observations: what an actor learns from
+        :param observations: observations that the actor learns from
         :return: actions of the current policy there, and their log-probability, shape (batch_size, 1), both with gradient
         """
         actions, log_prob = self.actor.action_log_prob(observations)
@@ -82,7 +80,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
 
     def _next_actions(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
-        :param batch: the drawn transitions
+        :param batch: drawn transitions
         :return: actions of the current policy at the next observations, and the entropy coefficient times their
             log-probability, shape (batch_size, 1)
         """
@@ -90,13 +88,13 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         return next_actions, self._current_ent_coef() * next_log_prob
 
     def _current_ent_coef(self) -> th.Tensor:
-        """Entropy coefficient, without gradient."""
+        """Current entropy coefficient, a scalar without gradient."""
         ent_coef: th.Tensor = self.ent_coef_tensor if self.log_ent_coef is None else self.log_ent_coef.detach().exp()
         return ent_coef
 
     def _update_ent_coef(self, log_prob: th.Tensor, weights: th.Tensor | None) -> dict[str, th.Tensor]:
         """
-        Learn the entropy coefficient, if it is learned (arXiv 1812.05905, equation 18).
+        Update the entropy coefficient, unless it is fixed (arXiv 1812.05905, equation 18).
 
         :param log_prob: log-probability of the current policy's actions, shape (batch_size, 1)
         :param weights: of the actor's batch
@@ -113,11 +111,11 @@ class PERSAC(EntropyRegularizedMixin, SAC):
     """
     Soft Actor-Critic (SAC, arXiv 1801.01290) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    For continuous actions, where ``stable_baselines3.SAC`` would be used and some transitions matter more than others: rare
-    rewards, rare states. Where rewards are dense, compare with ``scheme="uniform"``, which makes SAC's own update.
+    Use it for continuous actions, in place of ``stable_baselines3.SAC``, where rewards or important states are rare. Where
+    rewards are dense, compare with ``scheme="uniform"``, which makes SAC's own update.
 
-    The critics' loss is weighted, the actor's and the entropy coefficient's are not, unless ``actor_batch`` says so. The
-    priority of a transition comes from the absolute TD error, mean over the twin critics.
+    The critics' loss is weighted. The losses of the actor and of the entropy coefficient are not, unless ``actor_batch`` is
+    ``"weighted"``. The priority of a transition comes from its absolute TD error, mean over the twin critics.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``beta_end``, ``actor_batch`` and others. All other arguments are those of
@@ -129,48 +127,12 @@ class PERSAC(EntropyRegularizedMixin, SAC):
         model.learn(10_000)
     """
 
-    # What type checkers and editors see: SB3's arguments, with the settings of the buffer by name. Only they: at run time the
-    # constructor is the stock one. Written out, because no shorter form keeps arguments by place for mypy and pyright alike.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[SACPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 3e-4,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 256,
-            tau: float = 0.005,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 1,
-            gradient_steps: int = 1,
-            action_noise: ActionNoise | None = None,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            ent_coef: str | float = "auto",
-            target_update_interval: int = 1,
-            target_entropy: str | float = "auto",
-            use_sde: bool = False,
-            sde_sample_freq: int = -1,
-            use_sde_at_warmup: bool = False,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-        ) -> None: ...
-
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             next_actions, entropy_cost = self._next_actions(batch)
             next_q = th.cat(self.critic_target(batch.next_observations, next_actions), dim=1)
             target_q = self._td_target(batch, next_q.min(dim=1, keepdim=True).values - entropy_cost)
-        # Differences first: concatenated estimates would hand their gradient back strided, which is summed in another order.
+        # Not of concatenated estimates: their gradient would come back strided and be summed in another order than SAC's.
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
         return 0.5 * td_errors.square(), td_errors
 

@@ -1,29 +1,24 @@
 """Twin Delayed DDPG and DDPG with prioritized experience replay."""
 
-from typing import TYPE_CHECKING, Any
-
 import torch as th
 from stable_baselines3 import DDPG, TD3
+from stable_baselines3.common.utils import polyak_update
 
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin, frozen, minimise, polyak_update, weighted_mean
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.losses import weighted_mean
+from sb3_per.algorithms.optimizers import frozen, minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.noise import ActionNoise
-    from stable_baselines3.common.type_aliases import GymEnv, Schedule
-    from stable_baselines3.td3.policies import TD3Policy
 
 
 class PERTD3(PrioritizedOffPolicyMixin, TD3):
     """
     Twin Delayed DDPG (TD3, arXiv 1802.09477) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    For continuous actions with a deterministic actor. On MuJoCo, plain PER did not help TD3, and LAP and PAL did (Fujimoto
-    et al. 2020, arXiv 2007.06049): take ``scheme="lap"`` there.
+    Use it for continuous actions with a deterministic actor. On MuJoCo, plain PER did not help TD3, and LAP and PAL did
+    (Fujimoto et al. 2020, arXiv 2007.06049): try ``scheme="lap"`` there.
 
-    The critics' loss is weighted, the actor's is not, unless ``actor_batch`` says so. The priority of a transition comes
-    from the absolute TD error, mean over the twin critics, for LAP and PAL the maximum.
+    The critics' loss is weighted, the actor's is not, unless ``actor_batch`` is ``"weighted"``. The priority of a transition
+    comes from its absolute TD error: the mean over the twin critics, or the maximum with LAP and PAL.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``kappa``, ``actor_batch`` and others. All other arguments are those of ``stable_baselines3.TD3``, with the
@@ -34,38 +29,6 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         model = PERTD3("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=dict(scheme="lap", alpha=0.4, kappa=1.0))
         model.learn(10_000)
     """
-
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[TD3Policy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 1e-3,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 256,
-            tau: float = 0.005,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 1,
-            gradient_steps: int = 1,
-            action_noise: ActionNoise | None = None,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            policy_delay: int = 2,
-            target_policy_noise: float = 0.2,
-            target_noise_clip: float = 0.5,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-        ) -> None: ...
 
     has_actor = True
 
@@ -107,11 +70,11 @@ class PERDDPG(PERTD3, DDPG):
     """
     Deep Deterministic Policy Gradient (DDPG, arXiv 1509.02971) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    TD3 with one critic, without delay and without target smoothing. For continuous actions, mostly to compare with older
-    results: :class:`PERTD3` is more stable.
+    It is TD3 with one critic, without delay and without target smoothing. Use it to compare with older results;
+    :class:`PERTD3` is more stable.
 
-    The critic's loss is weighted, the actor's is not, unless ``actor_batch`` says so. The priority of a transition comes
-    from the absolute TD error.
+    The critic's loss is weighted, the actor's is not, unless ``actor_batch`` is ``"weighted"``. The priority of a transition
+    comes from its absolute TD error.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``actor_batch`` and others. All other arguments are those of ``stable_baselines3.DDPG``, with
@@ -122,31 +85,3 @@ class PERDDPG(PERTD3, DDPG):
         model = PERDDPG("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=dict(scheme="lap"))
         model.learn(10_000)
     """
-
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[TD3Policy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 1e-3,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 256,
-            tau: float = 0.005,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 1,
-            gradient_steps: int = 1,
-            action_noise: ActionNoise | None = None,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-        ) -> None: ...

@@ -1,32 +1,26 @@
 """Truncated Quantile Critics with prioritized experience replay."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch as th
 from sb3_contrib import TQC
 
-from sb3_per.algorithms.quantiles import pairwise_quantile_huber_loss
+from sb3_per.algorithms.losses import pairwise_quantile_huber_loss
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-
-if TYPE_CHECKING:
-    from sb3_contrib.tqc.policies import TQCPolicy
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.noise import ActionNoise
-    from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 
 class PERTQC(EntropyRegularizedMixin, TQC):
     """
     Truncated Quantile Critics (TQC, arXiv 2005.04269) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    For continuous actions; SAC with critics that learn distributions, whose largest quantiles are dropped against
+    Use it for continuous actions. It is SAC with critics that learn distributions, and drops their largest quantiles against
     overestimation.
 
-    The critics' quantile Huber loss is weighted, the actor's and the entropy coefficient's are not, unless ``actor_batch``
-    says so. The priority of a transition comes from the absolute difference of expected values, ``|mean of the target
-    quantiles - mean of the current quantiles|``, mean over the critics. The schemes LAP and PAL are refused, because they
-    replace the loss of a scalar TD error.
+    The critics' quantile Huber loss is weighted. The losses of the actor and of the entropy coefficient are not, unless
+    ``actor_batch`` is ``"weighted"``. The priority of a transition comes from the absolute difference of expected values,
+    ``|mean of the target quantiles - mean of the current quantiles|``, mean over the critics. LAP and PAL are refused, because
+    they replace the loss of a scalar TD error.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``beta_end``, ``actor_batch`` and others. All other arguments are those of
@@ -37,42 +31,6 @@ class PERTQC(EntropyRegularizedMixin, TQC):
         model = PERTQC("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=dict(alpha=0.6, beta_start=0.4))
         model.learn(10_000)
     """
-
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[TQCPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 3e-4,
-            buffer_size: int = 1000000,
-            learning_starts: int = 100,
-            batch_size: int = 256,
-            tau: float = 0.005,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 1,
-            gradient_steps: int = 1,
-            action_noise: ActionNoise | None = None,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            ent_coef: str | float = "auto",
-            target_update_interval: int = 1,
-            target_entropy: str | float = "auto",
-            top_quantiles_to_drop_per_net: int = 2,
-            use_sde: bool = False,
-            sde_sample_freq: int = -1,
-            use_sde_at_warmup: bool = False,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-        ) -> None: ...
 
     has_scalar_td_loss = False
 

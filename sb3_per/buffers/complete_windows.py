@@ -149,7 +149,7 @@ class CompleteWindows:
 
     def among(self, slots: np.ndarray) -> np.ndarray:
         """Which slots are anchors of complete windows."""
-        return self.is_ready.reshape(-1)[slots]
+        return np.asarray(self.is_ready.reshape(-1)[slots])
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """All of them: emphasizing the newest is refused."""

@@ -213,6 +213,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     def _init_stock(self, buffer_size: int, observation_space: Any, action_space: Any, *args: Any) -> None:
         super()._init_stock(buffer_size, observation_space, action_space, self.env, *args, *self._her_arguments)
 
+    def _stored_infos(self) -> np.ndarray | None:
+        return self.infos if self.copy_info_dict else None
+
     def _make_eligibility(self) -> FinishedEpisodes:
         self.episodes = FinishedEpisodes(self.ring)
         # SB3's code works on the same arrays.

@@ -8,6 +8,8 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.sampling.rank_tree import RankTree
+from sb3_per.sampling.schemes import LARGEST_MASS
 from sb3_per.sampling.sum_tree import SumTree
 from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
 
@@ -138,9 +140,12 @@ def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
         if td_errors.dtype is not th.float32:
             td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
         td_errors = td_errors.numpy()
-    array = np.asarray(td_errors)
-    if array.dtype.char not in "fd" or not array.flags.carray:
-        array = np.array(array, dtype=np.float64, order="C")
+    try:
+        array = np.asarray(td_errors)
+        if array.dtype.char not in "fd" or not array.flags.carray:
+            array = np.array(array, dtype=np.float64, order="C")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"td_errors must be numbers: {error}") from error
     matrix = array[:, None] if array.ndim == 1 else array
     if matrix.ndim != 2 or len(matrix) != batch_size or matrix.shape[1] == 0:
         raise ValueError(f"td_errors of shape {array.shape} do not fit {batch_size} transition ids")
@@ -213,7 +218,7 @@ def checked_rows(rows: Any, n_rows: int) -> np.ndarray:
     outside = (rows < -n_rows) | (rows >= n_rows)
     if outside.any():
         raise IndexError(f"Row {rows[outside][0]} is outside of a buffer of {n_rows} rows")
-    return rows
+    return np.asarray(rows)
 
 
 def checked_masses(masses: Any, n_steps: int, n_envs: int, tree: SumTree) -> np.ndarray:
@@ -228,10 +233,12 @@ def checked_masses(masses: Any, n_steps: int, n_envs: int, tree: SumTree) -> np.
     masses = np.asarray(masses, dtype=np.float64)
     if masses.shape != (n_steps, n_envs):
         raise ValueError(f"masses of shape {masses.shape} do not fit {n_steps} steps of {n_envs} environments")
-    for mass in (masses.min(), masses.max()) if masses.size else ():
-        if not tree.takes(mass) or mass == 0.0:
-            raise ValueError(f"A mass must be finite and above 0, not {mass}")
-    return masses
+    # Ranks are not added up.
+    largest = np.inf if isinstance(tree, RankTree) else LARGEST_MASS
+    bad = masses[~((masses > 0.0) & (masses <= largest))]
+    if bad.size:
+        raise ValueError(f"A mass must be above 0 and at most {largest}, so that their sum is finite, not {bad[0]}")
+    return np.asarray(masses)
 
 
 def checked_environments(envs: Any, n_envs: int) -> np.ndarray:
@@ -245,7 +252,7 @@ def checked_environments(envs: Any, n_envs: int) -> np.ndarray:
     is_fine = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
     if not is_fine or not 0 <= array.min() <= array.max() < n_envs or len(set(array.tolist())) < len(array):
         raise ValueError(f"envs must be different integers in [0, {n_envs}), not {envs}")
-    return array.astype(np.int64)
+    return np.asarray(array.astype(np.int64))
 
 
 def with_time_axis(steps: Steps) -> Steps:
@@ -254,7 +261,7 @@ def with_time_axis(steps: Steps) -> Steps:
     :return: the same of shape (1, n_envs, ...)
     """
     arrays = (None if part is None else tree_map(lambda array: array[None], part) for part in steps[:-1])
-    return (*arrays, steps[-1])  # type: ignore[return-value]
+    return (*arrays, steps[-1])
 
 
 def split_steps(obs: Any) -> Iterable[Any]:

@@ -104,8 +104,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.obs_shape = get_obs_shape(observation_space)  # type: ignore[assignment]
         next_observations = None if optimize_memory_usage else self.next_observations
         pairs = with_frames(self.observations, next_observations, observation_space, frames)
-        infos = self.infos if getattr(self, "copy_info_dict", False) else None
-        rest = (self.actions, self.rewards, self.dones, self.timeouts, infos)
+        rest = (self.actions, self.rewards, self.dones, self.timeouts, self._stored_infos())
         self.make_parts(self._make_storage(*pairs, *rest, handle_timeout_termination))
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
         self.draw_record: Any = None
@@ -122,6 +121,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _init_stock(self, *args: Any) -> None:
         """Call SB3's constructor with its arguments."""
         super().__init__(*args)
+
+    def _stored_infos(self) -> np.ndarray | None:
+        """Info dictionaries, if SB3's buffer of this kind keeps them."""
+        return None
 
     def _make_storage(self, *arrays: Any) -> ArrayStorage:
         """Override this to keep transitions elsewhere than in SB3's arrays; the arguments are those of the storage."""
@@ -215,7 +218,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     # ---- what SB3 and users read
 
     @property
-    def pos(self) -> int:  # type: ignore[override]
+    def pos(self) -> int:
         """Row that is written next. Where environments stand at different steps, that of the slowest."""
         return self.ring.pos
 
@@ -224,7 +227,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._require_construction("pos")
 
     @property
-    def full(self) -> bool:  # type: ignore[override]
+    def full(self) -> bool:
         """Whether every slot holds a transition."""
         return self.ring.full
 
@@ -396,6 +399,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         steps = list(zip(split_steps(obs), split_steps(next_obs), action, reward, done, infos, strict=True))
         if masses is not None:
             masses = checked_masses(masses, len(steps), self.n_envs, self.sampler.tree)
+        for a, b, c, d, e, step_infos in steps:  # all of them, before the first one is stored
+            checked_steps(self.storage, (self.n_envs,), a, b, c, d, e, timeouts_of(step_infos, self.n_envs))
         with self.lock:
             for i, step in enumerate(steps):
                 self.add(*step)

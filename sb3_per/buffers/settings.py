@@ -46,9 +46,10 @@ class Number:
         """Whether a value is such a number."""
         if not isinstance(value, numbers.Real) or isinstance(value, bool):
             return False
-        above = value > self.low if self.low_is_open else value >= self.low
-        below = value < self.high if self.high_is_open else value <= self.high
-        return above and below and math.isfinite(value)
+        number = float(value)
+        above = number > self.low if self.low_is_open else number >= self.low
+        below = number < self.high if self.high_is_open else number <= self.high
+        return above and below and math.isfinite(number)
 
     def __str__(self) -> str:
         return f"a number {self.interval}"

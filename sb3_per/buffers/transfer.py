@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.settings import PrioritySettings
@@ -59,7 +59,7 @@ def with_frames(
     return observations, next_observations
 
 
-def converted(cls: type[BufferT], buffer: ReplayBuffer, settings: dict[str, Any]) -> BufferT:
+def converted(cls: type[BufferT], buffer: Any, settings: dict[str, Any]) -> BufferT:
     """
     :param cls: prioritized class with the same kind of storage
     :param buffer: of SB3 or prioritized, whose arrays are shared; not to be used any more

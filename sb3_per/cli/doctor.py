@@ -1,9 +1,9 @@
 """
-What a report of a defect should begin with: versions, machine, and whether this installation works.
+Print versions and facts of the machine, and test the installation. Begin a bug report with its output.
 
-    python -m sb3_per.cli.doctor
+    sb3-per doctor
 
-It changes nothing but numba's cache. The self-test takes about ten seconds, a cold cache included.
+The self-test takes about ten seconds, compilation included. Only numba's cache changes.
 """
 
 import argparse
@@ -23,9 +23,10 @@ from gymnasium import spaces
 
 import sb3_per
 from sb3_per.sampling.sum_tree import spread
+from sb3_per.utils.extras import install
 
 PACKAGES = ("stable-baselines3", "sb3-contrib", "gymnasium", "torch", "numpy", "numba")
-# Modules that an extra brings.
+# Modules that come with an extra.
 EXTRAS = {
     "extra": ("matplotlib", "tensorboard", "tqdm", "rich"),
     "zoo": ("rl_zoo3", "requests", "moviepy"),
@@ -36,7 +37,7 @@ EXTRAS = {
 
 
 def _version(package: str) -> str | None:
-    """Of an installed package, or ``None``."""
+    """Version of a package; ``None``: not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -44,7 +45,7 @@ def _version(package: str) -> str | None:
 
 
 def facts() -> dict[str, str]:
-    """What this runs on: one line each."""
+    """Collect versions and facts of the machine, by name."""
     lines = {
         "python": f"{platform.python_version()}, {platform.platform()}",
         "sb3_per": f"{sb3_per.__version__}, {Path(sb3_per.__file__).parent}",
@@ -52,7 +53,7 @@ def facts() -> dict[str, str]:
     lines.update({package: _version(package) or "not installed" for package in PACKAGES})
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
-        lines[f"extra {extra}"] = f"lacks {', '.join(missing)}: pip install 'sb3_per[{extra}]'" if missing else "installed"
+        lines[f"extra {extra}"] = f"lacks {', '.join(missing)}: {install(extra, *missing)}" if missing else "installed"
     lines["cache"] = _cache()
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
     lines["threads"] = f"torch {th.get_num_threads()}, cores {os.cpu_count()}, OMP_NUM_THREADS {threads}"
@@ -61,21 +62,22 @@ def facts() -> dict[str, str]:
 
 
 def _cache() -> str:
-    """Where numba keeps the machine code, and how many files are there."""
+    """Say where numba keeps the machine code, and how much is there."""
     folder = getattr(getattr(spread, "_cache", None), "cache_path", None)
     if folder is None:
-        return "none that can be written to: kernels are compiled in every process. NUMBA_CACHE_DIR names a folder"
+        return "no folder can be written to, so every process compiles the kernels. Set NUMBA_CACHE_DIR to a folder"
     files = len(list(Path(folder).glob("*.nbc")))
-    return f"{folder}, {files} kernels" if files else f"{folder}, empty: the first run compiles"
+    return f"{folder}, {files} kernels" if files else f"{folder}, empty: the first run compiles the kernels"
 
 
 def check_tree() -> str:
     """
-    Draws of the tree against a cumulative sum.
+    Compare draws of the tree with a cumulative sum.
 
-    :raises AssertionError: if one differs
+    :return: what was checked
+    :raises AssertionError: if a draw differs
     """
-    rng = np.random.default_rng(0)  # no touch to the global generator
+    rng = np.random.default_rng(0)  # leaves the global generator alone
     masses = rng.integers(0, 5, size=10_001).astype(np.float64)  # exact in any order of summation
     masses[-1] = 1.0
     tree = sb3_per.SumTree(len(masses))
@@ -85,14 +87,15 @@ def check_tree() -> str:
     wrong = int((tree.find(prefix_sums) != expected).sum())
     if wrong:
         raise AssertionError(f"{wrong} of {len(prefix_sums)} draws differ from NumPy's")
-    return f"{len(prefix_sums):,} draws are NumPy's"
+    return f"{len(prefix_sums):,} draws equal NumPy's"
 
 
 def check_buffer() -> str:
     """
-    Indices, shares and weights of a buffer against the formulas.
+    Compare indices, shares and weights of a buffer with the formulas.
 
-    :raises AssertionError: if they do not agree
+    :return: what was checked
+    :raises AssertionError: if they differ
     """
     buffer = sb3_per.PrioritizedReplayBuffer(
         64, spaces.Box(-1, 1, (3,)), spaces.Discrete(2), device="cpu", alpha=0.5, beta_start=0.4, epsilon=1e-3
@@ -115,13 +118,17 @@ def check_buffer() -> str:
         raise AssertionError("Importance-sampling weights differ from (N P(i)) ** -beta")
     if not np.allclose(batch.observations.numpy()[:, 0], batch.indices / 64):
         raise AssertionError("Rows do not belong to their indices")
-    return "draws and weights are the formulas'"
+    return "draws and weights follow the formulas"
 
 
 def check_learning(algorithm: str, env_id: str, steps: int) -> str:
     """
-    A short run.
+    Train for a few steps.
 
+    :param algorithm: name of a class
+    :param env_id: id of an environment
+    :param steps: number of steps
+    :return: what was done, and how long it took
     :raises AssertionError: if a parameter is not finite, or no priority was written
     """
     env = gym.make(env_id)
@@ -134,7 +141,7 @@ def check_learning(algorithm: str, env_id: str, steps: int) -> str:
         raise AssertionError("A parameter is not finite")
     masses = model.replay_buffer.priorities
     if len(np.unique(masses[masses > 0])) < 10:
-        raise AssertionError("Priorities are not those of TD errors")
+        raise AssertionError("Priorities do not follow TD errors")
     return f"{steps} steps of {env_id} on {model.device} in {seconds:.1f} s"
 
 
@@ -150,10 +157,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     Print the facts and run the checks.
 
-    :param arguments: of the command line; ``None``: those of the process
-    :return: 0 if all checks pass, else 1
+    :param arguments: arguments of the command line; ``None``: those of the process
+    :return: exit status: 0 if all checks pass, else 1
     """
-    parser = argparse.ArgumentParser("sb3-per doctor", description="Versions, cache, threads, GPU, and a self-test")
+    parser = argparse.ArgumentParser(
+        "sb3-per doctor", description="Print versions, cache, threads and GPU, and test the installation"
+    )
     parser.add_argument("--no-test", action="store_true", help="print the facts only")
     options = parser.parse_args(arguments)
     for name, fact in facts().items():
@@ -162,13 +171,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     failed = []
     random_state, n_threads = np.random.get_state(), th.get_num_threads()
-    th.set_num_threads(1)  # small networks: on busy cores, threads that wait for each other take a hundred times as long
+    th.set_num_threads(1)  # on busy cores, threads that wait for each other can take a hundred times as long
     for name, check in CHECKS.items():
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", RuntimeWarning)
                 outcome = check()
-        except Exception as error:  # whatever it is, it belongs into the report
+        except Exception as error:  # any failure belongs into the report
             failed.append(name)
             outcome = f"FAILED: {type(error).__name__}: {error}"
         print(f"{'check ' + name:18} {outcome}", flush=True)

@@ -1,10 +1,8 @@
 """
-The command ``sb3-per``: hands over to :mod:`sb3_per.zoo`, :mod:`sb3_per.persistence.convert` and :mod:`sb3_per.cli.doctor`.
+The command ``sb3-per``, which passes its options to the module of each command.
 
     sb3-per train --algo per_sac --env Pendulum-v1
     sb3-per doctor
-
-It knows the names of the commands, and none of their options.
 """
 
 import argparse
@@ -12,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-# Our name; module with a `main`, and what its arguments begin with.
+# Name of a command, with a module that has a `main`, and its first arguments.
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "train": ("sb3_per.zoo", ("train",)),
     "tune": ("sb3_per.zoo", ("train", "-optimize")),
@@ -28,12 +26,12 @@ commands:
   train         train an agent with RL Zoo
   tune          tune hyperparameters: train -optimize
   enjoy         watch a trained agent
-  record_video  record it
-  plot          returns of the training episodes
-  convert       a pickled replay buffer becomes a directory that runs no code when loaded
-  doctor        versions, cache, threads, GPU, and a self-test
+  record_video  record a video of a trained agent
+  plot          plot returns of training episodes
+  convert       turn a pickled replay buffer into a directory that runs no code when loaded
+  doctor        print versions, cache, threads and GPU, and test the installation
 
-sb3-per COMMAND --help has the options of a command.
+sb3-per COMMAND --help lists the options of a command.
 """
 
 
@@ -41,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run one of the commands.
 
-    :param arguments: name of the command and its options; ``None``: those of the command line
+    :param arguments: name of the command and its options; ``None``: arguments of the process
     :return: exit status
     """
     import sb3_per

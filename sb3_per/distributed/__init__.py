@@ -1,6 +1,7 @@
 """
-Actors on many cores and machines: ``make_actors`` in the place of ``make_vec_env`` (Ape-X, Horgan et al. 2018,
-arXiv 1803.00933). Ray is the engine, and is imported when it is used; the engine ``"local"`` does without.
+Collect on many cores and machines: ``make_actors`` instead of ``make_vec_env`` (Ape-X, Horgan et al. 2018, arXiv 1803.00933).
+
+Ray is imported only when it is used.
 """
 
 from sb3_per.distributed.crew import NoActorAliveError

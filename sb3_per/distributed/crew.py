@@ -1,7 +1,4 @@
-"""
-Who acts, and what becomes of it when one does not any more: permissions to act, answers, restarts. It knows neither weights
-nor replay.
-"""
+"""Lead the actors: who may act, who has answered, and who must be restarted."""
 
 import time
 import warnings
@@ -13,26 +10,26 @@ from typing import Any
 from sb3_per.distributed.engines import ActorDiedError, Engine
 from sb3_per.distributed.messages import Chunk, Failure
 
-# An actor that was restarted so often in a row without a chunk has something that a restart does not mend.
+# After so many restarts in a row without a chunk, another restart will not help either.
 FRUITLESS_RESTARTS = 3
 
-# How long one wait lasts, in seconds, before it is looked whether anybody is alive.
+# Most seconds of one wait, after which the crew checks whether to warn.
 _SLICE = 1.0
 
 
 class NoActorAliveError(RuntimeError):
-    """For ``timeout`` seconds, no actor was alive."""
+    """No process of an actor has run for ``timeout`` seconds."""
 
 
 @dataclass(frozen=True)
 class CrewSettings:
     """
-    See :func:`~sb3_per.distributed.make.make_actors`.
+    Settings of a crew, see :func:`~sb3_per.distributed.make.make_actors`.
 
-    :param in_flight: most calls of an actor that have no answer yet
-    :param lockstep: answers are taken in the order of the calls
-    :param max_restarts: of each actor, in each run
-    :param timeout: in seconds
+    :param in_flight: most calls of an actor without an answer
+    :param lockstep: whether answers are taken in the order of the calls
+    :param max_restarts: most restarts of each actor in a run
+    :param timeout: seconds of silence before a warning or an error
     """
 
     in_flight: int
@@ -43,7 +40,7 @@ class CrewSettings:
 
 @dataclass(frozen=True)
 class _Request:
-    """What an actor was asked for: ``n_steps`` of each of its environments, 0 to get ready."""
+    """A call to an actor for ``n_steps`` of each of its environments; with 0, to get ready."""
 
     actor: int
     n_steps: int
@@ -52,37 +49,65 @@ class _Request:
 
 class Crew:
     """
-    Leads the actors of one run after the other.
+    Lead the actors of one run after the other.
 
-    :param engine: that actors run on
-    :param n_actors: how many
-    :param n_envs: environments of each
-    :param settings: how they are led
+    :param engine: engine that the actors run on
+    :param n_actors: number of actors
+    :param n_envs: environments of each actor
+    :param settings: how to lead them
     """
 
     def __init__(self, engine: Engine, n_actors: int, n_envs: int, settings: CrewSettings):
         self.engine, self.n_actors, self.n_envs, self.settings = engine, n_actors, n_envs, settings
-        #: how often each actor was started, beside the first time; over all runs, so that no seed comes twice
+        #: how often each actor was restarted, over all runs, so that no seed comes twice
         self.starts = [0] * n_actors
-        self._dismiss()
-
-    def _dismiss(self) -> None:
         #: actors that are ready
         self.alive: set[int] = set()
-        #: restarts of this run
-        self.restarts = 0
-        #: transitions of calls that were not answered
-        self.lost_transitions = 0
-        #: seconds of waiting
-        self.seconds_waited = 0.0
-        # Oldest first.
+        # Calls without an answer, the oldest first.
         self._pending: dict[Any, _Request] = {}
-        # Of each actor: restarts, and those since its last chunk.
-        self._restarts, self._fruitless = [0] * self.n_actors, [0] * self.n_actors
-        # Steps that may be taken, of each environment of an actor; and actors that are waiting for permission, a place in
-        # the list for each call.
+        # Steps that each environment of an actor may still take, over all actors.
         self._n_steps_left = 0
+        # Actors that wait for permission to act, once for each call that they may get.
         self._idle: list[int] = []
+        self.start_run()
+
+    def start_run(self) -> None:
+        """Set all counters of a run to zero."""
+        #: restarts in this run
+        self.restarts = 0
+        #: transitions of calls that were never answered
+        self.lost_transitions = 0
+        #: seconds that the learner has waited
+        self.seconds_waited = 0.0
+        # Restarts of each actor, in this run and since its last chunk.
+        self._restarts, self._fruitless = [0] * self.n_actors, [0] * self.n_actors
+
+    # ---- one answer from every actor
+
+    def gather(self, ask: Callable[[int, bool], Any], restarts: bool = True) -> list[Any]:
+        """
+        Call every actor and wait for all answers.
+
+        :param ask: function of an actor's number, and of whether it was just restarted, that calls the actor and returns the
+            handle of its answer
+        :param restarts: whether to restart an actor that fails, as often as the settings allow
+        :return: one answer per actor
+        :raises NoActorAliveError: if no process of an actor runs
+        :raises Exception: the error of an actor that has failed too often
+        """
+        self.alive, self._idle, self._n_steps_left = set(), [], 0
+        self._get_ready, self._on_loss = ask, lambda actor: None
+        self._pending = {ask(actor, False): _Request(actor, 0) for actor in range(self.n_actors)}
+        answers: dict[int, Any] = {}
+        while self._pending:
+            request, answer = self._answer(self._wait(list(self._pending)))
+            if not isinstance(answer, Failure):
+                answers[request.actor] = answer
+            elif restarts:
+                self._replace(request, answer)
+            else:
+                answer.reraise()
+        return [answers[actor] for actor in range(self.n_actors)]
 
     # ---- a run
 
@@ -95,25 +120,25 @@ class Crew:
         on_loss: Callable[[int], None],
     ) -> None:
         """
-        Begin a run.
+        Begin to act.
 
-        :param n_steps: of an actor's environments, over all actors
+        :param n_steps: steps of an actor's environments, over all actors
         :param chunk: most steps of a call
-        :param get_ready: of an actor, and whether it was restarted: asks it to get ready, gives the handle
-        :param act: of an actor, a number of steps, and how many are left before them: asks for them, gives the handle
-        :param on_loss: is told of an actor whose calls will not be answered
+        :param get_ready: function of an actor's number, and of whether it was just restarted, that asks the actor to get
+            ready and returns the handle of its answer
+        :param act: function of an actor's number, a number of steps, and the number of steps that are left, that asks the
+            actor to act and returns the handle of its answer
+        :param on_loss: function of an actor's number, called when its pending calls will not be answered
         """
-        self._dismiss()
-        self._n_steps_left, self._chunk = n_steps, chunk
-        self._get_ready, self._act, self._on_loss = get_ready, act, on_loss
-        for actor in range(self.n_actors):
-            self._pending[get_ready(actor, False)] = _Request(actor, 0)
+        self.alive, self._idle, self._n_steps_left = set(), [], n_steps
+        self._chunk, self._get_ready, self._act, self._on_loss = chunk, get_ready, act, on_loss
+        self._pending = {get_ready(actor, False): _Request(actor, 0) for actor in range(self.n_actors)}
 
     def end(self) -> bool:
         """
-        End the run; what was asked for is not waited for.
+        End the run without waiting for pending answers.
 
-        :return: whether all that was asked for has been answered
+        :return: whether no answer was pending
         """
         is_complete = not self._pending
         self._pending = {}
@@ -121,15 +146,15 @@ class Crew:
 
     def next_chunk(self) -> Chunk:
         """
-        :return: what the next actor has collected; the others go on
-        :raises NoActorAliveError: if there is none
-        :raises Exception: that an actor has raised again and again
+        Wait for a chunk. The other actors go on.
+
+        :return: the chunk
+        :raises NoActorAliveError: if no process of an actor runs
+        :raises Exception: the error of an actor that has failed too often
         """
         while True:
-            self.give_permissions()
-            handle = self._wait()
-            request = self._pending.pop(handle)
-            answer = self._answer(handle)
+            self._give_permissions()
+            request, answer = self._answer(self._wait(self._awaited()))
             if isinstance(answer, Failure):
                 self._replace(request, answer)
             elif request.n_steps == 0:
@@ -141,18 +166,18 @@ class Crew:
 
     def done_with(self, actor: int) -> None:
         """
-        :param actor: whose chunk has been used up; it may be asked for another one
+        Say that the chunk of an actor is used up, so that it may get another call.
+
+        :param actor: number of the actor
         """
         if actor in self.alive:
             self._idle.append(actor)
 
-    def give_permissions(self) -> None:
-        """Ask those who wait for it to act, as long as steps are left."""
-        if not self._idle or self._n_steps_left == 0:
-            return
+    def _give_permissions(self) -> None:
+        """Ask idle actors to act, as long as steps are left."""
         n_calls = Counter(request.actor for request in self._pending.values())
         while self._idle and self._n_steps_left > 0:
-            # Everybody gets one call before anybody gets two.
+            # Every actor gets one call before any actor gets two.
             actor = min(self._idle, key=n_calls.__getitem__)
             self._idle.remove(actor)
             n_calls[actor] += 1
@@ -163,64 +188,68 @@ class Crew:
 
     # ---- waiting
 
-    def _wait(self) -> Any:
-        # Of each actor the oldest one: an answer may be large, and arrive after the next.
+    def _awaited(self) -> list[Any]:
+        """Return the handles of the answers that may come next."""
+        # Of each actor the oldest: a large answer may arrive after the one that follows it.
         oldest: dict[int, Any] = {}
         for handle, request in self._pending.items():
             oldest.setdefault(request.actor, handle)
         handles = list(oldest.values())
-        if self.settings.lockstep:
-            # The oldest one, whichever is ready first. When an actor is started anew is no matter of order.
-            restarts = [handle for handle in handles if self._pending[handle].is_restart]
-            in_order = [handle for handle in handles if not self._pending[handle].is_restart]
-            handles = in_order[:1] + restarts
-        return self.wait(handles)
+        if not self.settings.lockstep:
+            return handles
+        # The oldest of all. Restarted actors do not belong to the order.
+        restarts = [handle for handle in handles if self._pending[handle].is_restart]
+        in_order = [handle for handle in handles if not self._pending[handle].is_restart]
+        return in_order[:1] + restarts
 
-    def wait(self, handles: list[Any]) -> Any:
-        """
-        :param handles: of answers
-        :return: of one that is there
-        :raises NoActorAliveError: after ``timeout`` seconds without an actor that is alive
-        """
+    def _wait(self, handles: list[Any]) -> Any:
+        """Return a handle whose answer is there. Warn about long silence, raise an error if no process runs."""
         began = time.monotonic()
         warn_at = self.settings.timeout
         while True:
-            handle = self.engine.wait(handles, _SLICE if self.settings.timeout > _SLICE else self.settings.timeout)
+            handle = self.engine.wait(handles, min(_SLICE, self.settings.timeout))
             waited = time.monotonic() - began
             if handle is not None:
                 self.seconds_waited += waited
                 return handle
             if waited < warn_at:
                 continue
-            if not self.alive:
+            if not any(self.engine.has_started(actor) for actor in range(self.n_actors)):
                 raise NoActorAliveError(
-                    f"No actor was alive for timeout={self.settings.timeout} seconds. Either the environments take longer to "
-                    "be made, or there is no free core on which Ray could place an actor"
+                    f"No process of an actor has run for timeout={self.settings.timeout} seconds: the machine is too busy or "
+                    "too small to start one, or those of a cluster are gone. Use fewer actors or a larger timeout"
                 )
-            # Again and again, ever more rarely: the first warning may be hours above.
+            # Warn again, but ever more rarely, because the first warning may be hours above.
             warn_at = 2 * waited
-            asked = (self._pending[handle].actor for handle in handles if handle in self._pending)
-            silent = [actor for actor in asked if actor in self.alive]
-            warnings.warn(
-                f"No actor has answered for {waited:.0f} seconds, although {len(self.alive)} are alive: a step of the "
-                f"environment takes very long, or does not end. The learner waits for actors {silent}"
-            )
+            warnings.warn(f"No actor has answered for {waited:.0f} seconds. {self._why_silent(handles)}")
 
-    def _answer(self, handle: Any) -> Any:
+    def _why_silent(self, handles: list[Any]) -> str:
+        requests = [self._pending[handle] for handle in handles]
+        starting = sorted({request.actor for request in requests if request.n_steps == 0})
+        acting = sorted({request.actor for request in requests if request.n_steps > 0})
+        sentences = []
+        if starting:
+            sentences.append(f"These actors are still starting, or making and resetting their environments: {starting}.")
+        if acting:
+            sentences.append(f"In these actors a step of an environment takes very long, or does not end: {acting}.")
+        return " ".join([*sentences, "The learner waits for them"])
+
+    def _answer(self, handle: Any) -> tuple[_Request, Any]:
+        request = self._pending.pop(handle)
         try:
-            return self.engine.answer(handle)
+            return request, self.engine.answer(handle)
         except ActorDiedError as error:
-            return Failure(RuntimeError(f"An actor died: {error}"), str(error))
+            return request, Failure(RuntimeError(f"An actor died: {error}"), str(error))
 
     # ---- faults
 
     def _replace(self, request: _Request, failure: Failure) -> None:
         """
-        Start an actor anew.
+        Restart an actor.
 
-        :param request: that it has failed at
-        :param failure: how
-        :raises Exception: its error, if it has been restarted often enough
+        :param request: the call that failed
+        :param failure: its error
+        :raises Exception: the error, if the actor has been restarted often enough
         """
         actor = request.actor
         lost = request.n_steps

@@ -1,58 +1,76 @@
-"""
-Where actors run: something that starts them, asks them, and waits for answers. Here the engine without processes; it knows
-nothing of learning, and a learner cannot tell it from the other one.
-"""
+"""Engines start actors and call them. Here: their interface, and the engine without processes."""
 
 import copy
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from sb3_per.distributed.messages import Failure
 from sb3_per.distributed.worker import ActorWorker
 
 
 class ActorDiedError(Exception):
-    """There is no answer, and there will be none: the process or its machine is gone."""
+    """An answer will not come, because the process or its machine is gone."""
 
 
 class Engine(Protocol):
-    """Starts actors, by number, and asks them."""
+    """Start actors by number, and call them."""
 
     def start(self, actor: int) -> None:
         """
-        :param actor: that is to be there, for the first time or anew
+        Start an actor, for the first time or again.
+
+        :param actor: its number
+        """
+
+    def has_started(self, actor: int) -> bool:
+        """
+        Tell whether the process of an actor runs.
+
+        :param actor: its number
+        :return: ``False`` while the process waits for its turn to start
         """
 
     def stop(self, actor: int) -> None:
         """
-        :param actor: that is to end, whatever it does
+        End an actor, whatever it does.
+
+        :param actor: its number
         """
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """
+        Call a method of an actor without waiting. Calls of one actor run one after the other.
+
         :param actor: its number
-        :param method: of :class:`~sb3_per.distributed.worker.ActorWorker`; calls of an actor run one after the other
-        :param args: its arguments; one that :meth:`put` gave counts as what was put
+        :param method: name of a method of :class:`~sb3_per.distributed.worker.ActorWorker`
+        :param args: its arguments; a result of :meth:`put` stands for the value
         :param kwargs: its keyword arguments
-        :return: a handle of the answer
+        :return: handle of the answer
         """
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
         """
-        :param handles: of answers, at least one
-        :param timeout: in seconds
-        :return: one whose answer, or the lack of it, is there; ``None`` if time is up
+        Wait for an answer.
+
+        :param handles: handles of answers, at least one
+        :param timeout: most seconds to wait
+        :return: a handle whose answer is there or will not come; ``None`` after ``timeout``
         """
 
     def answer(self, handle: Any) -> Any:
         """
-        :param handle: of an answer that is waited for
-        :return: the answer
-        :raises ActorDiedError: if there will be none
+        Get an answer, and wait for it if necessary.
+
+        :param handle: handle of the answer
+        :return: what the method returned, or a ``Failure`` with the error that it raised
+        :raises ActorDiedError: if it will not come
         """
 
     def put(self, value: Any) -> Any:
         """
-        :param value: that several are to be told; it may change afterwards
+        Keep a value that several calls get. It may change afterwards.
+
+        :param value: the value
         :return: what stands for it in :meth:`ask`
         """
 
@@ -60,15 +78,8 @@ class Engine(Protocol):
         """End all actors."""
 
 
-class _Put:
-    """A value that was put."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-
 class _Pending:
-    """A call whose time comes when somebody waits for its answer, as if the actor had taken until then."""
+    """A call that runs when somebody waits for its answer, as if the actor had taken until then."""
 
     def __init__(self, worker: ActorWorker, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.worker, self.method, self.args, self.kwargs = worker, method, args, kwargs
@@ -76,35 +87,43 @@ class _Pending:
         self.is_done = False
 
     def run(self) -> None:
-        args = (arg.value if isinstance(arg, _Put) else arg for arg in self.args)
-        self.answer = getattr(self.worker, self.method)(*args, **self.kwargs)
+        """Call the method and keep its answer."""
+        try:
+            self.answer = getattr(self.worker, self.method)(*self.args, **self.kwargs)
+        except Exception as error:
+            self.answer = Failure.of(error)
         self.is_done = True
 
 
 class LocalEngine:
-    """All actors in this process, one after the other: for tests, for debugging, and to simulate what lag does."""
+    """Run all actors in this process, one after the other: for tests, for debugging, and to simulate lag."""
 
     def __init__(self) -> None:
-        self._workers: dict[int, ActorWorker] = {}
+        #: the actors by number
+        self.workers: dict[int, ActorWorker] = {}
         self._waiting: dict[int, list[_Pending]] = {}
 
     def start(self, actor: int) -> None:
         """See :class:`Engine`."""
-        self._workers[actor], self._waiting[actor] = ActorWorker(), []
+        self.workers[actor], self._waiting[actor] = ActorWorker(), []
+
+    def has_started(self, actor: int) -> bool:
+        """See :class:`Engine`."""
+        return True
 
     def stop(self, actor: int) -> None:
         """See :class:`Engine`."""
-        self._workers.pop(actor).ask("close")
+        _Pending(self.workers.pop(actor), "ask", ("close",), {}).run()
         self._waiting[actor] = []
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """See :class:`Engine`."""
-        pending = _Pending(self._workers[actor], method, args, kwargs)
+        pending = _Pending(self.workers[actor], method, args, kwargs)
         self._waiting[actor].append(pending)
         return pending
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
-        """See :class:`Engine`. The first one is always there, after as much work as it takes."""
+        """See :class:`Engine`. The first answer is always there, after as much work as it takes."""
         self.answer(handles[0])
         return handles[0]
 
@@ -112,15 +131,15 @@ class LocalEngine:
         """See :class:`Engine`."""
         for waiting in self._waiting.values():
             if handle in waiting:
-                while not handle.is_done:  # those before it come first, as in a process
+                while not handle.is_done:  # earlier calls run first, as in a process
                     waiting.pop(0).run()
         return handle.answer
 
     def put(self, value: Any) -> Any:
         """See :class:`Engine`."""
-        return _Put(copy.deepcopy(value))
+        return copy.deepcopy(value)
 
     def close(self) -> None:
         """See :class:`Engine`."""
-        for actor in list(self._workers):
+        for actor in list(self.workers):
             self.stop(actor)

@@ -1,4 +1,4 @@
-"""``make_actors``: what it takes, and that it fits, before anything is started."""
+"""``make_actors``: check its arguments, then start the actors."""
 
 import importlib.util
 import os
@@ -8,16 +8,20 @@ from typing import Any
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.buffers.ring import is_count
+from sb3_per.buffers.settings import Count, require
 from sb3_per.distributed.crew import CrewSettings
 from sb3_per.distributed.engines import Engine, LocalEngine
-from sb3_per.distributed.loop import LoopSettings
 from sb3_per.distributed.messages import EnvRecipe
+from sb3_per.distributed.run import LoopSettings
 from sb3_per.distributed.vec_env import ActorVecEnv
 
-ENGINES = ("ray", "local")
-EXPLORATIONS = (None, "ladder")
-INITIAL_PRIORITIES = ("actor", "max")
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "exploration": (None, "ladder"),
+    "initial_priorities": ("actor", "max"),
+    "engine": ("ray", "local"),
+    "in_flight": (None, 1, 2),
+    "lockstep": (False, True),
+}
 
 
 def make_actors(
@@ -46,61 +50,51 @@ def make_actors(
     ray_options: dict[str, Any] | None = None,
 ) -> ActorVecEnv:
     """
-    Environments that act by themselves, on many cores or machines (Ape-X, Horgan et al. 2018, arXiv 1803.00933), in the place
-    of ``make_vec_env``, whose arguments come first.
+    Make environments that act on their own, on many cores or machines (Ape-X, Horgan et al. 2018, arXiv 1803.00933).
 
-    The algorithms of this package collect asynchronously with it: each actor has a CPU copy of the policy, and sends what it
-    sees. Others step it as they step ``SubprocVecEnv``.
+    Use it instead of ``make_vec_env``, whose arguments come first. The algorithms of this package collect asynchronously: each
+    actor has a CPU copy of the policy and sends its transitions. Stock algorithms step them like ``SubprocVecEnv``.
 
-    :param env_id: id of the environment, or what makes one
+    :param env_id: id of the environment, or a function that makes one
     :param n_envs: environments of each actor
     :param seed: as ``make_vec_env``
     :param start_index: as ``make_vec_env``
-    :param monitor_dir: as ``make_vec_env``, on the machine of the actor
+    :param monitor_dir: as ``make_vec_env``, a folder on the machine of the actor
     :param wrapper_class: as ``make_vec_env``
     :param env_kwargs: as ``make_vec_env``
-    :param vec_env_cls: how an actor steps its own environments; ``None``: one after the other
+    :param vec_env_cls: class that an actor steps its own environments with; ``None``: ``DummyVecEnv``
     :param vec_env_kwargs: as ``make_vec_env``
     :param monitor_kwargs: as ``make_vec_env``
     :param wrapper_kwargs: as ``make_vec_env``
-    :param n_actors: number of actors, at least 1: processes with the engine ``"ray"``
+    :param n_actors: number of actors, at least 1; with Ray, each is a process
     :param chunk: steps of each environment that an actor takes with the same weights and sends together, at least 1
-    :param exploration: ``"ladder"``: actor i of N takes random actions with probability 0.4 ** (1 + 7 i / (N - 1)), for
-        algorithms with such a probability; ``None``: all explore as the algorithm says
-    :param initial_priorities: of new transitions: ``"actor"``, from TD errors by the actor's weights, unless
-        ``replay_buffer_kwargs`` says otherwise with ``initial_priority``; ``"max"``, as without actors
-    :param lockstep: chunks are admitted in a fixed order: slower, and reproducible to the bit
-    :param address: of a Ray cluster, e.g. ``"auto"``; ``None``: this machine, or what ``RAY_ADDRESS`` says
-    :param max_restarts: how often each actor may be started anew in a run, at least 0
-    :param timeout: after so many seconds without an actor that is alive, its environments made, there is an error, above 0
-    :param engine: ``"ray"``, or ``"local"``: the same in this process, without Ray
-    :param in_flight: most calls of an actor that are not answered yet, 1 or 2. ``None``: 2, so that no actor waits for the
-        learner; 1 with ``lockstep`` and with the engine ``"local"``
+    :param exploration: ``"ladder"``: actor i of N takes random actions with probability 0.4 ** (1 + 7 i / (N - 1)), for DQN
+        and QR-DQN; ``None``: all actors explore as the algorithm does
+    :param initial_priorities: priorities of new transitions. ``"actor"``: from TD errors by the actor's weights, unless
+        ``replay_buffer_kwargs`` sets ``initial_priority``; ``"max"``: the largest priority, as without actors
+    :param lockstep: whether chunks are stored in a fixed order, which is slower, and reproducible to the bit
+    :param address: address of a Ray cluster, e.g. ``"auto"``; ``None``: ``RAY_ADDRESS`` or, without it, this machine
+    :param max_restarts: most restarts of each actor in a run, at least 0
+    :param timeout: seconds of silence, above 0, before a warning or, if no process of an actor runs, an error. A process runs
+        while it makes or resets its environments
+    :param engine: ``"ray"``; or ``"local"`` to run all actors in this process, without Ray
+    :param in_flight: most calls of an actor without an answer, 1 or 2. ``None``: 2, so that no actor waits for the learner;
+        1 with ``lockstep`` and with ``engine="local"``
     :param ray_options: further arguments of ``ray.init``, if it is called here
     :return: ``n_actors * n_envs`` environments
-    :raises ValueError: for an argument outside of its range, before anything is started
-    :raises ImportError: if the engine is Ray, and it is not installed
+    :raises ValueError: for an argument outside of its range; nothing is started then
+    :raises ImportError: for ``engine="ray"`` without Ray
     """
     _check_counts(n_envs=n_envs, n_actors=n_actors, chunk=chunk)
-    for name, value, known in (
-        ("exploration", exploration, EXPLORATIONS),
-        ("initial_priorities", initial_priorities, INITIAL_PRIORITIES),
-        ("engine", engine, ENGINES),
-        ("in_flight", in_flight, (None, 1, 2)),
-        ("lockstep", lockstep, (False, True)),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} must be one of {known}, not {value!r}")
-    if not isinstance(max_restarts, int) or isinstance(max_restarts, bool) or max_restarts < 0:
-        raise ValueError(f"max_restarts must be an integer of at least 0, not {max_restarts!r}")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0.0 < timeout < float("inf"):
-        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+    _check_choices(exploration=exploration, initial_priorities=initial_priorities)
+    _check_choices(engine=engine, in_flight=in_flight, lockstep=lockstep)
+    _check_limits(max_restarts, timeout)
     if engine == "local" and address is not None:
-        raise ValueError(f"address={address!r} has no meaning with engine='local', which stays in this process")
+        raise ValueError(f"address={address!r} has no effect with engine='local', which runs in this process: leave it out")
     arguments: dict[str, Any] = dict(
         env_id=env_id,
         seed=seed,
-        # Where an actor runs is not where the script does.
+        # An actor may run in another folder than the script.
         monitor_dir=None if monitor_dir is None else os.path.abspath(monitor_dir),
         wrapper_class=wrapper_class,
         env_kwargs=env_kwargs,
@@ -109,35 +103,50 @@ def make_actors(
         monitor_kwargs=monitor_kwargs,
         wrapper_kwargs=wrapper_kwargs,
     )
-    spec = _spec_of(env_id)
+    recipe = EnvRecipe(arguments, n_envs, start_index, _spec_of(env_id))
+    in_order = lockstep or engine == "local"
     if in_flight is None:
-        in_flight = 1 if lockstep or engine == "local" else 2
+        in_flight = 1 if in_order else 2
     return ActorVecEnv(
         _engine(engine, address, ray_options),
         n_actors,
-        EnvRecipe(arguments, n_envs, start_index, spec),
-        CrewSettings(in_flight, lockstep or engine == "local", max_restarts, timeout),
+        recipe,
+        CrewSettings(in_flight, in_order, max_restarts, timeout),
         LoopSettings(chunk, exploration, initial_priorities),
     )
 
 
 def _check_counts(**counts: Any) -> None:
     for name, value in counts.items():
-        if not is_count(value):
-            raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
+        require(name, value, Count())
+
+
+def _check_choices(**values: Any) -> None:
+    for name, value in values.items():
+        if value not in _CHOICES[name]:
+            raise ValueError(f"{name} must be one of {_CHOICES[name]}, not {value!r}")
+
+
+def _check_limits(max_restarts: Any, timeout: Any) -> None:
+    if not isinstance(max_restarts, int) or isinstance(max_restarts, bool) or max_restarts < 0:
+        raise ValueError(f"max_restarts must be an integer of at least 0, not {max_restarts!r}")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0.0 < timeout < float("inf"):
+        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
 
 
 def _spec_of(env_id: str | Callable[..., gym.Env]) -> Any:
     """
-    :param env_id: id of the environment, or what makes one
-    :return: what the learner has registered under that id, which an actor may not have; ``None`` if there is nothing to know
-    :raises ValueError: for an id that nobody has registered
+    Find the registration of an environment, which an actor may not have.
+
+    :param env_id: id of the environment, or a function that makes one
+    :return: its registration, or ``None`` if the actor needs none
+    :raises ValueError: for an id that is not registered
     """
     if callable(env_id):
         return None
     if not isinstance(env_id, str):
         raise ValueError(f"env_id must be the id of an environment or a callable, not {env_id!r}")
-    if ":" in env_id:  # gym imports the module in front of it, which registers the environment
+    if ":" in env_id:  # gym imports the module before the colon, which registers the environment
         return None
     try:
         return gym.spec(env_id)
@@ -150,7 +159,7 @@ def _engine(name: str, address: str | None, ray_options: dict[str, Any] | None) 
         return LocalEngine()
     if importlib.util.find_spec("ray") is None:
         raise ImportError(
-            "engine='ray' needs Ray: pip install 'sb3_per[distributed]'. engine='local' runs the same in one process"
+            "engine='ray' needs Ray: pip install 'sb3_per[distributed]'. Without Ray, engine='local' runs all in one process"
         )
     from sb3_per.distributed.ray_engine import RayEngine
 

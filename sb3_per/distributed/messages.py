@@ -1,17 +1,16 @@
-"""What learner and actors send each other: data, and nothing that does something."""
+"""What the learner and its actors send each other."""
 
-import os
-import sys
 import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
+import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.distributed.streams import State
+from sb3_per.distributed.random_state import RandomState
 from sb3_per.distributed.wrappers import Recipe
 
 
@@ -20,10 +19,10 @@ class EnvRecipe:
     """
     How an actor makes its environments.
 
-    :param arguments: of ``make_vec_env``, but for ``start_index`` and ``n_envs``
-    :param n_envs: of an actor
-    :param start_index: of the first environment of the first actor
-    :param spec: what ``gym.make`` has to know, where the learner has registered the environment itself
+    :param arguments: arguments of ``make_vec_env``, without ``start_index`` and ``n_envs``
+    :param n_envs: environments of an actor
+    :param start_index: index of the first environment of the first actor
+    :param spec: registration of the environment in the learner's process
     """
 
     arguments: dict[str, Any]
@@ -31,69 +30,48 @@ class EnvRecipe:
     start_index: int = 0
     spec: Any = None
 
-    def packed(self) -> "PackedRecipe":
+    def packed(self) -> bytes:
         """
-        :return: what can be sent before the other side can import what this is made of
+        Pickle the recipe with the classes of the user's script.
+
+        :return: the pickle
         """
-        return PackedRecipe(cloudpickle.dumps(self), list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path)))
+        content: bytes = cloudpickle.dumps(self)
+        return content
 
     def make(self, actor: int, start: int) -> VecEnv:
         """
+        Make the environments of an actor.
+
         :param actor: its number, from 0
         :param start: how often it was started before
-        :return: its environments
+        :return: the environments
         """
-        import gymnasium as gym
-
         if self.spec is not None:
             gym.registry.setdefault(self.spec.id, self.spec)
         arguments = dict(self.arguments)
         if start > 0:
-            # What the one before has written of episodes stays.
+            # A new actor keeps the monitor file of the one before it.
             arguments["monitor_kwargs"] = {**(arguments.get("monitor_kwargs") or {}), "override_existing": False}
         return make_vec_env(n_envs=self.n_envs, start_index=self.start_index + actor * self.n_envs, **arguments)
 
 
 @dataclass(frozen=True)
-class PackedRecipe:
-    """
-    An :class:`EnvRecipe`, and where its modules are on the machine of the learner, e.g. beside its script.
-
-    :param content: pickled
-    :param path: folders that modules are imported from
-    """
-
-    content: bytes
-    path: list[str]
-
-    def make(self, actor: int, start: int) -> VecEnv:
-        """
-        :param actor: its number, from 0
-        :param start: how often it was started before
-        :return: its environments
-        """
-        # In the order of the learner, where two modules may have the same name.
-        sys.path[:] = [*self.path, *(folder for folder in sys.path if folder not in self.path)]
-        recipe: EnvRecipe = cloudpickle.loads(self.content)
-        return recipe.make(actor, start)
-
-
-@dataclass(frozen=True)
 class Setup:
     """
-    What an actor is told when ``learn`` begins, and after a restart.
+    What an actor gets when ``learn`` begins, and after a restart.
 
     :param actor: its number, from 0
     :param start: how often it was started before
-    :param seed: of its random numbers, for this start
+    :param seed: seed of its random numbers, for this start
     :param chunk: most steps of a call
-    :param recorder: settings of its recorder
-    :param wrappers: around its environments
-    :param epsilon: of its exploration; ``None``: the schedule's
+    :param buffer_kwargs: settings of the learner's buffer that a transition depends on
+    :param wrappers: wrappers around its environments
+    :param epsilon: its share of random actions; ``None`` follows the schedule
     :param wants_td_errors: whether chunks come with TD errors
     :param continues: whether it goes on where it was
-    :param last_obs: that it acts on first; ``None``: it resets its environments
-    :param last_original_obs: the same, before normalization
+    :param last_obs: observations that it acts on first; ``None``: it resets its environments
+    :param last_original_obs: the same observations before normalization
     :param wrapper_states: what the wrappers remember
     """
 
@@ -101,7 +79,7 @@ class Setup:
     start: int
     seed: int
     chunk: int
-    recorder: dict[str, Any]
+    buffer_kwargs: dict[str, Any]
     wrappers: Recipe
     epsilon: float | None
     wants_td_errors: bool
@@ -116,11 +94,11 @@ class Weights:
     """
     What the learner publishes.
 
-    :param version: number of its updates
+    :param version: number of the learner's updates
     :param policy: state of the policy, arrays by name
-    :param tensors: others of the algorithm, e.g. the entropy coefficient
-    :param normalize: statistics of observations and of returns, of ``VecNormalize``
-    :param total_timesteps: of this run, which schedules refer to
+    :param tensors: other learned tensors by name, e.g. the entropy coefficient
+    :param normalize: statistics of observations and of returns, if there is a ``VecNormalize``
+    :param total_timesteps: number of transitions at which the run ends
     """
 
     version: int
@@ -133,21 +111,21 @@ class Weights:
 @dataclass
 class Chunk:
     """
-    Successive steps of one actor, T of k environments.
+    T successive steps of an actor's k environments.
 
-    :param actor: its number
-    :param version: number of updates of the weights that it has acted with
-    :param obs: shape (T, k, ...), or a dictionary of them, before normalization, as are the others
-    :param next_obs: likewise, terminal observations too
-    :param actions: as the buffer stores them, shape (T, k, action_dim)
-    :param rewards: shape (T, k)
+    :param actor: number of the actor
+    :param version: number of updates of the weights that it acted with
+    :param obs: observations before normalization, shape (T, k, ...), or a dictionary of them
+    :param next_obs: next observations in the same form; at the end of an episode, the terminal ones
+    :param actions: actions as the buffer stores them, shape (T, k, action_dim)
+    :param rewards: rewards before normalization, shape (T, k)
     :param dones: ends of episodes, shape (T, k)
-    :param timeouts: those of them that are no terminations, shape (T, k)
-    :param td_errors: by the actor's weights, shape (T, k, n_critics), or ``None``
-    :param last_obs: what it acts on next, shape (k, ...), normalized
-    :param last_original_obs: the same, before normalization
-    :param infos: pickled list of (step, environment, info), of those that say something
-    :param random_state: behind the last step, if one was sent along
+    :param timeouts: ends that are truncations, shape (T, k)
+    :param td_errors: TD errors by the actor's weights, shape (T, k, n_critics), or ``None``
+    :param last_obs: normalized observations that the actor acts on next, shape (k, ...)
+    :param last_original_obs: the same observations before normalization
+    :param infos: pickled list of (step, environment, info), without infos that say nothing
+    :param random_state: random state after the last step, if the call came with one
     """
 
     actor: int
@@ -162,11 +140,11 @@ class Chunk:
     last_obs: Any
     last_original_obs: Any
     infos: bytes
-    random_state: State | None
+    random_state: RandomState | None
 
 
 class RemoteError(Exception):
-    """The traceback of an actor; cause of the error that it has raised."""
+    """The traceback of an actor. It is the cause of the error that the learner raises."""
 
     def __init__(self, text: str):
         super().__init__(text)
@@ -181,7 +159,7 @@ class Failure:
     """
     An error in an actor.
 
-    :param error: that was raised, or one that says so, if it cannot be pickled
+    :param error: the error, or a RuntimeError with its text if it cannot be sent
     :param text: its traceback
     """
 
@@ -189,28 +167,35 @@ class Failure:
     text: str
 
     @classmethod
-    def of(cls, error: Exception) -> "Failure":
+    def of(cls, error: BaseException) -> "Failure":
         """
-        :param error: that is being handled
-        :return: what can be sent of it
+        Make a failure that can be sent.
+
+        :param error: the error that is being handled
+        :return: the failure
         """
         text = "".join(traceback.format_exception(error))
-        try:
-            cloudpickle.loads(cloudpickle.dumps(error))
-        except Exception:
-            error = RuntimeError(f"{type(error).__name__}: {error}")
-        return cls(error, text)
+        if isinstance(error, Exception):
+            try:
+                cloudpickle.loads(cloudpickle.dumps(error))
+                return cls(error, text)
+            except Exception:
+                pass
+        # A KeyboardInterrupt or a SystemExit of an environment must not look like one of the learner.
+        return cls(RuntimeError(f"{type(error).__name__}: {error}"), text)
 
     def reraise(self) -> None:
-        """Raise the error here, with the traceback of there."""
+        """Raise the error in the learner, with the actor's traceback as its cause."""
         raise self.error from RemoteError(self.text)
 
 
 def map_obs(function: Any, obs: Any) -> Any:
     """
-    :param function: of an array
-    :param obs: an array, a dictionary or a tuple of them
-    :return: the same of its values
+    Apply a function to every array of an observation.
+
+    :param function: function of an array
+    :param obs: an array, or a dictionary or tuple of arrays
+    :return: the results in the same form
     """
     if isinstance(obs, dict):
         return {key: function(part) for key, part in obs.items()}

@@ -1,56 +1,60 @@
-"""What is logged of a run with actors."""
+"""What a run with actors writes to the log."""
 
 import time
 from typing import Any
 
 from sb3_per.distributed.crew import Crew
 
-# A learner that waits for more than this share of its time would be faster with more actors.
+# A learner that waits for more than this share of its time is faster with more actors.
 _WAITS = 0.1
 
 
 class Metrics:
     """
-    Counts, from one line of the log to the next.
+    Count, from one line of the log to the next.
 
-    :param crew: of the run
-    :param n_stale: updates of priorities that came too late, so far
+    :param crew: the actors of the run
+    :param n_stale: priorities that came too late before this run
     """
 
     def __init__(self, crew: Crew, n_stale: int):
         self._crew = crew
         self._began = self._since = time.monotonic()
-        self._waited_before = crew.seconds_waited
+        self._waited_at_start = self._waited_before = crew.seconds_waited
         self._lags: list[int] = []
         self._n_admitted = 0
         self._stale_before = n_stale
-        #: transitions admitted since learning began, and those drawn
+        #: transitions admitted since learning began, and transitions drawn
         self.n_inserted, self.n_sampled = 0, 0
 
     def admitted(self, n: int) -> None:
         """
-        :param n: transitions
+        Count transitions that callbacks have seen.
+
+        :param n: number of transitions
         """
         self._n_admitted += n
 
     def lag(self, n_updates: int) -> None:
         """
-        :param n_updates: between the weights that a chunk was collected with and its admission
+        Note how old the weights of a chunk are.
+
+        :param n_updates: updates between these weights and the arrival of the chunk
         """
         self._lags.append(n_updates)
 
     @property
     def bound(self) -> str:
-        """What the speed of the run so far depends on."""
+        """``"environment-bound"`` or ``"learner-bound"``: what limits the speed of the run so far."""
         return "environment-bound" if self._share_waited > _WAITS else "learner-bound"
 
     @property
     def _share_waited(self) -> float:
-        return self._crew.seconds_waited / max(time.monotonic() - self._began, 1e-9)
+        return (self._crew.seconds_waited - self._waited_at_start) / max(time.monotonic() - self._began, 1e-9)
 
     @property
     def line(self) -> str:
-        """The same, in words."""
+        """A sentence about what limits the speed, for the end of a run."""
         share = self._share_waited
         if self.bound == "environment-bound":
             return f"environment-bound: the learner waited for actors for {share:.0%} of the time, and more actors help"
@@ -58,8 +62,10 @@ class Metrics:
 
     def record(self, logger: Any, n_stale: int) -> None:
         """
-        :param logger: of the algorithm
-        :param n_stale: updates of priorities that came too late, so far
+        Write the counts to the log and begin the next line.
+
+        :param logger: logger of the algorithm
+        :param n_stale: priorities that came too late, so far
         """
         seconds = max(time.monotonic() - self._since, 1e-9)
         waited = self._crew.seconds_waited - self._waited_before

@@ -1,9 +1,7 @@
-"""
-Actors as processes of Ray, on the cores of this machine or on those of a cluster. The only place that imports Ray; it knows
-nothing of learning.
-"""
+"""Run actors as processes of Ray, on this machine or on a cluster. Only this module imports Ray."""
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,22 +9,54 @@ import ray
 from ray.exceptions import ObjectLostError, RayActorError, WorkerCrashedError
 
 from sb3_per.distributed.engines import ActorDiedError
-from sb3_per.distributed.worker import ActorWorker
 
-# How long actors may take to close their environments, in seconds, before they are killed.
+# Seconds that actors get to close their environments before they are killed.
 _TIME_TO_CLOSE = 2.0
 
-# Engines that use the Ray which the first of them has started: the last one to close shuts it down.
+# Engines that share the Ray which the first of them has started. The last one that closes shuts it down.
 _users: set[int] = set()
+
+
+def process_class() -> type:
+    """
+    Make the class that runs in the process of an actor, around an :class:`~sb3_per.distributed.worker.ActorWorker`.
+
+    :return: the class
+    """
+
+    # Ray sends a local class as a whole, not as the name of a module. So the process gets the import path first, and answers
+    # `hello` before it spends seconds on importing PyTorch.
+    class ActorProcess:
+        def __init__(self, path: list[str]):
+            # In the learner's order, because two modules may have the same name.
+            sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
+            self.worker: Any = None
+
+        def hello(self) -> None:
+            """Answer, to show that the process runs."""
+
+        def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+            """See :meth:`~sb3_per.distributed.engines.Engine.ask`."""
+            from sb3_per.distributed.messages import Failure
+            from sb3_per.distributed.worker import ActorWorker
+
+            if self.worker is None:
+                self.worker = ActorWorker()
+            try:
+                return getattr(self.worker, method)(*args, **kwargs)
+            except BaseException as error:  # also KeyboardInterrupt and SystemExit, which come from the environment
+                return Failure.of(error)
+
+    return ActorProcess
 
 
 class RayEngine:
     """
     See :class:`~sb3_per.distributed.engines.Engine`.
 
-    :param address: of a cluster, as ``ray.init`` takes it; ``None``: the Ray that is there already or, where ``RAY_ADDRESS``
-        is not set, one of this machine, which ends with the environment
-    :param options: of ``ray.init``, if it is called here
+    :param address: address of a cluster for ``ray.init``; ``None``: the Ray that already runs in this process, that of
+        ``RAY_ADDRESS``, or a new one on this machine, which ends with the environment
+    :param options: further arguments of ``ray.init``, if it is called here
     """
 
     def __init__(self, address: str | None = None, options: dict[str, Any] | None = None):
@@ -36,21 +66,25 @@ class RayEngine:
             _users.add(id(self))
         elif _users:
             _users.add(id(self))
-        # Without a number of cores an actor needs one to be placed, and none to stay: there may be more actors than cores.
-        self._remote_class = ray.remote(ActorWorker).options(max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")
+        # No number of cores is given, so that there may be more actors than cores.
+        self._remote_class: Any = ray.remote(process_class()).options(
+            max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
+        )
         self._actors: dict[int, Any] = {}
-        # A process takes seconds to import what an actor needs. Where actors die, one that has done so is waiting.
-        self._started: set[int] = set()
-        self._spare: Any = None
+        # The first answer of each process, which shows that it runs.
+        self._hellos: dict[int, Any] = {}
         self._closed = False
 
     def start(self, actor: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
-        spare, self._spare = self._spare, None
-        self._actors[actor] = self._remote_class.remote() if spare is None else spare
-        if actor in self._started:
-            self._spare = self._remote_class.remote()
-        self._started.add(actor)
+        path = list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
+        self._actors[actor] = self._remote_class.remote(path)
+        self._hellos[actor] = self._actors[actor].hello.remote()
+
+    def has_started(self, actor: int) -> bool:
+        """See :class:`~sb3_per.distributed.engines.Engine`."""
+        ready, _ = ray.wait([self._hellos[actor]], timeout=0)
+        return bool(ready)
 
     def stop(self, actor: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
@@ -58,7 +92,7 @@ class RayEngine:
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
-        return getattr(self._actors[actor], method).remote(*args, **kwargs)
+        return self._actors[actor].call.remote(method, *args, **kwargs)
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
@@ -66,7 +100,7 @@ class RayEngine:
         return ready[0] if ready else None
 
     def answer(self, handle: Any) -> Any:
-        """See :class:`~sb3_per.distributed.engines.Engine`. Arrays of the answer lie in the object store, and pin it there."""
+        """See :class:`~sb3_per.distributed.engines.Engine`. Arrays of the answer stay in Ray's object store."""
         try:
             return ray.get(handle)
         except (RayActorError, WorkerCrashedError, ObjectLostError) as error:
@@ -77,20 +111,18 @@ class RayEngine:
         return ray.put(value)
 
     def close(self) -> None:
-        """See :class:`~sb3_per.distributed.engines.Engine`. Ray as well, if it was started by one of these engines."""
+        """See :class:`~sb3_per.distributed.engines.Engine`. Also shut down Ray, if an engine has started it."""
         if self._closed:
             return
         self._closed = True
-        if not ray.is_initialized():  # shut down by somebody else, and the actors with it
+        if not ray.is_initialized():  # already shut down, and the actors with it
             _users.clear()
             return
-        closing = [actor.ask.remote("close") for actor in self._actors.values()]
+        closing = [actor.call.remote("ask", "close") for actor in self._actors.values()]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=_TIME_TO_CLOSE)
         for number in list(self._actors):
             self.stop(number)
-        if self._spare is not None:
-            ray.kill(self._spare, no_restart=True)
         if id(self) in _users:
             _users.discard(id(self))
             if not _users:

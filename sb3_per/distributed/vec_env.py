@@ -1,6 +1,6 @@
 """
-The environments of all actors as one ``VecEnv``: whoever steps it does so synchronously, as with ``SubprocVecEnv``; the
-algorithms of this package have it act by itself.
+The environments of all actors as one ``VecEnv``. Stock algorithms step it synchronously, like ``SubprocVecEnv``; those of this
+package let the actors act on their own.
 """
 
 from collections.abc import Sequence
@@ -10,22 +10,25 @@ import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from sb3_per.distributed import random_state
 from sb3_per.distributed.crew import Crew, CrewSettings
 from sb3_per.distributed.engines import ActorDiedError, Engine
-from sb3_per.distributed.loop import LearningLoop, LoopSettings
+from sb3_per.distributed.loop import LearningLoop
 from sb3_per.distributed.messages import EnvRecipe, Failure
+from sb3_per.distributed.run import LoopSettings
 
 
 class ActorVecEnv(VecEnv):
     """
-    Environments of actors, ``n_envs`` of each, those of the first actor first. See
-    :func:`~sb3_per.distributed.make.make_actors`, which makes it.
+    Step the environments of actors. :func:`~sb3_per.distributed.make.make_actors` makes it.
 
-    :param engine: that actors run on
-    :param n_actors: how many
-    :param recipe: of their environments
-    :param crew: how actors are led
-    :param loop: what they do
+    The environments of the first actor come first, ``n_envs`` of each actor.
+
+    :param engine: engine that the actors run on
+    :param n_actors: number of actors
+    :param recipe: how an actor makes its environments
+    :param crew: how to lead the actors
+    :param loop: what the actors do
     """
 
     def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, crew: CrewSettings, loop: LoopSettings):
@@ -34,7 +37,7 @@ class ActorVecEnv(VecEnv):
         self.recipe, self.packed_recipe = recipe, recipe.packed()
         self.closed = False
         self.crew = Crew(engine, n_actors, recipe.n_envs, crew)
-        #: what the algorithms of this package run in the place of synchronous steps
+        #: what the algorithms of this package run instead of synchronous steps
         self.learning_loop = LearningLoop(self, loop)
         self._step_handles: list[Any] = []
         try:
@@ -48,11 +51,11 @@ class ActorVecEnv(VecEnv):
     def _start(self) -> tuple[gym.Space, gym.Space]:
         for actor in range(self.n_actors):
             self.engine.start(actor)
-        handles = [self.engine.ask(actor, "build", self.packed_recipe, actor, 0) for actor in range(self.n_actors)]
-        waiting = list(handles)
-        while waiting:
-            waiting.remove(self.crew.wait(waiting))
-        return self._answers(handles)[0]  # type: ignore[no-any-return]
+        # No restarts: an environment that cannot be made the first time has wrong arguments.
+        of_actors = self.crew.gather(
+            lambda actor, _: self.engine.ask(actor, "build", self.packed_recipe, actor, 0), restarts=False
+        )
+        return of_actors[0]  # type: ignore[no-any-return]
 
     # ---- synchronous steps
 
@@ -73,35 +76,49 @@ class ActorVecEnv(VecEnv):
     def reset(self) -> VecEnvObs:
         """See SB3."""
         self._take_over()
-        handles = [
-            self.engine.ask(actor, "reset", self._seeds[columns], self._options[columns])
-            for actor, columns in enumerate(map(self.columns_of, range(self.n_actors)))
-        ]
-        obs, reset_infos = zip(*self._answers(handles), strict=True)
+        if self.learning_loop.model is None:
+            self.crew.start_run()
+        obs, reset_infos = zip(*self.crew.gather(self._ask_reset), strict=True)
         self.reset_infos = [info for part in reset_infos for info in part]
         self._reset_seeds()
         self._reset_options()
         all_obs: VecEnvObs = _joined(obs)
         return all_obs
 
+    def _ask_reset(self, actor: int, is_restart: bool) -> Any:
+        columns, start = self.columns_of(actor), self.crew.starts[actor]
+        seeds = self._seeds[columns]
+        if is_restart:  # the old seeds may lead to the same fault again
+            seeds = [None if seed is None else random_state.derived_seed(seed, start) for seed in seeds]
+        return self.engine.ask(actor, "reset", self.packed_recipe, actor, start, seeds, self._options[columns])
+
     def columns_of(self, actor: int) -> slice:
         """
+        Find the environments of an actor.
+
         :param actor: its number
-        :return: which of all environments are its
+        :return: their indices
         """
         return slice(actor * self.envs_per_actor, (actor + 1) * self.envs_per_actor)
 
     def _take_over(self) -> None:
-        """From now on, the environments are not where a run has left them."""
+        """Prepare for synchronous steps, after which the actors cannot go on where a run has ended."""
         self.require_open()
+        if self.learning_loop.is_acting:
+            raise ValueError(
+                "The environments cannot be reset or stepped while an algorithm learns with them. Do it after learn(), or use "
+                "other environments, e.g. for an evaluation"
+            )
         self.learning_loop.continued_model = None
 
     def require_open(self) -> None:
         """
-        :raises ValueError: if it was closed, by hand or because a run ended with an error
+        Refuse to go on without actors.
+
+        :raises ValueError: if the actors were stopped
         """
         if self.closed:
-            raise ValueError("The actors were stopped, by close() or an error: make_actors() makes new ones")
+            raise ValueError("The actors were stopped by close() or an error. Make new ones with make_actors()")
 
     def _answers(self, handles: Sequence[Any]) -> list[Any]:
         answers = []
@@ -109,7 +126,7 @@ class ActorVecEnv(VecEnv):
             try:
                 answers.append(self.engine.answer(handle))
             except ActorDiedError as error:
-                raise RuntimeError(f"An actor died, and steps that are synchronous cannot go on: {error}") from error
+                raise RuntimeError(f"An actor died, and synchronous steps cannot go on without it: {error}") from error
         for answer in answers:
             if isinstance(answer, Failure):
                 answer.reraise()
@@ -147,7 +164,7 @@ class ActorVecEnv(VecEnv):
         return self._ask_some("env_is_wrapped", indices, wrapper_class)
 
     def _ask_some(self, method: str, indices: VecEnvIndices, *args: Any, **kwargs: Any) -> list[Any]:
-        """The answers are in the order of the indices, each of which is asked once for every time it is named."""
+        """Ask the environments one by one, in the order of the indices."""
         self.require_open()
         handles = []
         for index in self._get_indices(indices):
@@ -158,8 +175,10 @@ class ActorVecEnv(VecEnv):
 
 def _joined(parts: Sequence[Any]) -> Any:
     """
-    :param parts: observations of each actor, shape (n_envs, ...), dictionaries or tuples of them
-    :return: the same of all, arrays of their own
+    Join the observations of all actors.
+
+    :param parts: observations of each actor, shape (n_envs, ...), or dictionaries or tuples of them
+    :return: new arrays in the same form
     """
     first = parts[0]
     if isinstance(first, dict):

@@ -1,168 +1,156 @@
-"""
-An actor: environments, a copy of the algorithm, and SB3's own ``collect_rollouts``. It runs in a process of its own or in that
-of the learner, and does not know which.
-"""
+"""An actor: environments, a copy of the algorithm, and SB3's own ``collect_rollouts``."""
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_wrapper
 
-from sb3_per.distributed import model_copy, streams, wrappers
-from sb3_per.distributed.messages import Chunk, Failure, PackedRecipe, Setup, Weights
+from sb3_per.distributed import model_copy, random_state, wrappers
+from sb3_per.distributed.algorithm_state import AlgorithmState, set_seeds_and_options
+from sb3_per.distributed.messages import Chunk, EnvRecipe, Setup, Weights
+from sb3_per.distributed.random_state import RandomState
 from sb3_per.distributed.recorder import Recorder
 
 
 def exploration_ladder(n_actors: int, epsilon: float = 0.4, alpha: float = 7.0) -> list[float]:
     """
-    Each actor explores with another share of random actions, all the time (Horgan et al. 2018, section 4.1).
+    Compute a share of random actions for each actor (Horgan et al. 2018, section 4.1).
 
-    :param n_actors: N
-    :param epsilon: of the first actor
-    :param alpha: the last actor has ``epsilon ** (1 + alpha)``
+    :param n_actors: number of actors N
+    :param epsilon: share of the first actor
+    :param alpha: the last actor has the share ``epsilon ** (1 + alpha)``
     :return: ``epsilon ** (1 + alpha i / (N - 1))`` for i from 0 to N - 1
     """
     return [epsilon ** (1.0 + alpha * i / max(n_actors - 1, 1)) for i in range(n_actors)]
 
 
-def _reported(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors are an answer like another: they look the same, whichever way they come."""
-
-    @functools.wraps(method)
-    def answered(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:
-            return Failure.of(error)
-
-    return answered
-
-
 class ActorWorker:
-    """All that an actor can be asked to do. An answer is what was asked for, or a ``Failure``."""
+    """Answer the calls to an actor. Engines turn an error into a ``Failure``."""
 
     venv: VecEnv | None = None
     model: Any = None
 
-    # ---- as an environment that is stepped
+    # ---- environments that the learner steps
 
-    @_reported
-    def build(self, recipe: PackedRecipe, actor: int, start: int) -> tuple[Any, Any]:
+    def build(self, recipe: bytes, actor: int, start: int) -> tuple[Any, Any]:
         """
-        :param recipe: of the environments
+        Make the environments, if they are not there yet.
+
+        :param recipe: a pickled :class:`~sb3_per.distributed.messages.EnvRecipe`
         :param actor: number of this actor
         :param start: how often it was started before
-        :return: spaces of observations and of actions
+        :return: observation space and action space
         """
-        self.venv = recipe.make(actor, start)
-        return self.venv.observation_space, self.venv.action_space
+        venv = self._make(recipe, actor, start)
+        return venv.observation_space, venv.action_space
 
-    @_reported
-    def reset(self, seeds: list[int | None], options: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
+    def reset(
+        self, recipe: bytes, actor: int, start: int, seeds: list[int | None], options: list[dict[str, Any]]
+    ) -> tuple[Any, list[dict[str, Any]]]:
         """
-        :param seeds: of the environments
-        :param options: of the environments
-        :return: observations, and infos of the resets
+        Reset the environments. A new actor makes them first.
+
+        :param recipe: see :meth:`build`
+        :param actor: see :meth:`build`
+        :param start: see :meth:`build`
+        :param seeds: one seed per environment, or ``None``
+        :param options: one dictionary per environment
+        :return: observations, and the infos of the resets
         """
-        venv = self._built()
-        venv._seeds, venv._options = list(seeds), list(options)
+        venv = self._make(recipe, actor, start)
+        set_seeds_and_options(venv, seeds, options)
         return venv.reset(), list(venv.reset_infos)
 
-    @_reported
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]], list[dict[str, Any]]]:
         """
-        :param actions: one of every environment
-        :return: what ``VecEnv.step`` gives, and infos of the resets
+        Step every environment once.
+
+        :param actions: one action per environment
+        :return: what ``VecEnv.step`` returns, and the infos of the resets
         """
         venv = self._built()
         return (*venv.step(np.array(actions)), list(venv.reset_infos))
 
-    @_reported
     def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """
-        :param method: of ``VecEnv``
+        Call a method of the environments.
+
+        :param method: name of a method of ``VecEnv``
         :param args: its arguments
         :param kwargs: its keyword arguments
         :return: what it returns
         """
         return getattr(self._built(), method)(*args, **kwargs)
 
+    def _make(self, recipe: bytes, actor: int, start: int) -> VecEnv:
+        if self.venv is None:
+            made: EnvRecipe = cloudpickle.loads(recipe)
+            self.venv = made.make(actor, start)
+        return self.venv
+
     def _built(self) -> VecEnv:
         assert self.venv is not None, "The actor has no environments yet"
         return self.venv
 
-    # ---- as an actor
+    # ---- acting
 
-    @_reported
-    def begin(self, recipe: PackedRecipe, content: bytes, setup: Setup) -> int:
+    def begin(self, recipe: bytes, content: bytes, setup: Setup) -> int:
         """
         Get ready to act.
 
-        :param recipe: of the environments, if they are not there yet
+        :param recipe: see :meth:`build`
         :param content: the algorithm, see :func:`~sb3_per.distributed.model_copy.packed`
-        :param setup: all else
+        :param setup: all else that the actor needs
         :return: number of this actor
         """
-        if self.venv is None:
-            self.venv = recipe.make(setup.actor, setup.start)
-        before = self.model
-        self.setup = setup
-        self.model = model_copy.unpacked(content, self.venv.num_envs, setup.epsilon)
+        venv = self._make(recipe, setup.actor, setup.start)
+        before, self.setup = self.model, setup
+        self.model = model_copy.unpacked(content, venv.num_envs, setup.chunk, setup.buffer_kwargs, setup.epsilon)
+        self.state = AlgorithmState(self.model)
         if setup.continues and before is not None:
-            self._go_on_from(before)
+            # Random numbers, observations and wrappers stay. The statistics of VecNormalize come with the weights.
+            self.state.go_on_from(before)
         else:
             self._begin_anew()
-        normalize = unwrap_vec_wrapper(self.env, VecNormalize)
-        self.model._vec_normalize_env = normalize
-        self.recorder = Recorder(
-            setup.chunk, self.venv.num_envs, self.model.observation_space, self.model.action_space, setup.recorder
-        )
-        self.callback = _Silent(self.model)
+        self.state.normalize = unwrap_vec_wrapper(self.env, VecNormalize)
+        self.recorder = Recorder(self.model.replay_buffer)
+        self.callback = _NoCallback(self.model)
         return setup.actor
 
-    def _go_on_from(self, before: Any) -> None:
-        # Random numbers, wrappers and observations are those of the run before.
-        self.model.action_space = before.action_space
-        for name in ("_last_obs", "_last_original_obs", "_last_episode_starts"):
-            setattr(self.model, name, getattr(before, name))
-        # Its statistics arrive with the weights; the rest of a wrapper is its memory.
-
     def _begin_anew(self) -> None:
-        model, setup, venv = self.model, self.setup, self._built()
-        self.random_state = streams.seeded(setup.seed, model.action_space)
+        setup, venv, space = self.setup, self._built(), self.model.action_space
+        self.random_state: RandomState = random_state.seeded(setup.seed, space)
         self.env = wrappers.rebuild(venv, setup.wrappers)
         if setup.last_obs is not None:
-            wrappers.take_on(self.env, setup.wrapper_states)
-            model._last_obs, model._last_original_obs = setup.last_obs, setup.last_original_obs
+            wrappers.set_states(self.env, setup.wrapper_states)
+            self.state.last_obs = setup.last_obs, setup.last_original_obs
         else:
             venv.seed(setup.seed)
-            with streams.drawing_from(self.random_state, model.action_space) as after:
-                model._last_obs = self.env.reset()
+            with random_state.drawing_from(self.random_state, space) as after:
+                obs = self.env.reset()
             self.random_state = after[0]
             normalize = unwrap_vec_wrapper(self.env, VecNormalize)
-            model._last_original_obs = None if normalize is None else normalize.get_original_obs()
-        model._last_episode_starts = np.ones(venv.num_envs, dtype=bool)
+            self.state.last_obs = obs, None if normalize is None else normalize.get_original_obs()
+        self.state.begin_episodes(venv.num_envs)
 
-    @_reported
-    def collect(self, weights: Weights, n_steps: int, num_timesteps: int, random_state: Any = None) -> Chunk:
+    def collect(self, weights: Weights, n_steps: int, num_timesteps: int, shared: RandomState | None = None) -> Chunk:
         """
-        Act: the permission to take so many steps.
+        Act for some steps.
 
-        :param weights: to act with
-        :param n_steps: of every environment
-        :param num_timesteps: transitions that the run has at the first of them
-        :param random_state: where random numbers come from; ``None``: the actor's own
+        :param weights: weights to act with
+        :param n_steps: steps of every environment
+        :param num_timesteps: number of transitions of the run before these steps
+        :param shared: the learner's random state, to draw from instead of the actor's own
         :return: the steps
         """
-        model, is_shared = self.model, random_state is not None
-        model_copy.take_on(model, weights)
+        model = self.model
+        model_copy.set_weights(model, weights)
         model.num_timesteps = num_timesteps
         self.recorder.clear()
-        with streams.drawing_from(random_state if is_shared else self.random_state, model.action_space) as after:
+        with random_state.drawing_from(self.random_state if shared is None else shared, model.action_space) as after:
             model.collect_rollouts(
                 self.env,
                 callback=self.callback,
@@ -171,30 +159,37 @@ class ActorWorker:
                 action_noise=model.action_noise,
                 learning_starts=model.learning_starts,
             )
-        if not is_shared:
+        if shared is None:
             self.random_state = after[0]
+        last_obs, last_original_obs = self.state.last_obs
         return Chunk(
             actor=self.setup.actor,
             version=weights.version,
-            td_errors=self._td_errors() if self.setup.wants_td_errors else None,
-            last_obs=model._last_obs,
-            last_original_obs=model._last_original_obs,
-            random_state=after[0] if is_shared else None,
+            td_errors=self.td_errors() if self.setup.wants_td_errors else None,
+            last_obs=last_obs,
+            last_original_obs=last_original_obs,
+            random_state=None if shared is None else after[0],
             **self.recorder.columns(),
         )
 
-    def _td_errors(self) -> np.ndarray:
-        # From numbers of the actor's own, also where acting has drawn from the learner's.
-        space_state = self.model.action_space.np_random.bit_generator.state
-        with streams.drawing_from(self.random_state, self.model.action_space) as after:
-            td_errors = self.recorder.td_errors(self.model)
+    def td_errors(self) -> np.ndarray:
+        """
+        Compute the TD errors of the recorded steps with the actor's weights.
+
+        :return: signed TD errors, shape (n_steps, n_envs, n_critics)
+        """
+        buffer, space = self.model.replay_buffer, self.model.action_space
+        # The random numbers are the actor's own, even if it has acted with the learner's.
+        space_state = space.np_random.bit_generator.state
+        with random_state.drawing_from(self.random_state, space) as after:
+            errors = self.state.td_errors()
         self.random_state = after[0]
-        self.model.action_space.np_random.bit_generator.state = space_state
-        return td_errors
+        space.np_random.bit_generator.state = space_state
+        return errors.reshape(buffer.size(), buffer.n_envs, errors.shape[-1])
 
 
-class _Silent(BaseCallback):
-    """SB3 calls one at every step; those of the user are called by the learner."""
+class _NoCallback(BaseCallback):
+    """Do nothing. SB3 wants a callback, and the learner calls those of the user."""
 
     def __init__(self, model: Any):
         super().__init__()

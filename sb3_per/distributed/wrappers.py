@@ -1,12 +1,10 @@
 """
-Wrappers around the vectorized environment of a learner, made anew around that of an actor: each sees its own columns.
-
-It knows the wrappers of Stable-Baselines3, and refuses others, which it could not rebuild.
+Rebuild the learner's vectorized wrappers around an actor's environments. Only those of SB3 can be rebuilt.
 """
 
-import pickle
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import (
@@ -21,14 +19,16 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
 )
 
-# Class, and its arguments behind the environment.
+#: Classes of wrappers, each with its arguments after the environment.
 Recipe = list[tuple[type, dict[str, Any]]]
 
 
 def recipes_of(env: VecEnv) -> Recipe:
     """
-    :param env: of a learner
-    :return: its wrappers, the innermost first
+    Describe wrappers so that an actor can rebuild them.
+
+    :param env: the learner's environments
+    :return: the wrappers, the innermost first
     :raises ValueError: for a wrapper that cannot be rebuilt around an actor's environments
     """
     recipes: Recipe = []
@@ -46,7 +46,7 @@ def _arguments(wrapper: Any) -> dict[str, Any]:
         stack = wrapper.stacked_obs
         return {"n_stack": stack.n_stack, "channels_order": _channels_order(stack)}
     if kind is VecNormalize:
-        return {"pickled": pickle.dumps(wrapper)}  # its environment and returns stay behind
+        return {"pickled": cloudpickle.dumps(wrapper)}  # without its environment and returns
     if kind is VecCheckNan:
         names = ("raise_exception", "warn_once", "check_inf")
         return {name: getattr(wrapper, name) for name in names}
@@ -56,8 +56,8 @@ def _arguments(wrapper: Any) -> dict[str, Any]:
         return {"info_keywords": wrapper.info_keywords}
     hint = "monitor_dir=..." if kind is VecMonitor else "wrapper_class=..."
     raise ValueError(
-        f"env={kind.__name__} around make_actors(): actors cannot rebuild it around their own environments. Wrap each "
-        f"environment in its place, make_actors(..., {hint})"
+        f"Actors cannot rebuild {kind.__name__} around their own environments. Wrap each environment instead: "
+        f"make_actors(..., {hint})"
     )
 
 
@@ -69,13 +69,15 @@ def _channels_order(stack: StackedObservations) -> Any:
 
 def rebuild(venv: VecEnv, recipes: Recipe) -> VecEnv:
     """
-    :param venv: of an actor
-    :param recipes: see :func:`recipes_of`
-    :return: the environment in as many wrappers
+    Wrap an actor's environments like the learner's.
+
+    :param venv: the actor's environments
+    :param recipes: what :func:`recipes_of` returned
+    :return: the wrapped environments
     """
     for kind, arguments in recipes:
         if kind is VecNormalize:
-            normalize = pickle.loads(arguments["pickled"])
+            normalize = cloudpickle.loads(arguments["pickled"])
             normalize.set_venv(venv)
             venv = normalize
         else:
@@ -85,9 +87,11 @@ def rebuild(venv: VecEnv, recipes: Recipe) -> VecEnv:
 
 def states_of(env: VecEnv, columns: slice) -> list[Any]:
     """
-    :param env: of a learner, after a reset
-    :param columns: of an actor
-    :return: what its wrappers remember of these columns, the innermost first
+    Read what the learner's wrappers remember of an actor's environments.
+
+    :param env: the learner's environments, after a reset
+    :param columns: indices of the actor's environments
+    :return: one state per wrapper, the innermost first
     """
     states: list[Any] = []
     while isinstance(env, VecEnvWrapper):
@@ -101,10 +105,12 @@ def states_of(env: VecEnv, columns: slice) -> list[Any]:
     return states[::-1]
 
 
-def take_on(env: VecEnv, states: list[Any]) -> None:
+def set_states(env: VecEnv, states: list[Any]) -> None:
     """
-    :param env: of an actor, with wrappers
-    :param states: see :func:`states_of`
+    Give an actor's wrappers what the learner's remember.
+
+    :param env: the actor's wrapped environments
+    :param states: what :func:`states_of` returned
     """
     for state in states[::-1]:
         assert isinstance(env, VecEnvWrapper)
@@ -126,12 +132,12 @@ def update_statistics(
     normalize: VecNormalize, columns: np.ndarray, new_obs: Any, rewards: np.ndarray, dones: np.ndarray
 ) -> None:
     """
-    What ``VecNormalize.step_wait`` learns from steps, here from those that actors have sent.
+    Update statistics with the steps of actors, as ``VecNormalize.step_wait`` does with its own.
 
-    :param normalize: of the learner
-    :param columns: that the steps belong to, shape (k,)
-    :param new_obs: as the environments gave them, after resets, shape (T, k, ...), or a dictionary of them
-    :param rewards: likewise, shape (T, k)
+    :param normalize: the learner's wrapper
+    :param columns: environments of the steps, shape (k,)
+    :param new_obs: observations after the steps and resets, not normalized, shape (T, k, ...), or a dictionary of them
+    :param rewards: rewards, not normalized, shape (T, k)
     :param dones: ends of episodes, shape (T, k)
     """
     if not normalize.training:

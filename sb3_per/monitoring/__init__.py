@@ -1,1 +1,1 @@
-"""What a run shows of its priorities."""
+"""Statistics and plots of priorities."""

@@ -1,4 +1,4 @@
-"""Counts what is drawn, for those who want to look at it. Knows ids and numbers, no buffer."""
+"""Count how often each transition is drawn."""
 
 from collections import deque
 
@@ -10,50 +10,51 @@ from sb3_per.sampling.kernels import kernel
 
 class DrawRecord:
     """
-    How often each transition was drawn, and the newest batches. A few microseconds per batch; 12 bytes per slot.
+    Count draws, and keep the newest batches. It takes a few microseconds per batch and 12 bytes per slot.
 
     :param capacity: number of slots, over all environments
-    :param n_batches: how many batches are kept
+    :param n_batches: number of batches to keep; ``None``: all
     """
 
     def __init__(self, capacity: int, n_batches: int | None = 100):
-        #: ids, weights, and the end of the ids that were there, of the newest batches
+        #: ids, weights and end of the stored ids, of the newest batches
         self.batches: deque[tuple[np.ndarray, np.ndarray, int | np.ndarray]] = deque(maxlen=n_batches)
         self._counts = np.zeros(capacity, dtype=np.int32)
-        # The transition that a count is of: what takes its slot starts anew, without anything to do when it is added.
+        # Id of the transition that a count belongs to. A transition that takes over its slot starts at 0.
         self._counted_ids = np.full(capacity, -1)
 
     def emptied(self, capacity: int) -> "DrawRecord":
         """
         :param capacity: number of slots
-        :return: a new one that keeps as many batches, and has counted nothing
+        :return: empty record that keeps as many batches
         """
         return DrawRecord(capacity, self.batches.maxlen)
 
     def add(self, ids: np.ndarray, weights: ArrayLike, next_id: int | np.ndarray) -> None:
         """
-        :param ids: of the drawn transitions, int64 of shape (batch_size,)
+        Count a batch.
+
+        :param ids: ids of the drawn transitions, int64 array of shape (batch_size,)
         :param weights: importance-sampling weights, shape (batch_size, 1); copied
-        :param next_id: all ids are below; where each environment adds on its own, those of the same environment, for every
-            drawn transition, shape (batch_size,)
+        :param next_id: end of the stored ids, or for every drawn transition that of its environment, shape (batch_size,)
         """
         _count(ids, self._counts, self._counted_ids)
         self.batches.append((ids.copy(), np.asarray(weights).copy(), next_id))
 
     def counts(self, ids: np.ndarray) -> np.ndarray:
         """
-        :param ids: of transitions that are in the buffer, of any shape
-        :return: how often each was drawn, in the same shape
+        :param ids: ids of stored transitions, of any shape
+        :return: number of draws of each, in the same shape
         """
-        leaves = ids % len(self._counts)
-        return np.where(self._counted_ids[leaves] == ids, self._counts[leaves], 0)
+        slots = ids % len(self._counts)
+        return np.where(self._counted_ids[slots] == ids, self._counts[slots], 0)
 
 
 @kernel
 def _count(ids: np.ndarray, counts: np.ndarray, counted_ids: np.ndarray) -> None:
     for i in range(ids.size):
-        leaf = ids[i] % counts.size
-        if counted_ids[leaf] != ids[i]:
-            counted_ids[leaf] = ids[i]
-            counts[leaf] = 0
-        counts[leaf] += 1
+        slot = ids[i] % counts.size
+        if counted_ids[slot] != ids[i]:
+            counted_ids[slot] = ids[i]
+            counts[slot] = 0
+        counts[slot] += 1

@@ -1,4 +1,4 @@
-"""What prioritization does during a run, for the logger. Knows buffers and callbacks, nothing of algorithms."""
+"""Log statistics of the priorities during a run."""
 
 import math
 import warnings
@@ -8,34 +8,41 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 
 from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.settings import Number, require
 from sb3_per.monitoring.draw_record import DrawRecord
 
 
 class PriorityMonitor(BaseCallback):
     """
-    Writes to the logger how the buffer is drawn from: to TensorBoard, the terminal, CSV, JSON, or what else it writes to.
+    Log how the buffer is drawn from, to all outputs of the logger: TensorBoard, terminal, CSV, JSON.
 
-    Histograms: ``per/priorities`` (the masses of all transitions that can be drawn), ``per/weights`` and ``per/age`` (of the
-    newest draws; age in transitions added since, with actors in steps of the same environment since, times the number of
-    environments). Scalars: ``per/never_drawn``, share of the stored transitions that was not drawn since it was stored, or
-    since this callback began to count; ``per/buffer_effective_sample_size``, Kish's (sum p)^2 / (N sum p^2) over the buffer,
-    in (0, 1]: the share of it that the draws are spread over, 1 if they are uniform.
+    Histograms:
 
-    Where TensorBoard does not write, each histogram is three numbers, its quantiles: ``per/priorities_p05``, ``_p50`` and
-    ``_p95``, and so on. They come with the next line that the algorithm logs, see ``log_interval`` of ``learn()``. A logger
-    that writes nowhere (no ``tensorboard_log``, ``verbose=0``) is warned of when training starts.
+    - ``per/priorities``: masses of all transitions that can be drawn;
+    - ``per/weights``: importance-sampling weights of the newest draws;
+    - ``per/age``: age of the newest draws, in transitions added since. With actors: steps of the same environment since, times
+      the number of environments.
 
-    :param interval: time steps between two records
-    :param n_batches: how many of the newest batches the weights and ages are taken from
-    :param max_transitions: of a fuller buffer, look at this many transitions, evenly spaced
+    Scalars:
+
+    - ``per/never_drawn``: share of the stored transitions without a draw since they were stored, or since counting began;
+    - ``per/buffer_effective_sample_size``: Kish's (sum m)^2 / (N sum m^2) over the masses, in (0, 1]; 1 if draws are uniform.
+
+    Outputs other than TensorBoard show three quantiles of each histogram, such as ``per/priorities_p05``, ``_p50`` and
+    ``_p95``. They appear when the algorithm logs next, see ``log_interval`` of ``learn()``.
+
+    :param interval: number of time steps between two records
+    :param n_batches: number of the newest batches that weights and ages are taken from
+    :param max_transitions: largest number of transitions to look at, evenly spaced
     :param verbose: see ``BaseCallback``
-    :raises ValueError: for an interval below 1, or a model without prioritized buffer
+    :raises ValueError: for a number below 1, or a model without a prioritized buffer
+    :warns UserWarning: if the logger writes nowhere
     """
 
     def __init__(self, interval: int = 10_000, n_batches: int = 100, max_transitions: int = 20_000, verbose: int = 0):
         super().__init__(verbose)
-        if interval < 1:
-            raise ValueError(f"interval must be at least 1, not {interval}")
+        for name, value in (("interval", interval), ("n_batches", n_batches), ("max_transitions", max_transitions)):
+            require(name, value, Number("of at least 1", low=1))
         self.interval = interval
         self.n_batches = n_batches
         self.max_transitions = max_transitions
@@ -47,7 +54,7 @@ class PriorityMonitor(BaseCallback):
             raise ValueError(f"PriorityMonitor needs a prioritized replay buffer, not {type(buffer).__name__}")
         if not self.logger.output_formats:
             warnings.warn(
-                "PriorityMonitor has nowhere to write: give the algorithm tensorboard_log=... or verbose=1, or a logger, "
+                "PriorityMonitor has nowhere to write. Give the algorithm tensorboard_log=... or verbose=1, or a logger: "
                 'model.set_logger(stable_baselines3.common.logger.configure(folder, ["csv"]))'
             )
         self._last_record = self.num_timesteps
@@ -66,7 +73,7 @@ class PriorityMonitor(BaseCallback):
             return
         histograms, scalars = statistics(self.model.replay_buffer, self.max_transitions)  # type: ignore[attr-defined]
         writers = [form.writer for form in formats if isinstance(form, TensorBoardOutputFormat)]
-        # Not through the logger, which writes when an episode ends, at another step.
+        # The logger would write them later, at another step.
         for writer in writers:
             for name, values in histograms.items():
                 writer.add_histogram(f"per/{name}", values, self.num_timesteps)
@@ -87,10 +94,11 @@ def statistics(
     buffer: PrioritizedReplayBuffer, max_transitions: int | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """
-    :param buffer: a prioritized buffer; weights, ages and draws need its ``draw_record``
-    :param max_transitions: look at so many transitions at most, evenly spaced; ``None``: at all
-    :return: by name, samples of distributions and single numbers, see :class:`PriorityMonitor`; without those that nothing is
-        known of yet
+    Compute the statistics of :class:`PriorityMonitor`.
+
+    :param buffer: prioritized buffer; weights, ages and draws need its ``draw_record``
+    :param max_transitions: largest number of transitions to look at, evenly spaced; ``None``: all
+    :return: samples of histograms, and scalars, by name; those without data are missing
     """
     histograms: dict[str, np.ndarray] = {}
     scalars: dict[str, float] = {}
@@ -98,12 +106,12 @@ def statistics(
     slots = np.flatnonzero(priorities)
     if max_transitions is not None:
         stride = max(-(-slots.size // max_transitions), 1)
-        while math.gcd(stride, buffer.n_envs) > 1:  # a stride that comes by all environments
+        while math.gcd(stride, buffer.n_envs) > 1:  # so that the stride visits all environments
             stride += 1
         slots = slots[::stride]
     if slots.size:
         histograms["priorities"] = masses = priorities[slots]
-        # In units of the largest, whose square need not be a number.
+        # Relative to the largest, whose square may overflow.
         relative = masses / masses.max()
         scalars["buffer_effective_sample_size"] = float(relative.sum() ** 2 / np.square(relative).sum() / masses.size)
     record = buffer.draw_record

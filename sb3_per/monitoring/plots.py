@@ -1,29 +1,30 @@
-"""Pictures of a prioritized buffer. Needs matplotlib, which the extra ``extra`` installs."""
+"""Plot a prioritized buffer. It needs matplotlib, which comes with the extra ``extra``."""
 
 from typing import Any
 
 import numpy as np
 
-from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.utils.extras import require
 
 
-def plot_buffer(buffer: PrioritizedReplayBuffer, n_bins: int = 50) -> Any:
+def plot_buffer(buffer: Any, n_bins: int = 50) -> Any:
     """
-    Priority over age: the median of each age, and the bands that half and 90% of the transitions lie in. And, if a
-    :class:`~sb3_per.monitoring.monitor.PriorityMonitor` has counted them, draws over age in the same form.
+    Plot priority against age: the median, and the bands that hold half and 90% of the transitions.
 
-    :param buffer: with transitions that can be drawn
-    :param n_bins: how many groups of equal age
-    :return: a ``matplotlib.figure.Figure``, e.g. for ``savefig``
+    A second plot shows the number of draws against age, if a :class:`~sb3_per.monitoring.monitor.PriorityMonitor` counts them.
+
+    :param buffer: prioritized buffer with transitions that can be drawn, or a model that has one
+    :param n_bins: number of groups of equal age
+    :return: ``matplotlib.figure.Figure``, e.g. for ``savefig``
     :raises ValueError: if no transition can be drawn
     :raises ImportError: without matplotlib
     """
+    buffer = getattr(buffer, "replay_buffer", buffer)
     Figure = require("matplotlib.figure", "extra", "plot_buffer()").Figure
     priorities = buffer.priorities
     drawable = priorities > 0.0
     if not drawable.any():
-        raise ValueError("No transition of the buffer can be drawn: there is nothing to plot")
+        raise ValueError("There is nothing to plot: no transition of the buffer can be drawn. Add transitions first")
     ids = buffer.transition_ids[drawable]
     ages = ids.max() - ids
     panels = [("sampling mass", priorities[drawable], "log")]

@@ -1,8 +1,4 @@
-"""
-What travels in a model's zip and in a file of its buffer, to and from the stock classes.
-
-It knows how SB3 saves and loads, and the buffers; nothing of training.
-"""
+"""Save and load a model and its buffer, in a zip that the stock algorithms can load too."""
 
 import copy
 import io
@@ -33,7 +29,7 @@ from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 
 SelfMixin = TypeVar("SelfMixin", bound="CheckpointMixin")
 
-# What a checkpoint of a stock algorithm names, and what takes its place here.
+# Prioritized counterparts of SB3's buffers.
 _PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = {
     ReplayBuffer: PrioritizedReplayBuffer,
     NStepReplayBuffer: PrioritizedReplayBuffer,
@@ -41,29 +37,29 @@ _PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = 
     HerReplayBuffer: PrioritizedHerReplayBuffer,
 }
 
-# The keyword arguments that SB3's buffers do not have.
+# Keyword arguments that SB3's buffers do not have.
 _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
 
 
 def prioritized_class_of(buffer_class: type[ReplayBuffer]) -> type[PrioritizedReplayBuffer] | None:
     """
-    :param buffer_class: one of SB3's buffers
-    :return: what takes its place here; ``None`` for a class that is not SB3's
+    :param buffer_class: class of a buffer
+    :return: prioritized counterpart of exactly this class of SB3; ``None`` for other classes
     """
     return _PRIORITIZED_CLASSES.get(buffer_class)
 
 
 class CheckpointMixin(OffPolicyAlgorithm):
-    """Saves and loads a model with a prioritized buffer, see :class:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin`."""
+    """Save and load a model with a prioritized buffer, see :class:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin`."""
 
     replay_buffer: PrioritizedReplayBuffer
 
     _continued_buffer: PrioritizedReplayBuffer | None
 
-    # Whether the training progress is not that of the run before, which came with a zip, until `learn` counts anew.
+    # Whether the training progress is that of this run. That of a loaded zip is not, until `learn` counts anew.
     _progress_is_current = True
 
-    # ---- what the algorithm knows of its buffer
+    # ---- implemented by the algorithm
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
         raise NotImplementedError
@@ -78,7 +74,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
         raise NotImplementedError
 
     def _beta(self) -> float:
-        """Exponent reached so far; 0 if the buffer was deleted to save memory, as SB3 allows."""
+        """Current beta; 0 if the buffer was deleted to save memory, as SB3 allows."""
         buffer = getattr(self, "replay_buffer", None)
         return 0.0 if buffer is None else float(buffer.beta)
 
@@ -91,12 +87,13 @@ class CheckpointMixin(OffPolicyAlgorithm):
         include: Iterable[str] | None = None,
     ) -> None:
         """
-        See SB3. The zip also loads as the stock algorithm: what SB3 cannot read travels under a name of its own. Where the
-        stock algorithm refuses what works here, a warning says so. A zip of the same name is there until this one is whole.
+        Save the model. The stock algorithm can load the zip too; settings that it does not have are saved under another name.
+        A zip of the same name stays until this one is complete.
 
         :param path: path of the zip file
-        :param exclude: names of attributes to leave out in addition
-        :param include: names of attributes to write nevertheless
+        :param exclude: names of further attributes to leave out
+        :param include: names of attributes to save even if they are left out by default
+        :warns UserWarning: if the stock algorithm refuses the zip, because of n-step returns that it does not support
         """
         checkpoint = copy.copy(self)
         settings = {k: v for k, v in self.replay_buffer_kwargs.items() if k in _PRIORITIZED_SETTINGS}
@@ -109,7 +106,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
                 f"(n_steps={self.n_steps}) with {what}"
             )
         checkpoint.replay_buffer_kwargs = {k: v for k, v in self.replay_buffer_kwargs.items() if k not in settings}
-        # One string: SB3 unpickles what is not JSON, and a scheme object could only be unpickled where this package is.
+        # As one string: SB3 would unpickle a scheme object, which fails without this package.
         vars(checkpoint)["prioritized_replay"] = data_to_json({"settings": settings, "beta": self._beta()})
         save = super(CheckpointMixin, checkpoint).save
         if isinstance(path, (str, pathlib.Path)):
@@ -137,7 +134,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
         **kwargs: Any,
     ) -> SelfMixin:
         """
-        See SB3. Also loads a zip of the stock algorithm.
+        Load a model from a zip of this class or of the stock algorithm, see SB3.
 
         :param path: path of the zip file
         :param env: environment to go on with
@@ -149,9 +146,9 @@ class CheckpointMixin(OffPolicyAlgorithm):
         :return: the model
         """
         if kwargs.get("replay_buffer_class", cls) is None:
-            del kwargs["replay_buffer_class"]  # no class is asked for: that of the zip, so that HER stays HER
+            del kwargs["replay_buffer_class"]  # take the class of the zip, so that HER stays HER
         replaced = {*kwargs, *(custom_objects or {})}
-        # Attributes for `_setup_model`, which SB3 calls once the zip is read.
+        # SB3 makes attributes of these before it calls `_setup_model`.
         kwargs["_replaced_by_load"] = replaced
         if "replay_buffer_kwargs" in replaced:
             kwargs["prioritized_replay"] = None
@@ -159,23 +156,21 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     def _restore_settings(self) -> float:
         """
-        Translate what a checkpoint has put into the attributes: SB3's buffer class, and the prioritized settings.
+        Restore the settings of the buffer from what a zip has put into the attributes.
 
-        :return: the beta that the saved run had reached
+        :return: beta of the saved run; 0 for a new model
         """
         replaced = vars(self).pop("_replaced_by_load", None)
         if replaced is None:
-            return 0.0  # a new model
+            return 0.0
         self._progress_is_current = False
-        if "replay_buffer_class" not in replaced and self.replay_buffer_class in _PRIORITIZED_CLASSES:
-            if self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
-                # Written by SB3 from the algorithm's own `n_steps` and `gamma`, which may have been changed by `load`.
-                self._forget_in_buffer_kwargs("n_steps", "gamma")
-            self.replay_buffer_class = _PRIORITIZED_CLASSES[self.replay_buffer_class]
+        if "replay_buffer_class" not in replaced and self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
+            # SB3 has copied them from the algorithm, whose own may have been changed by `load`.
+            self._forget_in_buffer_kwargs("n_steps", "gamma")
         settings, beta = self._saved_settings(vars(self).pop("prioritized_replay", None))
         self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, **settings}
         if "replay_buffer_kwargs" not in replaced:
-            # What `load` was told counts.
+            # Arguments of `load` count.
             self._forget_in_buffer_kwargs(*replaced.intersection(("n_steps", "gamma")))
         return beta
 
@@ -184,9 +179,9 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     def _saved_settings(self, saved: str | None) -> tuple[dict[str, Any], float]:
         """
-        :param saved: what :meth:`save` has written; ``None`` if it is a stock zip, or does not count
-        :return: prioritized settings, and beta
-        :raises ValueError: for settings that cannot be read, e.g. a scheme whose class is not there
+        :param saved: string from :meth:`save`; ``None``: a stock zip, or settings that ``load`` replaces
+        :return: settings of the buffer, and beta
+        :raises ValueError: for settings that cannot be read, e.g. because the class of a scheme is missing
         """
         if saved is None:
             return {}, 0.0
@@ -195,9 +190,9 @@ class CheckpointMixin(OffPolicyAlgorithm):
             content = json_to_data(saved)
         if "settings" not in content:
             raise ValueError(
-                "The prioritized settings of this zip cannot be read, e.g. because the class of its scheme is not there "
-                f"({'; '.join(str(warning.message).strip() for warning in caught)}). Make it importable under its old name, "
-                "or pass replay_buffer_kwargs to load() in their place"
+                "The buffer settings of this zip cannot be read, perhaps because the class of its scheme is missing "
+                f"({'; '.join(str(warning.message).strip() for warning in caught)}). Make the class importable under its old "
+                "name, or pass replay_buffer_kwargs to load()"
             )
         return content["settings"], float(content["beta"])
 
@@ -205,14 +200,16 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, full: bool = False, keep: int = 2) -> None:
         """
-        Save the buffer. A name that ends in ``.buffer`` is that of a directory: what is new since the last time is added to
-        it, a kill at any moment leaves what was saved before, and loading it runs no code. Other names are pickles, as in SB3.
+        Save the buffer to a directory, ``NAME.buffer``, or to a pickle as SB3 does.
+
+        Each save adds to the directory what is new. A kill at any moment leaves the last complete save, and loading runs no
+        code.
 
         :param path: path of the directory or of the pickle
-        :param full: of a directory, write all anew, e.g. because stored observations were changed by hand
-        :param keep: of a directory, how many generations stay, at least 1
-        :raises ValueError: for another ``keep``, or infos that only a pickle can hold
-        :raises OSError: e.g. on a full disk; of a directory, what was saved before stays
+        :param full: directory only: write everything again, e.g. because stored observations were changed by hand
+        :param keep: directory only: number of generations to keep, at least 1
+        :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or a buffer that could not be loaded again
+        :raises OSError: e.g. on a full disk; the directory then keeps its last complete save
         """
         if isinstance(path, (str, pathlib.Path)) and pathlib.Path(path).suffix == SUFFIX:
             assert self.replay_buffer is not None, "The replay buffer is not defined"
@@ -222,27 +219,28 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """
-        See SB3. A directory, ``NAME.buffer``, is data: class, spaces, scheme and settings are the model's, the newest
-        generation that is whole is read, and no code of the file runs. An empty buffer is filled, another one replaced. Of
-        another ``buffer_size``, the newest transitions that fit come along; of another scheme, all get the largest priority.
+        Load the buffer from a directory, ``NAME.buffer``, or from a pickle.
 
-        A file is a pickle. A prioritized buffer comes back with its priorities, ids, beta and maximum; a plain SB3 buffer
-        becomes a prioritized one, without copying its data. Where the model's settings contradict the buffer's, the model's
-        count, with a warning: its ``n_steps`` and ``gamma``, and what ``replay_buffer_kwargs`` names. If another scheme is
-        named, or another setting of it, all priorities become the largest.
+        From a directory, the newest complete generation is read and no code runs. Class, spaces, scheme and settings are the
+        model's. With another ``buffer_size``, the newest transitions that fit are loaded. With another scheme, all get the
+        largest priority.
 
-        :param path: of the directory, of the manifest of one of its generations, or of a pickle; **unpickling runs code that
-            the file brings**
-        :param truncate_last_traj: for HER, whether the last trajectory was finished
-        :raises ValueError: for a buffer of another shape, number of environments or kind, or a damaged one; nothing has
-            changed then
-        :raises FileNotFoundError: if there is nothing
+        A pickle of a prioritized buffer keeps priorities, ids, beta and maximum; one of an SB3 buffer becomes prioritized
+        without a copy of its data. If settings differ, the model's count, with a warning: ``n_steps``, ``gamma`` and those
+        that ``replay_buffer_kwargs`` names. If the scheme differs, all transitions get the largest priority.
+
+        :param path: path of the directory, of the manifest of one of its generations, or of a pickle. **Unpickling runs code
+            from the file**
+        :param truncate_last_traj: HER only: whether to end the last episode, see SB3
+        :raises ValueError: for a damaged buffer, or one with another shape, number of environments or kind. Nothing changes
+            then
+        :raises FileNotFoundError: if there is no such file or directory
         """
         if isinstance(path, (str, pathlib.Path)) and is_buffer_path(pathlib.Path(path)):
             self._load_buffer_files(pathlib.Path(path), truncate_last_traj)
         else:
             self._load_pickled_buffer(path, truncate_last_traj)
-        self._continued_buffer = None  # what comes next does not follow what was loaded
+        self._continued_buffer = None  # the next step does not follow the loaded ones
 
     def _load_buffer_files(self, path: pathlib.Path, truncate_last_traj: bool) -> None:
         live, beta = getattr(self, "replay_buffer", None), self._beta()
@@ -270,8 +268,8 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     def _adopted(self, buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
         """
-        :param buffer: any buffer that was read from a file
-        :return: it or what becomes of it, with the settings of this model
+        :param buffer: any buffer from a file
+        :return: prioritized buffer with the same transitions and the settings of this model
         """
         self._require_fit(buffer)
         if isinstance(buffer, PrioritizedReplayBuffer):
@@ -292,14 +290,16 @@ class CheckpointMixin(OffPolicyAlgorithm):
         )
         for what, found, expected in facts:
             if found != expected:
-                raise ValueError(f"The loaded buffer does not fit this model: {what} {found}, and the model has {expected}")
+                raise ValueError(f"The loaded buffer does not fit this model: it has {what} {found}, the model {expected}")
         if issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer) and not isinstance(buffer, HerReplayBuffer):
-            raise ValueError(f"The loaded {type(buffer).__name__} has no goals to relabel, and this model learns with HER")
+            raise ValueError(f"The loaded {type(buffer).__name__} does not fit this model, which needs a buffer with HER")
 
     def _contradictions(self, buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
         """
-        :param buffer: a prioritized buffer that was read from a file
-        :return: settings that this model asks for and the buffer does not have; a warning has named both
+        Compare the settings of a loaded buffer with those of this model, and warn if they differ.
+
+        :param buffer: prioritized buffer from a file
+        :return: settings of this model that differ
         """
         wanted = {k: v for k, v in self._buffer_kwargs().items() if k in _PRIORITIZED_SETTINGS}
         of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if name in wanted}
@@ -308,22 +308,27 @@ class CheckpointMixin(OffPolicyAlgorithm):
         described = [f"{name}={have[name]!r} (this model: {value!r})" for name, value in changed.items()]
         if _is_other_scheme(buffer.scheme, of_scheme):
             changed.update(of_scheme)
-            described.append(f"scheme={buffer.scheme!r} (this model: {make_scheme(**of_scheme)!r}, all priorities anew)")
+            described.append(
+                f"scheme={buffer.scheme!r} (this model: {make_scheme(**of_scheme)!r}, all priorities become the largest)"
+            )
         if "gamma" in changed and wanted["n_steps"] == 1:
             described = [text for text in described if not text.startswith("gamma")]  # only n-step returns use it
         if described:
-            warnings.warn(f"The loaded buffer has other settings, and those of this model count: {', '.join(described)}")
+            warnings.warn(f"The loaded buffer has other settings. Those of this model count: {', '.join(described)}")
         return changed
 
 
 def _zip_path(path: pathlib.Path) -> pathlib.Path:
-    """The file that SB3 would write to; its folder is there."""
+    """
+    :param path: given by the user
+    :return: path of the file that SB3 would write; its folder exists
+    """
     if path.suffix == "":
         path = path.with_name(f"{path.name}.zip")
     if path.is_dir():
-        warnings.warn(f"{path} is a folder: saved to {path}_2 in its place")
+        warnings.warn(f"{path} is a folder, so the model is saved to {path}_2")
         return _zip_path(path.with_name(f"{path.name}_2"))
-    # A link stays one.
+    # Resolved, so that a link stays a link.
     path = path.resolve()
     make_directory(path.parent)
     return path
@@ -331,9 +336,9 @@ def _zip_path(path: pathlib.Path) -> pathlib.Path:
 
 def _is_other_scheme(scheme: PriorityScheme, asked_for: dict[str, Any]) -> bool:
     """
-    :param scheme: of a buffer
-    :param asked_for: settings of a scheme; what is not named is as it may be
-    :return: whether they contradict the scheme
+    :param scheme: scheme of a buffer
+    :param asked_for: settings of a scheme; missing ones do not matter
+    :return: whether the settings contradict the scheme
     """
     if "scheme" in asked_for:
         wanted = make_scheme(**asked_for)

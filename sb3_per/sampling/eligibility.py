@@ -9,8 +9,9 @@ import numpy as np
 class Eligibility(Protocol):
     """What a :class:`~sb3_per.sampling.sampler.Sampler` asks. Each kind of buffer has its own."""
 
-    #: what a mass belongs to; masses move between two buffers only if this is the same
-    unit: str
+    @property
+    def unit(self) -> str:
+        """What a mass belongs to; masses move between two buffers only if this is the same."""
 
     @property
     def n(self) -> int:

@@ -1,4 +1,4 @@
-"""How kernels are compiled, and what they need that numba does not have. Knows nothing of trees or transitions."""
+"""Compile kernels with numba, and give them a few instructions that numba does not have."""
 
 import functools
 import pickle
@@ -19,7 +19,11 @@ _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
 class _Cache(FunctionCache):
-    """Machine code on disk. It saves time and nothing else, so a disk that is full or damaged does not stop a run."""
+    """
+    Keep machine code on disk, and go on without it if the disk is full or a file is damaged.
+
+    With ``cache=True``, numba raises ``OSError`` on a full disk, even in the first call of a kernel.
+    """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -36,30 +40,30 @@ class _Cache(FunctionCache):
 
     def _warn(self, verb: str, error: Exception) -> None:
         warnings.warn(
-            f"Cannot {verb} the machine code in {self.cache_path} ({type(error).__name__}: {error}): it is compiled in every "
-            "process, which takes seconds. NUMBA_CACHE_DIR names another folder"
+            f"Cannot {verb} the machine code in {self.cache_path} ({type(error).__name__}: {error}). Every process compiles "
+            "it anew, which takes seconds. Free some space, or set NUMBA_CACHE_DIR to another folder"
         )
 
 
 def kernel(function: _Kernel) -> _Kernel:
-    """Compile at the first call, keep the machine code on disk, release the GIL."""
+    """Compile a function at its first call, keep the machine code on disk, and release the GIL."""
     compiled: Any = njit(nogil=True)(function)
     try:
-        compiled._cache = _Cache(function)  # what `cache=True` does, with numba's own class
+        compiled._cache = _Cache(function)  # `cache=True` does the same with numba's own class
     except (RuntimeError, OSError):
-        pass  # No folder for the machine code can be written to: compile in every process.
+        pass  # No folder can be written to: every process compiles.
     return cast(_Kernel, compiled)
 
 
 @cast(Callable[..., Callable[..., None]], intrinsic)
 def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     """
-    ``prefetch(array, index)``, in kernels: start to load the cache line of an element, and do not wait for it.
+    Start to load the cache line of an element, and do not wait for it. Call it in kernels: ``prefetch(array, index)``.
 
-    A hint, never an access: an index outside of the array does no harm. Where a loop reads from all over a large array, the
-    processor has a handful of loads under way at a time; with a loop of prefetches before it, many more.
+    It is a hint, not an access, so an index outside of the array does no harm. A loop that reads all over a large array has
+    only a few loads under way at a time; a loop of prefetches before it starts many more.
 
-    :param array: contiguous, 1-D
+    :param array: contiguous 1-D array
     :param index: unsigned position
     """
 
@@ -79,21 +83,21 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
 @cast(Callable[..., Callable[..., None]], intrinsic)
 def copy_from_address(typing_context: Any, array: Any, index: Any, address: Any, n_bytes: Any) -> Any:
     """
-    ``copy_from_address(array, index, address, n_bytes)``, in kernels: ``array[index:] = `` the bytes at an address.
+    Copy bytes from an address into an array: ``copy_from_address(array, index, address, n_bytes)``, in kernels.
 
-    For memory in several pieces, which a kernel cannot be given as arrays. Nothing is checked.
+    It serves memory in several pieces, which cannot be passed to a kernel as arrays. Nothing is checked.
 
-    :param array: contiguous, 1-D, uint8
-    :param index: unsigned position
-    :param address: of the first byte, uint64
-    :param n_bytes: how many, uint64
+    :param array: contiguous 1-D uint8 array
+    :param index: unsigned position of the first byte in the array
+    :param address: address of the first byte, uint64
+    :param n_bytes: number of bytes, uint64
     """
     return types.void(array, index, address, n_bytes), functools.partial(_copy, to_array=True)
 
 
 @cast(Callable[..., Callable[..., None]], intrinsic)
 def copy_to_address(typing_context: Any, array: Any, index: Any, address: Any, n_bytes: Any) -> Any:
-    """``copy_to_address(array, index, address, n_bytes)``: the other direction of :func:`copy_from_address`."""
+    """Copy bytes of an array to an address: the arguments are those of :func:`copy_from_address`."""
     return types.void(array, index, address, n_bytes), functools.partial(_copy, to_array=False)
 
 

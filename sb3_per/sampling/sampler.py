@@ -164,7 +164,13 @@ class Sampler:
         if self.initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {self.initial_priority!r}")
         reduced = self.scheme.reduce(abs_td_errors)
-        return -reduced if self._kappa_is_auto else self.scheme.mass(self.scheme.priority(reduced))
+        if self._kappa_is_auto:
+            return -reduced
+        masses = self.scheme.mass(self.scheme.priority(reduced))
+        for mass in (masses.min(initial=0.0), masses.max(initial=0.0)):
+            if not self.tree.takes(mass):
+                raise ValueError(f"{self.scheme}.mass() gave {mass} for td_errors: it must be finite and at least 0")
+        return masses
 
     def remove(self, slots: np.ndarray) -> None:
         """

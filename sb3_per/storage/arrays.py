@@ -108,15 +108,16 @@ class ArrayStorage:
             # Not `zeros_like`, which writes all of it: memory is taken for rows that are written.
             return None if array is None else np.zeros((n_rows, *array.shape[1:]), array.dtype)
 
-        pairs = {}
+        pairs: dict[str | None, Any] = {}
         for key, obs in keyed(self.observations).items():
             next_obs = None if self.next_observations is None else keyed(self.next_observations)[key]
             is_framed = key in frames
             pairs[key] = framed(n_rows, self.n_envs, obs, frames[key]) if is_framed else (empty(obs), empty(next_obs))
-        rest = [empty(array) for array in (self.actions, self.rewards, self.dones, self.timeouts)]
+        rest: dict[str, Any] = {name: empty(getattr(self, name)) for name in ("actions", "rewards", "dones", "timeouts")}
         # One dictionary for all: infos are replaced, and never written to.
-        infos = None if self.infos is None else np.full((n_rows, self.n_envs), {})
-        return ArrayStorage(*_unkeyed(pairs), *rest, infos, self.handles_timeouts)
+        rest["infos"] = None if self.infos is None else np.full((n_rows, self.n_envs), {})
+        obs, next_obs = _unkeyed(pairs)
+        return ArrayStorage(obs, next_obs, **rest, handles_timeouts=self.handles_timeouts)
 
     def converted(self, ring: Ring, frames: dict[str | None, int]) -> "ArrayStorage":
         """
@@ -131,8 +132,9 @@ class ArrayStorage:
         pairs = {}
         for key, obs in keyed(self.observations).items():
             pairs[key] = converted(obs, keyed(self.next_observations)[key], ring, frames.get(key))
-        rest = (self.actions, self.rewards, self.dones, self.timeouts, self.infos)
-        return ArrayStorage(*_unkeyed(pairs), *rest, self.handles_timeouts)
+        obs, next_obs = _unkeyed(pairs)
+        arrays = {**self.arrays(), "observations": obs, "next_observations": next_obs}
+        return ArrayStorage(**arrays, handles_timeouts=self.handles_timeouts)
 
     def clear(self) -> None:
         """Forget all frames; rows are written over."""
@@ -193,7 +195,7 @@ class ArrayStorage:
         """
         arrays = (take(part, slots) for part in (self.actions, self.rewards, self.dones, self.timeouts))
         infos = None if self.infos is None else take(self.infos, slots)
-        return (self.read_observations(slots), self.read_next_observations(slots), *arrays, infos)  # type: ignore[return-value]
+        return (self.read_observations(slots), self.read_next_observations(slots), *arrays, infos)
 
     def read_observations(self, slots: np.ndarray) -> Any:
         """
@@ -220,7 +222,7 @@ def keyed(observations: Any) -> dict[str | None, Any]:
     return dict(observations) if isinstance(observations, dict) else {None: observations}
 
 
-def _unkeyed(pairs: dict[str | None, tuple[Any, Any]]) -> tuple[Any, Any]:
+def _unkeyed(pairs: dict[str | None, tuple[Any, Any]]) -> Any:
     """Observations and next observations of pairs by key."""
     if None in pairs:
         return pairs[None]

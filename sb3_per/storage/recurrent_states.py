@@ -58,7 +58,7 @@ class RecurrentStates:
         for i, array in enumerate(self.arrays):
             state: Any = self._zeros[i] if states is None else states[i]
             if isinstance(state, th.Tensor):
-                state = state.detach().cpu().numpy()
+                state = state.detach().float().cpu().numpy()  # NumPy does not have all types of torch
             state = np.ascontiguousarray(state, np.float32)
             _store(array, row // self.period, episode_steps, state, self.period, self.burn_in)
 

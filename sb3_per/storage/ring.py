@@ -74,13 +74,13 @@ class Ring:
     @property
     def first(self) -> np.ndarray:
         """Oldest step that each environment holds, shape (n_envs,)."""
-        return np.maximum(self.added - self.n_rows, self.begin)
+        return np.asarray(np.maximum(self.added - self.n_rows, self.begin))
 
     @property
     def oldest(self) -> np.ndarray:
         """Oldest complete step of each environment, shape (n_envs,)."""
         first = self.first
-        return first + self.n_spoilt * (self.added - first == self.n_rows)
+        return np.asarray(first + self.n_spoilt * (self.added - first == self.n_rows))
 
     @property
     def n_held(self) -> int:
@@ -162,7 +162,7 @@ class Ring:
 
     def was_issued(self, transition_id: int) -> bool:
         """Whether a transition ever had this id."""
-        return 0 <= transition_id < self.added[transition_id % self.n_envs] * self.n_envs
+        return bool(0 <= transition_id < self.added[transition_id % self.n_envs] * self.n_envs)
 
     def issued_ids(self, transition_id: int) -> str:
         """In words, the ids that the environment of this one has issued."""
@@ -183,14 +183,12 @@ class Ring:
         """
         :param first: a step of each environment, shape (n_envs,)
         :param end: end of the range of each environment, at most a lap later, shape (n_envs,)
-        :return: slots of these steps, sorted, shape (n,)
+        :return: slots of these steps, in the order of their ids, shape (n,)
         """
-        slots = _slots_between(first, end, self.n_rows)
-        slots.sort()  # neighbours share ancestors in the tree
-        return slots
+        return _slots_between(first, end, self.n_rows)
 
     def slots_held(self) -> np.ndarray:
-        """Slots that hold transitions, sorted, shape (n_held,)."""
+        """Slots that hold transitions, in the order of their ids, shape (n_held,)."""
         return self.slots_between(self.first, self.added)
 
     # ---- the newest transitions
@@ -268,8 +266,10 @@ def _slots_between(first: np.ndarray, end: np.ndarray, n_rows: int) -> np.ndarra
     for e in range(first.size):
         n += max(end[e] - first[e], 0)
     slots, n = np.empty(n, np.int64), 0
-    for e in range(first.size):
-        for step in range(first[e], end[e]):
-            slots[n] = step % n_rows * first.size + e
-            n += 1
+    for step in range(first.min(), end.max()):
+        row = step % n_rows
+        for e in range(first.size):
+            if first[e] <= step < end[e]:
+                slots[n] = row * first.size + e
+                n += 1
     return slots

@@ -1,4 +1,4 @@
-"""Packages that an extra of this one installs, and the command for those that are missing."""
+"""Import packages that come with an extra, and name the command that installs a missing one."""
 
 import importlib
 from types import ModuleType
@@ -6,17 +6,38 @@ from types import ModuleType
 
 def require(module: str, extra: str, what: str) -> ModuleType:
     """
-    :param module: name of a module of another package
-    :param extra: of this package, that installs it
-    :param what: needs it, the beginning of a sentence
+    Import a module of another package.
+
+    :param module: name of the module
+    :param extra: extra of this package that installs it
+    :param what: what needs it, the beginning of a sentence
     :return: the module
-    :raises ImportError: if it is not installed; one that is there and does not work raises its own error
+    :raises ImportError: if its package is not installed; the message names the command that installs it
     """
     package = module.partition(".")[0]
     try:
-        importlib.import_module(package)  # also where only the submodule is there already
+        importlib.import_module(package)  # first, in case only the submodule is loaded
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
-        raise ImportError(f"{what} needs {package}: pip install 'sb3_per[{extra}]'", name=package) from error
+        raise ImportError(f"{what} needs {package}: {install(extra, package)}", name=package) from error
+
+
+def install(extra: str, *packages: str) -> str:
+    """
+    :param extra: extra of this package
+    :param packages: packages of the extra that are missing, as they are imported
+    :return: command that installs them, and another one for a clone of this package
+    """
+    named = " ".join(_ARGUMENTS.get(package, f'"{package}"') for package in packages)
+    return f'pip install {named}, or pip install ".[{extra}]" in a clone of this package'
+
+
+# Arguments of pip where the name of a package is not enough.
+_ARGUMENTS = {
+    "cv2": '"opencv-python"',
+    "PIL": '"pillow"',
+    "minari": '"minari[hdf5]" "pillow"',
+    "rl_zoo3": '"rl_zoo3[plots]" "requests"',
+}

@@ -1,16 +1,14 @@
 """
-RL Zoo with the prioritized algorithms: registers them, and hands over to the Zoo's own scripts.
+Run the scripts of RL Zoo with the prioritized algorithms.
 
     python -m sb3_per.zoo train --algo per_sac --env Pendulum-v1
     python -m sb3_per.zoo enjoy --algo per_sac --env Pendulum-v1 -f logs/
 
-Every option is the Zoo's, but for two of ``train``, see :mod:`sb3_per.zoo.runs`: ``--resume`` goes on with a run that was
-killed, ``--actors N`` has N actors collect. It knows nothing of training; the extra ``zoo`` of this package installs what it
-needs.
+All options are the Zoo's, except two of ``train``: ``--resume`` goes on with a run that was killed, and ``--actors N`` lets N
+actors collect. See :mod:`sb3_per.zoo.runs`. It needs the extra ``zoo``.
 """
 
 import argparse
-import contextlib
 import functools
 import importlib
 import runpy
@@ -37,7 +35,7 @@ ALGORITHMS: dict[str, Any] = {
     "per_sac_lstm": sb3_per.PERRecurrentSAC,
 }
 
-# Our name, and the Zoo's module and function; a module without a function runs as a script.
+# Name of a script, with the Zoo's module and function. A module without a function runs as a script.
 SCRIPTS: dict[str, tuple[str, str | None]] = {
     "train": ("rl_zoo3.train", "train"),
     "enjoy": ("rl_zoo3.enjoy", "enjoy"),
@@ -48,16 +46,14 @@ SCRIPTS: dict[str, tuple[str, str | None]] = {
     "plot_from_file": ("rl_zoo3.plots", "plot_from_file"),
 }
 
-_TUNES = frozenset(("-optimize", "--optimize-hyperparameters", "--trial-id"))
-
-# These play a saved model: as for its own algorithms, the Zoo need not allocate the replay buffer.
+# Scripts that play a saved model, without a replay buffer.
 _PLAYERS = ("enjoy", "record_video")
 
 
 def config_path(algo: str) -> Path:
     """
     :param algo: name of an algorithm, e.g. ``"per_sac"``
-    :return: the hyperparameter file that comes with this package
+    :return: path of the hyperparameter file of this package
     """
     here = Path(__file__).resolve().parent
     folders = (here / "configs", here.parents[1] / "zoo_configs")  # installed; in the repository
@@ -66,7 +62,7 @@ def config_path(algo: str) -> Path:
 
 def register() -> None:
     """
-    Make the algorithms known to the Zoo: by name, to the tuner, and their classes to the strings of its YAML files, e.g.
+    Register the algorithms and their search spaces with the Zoo, and our classes for its YAML files, e.g.
     ``replay_buffer_class: PrioritizedHerReplayBuffer``.
 
     :raises ImportError: without RL Zoo
@@ -79,13 +75,13 @@ def register() -> None:
     utils.ALGOS.update(ALGORITHMS)
     hyperparams_opt.HYPERPARAMS_SAMPLER.update({algo: functools.partial(tuning.sample, algo) for algo in ALGORITHMS})
     hyperparams_opt.HYPERPARAMS_CONVERTER.update({algo: functools.partial(tuning.convert, algo) for algo in ALGORITHMS})
-    # The Zoo evaluates those strings among the names of this module.
+    # The Zoo evaluates the strings of its YAML files with the names of this module.
     vars(exp_manager).update({name: getattr(sb3_per, name) for name in sb3_per.__all__})
     _register_minatar()
 
 
 def _register_minatar() -> None:
-    """MinAtar does not register its environments when it is imported, which is all that the Zoo's ``--gym-packages`` does."""
+    """Register the environments of MinAtar, which importing it, as the Zoo's ``--gym-packages`` does, leaves out."""
     try:
         from minatar.gym import register_envs
     except ImportError:
@@ -121,9 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if function is None:
             runpy.run_module(module, run_name="__main__")
         elif script == "train":
-            # Trials combine settings of the file with a scheme, and of the tuner, that nobody has written side by side.
-            if True:
-                _train(**vars(ours))
+            _train(**vars(ours))
         else:
             getattr(importlib.import_module(module), function)()
     finally:
@@ -132,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _own_options() -> argparse.ArgumentParser:
-    """Options of ``train`` that the Zoo does not have."""
+    """Make a parser for the options of ``train`` that the Zoo does not have."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--actors", type=int)
@@ -141,10 +135,10 @@ def _own_options() -> argparse.ArgumentParser:
 
 def _train(resume: bool, actors: int | None) -> None:
     """
-    The Zoo's script, with our manager in place of its own.
+    Run the Zoo's script with our manager in place of its own. The Zoo has no hook for that.
 
     :param resume: go on with the newest run
-    :param actors: how many collect; ``None``: environments are stepped, as in the Zoo
+    :param actors: number of actors; ``None``: no actors
     """
     from rl_zoo3 import train
 
@@ -156,15 +150,15 @@ def _train(resume: bool, actors: int | None) -> None:
     try:
         train.train()
     except RunHasEndedError as ended:
-        print(ended)  # whoever starts the command again and again is told so, and that all is well
+        print(ended)  # not an error: a script may repeat the command until the run has ended
     finally:
         names.update(managers)
 
 
 def _with_config(options: list[str]) -> list[str]:
     """
-    :param options: of the Zoo's ``train``
-    :return: the same, with our hyperparameter file if the algorithm is ours and no file is named
+    :param options: options of the Zoo's ``train``
+    :return: options that name our hyperparameter file, if the algorithm is ours and they name none
     """
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--algo")
@@ -176,5 +170,5 @@ def _with_config(options: list[str]) -> list[str]:
 
 
 def _player(cls: Any) -> Any:
-    """Stands in for an algorithm where the Zoo only loads it."""
+    """Make a stand-in for an algorithm that loads models without allocating a buffer."""
     return SimpleNamespace(load=functools.partial(cls.load, buffer_size=1, optimize_memory_usage=False))

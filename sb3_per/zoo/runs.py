@@ -1,48 +1,48 @@
-"""
-Runs of RL Zoo whose buffers are saved as directories, and that go on after a kill. It knows the Zoo's folders.
-"""
+"""Runs of RL Zoo that save their buffers as directories, continue after a kill, and can use actors."""
 
 import functools
 import os
-import unittest.mock
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
-from rl_zoo3 import exp_manager
 from rl_zoo3.exp_manager import ExperimentManager
 from rl_zoo3.utils import get_latest_run_id
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
 from sb3_per.persistence.model_zip import CheckpointMixin
+from sb3_per.zoo import tuning
 
 
 class RunHasEndedError(Exception):
-    """There is nothing to resume; no failure."""
+    """The run to resume has come to its end, which is no failure."""
 
 
 class RunManager(ExperimentManager):
     """
-    The Zoo's manager. Checkpoints are whole whenever the run is killed, and with ``--save-replay-buffer`` hold the buffer.
+    The Zoo's manager, with checkpoints that are whole whenever the run is killed.
 
-    :param args: the Zoo's
-    :param resume: go on with the newest run of this environment from its newest whole checkpoint, in its folder; without one,
-        begin
-    :param actors: how many collect, each with ``n_envs`` environments of the hyperparameter file; ``None``: the Zoo's way
-    :param kwargs: the Zoo's
-    :raises ValueError: for actors below 1, with an algorithm that is not ours, and where hyperparameters are tuned
+    :param args: arguments of the Zoo
+    :param resume: go on with the newest run of this environment, in its folder, from its newest whole checkpoint. Without
+        one, a new run begins
+    :param actors: number of actors, each with ``n_envs`` environments of the hyperparameter file; ``None``: no actors
+    :param kwargs: keyword arguments of the Zoo
+    :raises ValueError: for actors below 1, with a stock algorithm, and while tuning hyperparameters
     """
 
     def __init__(self, *args: Any, resume: bool = False, actors: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.actors = actors
+        # Settings of the buffer from a trial of Optuna.
+        self.tuned: dict[str, Any] | None = None
         if actors is not None and (actors < 1 or not self._is_ours() or self.optimize_hyperparameters):
             raise ValueError(f"--actors must be at least 1, for a prioritized algorithm and without -optimize, not {actors}")
-        # Steps of the checkpoint that the run goes on from.
+        # Number of steps of the checkpoint that the run goes on from.
         self.resumed_from: int | None = None
         run_id = get_latest_run_id(self.log_path, self.env_name)
         if resume and run_id > 0:
@@ -50,14 +50,16 @@ class RunManager(ExperimentManager):
 
     def _resume(self, folder: Path) -> None:
         """
-        :param folder: of a run
-        :raises RunHasEndedError: if that run has come to its end
+        Go on with a run from its newest whole checkpoint, if there is one.
+
+        :param folder: folder of the run
+        :raises RunHasEndedError: if the run has come to its end
         """
         if (folder / f"{self.env_name}.zip").exists():
             raise RunHasEndedError(f"The run in {folder} has come to its end: there is nothing to resume")
         checkpoint = latest_checkpoint(folder)
         if checkpoint is None:
-            print(f"There is no whole checkpoint in {folder}, with model and buffer: begins anew")
+            print(f"There is no whole checkpoint in {folder}: a new run begins")
             return
         self.save_path, self.params_path = str(folder), str(folder / self.env_name)
         self.trained_agent, self.continue_training = str(checkpoint[0]), True
@@ -65,11 +67,11 @@ class RunManager(ExperimentManager):
         print(f"Resumes the run in {folder} at {self.resumed_from} steps")
 
     def create_callbacks(self) -> None:
-        """As the Zoo's, but checkpoints of a prioritized algorithm, and evaluations that go on where they were."""
+        """Make the Zoo's callbacks; checkpoints come with the buffer, and evaluations continue those of the run."""
         super().create_callbacks()
         for callback in list(self.callbacks):
             if type(callback) is CheckpointCallback and self._is_ours():
-                # The last one: what else is done at this step, such as an evaluation, is done when the checkpoint is there.
+                # Last, so that an evaluation at the same step comes before the checkpoint.
                 self.callbacks.remove(callback)
                 checkpoints = BufferCheckpointCallback(
                     save_freq=callback.save_freq,
@@ -82,35 +84,70 @@ class RunManager(ExperimentManager):
                 self.callbacks.append(checkpoints)
             elif isinstance(callback, EvalCallback) and self.resumed_from is not None:
                 _continue_evaluations(callback, self.resumed_from)
-        # Episodes of the run so far stay in its files.
+        # The monitor files of the run keep their episodes.
         if self.resumed_from is not None:
             self.monitor_kwargs = {**self.monitor_kwargs, "override_existing": False}
 
+    def load_trial(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """
+        Load the hyperparameters of a trial. Settings of the buffer join those of the file later.
+
+        :param args: arguments of the Zoo
+        :param kwargs: keyword arguments of the Zoo
+        :return: hyperparameters
+        """
+        hyperparams: dict[str, Any] = super().load_trial(*args, **kwargs)
+        if self._is_ours():
+            self.tuned = hyperparams.pop("replay_buffer_kwargs", None)
+        return hyperparams
+
     def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
         processed = super()._preprocess_hyperparams(hyperparams)
-        # What counts environments, such as the frequency of evaluations, comes later.
+        if "replay_buffer_kwargs" in (self.custom_hyperparams or {}):
+            self.tuned = None  # the command line overrules the trial
+        if self.tuned is not None:
+            self.tuned = tuning.join(processed[0].get("replay_buffer_kwargs", {}), self.tuned)
+            processed[0]["replay_buffer_kwargs"] = self.tuned
+        # The Zoo divides the frequencies of callbacks by the number of environments later.
         self.n_envs *= self.actors or 1
         return processed
 
+    def _save_config(self, saved_hyperparams: dict[str, Any]) -> None:
+        if self.tuned is not None:
+            saved_hyperparams["replay_buffer_kwargs"] = self.tuned
+        super()._save_config(saved_hyperparams)
+
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
         """
-        As the Zoo's; those to train with are actors, if there are any.
+        Make the Zoo's environments. Training environments are actors, if there are any.
 
-        :param n_envs: how many
-        :param eval_env: whether they are to evaluate with
-        :param no_log: whether episodes are not to be logged
-        :return: the environments, in the Zoo's wrappers
+        The Zoo has no hook for its call of ``make_vec_env``, so those wrappers that it adds are added here.
+
+        :param n_envs: number of environments
+        :param eval_env: whether they are for evaluation
+        :param no_log: do not log episodes
+        :return: environments in the Zoo's wrappers
         """
         if self.actors is None or eval_env:
             return super().create_envs(n_envs, eval_env, no_log)
         from sb3_per.distributed import make_actors
 
-        def make(env_id: Any, n_envs: int, **kwargs: Any) -> VecEnv:
-            assert self.actors is not None
-            return make_actors(env_id, n_envs=n_envs // self.actors, n_actors=self.actors, **kwargs)
-
-        with unittest.mock.patch.object(exp_manager, "make_vec_env", make):
-            return super().create_envs(n_envs, eval_env, no_log)
+        env: VecEnv = make_actors(
+            gym.spec(self.env_name.gym_id).make,
+            n_envs=n_envs // self.actors,
+            seed=self.seed,
+            monitor_dir=None if no_log else self.save_path,
+            wrapper_class=self.env_wrapper,
+            env_kwargs=self.env_kwargs,
+            vec_env_cls=self.vec_env_class,
+            vec_env_kwargs=self.vec_env_kwargs,
+            monitor_kwargs=self.monitor_kwargs,
+            n_actors=self.actors,
+        )
+        if self.vec_env_wrapper is not None:
+            env = self.vec_env_wrapper(env)
+        env = self._maybe_normalize(env, eval_env)
+        return env if self.frame_stack is None else VecFrameStack(env, self.frame_stack)
 
     def _is_ours(self) -> bool:
         from rl_zoo3.utils import ALGOS
@@ -136,24 +173,24 @@ class RunManager(ExperimentManager):
 
     def learn(self, model: Any) -> None:
         """
-        As the Zoo's, for what is left of the steps.
+        Train the model for the remaining steps.
 
-        :param model: to train
+        :param model: model to train
         """
         if self.resumed_from is None:
             super().learn(model)
             return
         self.n_timesteps = max(self.n_timesteps - model.num_timesteps, 0)
-        # The Zoo's own call, with one more argument.
+        # The Zoo calls `learn` without this argument.
         learn = functools.partial(model.learn, reset_num_timesteps=False)
         continuing: Any = SimpleNamespace(learn=learn, env=model.env, policy=model.policy)
         super().learn(continuing)
 
     def save_trained_model(self, model: Any) -> None:
         """
-        As the Zoo's, but for the buffer of a prioritized algorithm: where checkpoints are, it becomes another one of them.
+        Save the model as the Zoo does, and a prioritized buffer as a directory: that of the checkpoints, if there is one.
 
-        :param model: that was trained
+        :param model: trained model
         """
         save_replay_buffer = self.save_replay_buffer and self._is_ours()
         if save_replay_buffer:
@@ -167,9 +204,9 @@ class RunManager(ExperimentManager):
 
 def _buffer_beside(model: Path, num_timesteps: int) -> Path | None:
     """
-    :param model: path of its zip
-    :param num_timesteps: of the model
-    :return: what belongs to it of the buffers in its folder: that of the same moment, or else the newest
+    :param model: path of a zip
+    :param num_timesteps: number of steps of the model
+    :return: buffer in the same folder, of the same moment or else the newest; ``None``: there is none
     """
     folders = sorted(model.parent.glob(f"*{SUFFIX}"), key=os.path.getmtime)
     same_moment = (manifest_of(folder, num_timesteps) for folder in reversed(folders))
@@ -177,7 +214,7 @@ def _buffer_beside(model: Path, num_timesteps: int) -> Path | None:
 
 
 def _continue_evaluations(callback: EvalCallback, num_timesteps: int) -> None:
-    """Read what the run has written so far, which would be written over, up to the checkpoint."""
+    """Load the evaluations up to the checkpoint, which the callback would write over."""
     path = Path(f"{callback.log_path}.npz")
     if not path.exists():
         return
@@ -188,6 +225,6 @@ def _continue_evaluations(callback: EvalCallback, num_timesteps: int) -> None:
         callback.evaluations_length = saved["ep_lengths"][is_before].tolist()
         if "successes" in saved:
             callback.evaluations_successes = saved["successes"][is_before].tolist()
-    # The best model of all stays the best, also if it came after the checkpoint.
+    # The best model stays the best, even if it came after the checkpoint.
     with np.load(path) as saved:
         callback.best_mean_reward = float(saved["results"].mean(axis=1).max(initial=-np.inf))

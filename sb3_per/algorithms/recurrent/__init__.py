@@ -1,1 +1,1 @@
-"""Agents with memory: networks, policies, and what acting and learning with recurrent states needs."""
+"""Recurrent algorithms: networks, policies, and training on windows."""

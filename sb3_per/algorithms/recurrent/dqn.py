@@ -1,6 +1,6 @@
-"""Deep Q-Network with memory and prioritized replay of sequences (R2D2)."""
+"""Recurrent Deep Q-Network with prioritized replay of sequences (R2D2)."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -13,15 +13,9 @@ from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.algorithms.recurrent.q_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
 from sb3_per.buffers import SequenceReplayBufferSamples
-from sb3_per.utils.signatures import extends_signature
 
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.type_aliases import GymEnv, Schedule
-
-
-#: Keyword arguments of :class:`PERRecurrentDQN` as in R2D2 (Kapturowski et al. 2019, table 2). There, 256 actors fill the
-#: buffer while one learner takes five updates a second; here, the replay ratio is yours to choose, by ``train_freq``.
+#: Keyword arguments of :class:`PERRecurrentDQN` as in R2D2 (Kapturowski et al. 2019, table 2). In the paper, 256 actors fill
+#: the buffer while one learner makes five updates a second. Here ``train_freq`` sets the replay ratio.
 R2D2: dict[str, Any] = dict(
     sequence_length=80,
     burn_in=40,
@@ -41,11 +35,11 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     Deep Q-Network (DQN) with an LSTM and prioritized replay of sequences: R2D2 (Kapturowski et al. 2019, "Recurrent Experience
     Replay in Distributed Reinforcement Learning").
 
-    For discrete actions, where one observation does not tell all, and stacked frames do not reach back far enough.
+    Use it for discrete actions, where one observation does not show the whole state and stacked frames are too short.
 
-    What is drawn are windows of ``sequence_length`` steps; the memory is warmed up with the ``burn_in`` steps before them,
-    from the state that acting had then. ``replay_buffer_kwargs`` configures the
-    :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`, ``policy_kwargs`` the LSTM: ``lstm_hidden_size``,
+    A batch holds windows of ``sequence_length`` steps. The ``burn_in`` steps before a window warm up the LSTM, from the state
+    that acting had there. ``replay_buffer_kwargs`` configures the
+    :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`. ``policy_kwargs`` configures the LSTM: ``lstm_hidden_size``,
     ``n_lstm_layers``, ``lstm_kwargs``. The paper's settings are in ``sb3_per.R2D2``.
 
     ::
@@ -54,10 +48,10 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
         model.learn(100_000)
 
     :param args: arguments of ``stable_baselines3.DQN``. The policy is ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``,
-        ``"MultiInputLstmPolicy"`` or a class; ``n_steps`` is 5 and ``batch_size`` 32 windows, if nobody says otherwise, and
-        ``train_freq`` 64 steps, so that each is learned 20 times
-    :param sequence_length: steps of a window that are learned
-    :param burn_in: steps before them that warm the memory up
+        ``"MultiInputLstmPolicy"`` or a class. The defaults are ``n_steps=5``, ``batch_size=32`` windows, and
+        ``train_freq=64`` steps, with which each step is learned 20 times
+    :param sequence_length: number of steps of a window that are learned
+    :param burn_in: number of steps before a window that warm up the LSTM
     :param double_q: the online network chooses the next action, the target network values it (arXiv 1509.06461)
     :param value_rescaling: the network learns h(Q), see :func:`~sb3_per.algorithms.recurrent.value_rescaling.rescale`
     :param kwargs: keyword arguments of ``stable_baselines3.DQN``
@@ -68,7 +62,6 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
         "CnnLstmPolicy": CnnLstmPolicy,
         "MultiInputLstmPolicy": MultiInputLstmPolicy,
     }
-    # 5-step returns, 32 windows, and so many steps between two updates that each is learned 20 times.
     defaults: ClassVar[dict[str, Any]] = dict(n_steps=5, batch_size=32, train_freq=64)
 
     policy: MlpLstmPolicy
@@ -77,59 +70,18 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     double_q: bool
     value_rescaling: bool
 
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[MlpLstmPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 1e-4,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 32,
-            tau: float = 1.0,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 64,
-            gradient_steps: int = 1,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 5,
-            target_update_interval: int = 10000,
-            exploration_fraction: float = 0.1,
-            exploration_initial_eps: float = 1.0,
-            exploration_final_eps: float = 0.05,
-            max_grad_norm: float = 10,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-            *,
-            sequence_length: int = 40,
-            burn_in: int = 20,
-            double_q: bool = True,
-            value_rescaling: bool = False,
-        ) -> None: ...
-
-    else:
-
-        @extends_signature(DQN.__init__, **defaults)
-        def __init__(
-            self,
-            *args: Any,
-            sequence_length: int = 40,
-            burn_in: int = 20,
-            double_q: bool = True,
-            value_rescaling: bool = False,
-            **kwargs: Any,
-        ):
-            self.double_q = double_q
-            self.value_rescaling = value_rescaling
-            super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
+    def __init__(
+        self,
+        *args: Any,
+        sequence_length: int = 40,
+        burn_in: int = 20,
+        double_q: bool = True,
+        value_rescaling: bool = False,
+        **kwargs: Any,
+    ):
+        self.double_q = double_q
+        self.value_rescaling = value_rescaling
+        super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
 
     def predict(
         self,
@@ -139,14 +91,13 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
         deterministic: bool = False,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
         """
-        See :meth:`~sb3_per.algorithms.recurrent.q_policies.MlpLstmPolicy.predict`. Every environment explores on its own.
-        The returned state is the one after the observation, for random actions too.
+        Choose actions. Every environment explores on its own.
 
-        :param observation: one, or one of every environment
-        :param state: what the call before returned; ``None``: at the start
-        :param episode_start: whether the observations are the first of their episodes
-        :param deterministic: without exploration
-        :return: actions, and the states
+        :param observation: one observation, or one of every environment
+        :param state: states from the call before; ``None``: zeros
+        :param episode_start: which observations are the first of an episode, bool array of shape (n_envs,)
+        :param deterministic: whether to act without exploration
+        :return: actions, and the states after the observations, also for random actions
         """
         actions, state = self.policy.predict(observation, state, episode_start, deterministic)
         if not deterministic:
@@ -161,10 +112,10 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
             target_q_values = self.q_net_target.unroll(batch)
         q_values = self.q_net.unroll(batch)
         with th.no_grad():
-            behind = batch.next_steps[..., None].expand(-1, -1, q_values.shape[-1])
-            next_q = target_q_values.gather(0, behind)
+            after = batch.next_steps[..., None].expand(-1, -1, q_values.shape[-1])
+            next_q = target_q_values.gather(0, after)
             if self.double_q:
-                next_value = next_q.gather(2, q_values.gather(0, behind).argmax(dim=2, keepdim=True))[..., 0]
+                next_value = next_q.gather(2, q_values.gather(0, after).argmax(dim=2, keepdim=True))[..., 0]
             else:
                 next_value = next_q.max(dim=2).values
             if self.value_rescaling:

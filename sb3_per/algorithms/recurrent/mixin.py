@@ -1,12 +1,13 @@
 """
-Acting and learning with recurrent states, whatever the algorithm: the state is carried along from step to step, goes into the
-buffer with each, and the loss is that of windows. It knows neither networks nor targets.
+Act and learn with recurrent states.
+
+The state is carried from step to step, each step is stored with the state before it, and the loss is that of windows.
 """
 
 import inspect
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -14,7 +15,6 @@ from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
 
 from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.constructors import stock_init_of
 from sb3_per.algorithms.recurrent.memory import at_starts, zero_states
 from sb3_per.algorithms.recurrent.networks import at_steps, laid_out
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
@@ -22,32 +22,29 @@ from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedRepl
 
 class RecurrentMixin(PrioritizedOffPolicyMixin):
     """
-    Prioritized replay of sequences for an off-policy algorithm of SB3 whose policy has ``state_shapes`` and ``predict`` with
+    Prioritized replay of sequences for an off-policy algorithm of SB3. Its policy has ``state_shapes`` and a ``predict`` with
     states.
 
-    :raises ValueError: at construction, for what contradicts ``replay_buffer_kwargs``
+    :raises ValueError: for an argument that contradicts ``replay_buffer_kwargs``
     """
 
     learns_from_sequences = True
 
-    #: Arguments of the algorithm without memory that have another default here.
-    defaults: ClassVar[dict[str, Any]] = {}
-
-    # Attributes of the algorithms that this mixin stands left of.
+    # Attributes of the stock algorithm.
     policy: Any
     policy_class: Any
 
-    # Steps that were learned, over all updates.
+    # Number of learned steps, over all updates.
     _n_learned = 0
 
-    # Before the next observation, each of shape (n_layers, n_envs, hidden); None until somebody acts.
+    # States before the next observation, each of shape (n_layers, n_envs, hidden); None before the first step.
     _memory: tuple[np.ndarray, ...] | None = None
 
     def __init__(self, *args: Any, sequence_length: int, burn_in: int, **kwargs: Any):
         self.sequence_length = sequence_length
         self.burn_in = burn_in
-        names = list(inspect.signature(stock_init_of(type(self), PrioritizedOffPolicyMixin)).parameters)[1:]
-        given = {*names[: len(args)], *kwargs}
+        positional = list(inspect.signature(super().__init__).parameters)[: len(args)]
+        given = {*positional, *kwargs}
         kwargs.update((name, default) for name, default in self.defaults.items() if name not in given)
         super().__init__(*args, **kwargs)
 
@@ -57,10 +54,10 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
         """
-        As SB3's, but the memory is advanced at every step, also where the action is a random one.
+        Choose actions as SB3 does, and advance the states, also if the actions are random.
 
-        :param learning_starts: steps of random actions
-        :param action_noise: of the actor
+        :param learning_starts: number of steps with random actions
+        :param action_noise: noise added to the actions
         :param n_envs: number of environments
         :return: actions for the environments, and for the buffer
         """
@@ -81,13 +78,13 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     def _act(self, observations: Any, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """
-        :param observations: one of every environment
-        :param memory: before them, zero at starts
-        :return: actions with exploration, and the memory behind the observations
+        :param observations: one observation of every environment
+        :param memory: states before them, zero at starts of episodes
+        :return: actions with exploration, and the states after the observations
         """
-        actions, behind = self.predict(observations, memory, deterministic=False)
-        assert behind is not None
-        return actions, behind
+        actions, after = self.predict(observations, memory, deterministic=False)
+        assert after is not None
+        return actions, after
 
     def _store_transition(
         self,
@@ -98,7 +95,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         dones: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
-        """As SB3's; the memory before the step, and which episodes begin with it, go into the buffer."""
+        """Store a step as SB3 does, with the states before it and the starts of episodes."""
         add = partial(replay_buffer.add, episode_starts=self._last_episode_starts, states=self._memory)
         buffer: Any = SimpleNamespace(add=add)
         super()._store_transition(buffer, buffer_action, new_obs, reward, dones, infos)
@@ -113,11 +110,10 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     def _value_loss(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
         """
         :param batch: windows
-        :return: the loss of the scheme with the steps as its batch, each with the weight of its window: the mean over steps;
-            and the TD errors, 0 where there is no step
+        :return: loss of the scheme, the mean over steps, each with the weight of its window; and TD errors, 0 in the padding
         """
         losses, td_errors = self._value_losses(batch)
-        # Selected, not multiplied: what stands in the padding reaches nothing.
+        # Selected, not multiplied by 0: NaN in the padding must reach nothing.
         of_steps, errors = at_steps(losses, batch), at_steps(td_errors, batch)
         weights = at_steps(batch.weights.T.expand_as(batch.mask), batch)[:, None]
         n_steps = len(weights)
@@ -130,8 +126,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
         :param batch: windows
         :param gradient_step: number of this step
-        :return: TD errors, and what to log: ``per/valid_fraction``, the share of the windows that is steps, and
-            ``per/replay_ratio``, how often a step has been learned so far: steps in all windows, for each of the environments'
+        :return: TD errors, and what to log, with ``per/valid_fraction``, the share of the windows that is not padding, and
+            ``per/replay_ratio``, how often a step has been learned so far
         """
         td_errors, metrics = super()._gradient_step(batch, gradient_step)
         self._n_learned += batch.mask.numel() if batch.steps is None else len(batch.steps)
@@ -153,6 +149,6 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         for name, value in own.items():
             if self.replay_buffer_kwargs.get(name, value) != value:
                 raise ValueError(f"{name}={value} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}")
-        # The policy does not exist yet when the buffer is made.
+        # The buffer is made before the policy.
         shapes = self.policy_class.state_shapes_of(**self.policy_kwargs)
         return {**super()._buffer_kwargs(), **own, "state_shapes": shapes}

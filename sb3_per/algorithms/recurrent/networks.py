@@ -1,7 +1,4 @@
-"""
-SB3's networks behind a memory: step by step while acting, and over windows while learning. It knows batches of windows, and
-neither actions nor losses.
-"""
+"""Put an LSTM before a network of SB3, step by step while acting and over windows while learning."""
 
 from typing import Any, ClassVar
 
@@ -15,20 +12,20 @@ from sb3_per.buffers.samples import SequenceReplayBufferSamples
 
 class RecurrentNetwork(BaseModel):
     """
-    Stands left of a network of SB3, ``class RecurrentActor(RecurrentNetwork, Actor)``, whose methods take from then on what
-    :meth:`step_memory` and :meth:`unroll_memory` give, where they took observations.
+    Put an LSTM before a network of SB3: ``class RecurrentActor(RecurrentNetwork, Actor)``. Where the methods of SB3's network
+    take observations, they now take the output of :meth:`step_memory` or :meth:`unroll_memory`.
 
-    :param features_dim: features of an observation
-    :param lstm_hidden_size: of the LSTM
-    :param n_lstm_layers: of the LSTM
+    :param features_dim: number of features of an observation
+    :param lstm_hidden_size: size of the LSTM
+    :param n_lstm_layers: number of layers of the LSTM
     :param lstm_kwargs: further keyword arguments of the LSTM
     :param kwargs: SB3's keyword arguments
     """
 
-    #: Whether the features of the observation also go past the LSTM: what can be seen need not be remembered first.
+    #: Whether features of the observation also pass by the LSTM.
     features_pass_memory: ClassVar[bool] = False
 
-    #: Which of the states that are carried along while training are those of its memory.
+    #: Position of its states among those that acting carries along.
     own_states: ClassVar[slice] = slice(0, 2)
 
     def __init__(
@@ -52,9 +49,11 @@ class RecurrentNetwork(BaseModel):
 
     def step_memory(self, observations: Any, states: States) -> tuple[th.Tensor, States]:
         """
-        :param observations: shape (n, ...), or a dictionary of them
-        :param states: before them
-        :return: what the memory makes of them, shape (n, n_features), and the states behind them
+        Take one step.
+
+        :param observations: observations, shape (n, ...), or a dictionary of them
+        :param states: states before them
+        :return: input of SB3's network, shape (n, n_features), and the states after the observations
         """
         features = self._features_of(observations)
         outputs, states = self.memory.step(features, states)
@@ -62,20 +61,21 @@ class RecurrentNetwork(BaseModel):
 
     def unroll_memory(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
         """
-        :param batch: windows. The memory is warmed up with their prefixes, which get no gradient
-        :return: what the memory makes of all their observations, shape (sequence_length + n_steps, n, n_features); 0 goes in
-            where there is none
+        Warm up with the prefixes of windows, without gradient, and take all their steps.
+
+        :param batch: windows
+        :return: input of SB3's network, shape (sequence_length + n_steps, n, n_features)
         """
         states: States = batch.states[self.own_states]
         if batch.prefix_lengths.any():
             with th.no_grad():
                 prefix = self._features_over_time(batch.prefix, batch.prefix_lengths)
-                states = self.memory.states_behind(prefix, batch.prefix_lengths, states)
+                states = self.memory.states_after(prefix, batch.prefix_lengths, states)
         features = self._features_over_time(batch.observations, batch.next_steps.amax(dim=0) + 1)
         return self._join(self.memory.unroll(features, states), features)
 
     def extract_features(self, obs: Any, features_extractor: BaseFeaturesExtractor) -> Any:
-        """Called by SB3's methods: what they get has been through the extractor and the memory."""
+        """Return the input, which has passed the extractor and the LSTM already. SB3's methods call this."""
         return obs
 
     def _features_of(self, observations: Any) -> th.Tensor:
@@ -94,19 +94,23 @@ class RecurrentNetwork(BaseModel):
 
 def at_steps(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor:
     """
-    :param values: at the observations of windows, or at their steps, time first, shape (T, n, ...)
-    :param batch: the windows
-    :return: those before each step that there is, one after the other, shape (mask.sum(), ...)
+    Select the values at the steps of windows, without padding.
+
+    :param values: values at observations or steps of windows, shape (T, n, ...)
+    :param batch: windows
+    :return: values at each step, shape (mask.sum(), ...)
     """
     values = values[: len(batch.mask)].flatten(0, 1)
     return values if batch.steps is None else values.index_select(0, batch.steps)
 
 
-def behind_steps(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor:
+def after_steps(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor:
     """
-    :param values: at the observations of windows, time first, shape (sequence_length + n_steps, n, ...)
-    :param batch: the windows
-    :return: those behind the n-step return of each step that there is, in the order of :func:`at_steps`
+    Select the values at the end of the n-step return of each step.
+
+    :param values: values at observations of windows, shape (sequence_length + n_steps, n, ...)
+    :param batch: windows
+    :return: values in the order of :func:`at_steps`, shape (mask.sum(), ...)
     """
     n_windows = batch.mask.shape[1]
     places = batch.next_steps * n_windows + th.arange(n_windows, device=values.device)
@@ -115,11 +119,11 @@ def behind_steps(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Te
 
 def laid_out(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor:
     """
-    The way back from :func:`at_steps`.
+    Invert :func:`at_steps`.
 
-    :param values: of the steps that there are, shape (mask.sum(), ...)
-    :param batch: the windows
-    :return: time first, shape (sequence_length, n, ...), 0 where there is no step
+    :param values: values at each step, shape (mask.sum(), ...)
+    :param batch: windows
+    :return: values, shape (sequence_length, n, ...), 0 in the padding
     """
     if batch.steps is not None:
         values = values.new_zeros(batch.mask.numel(), *values.shape[1:]).index_copy(0, batch.steps, values)

@@ -1,4 +1,4 @@
-"""What policies with memory have in common, whatever the algorithm. It knows no networks."""
+"""The base class of recurrent policies."""
 
 from typing import Any, ClassVar
 
@@ -13,19 +13,20 @@ from sb3_per.algorithms.recurrent.memory import States, at_starts, zero_states
 
 class RecurrentPolicy(BasePolicy):
     """
-    Stands left of a policy of SB3, whose networks get ``lstm_args``. A subclass implements :meth:`_step`.
+    Base class of recurrent policies, written left of a policy of SB3. A subclass passes ``lstm_args`` to its networks and
+    implements :meth:`_step`.
 
     :param args: SB3's arguments
-    :param lstm_hidden_size: of the LSTMs
-    :param n_lstm_layers: of the LSTMs
+    :param lstm_hidden_size: size of the LSTMs
+    :param n_lstm_layers: number of layers of the LSTMs
     :param lstm_kwargs: further keyword arguments of the LSTMs
     :param kwargs: SB3's keyword arguments
     """
 
-    #: LSTMs that are carried along while training; the actions depend on the first.
+    #: Number of LSTMs whose states acting carries along; actions depend on the first.
     n_memories: ClassVar[int] = 1
 
-    #: What is before the LSTMs, if nobody asks for something else; ``None``: as SB3's.
+    #: Default features extractor; ``None``: SB3's.
     default_extractor: ClassVar[type[BaseFeaturesExtractor] | None] = None
 
     def __init__(
@@ -51,24 +52,24 @@ class RecurrentPolicy(BasePolicy):
         cls, lstm_hidden_size: int = 256, n_lstm_layers: int = 1, **policy_kwargs: Any
     ) -> tuple[tuple[int, int], ...]:
         """
-        :param lstm_hidden_size: of the LSTMs
-        :param n_lstm_layers: of the LSTMs
-        :param policy_kwargs: without influence
-        :return: (n_layers, hidden) of each state that is carried along while training: hidden and cell state of each LSTM
+        :param lstm_hidden_size: size of the LSTMs
+        :param n_lstm_layers: number of layers of the LSTMs
+        :param policy_kwargs: ignored
+        :return: (n_layers, hidden) of each state that acting carries along: hidden and cell state of each LSTM
         """
         return ((n_lstm_layers, lstm_hidden_size),) * 2 * cls.n_memories
 
     @property
     def state_shapes(self) -> tuple[tuple[int, int], ...]:
-        """(n_layers, hidden) of each state that is carried along while training."""
+        """(n_layers, hidden) of each state that acting carries along."""
         return self.state_shapes_of(**self.lstm_args)
 
     def _step(self, observations: Any, states: States, deterministic: bool) -> tuple[th.Tensor, States]:
         """
-        :param observations: one of every environment
-        :param states: before them, of the LSTM that the actions depend on
-        :param deterministic: without sampling
-        :return: actions, in [-1, 1] if the policy squashes them, and the states behind the observations
+        :param observations: one observation of every environment
+        :param states: states before them, of the LSTM that actions depend on
+        :param deterministic: whether to take the best action, not a sample
+        :return: actions, in [-1, 1] if the policy squashes them, and the states after the observations
         """
         raise NotImplementedError
 
@@ -80,14 +81,13 @@ class RecurrentPolicy(BasePolicy):
         deterministic: bool = False,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
         """
-        Actions, and the states behind the observations; as of sb3-contrib's ``RecurrentPPO``.
+        Choose actions, as sb3-contrib's ``RecurrentPPO`` does.
 
-        :param observation: one, or one of every environment
-        :param state: what the call before returned; ``None``: at the start
-        :param episode_start: whether the observations are the first of their episodes, shape (n_envs,); ``None``: none of
-            them, apart from what ``state`` says
-        :param deterministic: the best action, not a sample; the exploration of DQN is the algorithm's
-        :return: actions, and the states, each of shape (n_layers, n_envs, hidden)
+        :param observation: one observation, or one of every environment
+        :param state: states from the call before; ``None``: zeros
+        :param episode_start: which observations are the first of an episode, shape (n_envs,); ``None``: none of them
+        :param deterministic: whether to take the best action, not a sample
+        :return: actions, and the states after the observations, each of shape (n_layers, n_envs, hidden)
         """
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
@@ -96,15 +96,15 @@ class RecurrentPolicy(BasePolicy):
         if episode_start is not None:
             states = at_starts(states, episode_start)
         with th.no_grad():
-            chosen, behind = self._step(obs, self.states_to_tensors(states), deterministic)
+            chosen, after = self._step(obs, self.states_to_tensors(states), deterministic)
         actions: np.ndarray = chosen.cpu().numpy().reshape(n_envs, *self.action_space.shape)  # type: ignore[misc]
         if isinstance(self.action_space, spaces.Box) and self.squash_output:
             actions = self.unscale_action(actions)
-        return actions if is_vectorized else actions.squeeze(axis=0), tuple(each.cpu().numpy() for each in behind)
+        return actions if is_vectorized else actions.squeeze(axis=0), tuple(each.cpu().numpy() for each in after)
 
     def states_to_tensors(self, states: tuple[np.ndarray, ...]) -> States:
         """
-        :param states: as acting carries them along
-        :return: the same, for a network
+        :param states: states as arrays
+        :return: states as tensors, for a network
         """
         return tuple(th.as_tensor(each, dtype=th.float32, device=self.device) for each in states)

@@ -1,4 +1,4 @@
-"""Policies of DQN with memory: Q-values of what was seen since the start of the episode."""
+"""Recurrent policies of DQN."""
 
 from typing import Any
 
@@ -13,23 +13,25 @@ from sb3_per.buffers.samples import SequenceReplayBufferSamples
 
 
 class RecurrentQNetwork(RecurrentNetwork, QNetwork):
-    """SB3's Q-network behind an LSTM."""
+    """SB3's Q-network after an LSTM."""
 
     def step(self, observations: Any, states: States) -> tuple[th.Tensor, States]:
         """
-        :param observations: shape (n, ...), or a dictionary of them
-        :param states: before them
-        :return: Q-values, shape (n, n_actions), and the states behind them
+        Take one step.
+
+        :param observations: observations, shape (n, ...), or a dictionary of them
+        :param states: states before them
+        :return: Q-values, shape (n, n_actions), and the states after the observations
         """
         outputs, states = self.step_memory(observations, states)
         return self(outputs), states
 
     def unroll(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
         """
-        Q-values at all observations of windows. The memory is warmed up with the prefixes, which get no gradient.
+        Compute Q-values at all observations of windows.
 
         :param batch: windows
-        :return: shape (sequence_length + n_steps, n, n_actions)
+        :return: Q-values, shape (sequence_length + n_steps, n, n_actions)
         """
         q_values: th.Tensor = self(self.unroll_memory(batch))
         return q_values
@@ -37,11 +39,11 @@ class RecurrentQNetwork(RecurrentNetwork, QNetwork):
 
 class MlpLstmPolicy(RecurrentPolicy, DQNPolicy):
     """
-    Policy of DQN with an LSTM between the features and the Q-network.
+    Recurrent policy of DQN, with an LSTM between the features and the Q-network.
 
     :param args: SB3's arguments, see ``stable_baselines3.dqn.MlpPolicy``
-    :param lstm_hidden_size: of the LSTM
-    :param n_lstm_layers: of the LSTM
+    :param lstm_hidden_size: size of the LSTM
+    :param n_lstm_layers: number of layers of the LSTM
     :param lstm_kwargs: further keyword arguments of the LSTM
     :param kwargs: SB3's keyword arguments
     """
@@ -50,7 +52,7 @@ class MlpLstmPolicy(RecurrentPolicy, DQNPolicy):
     q_net_target: RecurrentQNetwork
 
     def make_q_net(self) -> RecurrentQNetwork:
-        """Called twice, for the network and its target."""
+        """Make the network, or its target. SB3 calls this twice."""
         net_args = self._update_features_extractor(self.net_args, features_extractor=None)
         return RecurrentQNetwork(**net_args, **self.lstm_args).to(self.device)
 

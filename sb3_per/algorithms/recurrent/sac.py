@@ -1,6 +1,6 @@
-"""Soft Actor-Critic with memory and prioritized replay of sequences."""
+"""Recurrent Soft Actor-Critic with prioritized replay of sequences."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -10,7 +10,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
-from sb3_per.algorithms.recurrent.networks import at_steps, behind_steps, laid_out
+from sb3_per.algorithms.recurrent.networks import after_steps, at_steps, laid_out
 from sb3_per.algorithms.recurrent.sac_policies import (
     CnnLstmPolicy,
     MlpLstmPolicy,
@@ -20,28 +20,22 @@ from sb3_per.algorithms.recurrent.sac_policies import (
 )
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import SequenceReplayBufferSamples
-from sb3_per.utils.signatures import extends_signature
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.noise import ActionNoise
-    from stable_baselines3.common.type_aliases import GymEnv
 
 
 class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
     """
     Soft Actor-Critic (SAC, arXiv 1801.01290) with LSTMs and prioritized replay of sequences.
 
-    For continuous actions, where one observation does not tell all.
+    Use it for continuous actions, where one observation does not show the whole state.
 
-    What is drawn are windows of ``sequence_length`` steps, as in R2D2 (Kapturowski et al. 2019); the memories of actor,
-    critics and target critics are warmed up with the ``burn_in`` steps before them, from the states that acting had then.
-    Separate LSTMs for actor and critics, and observations that also go past them: Ni et al. 2022, arXiv 2110.05038.
+    A batch holds windows of ``sequence_length`` steps, as in R2D2 (Kapturowski et al. 2019). The ``burn_in`` steps before a
+    window warm up the LSTMs of actor, critics and target critics, from the states that acting had there. Actor and critics
+    have separate LSTMs, and observations also pass by the LSTMs (Ni et al. 2022, arXiv 2110.05038).
 
-    The critics' loss is weighted, the actor's and the entropy coefficient's are not; all are means over the steps that there
-    are in the windows. ``replay_buffer_kwargs`` configures the
-    :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`, ``policy_kwargs`` the LSTMs: ``lstm_hidden_size``,
-    ``n_lstm_layers``, ``lstm_kwargs``. gSDE works: its noise is a function of what the memory gives.
+    The critics' loss is weighted, those of the actor and of the entropy coefficient are not. All are means over the steps in
+    the windows. ``replay_buffer_kwargs`` configures the :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`.
+    ``policy_kwargs`` configures the LSTMs: ``lstm_hidden_size``, ``n_lstm_layers``, ``lstm_kwargs``. gSDE works; its noise
+    depends on the output of the LSTM.
 
     ::
 
@@ -49,13 +43,13 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         model.learn(100_000)
 
     :param args: arguments of ``stable_baselines3.SAC``. The policy is ``"MlpLstmPolicy"``, ``"CnnLstmPolicy"``,
-        ``"MultiInputLstmPolicy"`` or a class; ``batch_size`` is 32 windows, if nobody says otherwise, and ``train_freq`` 4
-        steps, so that each is learned 160 times; SAC's own would be 256
-    :param sequence_length: steps of a window that are learned
-    :param burn_in: steps before them that warm the memories up
-    :param lstm_learning_rate: of the LSTMs, a number or a schedule; ``None``: ``learning_rate``
+        ``"MultiInputLstmPolicy"`` or a class. The defaults are ``batch_size=32`` windows and ``train_freq=4`` steps, with
+        which each step is learned 160 times (256 times in SAC)
+    :param sequence_length: number of steps of a window that are learned
+    :param burn_in: number of steps before a window that warm up the LSTMs
+    :param lstm_learning_rate: learning rate of the LSTMs, a number or a schedule; ``None``: ``learning_rate``
     :param kwargs: keyword arguments of ``stable_baselines3.SAC``
-    :raises ValueError: for an ``lstm_learning_rate`` that is none, and what contradicts ``replay_buffer_kwargs``
+    :raises ValueError: for a bad ``lstm_learning_rate``, or an argument that contradicts ``replay_buffer_kwargs``
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -63,7 +57,6 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         "CnnLstmPolicy": CnnLstmPolicy,
         "MultiInputLstmPolicy": MultiInputLstmPolicy,
     }
-    # 32 windows, and so many steps between two updates that each is learned 160 times; SAC's own would be 256.
     defaults: ClassVar[dict[str, Any]] = dict(batch_size=32, train_freq=4)
 
     policy: MlpLstmPolicy
@@ -72,66 +65,24 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
     critic_target: RecurrentCritic
     lstm_learning_rate: float | Schedule | None
 
-    # What the actor's memory makes of the batch, during a gradient step.
+    # Output of the actor's LSTM for the batch, during a gradient step.
     _actor_features: th.Tensor | None = None
 
-    # For type checkers and editors only, see PERSAC.
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            policy: str | type[MlpLstmPolicy],
-            env: GymEnv | str,
-            learning_rate: float | Schedule = 3e-4,
-            buffer_size: int = 1_000_000,
-            learning_starts: int = 100,
-            batch_size: int = 32,
-            tau: float = 0.005,
-            gamma: float = 0.99,
-            train_freq: int | tuple[int, str] = 4,
-            gradient_steps: int = 1,
-            action_noise: ActionNoise | None = None,
-            replay_buffer_class: type[ReplayBuffer] | None = None,
-            replay_buffer_kwargs: dict[str, Any] | None = None,
-            optimize_memory_usage: bool = False,
-            n_steps: int = 1,
-            ent_coef: str | float = "auto",
-            target_update_interval: int = 1,
-            target_entropy: str | float = "auto",
-            use_sde: bool = False,
-            sde_sample_freq: int = -1,
-            use_sde_at_warmup: bool = False,
-            stats_window_size: int = 100,
-            tensorboard_log: str | None = None,
-            policy_kwargs: dict[str, Any] | None = None,
-            verbose: int = 0,
-            seed: int | None = None,
-            device: th.device | str = "auto",
-            _init_setup_model: bool = True,
-            *,
-            sequence_length: int = 20,
-            burn_in: int = 10,
-            lstm_learning_rate: float | Schedule | None = None,
-        ) -> None: ...
-
-    else:
-
-        @extends_signature(SAC.__init__, **defaults)
-        def __init__(
-            self,
-            *args: Any,
-            sequence_length: int = 20,
-            burn_in: int = 10,
-            lstm_learning_rate: float | Schedule | None = None,
-            **kwargs: Any,
-        ):
-            is_rate = isinstance(lstm_learning_rate, (int, float)) and lstm_learning_rate >= 0
-            if not (lstm_learning_rate is None or callable(lstm_learning_rate) or is_rate):
-                raise ValueError(
-                    f"lstm_learning_rate must be None, a number of at least 0 or a schedule, not {lstm_learning_rate!r}"
-                )
-            self.lstm_learning_rate = lstm_learning_rate
-            super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
+    def __init__(
+        self,
+        *args: Any,
+        sequence_length: int = 20,
+        burn_in: int = 10,
+        lstm_learning_rate: float | Schedule | None = None,
+        **kwargs: Any,
+    ):
+        is_rate = isinstance(lstm_learning_rate, (int, float)) and lstm_learning_rate >= 0
+        if not (lstm_learning_rate is None or callable(lstm_learning_rate) or is_rate):
+            raise ValueError(
+                f"lstm_learning_rate must be None, a number of at least 0 or a schedule, not {lstm_learning_rate!r}"
+            )
+        self.lstm_learning_rate = lstm_learning_rate
+        super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
 
     def _update_learning_rate(self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> None:
         super()._update_learning_rate(optimizers)
@@ -148,7 +99,7 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         """
         See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin._actor_batch`.
 
-        :param batch: of the critics
+        :param batch: batch of the critics
         :return: the same windows, and weights of their steps
         """
         weights = super()._actor_batch(batch)[1]
@@ -165,7 +116,7 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         :param gradient_step: number of this step
         :return: TD errors, and what to log
         """
-        # Once for the actions of its own loss and those of the targets: in between, the actor does not change.
+        # The actor does not change between the actions of its own loss and those of the targets, so compute this once.
         self._actor_features = self.actor.unroll_memory(batch)
         try:
             return super()._gradient_step(batch, gradient_step)
@@ -181,16 +132,16 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
     def _next_actions(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
         """
         :param batch: windows
-        :return: actions of the current policy behind each of their steps, and the entropy coefficient times their
-            log-probability, shape (mask.sum(), 1)
+        :return: actions of the current policy after each step, and the entropy coefficient times their log-probability,
+            shape (mask.sum(), 1)
         """
-        actions, log_prob = super()._current_actions(behind_steps(self._unrolled_actor(batch), batch))
+        actions, log_prob = super()._current_actions(after_steps(self._unrolled_actor(batch), batch))
         return actions, self._current_ent_coef() * log_prob
 
     def _value_losses(self, batch: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:  # type: ignore[override]
         with th.no_grad():
             next_actions, entropy_cost = self._next_actions(batch)
-            next_q = self.critic_target(behind_steps(self.critic_target.unroll_memory(batch), batch), next_actions)
+            next_q = self.critic_target(after_steps(self.critic_target.unroll_memory(batch), batch), next_actions)
             next_value = th.cat(next_q, dim=1).min(dim=1, keepdim=True).values - entropy_cost
             rewards, dones, discounts = (
                 at_steps(part, batch)[:, None] for part in (batch.rewards, batch.dones, batch.discounts)

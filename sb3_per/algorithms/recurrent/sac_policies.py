@@ -1,4 +1,4 @@
-"""Policies of SAC with memory: an actor and critics that see what was observed since the start of the episode."""
+"""Recurrent policies of SAC."""
 
 from typing import Any
 
@@ -15,42 +15,42 @@ from sb3_per.algorithms.recurrent.policies import RecurrentPolicy
 
 
 class RecurrentActor(RecurrentNetwork, Actor):
-    """SB3's actor behind an LSTM, and behind the features that go past it (Ni et al. 2022, arXiv 2110.05038)."""
+    """SB3's actor after an LSTM; features also pass by the LSTM (Ni et al. 2022, arXiv 2110.05038)."""
 
     features_pass_memory = True
 
 
 class RecurrentCritic(RecurrentNetwork, ContinuousCritic):
     """
-    SB3's critics behind an LSTM. The LSTM sees observations; their features go past it too, and so does the action.
+    SB3's critics after an LSTM over observations; features and actions pass by the LSTM.
 
-    The critics share it: the twins are there to disagree about values, and heads do. One for each of them would take twice the
-    time and twice the stored states.
+    The critics share the LSTM: their heads are enough to disagree about values. One LSTM each would take twice the time and
+    twice the stored states.
     """
 
     features_pass_memory = True
     own_states = slice(2, 4)
 
     def _features_of(self, observations: Any) -> th.Tensor:
-        # As in SB3, an extractor that is shared with the actor learns from the actor's loss alone.
+        # As in SB3, an extractor shared with the actor learns from the actor's loss alone.
         with th.set_grad_enabled(th.is_grad_enabled() and not self.share_features_extractor):
             return super()._features_of(observations)
 
 
 class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
     """
-    Policy of SAC with an LSTM of its own for the actor, for the critics, and for their targets.
+    Recurrent policy of SAC, with one LSTM for the actor, one for the critics, and one for their targets.
 
-    The optimizers have two groups of parameters, the second one is the LSTM.
+    The optimizers have two groups of parameters; the second one is the LSTM.
 
     :param args: SB3's arguments, see ``stable_baselines3.sac.MlpPolicy``
-    :param lstm_hidden_size: of the LSTMs
-    :param n_lstm_layers: of the LSTMs
+    :param lstm_hidden_size: size of the LSTMs
+    :param n_lstm_layers: number of layers of the LSTMs
     :param lstm_kwargs: further keyword arguments of the LSTMs
     :param kwargs: SB3's keyword arguments
     """
 
-    # The actor's, and the critics'.
+    # Of the actor, and of the critics.
     n_memories = 2
 
     actor: RecurrentActor
@@ -66,12 +66,12 @@ class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
             network.optimizer.add_param_group({"params": of_memory})
 
     def make_actor(self, features_extractor: BaseFeaturesExtractor | None = None) -> RecurrentActor:
-        """See SB3."""
+        """Make the actor."""
         actor_kwargs = self._update_features_extractor(self.actor_kwargs, features_extractor)
         return RecurrentActor(**actor_kwargs, **self.lstm_args).to(self.device)
 
     def make_critic(self, features_extractor: BaseFeaturesExtractor | None = None) -> RecurrentCritic:
-        """Called twice, for the critics and their targets."""
+        """Make the critics, or their targets. SB3 calls this twice."""
         critic_kwargs = self._update_features_extractor(self.critic_kwargs, features_extractor)
         return RecurrentCritic(**critic_kwargs, **self.lstm_args).to(self.device)
 
@@ -81,15 +81,15 @@ class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
 
     def step_critic(self, observations: Any, states: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """
-        Carry along what acting does not need, but learning begins with.
+        Advance the states of the critics' LSTM, which learning starts from.
 
-        :param observations: one of every environment
-        :param states: of the critics' LSTM, before them, each of shape (n_layers, n_envs, hidden)
-        :return: behind them
+        :param observations: one observation of every environment
+        :param states: states before them, each of shape (n_layers, n_envs, hidden)
+        :return: states after them
         """
         with th.no_grad():
-            _, behind = self.critic.step_memory(self.obs_to_tensor(observations)[0], self.states_to_tensors(states))
-        return tuple(each.cpu().numpy() for each in behind)
+            _, after = self.critic.step_memory(self.obs_to_tensor(observations)[0], self.states_to_tensors(states))
+        return tuple(each.cpu().numpy() for each in after)
 
 
 class CnnLstmPolicy(MlpLstmPolicy):

@@ -1,7 +1,7 @@
 """
 Rescaled values, for returns whose size differs by orders of magnitude (Pohlen et al. 2018, arXiv 1805.11593; R2D2).
 
-A network learns ``h(Q)``; its targets are ``h(r + gamma * h^-1(Q'))``. It knows tensors, nothing of networks or buffers.
+A network learns ``h(Q)``; its targets are ``h(r + gamma * h^-1(Q'))``.
 """
 
 import torch as th
@@ -12,8 +12,8 @@ DEFAULT_RESCALING = 1e-3
 
 def rescale(values: th.Tensor, epsilon: float = DEFAULT_RESCALING) -> th.Tensor:
     """
-    ``h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x``, in the form ``x / (sqrt(|x| + 1) + 1) + epsilon x``, which is the same
-    and loses no digits where x is small.
+    Compute ``h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x``. The form ``x / (sqrt(|x| + 1) + 1) + epsilon x`` is equal and
+    loses no digits where x is small.
 
     :param values: in units of the return, of any shape
     :param epsilon: weight of the linear part, above 0
@@ -24,9 +24,10 @@ def rescale(values: th.Tensor, epsilon: float = DEFAULT_RESCALING) -> th.Tensor:
 
 def unscale(values: th.Tensor, epsilon: float = DEFAULT_RESCALING) -> th.Tensor:
     """
-    ``h^-1``. With ``u = sqrt(|x| + 1)``, ``h(x) = z`` is ``epsilon u^2 + u = |z| + 1 + epsilon``. The usual solution divides
-    a small difference by 2 epsilon and errs by 1e-4 and more in float32. This one divides by a sum, and is solved for
-    ``v = u - 1``, so that it loses no digits where z is small either: ``|x| = v (v + 2)``.
+    Compute ``h^-1``. With ``u = sqrt(|x| + 1)``, ``h(x) = z`` is ``epsilon u^2 + u = |z| + 1 + epsilon``.
+
+    The usual solution divides a small difference by 2 epsilon and errs by 1e-4 and more in float32. This one divides by a sum,
+    and solves for ``v = u - 1``, so that it loses no digits where z is small: ``|x| = v (v + 2)``.
 
     :param values: rescaled, of any shape
     :param epsilon: weight of the linear part, above 0

@@ -1,0 +1,88 @@
+"""The random numbers of an actor: a state of its own, so that acting leaves the generators of the process as they are."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+
+#: States of the generators of Python, NumPy, PyTorch and the action space.
+RandomState = tuple[Any, Any, np.ndarray, Any]
+
+
+def seeded(seed: int, space: spaces.Space) -> RandomState:
+    """
+    Make the state that ``set_random_seed`` would set, without setting it.
+
+    :param seed: seed of all generators
+    :param space: action space, which has a generator of its own; it is seeded
+    :return: the state
+    """
+    space.seed(seed)
+    return (
+        random.Random(seed).getstate(),
+        np.random.RandomState(seed % 2**32).get_state(),
+        th.Generator().manual_seed(seed).get_state().numpy(),
+        space.np_random.bit_generator.state,
+    )
+
+
+def current(space: spaces.Space) -> RandomState:
+    """
+    Read the state of this process's generators.
+
+    :param space: action space
+    :return: the state
+    """
+    return random.getstate(), np.random.get_state(), th.get_rng_state().numpy(), space.np_random.bit_generator.state
+
+
+def set_current(state: RandomState, space: spaces.Space) -> None:
+    """
+    Set the state of this process's generators.
+
+    :param state: the new state
+    :param space: action space, whose generator is set as well
+    """
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    th.set_rng_state(th.from_numpy(np.array(state[2])))
+    space.np_random.bit_generator.state = state[3]
+
+
+@contextlib.contextmanager
+def drawing_from(state: RandomState, space: spaces.Space) -> Iterator[list[RandomState]]:
+    """
+    Draw random numbers from a state. The generators of the process are restored at the end.
+
+    :param state: the state to draw from
+    :param space: action space of an actor
+    :return: context; after it, the list holds the new state
+    """
+    before = random.getstate(), np.random.get_state(), th.get_rng_state()
+    n_threads = th.get_num_threads()
+    after: list[RandomState] = []
+    set_current(state, space)
+    # With one thread, sums do not depend on the number of cores: the same numbers here and on another machine.
+    th.set_num_threads(1)
+    try:
+        yield after
+        after.append(current(space))
+    finally:
+        th.set_num_threads(n_threads)
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        th.set_rng_state(before[2])
+
+
+def derived_seed(*numbers: int) -> int:
+    """
+    Make one seed from several numbers. Other numbers give another seed.
+
+    :param numbers: integers of at least 0, e.g. a seed, the number of an actor, and how often it was started
+    :return: a seed below 2^31
+    """
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)

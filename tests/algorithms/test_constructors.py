@@ -1,0 +1,310 @@
+"""Constructors of the algorithms: signatures, hints for wrong arguments, the order of bases, and the choice of the buffer."""
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium import spaces
+from sb3_contrib import QRDQN
+from stable_baselines3 import DQN, SAC, TD3, HerReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.envs import BitFlippingEnv, SimpleMultiObsEnv
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from sb3_per import (
+    PERDDPG,
+    PERDQN,
+    PERSAC,
+    PERTD3,
+    PERRecurrentDQN,
+    PERRecurrentSAC,
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedOffPolicyMixin,
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+)
+from sb3_per.algorithms.sac import EntropyRegularizedMixin
+from tests.utils import ROOT, STOCK
+
+SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=20, batch_size=8, device="cpu")
+ALL = (*STOCK, PERRecurrentDQN, PERRecurrentSAC)
+
+
+def env_of(cls: Any) -> str:
+    return "CartPole-v1" if issubclass(cls, (DQN, QRDQN)) else "Pendulum-v1"
+
+
+# ---- signatures
+
+
+@pytest.mark.parametrize("cls", STOCK)
+def test_signature_is_the_stock_one(cls):
+    shown = list(inspect.signature(cls).parameters.values())
+    stock = list(inspect.signature(STOCK[cls]).parameters.values())
+    assert shown[: len(stock)] == stock
+    assert {p.name: p.default for p in shown[len(stock) :]} == ({"double_q": False} if cls is PERDQN else {})
+    if cls is not PERDQN:
+        assert inspect.signature(cls.__init__) == inspect.signature(STOCK[cls].__init__)
+
+
+def test_signature_of_a_subclass_with_arguments_of_its_own():
+    class Mine(PERDQN):
+        def __init__(self, *args: Any, mine: int = 0, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.mine = mine
+
+    class Plain(PERSAC):
+        pass
+
+    assert list(inspect.signature(Mine).parameters) == ["args", "mine", "kwargs"]
+    assert Mine("MlpPolicy", "CartPole-v1", mine=3, double_q=True, **SMALL).mine == 3
+    assert inspect.signature(Plain) == inspect.signature(SAC)
+
+
+def test_an_algorithm_of_the_users_own_keeps_its_arguments():
+    class Larger(DQN):
+        def __init__(self, *args: Any, larger: int = 0, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.larger = larger
+
+    class PERLarger(PERDQN, Larger):
+        pass
+
+    model = PERLarger("MlpPolicy", "CartPole-v1", larger=3, double_q=True, **SMALL)
+    assert (model.larger, model.double_q) == (3, True)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_learn_takes_the_arguments_of_stock(cls):
+    ours, stock = (list(inspect.signature(c.learn).parameters) for c in (cls, OffPolicyAlgorithm))
+    assert ours == stock
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_docstring_has_a_reference_and_an_example(cls):
+    doc = inspect.cleandoc(vars(cls)["__doc__"])
+    example = doc.split("::\n\n", 1)[1].split("\n\n")[0]
+    assert "arXiv" in doc and "replay_buffer_kwargs" in doc
+    names = {node.id for node in ast.walk(ast.parse(inspect.cleandoc(example))) if isinstance(node, ast.Name)}
+    assert cls.__name__ in names
+
+
+SNIPPET = """
+import gymnasium as gym
+from sb3_per import *
+
+env = gym.make("CartPole-v1")
+PERSAC("MlpPolicy", env, 1e-3, replay_buffer_kwargs=dict(alpha=0.6, scheme="lap", kappa="auto"))
+PERDQN("MlpPolicy", "CartPole-v1", double_q=True, replay_buffer_kwargs={"frames": 4}).learn(10)
+PERTD3("MlpPolicy", env, replay_buffer_kwargs=dict(scheme=LAP(kappa=0.1)))
+PERRecurrentDQN("MlpLstmPolicy", env, burn_in=3, replay_buffer_kwargs=dict(eta=0.5))
+
+PERSAC("MlpPolicy", env, alpha=0.6)  # wrong
+PERQRDQN("MlpPolicy", env, gamma="high")  # wrong
+PERCrossQ("MlpPolicy", env, replay_buffer_kwargs=0.6)  # wrong
+PERDQN("MlpPolicy", env, double_q="yes")  # wrong
+PERRecurrentSAC("MlpLstmPolicy", env, burn_in="high")  # wrong
+"""
+
+
+@pytest.mark.slow
+def test_type_checkers_see_the_stock_constructors(tmp_path):
+    path = tmp_path / "snippet.py"
+    path.write_text(SNIPPET)
+    options = ["--follow-imports=silent", "--ignore-missing-imports", "--cache-dir", str(tmp_path / "cache")]
+    command = [sys.executable, "-m", "mypy", *options, "--config-file", "", str(path)]
+    done = subprocess.run(command, env={**os.environ, "MYPYPATH": str(ROOT)}, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
+    assert found == {i for i, line in enumerate(SNIPPET.splitlines(), 1) if line.endswith("# wrong")}, done.stdout
+
+
+# ---- wrong arguments
+
+
+@pytest.mark.parametrize(
+    "cls, keywords, message",
+    [
+        (PERSAC, dict(alpha=0.7), r"PERSAC has no argument 'alpha'.*PERSAC\(.*, replay_buffer_kwargs=dict\(alpha=0\.7\)\)"),
+        (PERSAC, dict(aplha=0.7), r"'aplha'.*replay_buffer_kwargs=dict\(alpha=0\.7\)"),
+        (PERDQN, dict(beta0=0.5), r"'beta0'.*replay_buffer_kwargs=dict\(beta_start=0\.5\)"),
+        (PERDQN, dict(prioritized_replay=True), "prioritized replay is what PERDQN does, leave it out"),
+        (PERDQN, dict(prioritized_replay_eps=1e-6), r"replay_buffer_kwargs=dict\(epsilon=1e-06\)"),
+        (PERDQN, dict(n_sampled_goal=4), "'n_sampled_goal'.*PrioritizedHerReplayBuffer"),
+        (PERSAC, dict(double_q=True), r"'double_q'.*PERDQN\(\.\.\., double_q=True\)"),
+        (PERDQN, dict(duoble_q=True), r"'duoble_q': did you mean 'double_q'\?"),
+        (PERDDPG, dict(bufer_size=1), "'bufer_size': did you mean 'buffer_size'"),
+        (PERTD3, dict(xyzzy=1, gama=1), "PERTD3 has no argument 'xyzzy'; 'gama': did you mean 'gamma'"),
+        (PERRecurrentDQN, dict(burnin=3), "'burnin': did you mean 'burn_in'"),
+    ],
+)
+def test_unknown_arguments_are_refused_with_a_hint(cls, keywords, message):
+    with pytest.raises(TypeError, match=message):
+        cls("MlpPolicy", env_of(cls), **keywords)
+
+
+@pytest.mark.parametrize(
+    "keywords, message",
+    [
+        (dict(aplha=0.7), "PrioritizedReplayBuffer has no setting 'aplha': did you mean 'alpha'"),
+        (dict(beta0=0.7), "did you mean 'beta_start'"),
+        (dict(beta_frames=7), "did you mean 'beta_anneal_steps'"),
+        (dict(handle_timeout=True), "did you mean 'handle_timeout_termination'"),
+        (dict(double_q=True), r"'double_q', it is an argument of the algorithm: PERDQN\(\.\.\., double_q=True\)"),
+        (dict(update_from_virtual=True), "'update_from_virtual'.*replay_buffer_class=PrioritizedHerReplayBuffer"),
+        (dict(sequence_length=4), "'sequence_length'.*PERRecurrentDQN"),
+        (dict(xyzzy=4), "no setting 'xyzzy'$"),
+    ],
+)
+def test_unknown_settings_are_refused_with_a_hint(keywords, message):
+    with pytest.raises(TypeError, match=message):
+        PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=keywords)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (dict(alpha="0.6"), "alpha must be .* not '0.6'. Pass a number, not a string"),
+        (dict(alpha="auto"), "alpha must be a number"),
+        (dict(alpha=[0.6]), r"alpha must be .* not \[0.6\] \(list\)"),
+        (dict(alpha=-0.5), r"-0\.5"),
+        (dict(scheme=type(None)), "Unknown scheme"),
+    ],
+)
+def test_bad_settings_reach_the_user(settings, message):
+    with pytest.raises(ValueError, match=message):
+        PERSAC("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=settings)
+
+
+def test_n_steps_in_replay_buffer_kwargs():
+    model = PERDQN("MlpPolicy", "CartPole-v1", gamma=0.9, replay_buffer_kwargs=dict(n_steps=4), **SMALL)
+    assert (model.replay_buffer.settings.n_steps, model.replay_buffer.settings.gamma) == (4, 0.9)
+    with pytest.raises(ValueError, match="n_steps=3 contradicts"):
+        PERDQN("MlpPolicy", "CartPole-v1", n_steps=3, replay_buffer_kwargs=dict(n_steps=4))
+
+
+# ---- the order of bases
+
+
+@pytest.mark.parametrize("stock", [SAC, TD3, DQN, QRDQN])
+def test_the_mixin_on_the_right_is_refused(stock):
+    class Mine(stock, PrioritizedOffPolicyMixin):
+        pass
+
+    with pytest.raises(TypeError, match=rf"train\(\).*class Mine\(PrioritizedOffPolicyMixin, {stock.__name__}\)"):
+        Mine("MlpPolicy", env_of(stock))
+
+
+def test_the_mixin_right_of_an_algorithm_of_the_users_own_is_refused():
+    class Own(SAC):
+        def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+            pass
+
+    class Mine(Own, EntropyRegularizedMixin):
+        pass
+
+    with pytest.raises(TypeError, match=r"from Own before.*class Mine\(EntropyRegularizedMixin, Own\)"):
+        Mine("MlpPolicy", "Pendulum-v1")
+
+
+def test_bases_that_call_super_may_stand_anywhere():
+    class Counts(DQN):
+        n_calls = 0
+
+        def train(self, *args: Any, **kwargs: Any) -> None:
+            self.n_calls += 1
+            super().train(*args, **kwargs)
+
+    class Mine(Counts, PERDQN):
+        pass
+
+    model = Mine("MlpPolicy", "CartPole-v1", **SMALL).learn(40)
+    assert model.n_calls > 0 and (model.replay_buffer.priorities != 1).any()
+
+
+# ---- the choice of the buffer
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_buffer_class_fits_the_observations(is_dict, n_steps, recwarn):
+    """SB3's own classes are replaced; `n_steps` and `gamma` reach the buffer; the dictionary of the user stays."""
+    env, policy = (SimpleMultiObsEnv(), "MultiInputPolicy") if is_dict else ("CartPole-v1", "MlpPolicy")
+    expected = PrioritizedDictReplayBuffer if is_dict else PrioritizedReplayBuffer
+    stock = (DictReplayBuffer,) if is_dict else (ReplayBuffer, NStepReplayBuffer)
+    for buffer_class in (None, expected, *stock):
+        kwargs = dict(alpha=0.9, beta_start=0.2)
+        arguments = dict(replay_buffer_class=buffer_class, replay_buffer_kwargs=kwargs, n_steps=n_steps, gamma=0.95)
+        model = PERDQN(policy, env, **arguments, **SMALL)
+        settings = model.replay_buffer.settings
+        assert type(model.replay_buffer) is expected
+        assert (settings.n_steps, settings.gamma, settings.alpha, model.replay_buffer.beta) == (n_steps, 0.95, 0.9, 0.2)
+        assert kwargs == dict(alpha=0.9, beta_start=0.2)
+    assert not [w for w in recwarn if "n_steps" in str(w.message)]
+
+
+def test_her_buffer_of_sb3_is_replaced():
+    kwargs = dict(n_sampled_goal=2, goal_selection_strategy="final")
+    model = PERDQN(
+        "MultiInputPolicy",
+        BitFlippingEnv(4),
+        replay_buffer_class=HerReplayBuffer,
+        replay_buffer_kwargs=kwargs,
+        **{**SMALL, "learning_starts": 30},
+    ).learn(60)
+    assert type(model.replay_buffer) is PrioritizedHerReplayBuffer
+    assert model.replay_buffer.n_sampled_goal == 2
+    assert (model.replay_buffer.priorities > 0).any()
+
+
+def test_recurrent_algorithms_replace_buffers_of_sb3():
+    model = PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", replay_buffer_class=ReplayBuffer, **SMALL)
+    assert type(model.replay_buffer) is PrioritizedSequenceReplayBuffer
+
+
+@pytest.mark.parametrize("base", [ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer])
+def test_other_buffers_that_are_not_prioritized_are_refused(base):
+    class Own(base):
+        pass
+
+    for cls in STOCK:
+        with pytest.raises(ValueError, match=r"\bOwn is not: use a subclass of PrioritizedReplayBuffer"):
+            cls("MlpPolicy", env_of(cls), replay_buffer_class=Own)
+
+
+def test_a_stock_buffer_set_later_is_refused():
+    model = PERDQN("MlpPolicy", "CartPole-v1", **SMALL)
+    model.replay_buffer = ReplayBuffer(100, model.observation_space, model.action_space)
+    with pytest.raises(ValueError, match="ReplayBuffer is not"):
+        model.learn(10)
+
+
+def test_a_prioritized_buffer_in_a_stock_algorithm_is_explained():
+    """The documentation has the message as a heading."""
+    model = SAC("MlpPolicy", "Pendulum-v1", replay_buffer_class=PrioritizedReplayBuffer, **SMALL)
+    with pytest.warns(UserWarning, match=r"update_priorities\(\) was not called"):
+        model.learn(40)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    assert "update_priorities() was not called" in page and "replay_buffer_class=PrioritizedReplayBuffer" in page
+
+
+def test_hindsight_needs_an_environment_with_goals():
+    class Env(gym.Env):
+        action_space = spaces.Discrete(2)
+        observation_space = spaces.Dict({name: spaces.Box(-1, 1, (2,)) for name in ("observation", "achieved_goal")})
+
+    def make(policy: str, env: Any) -> PERDQN:
+        return PERDQN(policy, env, replay_buffer_class=PrioritizedHerReplayBuffer, buffer_size=10)
+
+    with pytest.raises(ValueError, match=r"environment with goals.*'observation', 'achieved_goal', 'desired_goal'"):
+        make("MlpPolicy", "CartPole-v1")
+    with pytest.raises(ValueError, match=r"goals.* Missing: 'desired_goal' in Dict"):
+        make("MultiInputPolicy", Env())
+    Env.observation_space = spaces.Dict({**Env.observation_space.spaces, "desired_goal": spaces.Box(-1, 1, (2,))})
+    with pytest.raises(ValueError, match=r"goals, and this one has no compute_reward\(\)"):
+        make("MultiInputPolicy", Env())

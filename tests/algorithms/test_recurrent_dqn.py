@@ -1,0 +1,432 @@
+"""Recurrent DQN: the state while learning is the state while acting, and padding reaches nothing."""
+
+import copy
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import DQN, SAC
+from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.save_util import save_to_pkl
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+
+from sb3_per import (
+    R2D2,
+    PERRecurrentDQN,
+    PERRecurrentSAC,
+    PrioritizedDictSequenceReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+)
+from sb3_per.algorithms.recurrent.memory import map_parts, zero_states
+from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
+
+SMALL: dict[str, Any] = dict(
+    learning_starts=60,
+    buffer_size=400,
+    batch_size=8,
+    sequence_length=6,
+    burn_in=4,
+    n_steps=2,
+    train_freq=8,
+    policy_kwargs=dict(lstm_hidden_size=8, net_arch=[8]),
+    device="cpu",
+    seed=0,
+)
+
+
+class Walk(gym.Env):
+    """A random walk: episodes of random length, some ended by a time limit; observations and actions of any form."""
+
+    def __init__(self, form: str = "box", is_continuous: bool = False):
+        box, image = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(0, 255, (1, 36, 36), np.uint8)
+        self.form = form
+        self.observation_space = {"box": box, "image": image, "dict": spaces.Dict({"a": box, "b": image})}[form]
+        self.action_space = spaces.Box(-2, 2, (2,), np.float32) if is_continuous else spaces.Discrete(3)
+
+    def _observe(self) -> Any:
+        vector = self.np_random.normal(size=3).astype(np.float32)
+        image = self.np_random.integers(0, 255, (1, 36, 36)).astype(np.uint8)
+        return {"box": vector, "image": image, "dict": {"a": vector, "b": image}}[self.form]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        ends = self.np_random.random()
+        return self._observe(), float(self.np_random.normal() + np.sum(action)), ends < 0.05, 0.05 < ends < 0.12, {}
+
+
+def envs(n_envs: int = 2, form: str = "box", is_continuous: bool = False) -> VecEnv:
+    env = DummyVecEnv([lambda: Walk(form, is_continuous)] * n_envs)
+    env.seed(1)
+    return env
+
+
+POLICIES = {"box": "MlpLstmPolicy", "image": "CnnLstmPolicy", "dict": "MultiInputLstmPolicy"}
+
+
+def make(form: str = "box", n_envs: int = 2, **kwargs: Any) -> PERRecurrentDQN:
+    return PERRecurrentDQN(POLICIES[form], envs(n_envs, form), **{**SMALL, **kwargs})
+
+
+class Recorder(PrioritizedSequenceReplayBuffer):
+    """Also keeps what acting had: the observations in their order, by id, and the memory before each."""
+
+    def add(self, obs: Any, *args: Any, **kwargs: Any) -> None:
+        if not hasattr(self, "seen"):
+            self.seen: dict[int, Any] = {}
+        first = int(self.transition_ids.max()) + 1
+        super().add(obs, *args, **kwargs)
+        for env in range(self.n_envs):
+            states = [np.array(state[:, env]) for state in kwargs["states"]]
+            self.seen[first + env] = (obs[env].copy(), states, bool(kwargs["episode_starts"][env]))
+
+
+def histories(buffer: Recorder, batch: Any) -> Iterator[tuple[int, list[int], int, int]]:
+    """Of every window: its number, the ids from the start of the episode to its last step, its length, where its prefix is."""
+    n_envs = buffer.n_envs
+    for i, anchor in enumerate(batch.indices):
+        first = anchor
+        while not buffer.seen[first][2]:
+            first -= n_envs
+        length = int(batch.mask[:, i].sum())
+        ids = list(range(first, anchor + n_envs * length, n_envs))
+        yield i, ids, length, anchor - n_envs * int(batch.prefix_lengths[i])
+
+
+def learn_with_seams(model: Any, is_continuous: bool = False) -> None:
+    """Without updates: `learn`, again, and on other environments."""
+    model.learn(160)
+    model.learn(60, reset_num_timesteps=False)
+    model.set_env(envs(is_continuous=is_continuous))
+    model.learn(60, reset_num_timesteps=False)
+    assert sum(is_start for _, _, is_start in model.replay_buffer.seen.values()) > 8
+
+
+def q_by_hand(model: PERRecurrentDQN, ids: list[int], states: list[np.ndarray]) -> np.ndarray:
+    """Q-values of consecutive steps, one after the other, from a state on."""
+    tensors = tuple(th.as_tensor(state[:, None]) for state in states)
+    found = []
+    with th.no_grad():
+        for id_ in ids:
+            q, tensors = model.q_net.step(th.as_tensor(model.replay_buffer.seen[id_][0][None]), tensors)
+            found.append(q[0].numpy())
+    return np.array(found)
+
+
+@pytest.mark.parametrize("n_layers", [1, 2])
+@pytest.mark.parametrize("setting", [dict(exploration_fraction=1.0), dict(learning_starts=10_000), {}])
+def test_the_state_while_learning_is_the_state_while_acting(setting, n_layers):
+    """
+    With weights that do not change: also while actions are random, over ends of episodes and a second `learn`. Q-values of the
+    unrolled windows are those that acting had, computed step by step from the beginning of the episode.
+    """
+    policy_kwargs = dict(lstm_hidden_size=8, net_arch=[8], n_lstm_layers=n_layers)
+    model = make(replay_buffer_class=Recorder, gradient_steps=0, policy_kwargs=policy_kwargs, **setting)
+    learn_with_seams(model)
+    buffer = model.replay_buffer
+    batch = buffer.sample(64)
+    with th.no_grad():
+        q_values = model.q_net.unroll(batch).numpy()
+    n_full = 0
+    for i, ids, length, prefix_start in histories(buffer, batch):
+        zeros = [state[:, 0] for state in zero_states(model.policy.state_shapes, 1)]
+        expected = q_by_hand(model, ids, zeros)[-length:]
+        np.testing.assert_allclose(q_values[:length, i], expected, atol=1e-6)
+        n_full += len(ids) - length > buffer.burn_in
+        # What was stored is what acting had before the first step of the prefix.
+        for state, acting in zip(batch.states, buffer.seen[prefix_start][1], strict=True):
+            np.testing.assert_array_equal(state[:, i].numpy(), acting)
+    assert n_full > 3  # with a stored state that is not zero
+
+
+def test_without_stored_states_windows_begin_with_zeros():
+    model = make(replay_buffer_kwargs=dict(store_state=False)).learn(200)
+    assert all((state == 0).all() for state in model.replay_buffer.sample(20).states)
+    model = make().learn(200)
+    assert any((state != 0).any() for state in model.replay_buffer.sample(20).states)
+
+
+def gradients(model: PERRecurrentDQN, batch: Any) -> list[np.ndarray]:
+    model.policy.zero_grad()
+    loss, _ = model._value_loss(batch)
+    loss.backward()
+    return [parameter.grad.numpy().copy() for parameter in model.q_net.parameters()]
+
+
+def test_burn_in_has_no_gradient():
+    """Not through the observations of the prefix, and not into the states before it."""
+    model = make().learn(200)
+    batch = model.replay_buffer.sample(16)
+    assert (batch.prefix_lengths > 0).any()
+    batch.prefix.requires_grad_(True)
+    for state in batch.states:
+        state.requires_grad_(True)
+    batch.observations.requires_grad_(True)
+    model._value_loss(batch)[0].backward()
+    assert batch.prefix.grad is None
+    assert (batch.observations.grad != 0).any()
+    # Windows without a prefix begin with the states themselves, which are data.
+    has_prefix = batch.prefix_lengths > 0
+    for state in batch.states:
+        assert state.grad is None or (state.grad[:, has_prefix] == 0).all()
+
+
+def test_burn_in_warms_up_each_network():
+    """The states after it depend on the prefix, also those of the target network."""
+    model = make().learn(200)
+    batch = model.replay_buffer.sample(16)
+    other = batch._replace(prefix=batch.prefix + 1.0)
+    has_prefix = (batch.prefix_lengths > 0).numpy()
+    with th.no_grad():
+        for net in (model.q_net, model.q_net_target):
+            changed = (net.unroll(batch) != net.unroll(other)).any(dim=2).any(dim=0).numpy()
+            np.testing.assert_array_equal(changed, has_prefix)
+        for parameter in model.q_net_target.memory.parameters():
+            parameter.add_(0.1)
+        before = model._value_losses(batch)[1]
+        for parameter in model.q_net_target.memory.parameters():
+            parameter.sub_(0.1)
+        assert not th.equal(model._value_losses(batch)[1], before)
+
+
+def spoiled(batch: Any) -> Any:
+    """The same windows with other numbers in the padding."""
+
+    def spoil(part: th.Tensor, lengths: th.Tensor) -> th.Tensor:
+        part = part.clone()
+        part[th.arange(len(part))[:, None] >= lengths] = 255 if part.dtype is th.uint8 else np.nan
+        return part
+
+    lengths = {"prefix": batch.prefix_lengths, "observations": batch.next_steps.amax(dim=0) + 1}
+    found = {name: map_parts(lambda part, n=n: spoil(part, n), getattr(batch, name)) for name, n in lengths.items()}
+    for name in ("rewards", "discounts", "dones"):
+        found[name] = spoil(getattr(batch, name), batch.mask.sum(dim=0))
+    return batch._replace(**found)
+
+
+@pytest.mark.parametrize("form", ["box", "dict"])
+def test_nan_in_the_padding_reaches_nothing(form):
+    """Loss, gradients and TD errors stay the same."""
+    model = make(form).learn(200)
+    batch = model.replay_buffer.sample(32)
+    assert not batch.mask.all()
+    bad = spoiled(batch)
+    loss, td_errors = model._value_loss(batch)
+    bad_loss, bad_td_errors = model._value_loss(bad)
+    assert th.equal(bad_loss, loss) and th.equal(bad_td_errors, td_errors)
+    assert (td_errors[~batch.mask] == 0).all()
+    for actual, expected in zip(gradients(model, bad), gradients(model, batch), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+@pytest.mark.parametrize("value_rescaling", [False, True])
+def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
+    """One step after the other: n-step returns, terminations, truncations, weights, and the mean over steps."""
+    model = make(double_q=double_q, value_rescaling=value_rescaling, n_steps=3).learn(300)
+    with th.no_grad():
+        for parameter in model.q_net_target.parameters():
+            parameter.add_(0.05 * th.randn_like(parameter))
+    batch = model.replay_buffer.sample(24)
+    assert batch.dones.any() and not batch.mask.all()
+    with th.no_grad():
+        q, target_q = model.q_net.unroll(batch).numpy(), model.q_net_target.unroll(batch).numpy()
+    total, count = 0.0, 0
+    _, td_errors = model._value_losses(batch)
+    for t in range(model.sequence_length):
+        for i in range(24):
+            if not batch.mask[t, i]:
+                continue
+            k = int(batch.next_steps[t, i])
+            best = q[k, i].argmax() if double_q else target_q[k, i].argmax()
+            value = th.tensor(target_q[k, i, best])
+            value = float(unscale(value)) if value_rescaling else float(value)
+            target = float(batch.rewards[t, i] + (1 - batch.dones[t, i]) * batch.discounts[t, i] * value)
+            target = float(rescale(th.tensor(target))) if value_rescaling else target
+            td_error = target - q[t, i, int(batch.actions[t, i, 0])]
+            assert float(td_errors[t, i]) == pytest.approx(td_error, abs=1e-5)
+            loss = 0.5 * td_error**2 if abs(td_error) < 1 else abs(td_error) - 0.5
+            total, count = total + float(batch.weights[i]) * loss, count + 1
+    assert float(model._value_loss(batch)[0]) == pytest.approx(total / count, rel=1e-5)
+
+
+def test_priorities_mix_maximum_and_mean_of_the_window():
+    """After an update, of the errors before it: eta max + (1 - eta) mean over the steps of the window."""
+    model = make(replay_buffer_kwargs=dict(eta=0.7, epsilon=0.01, alpha=1.0)).learn(200)
+    buffer = model.replay_buffer
+    batch = buffer.sample(8)
+    buffer.sample = lambda *args, **kwargs: batch
+    td_errors = model._value_loss(batch)[1].detach().abs().numpy()
+    model.train(1)
+    mask = batch.mask.numpy()
+    for i, id_ in enumerate(batch.indices):
+        if id_ in batch.indices[i + 1 :]:
+            continue
+        errors = td_errors[mask[:, i], i]
+        expected = 0.7 * errors.max() + 0.3 * errors.mean() + 0.01
+        assert buffer.priorities.reshape(-1)[id_ % buffer.priorities.size] == pytest.approx(expected, rel=1e-5)
+
+
+# ---- predict
+
+
+@pytest.mark.parametrize("form", POLICIES)
+def test_predict_takes_and_returns_states(form):
+    """State None, one observation or several, starts by environment; deterministic as the policy itself."""
+    model, env = make(form, 3), envs(3, form)
+    obs = env.reset()
+    one = {key: part[0] for key, part in obs.items()} if isinstance(obs, dict) else obs[0]
+    action, state = model.predict(one, deterministic=True)
+    assert action.shape == () and [part.shape for part in state] == [(1, 1, 8)] * 2
+    actions, states = model.predict(obs, deterministic=True)
+    assert actions.shape == (3,) and [part.shape for part in states] == [(1, 3, 8)] * 2
+    assert actions[0] == action
+    np.testing.assert_allclose(states[0][:, :1], state[0], atol=1e-6)
+    zeros = zero_states(model.policy.state_shapes, 3)
+    restarted = model.predict(obs, states, np.array([False, True, False]), deterministic=True)[1]
+    fresh, gone_on = (model.predict(obs, before, deterministic=True)[1] for before in (zeros, states))
+    for i, expected in enumerate((gone_on, fresh, gone_on)):
+        np.testing.assert_array_equal(restarted[0][:, i], expected[0][:, i])
+    assert all(np.array_equal(a, b) for a, b in zip(states, model.predict(obs, None, np.ones(3, bool))[1], strict=True))
+
+
+def test_environments_explore_independently_without_changing_the_state():
+    model, env = make(n_envs=4), envs(4)
+    obs = env.reset()
+    greedy, state = model.predict(obs, deterministic=True)
+    model.exploration_rate = 0.5
+    np.random.seed(0)
+    model.action_space.seed(0)
+    differ = np.zeros(5, int)
+    for _ in range(300):
+        actions, explored = model.predict(obs)
+        differ[(actions != greedy).sum()] += 1
+        for a, b in zip(explored, state, strict=True):
+            np.testing.assert_array_equal(a, b)
+    # Binomial with p = 0.5 * 2 / 3, not all or nothing.
+    assert differ[1] > 60 and differ[0] < 150 and differ[4] < 30
+    single = {int(model.predict(obs[0])[0]) for _ in range(60)}
+    assert single == {0, 1, 2}
+
+
+def mean_return(model: Any, env: VecEnv, n_episodes: int, **kwargs: Any) -> float:
+    """As `evaluate_policy`, one environment."""
+    obs, returns, total, state, start = env.reset(), [], 0.0, None, np.ones(1, bool)
+    while len(returns) < n_episodes:
+        action, state = model.predict(obs, state, start, **kwargs)
+        obs, reward, start, _ = env.step(action)
+        total += reward[0]
+        if start[0]:
+            returns.append(total)
+            total = 0.0
+    return float(np.mean(returns))
+
+
+def test_evaluate_policy_carries_the_state():
+    model = make().learn(200)
+    env = envs(1)
+    model.exploration_rate = 1.0
+    env.seed(5)
+    mean = evaluate_policy(model, env, 4, deterministic=True, warn=False)[0]
+    env.seed(5)
+    assert mean == pytest.approx(mean_return(model, env, 4, deterministic=True), rel=1e-6)
+
+
+# ---- the algorithm as a whole
+
+
+@pytest.mark.parametrize("form", POLICIES)
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_train_save_and_load(form, n_envs, tmp_path):
+    """The networks change, the zip comes back with what it needs, and the buffer with its states; learning goes on."""
+    model = make(form, n_envs)
+    before = copy.deepcopy(list(model.q_net.parameters()))
+    model.learn(200, callback=EvalCallback(envs(1, form), n_eval_episodes=1, eval_freq=90, verbose=0, warn=False))
+    assert all(not th.equal(a, b) for a, b in zip(model.q_net.parameters(), before, strict=True))
+    expected = PrioritizedDictSequenceReplayBuffer if form == "dict" else PrioritizedSequenceReplayBuffer
+    assert type(model.replay_buffer) is expected
+    metrics = model.logger.name_to_value
+    assert 0 < metrics["per/valid_fraction"] <= 1 and metrics["per/replay_ratio"] > 0
+    model.save(tmp_path / "m")
+    model.save_replay_buffer(tmp_path / "b")
+    loaded = PERRecurrentDQN.load(tmp_path / "m", env=envs(n_envs, form), device="cpu")
+    assert (loaded.sequence_length, loaded.burn_in, loaded.n_steps) == (6, 4, 2)
+    loaded.load_replay_buffer(tmp_path / "b")
+    obs = envs(n_envs, form).reset()
+    for a, b in zip(loaded.predict(obs, deterministic=True)[1], model.predict(obs, deterministic=True)[1], strict=True):
+        np.testing.assert_array_equal(a, b)
+    loaded.learn(60, reset_num_timesteps=False)
+    policy = type(model.policy).load
+    model.policy.save(tmp_path / "p")
+    np.testing.assert_array_equal(policy(tmp_path / "p").predict(obs)[0], model.predict(obs, deterministic=True)[0])
+
+
+@pytest.mark.parametrize("suffix", ["pkl", "buffer"])
+@pytest.mark.parametrize("changed", [dict(eta=0.3), dict(sequence_period=2), dict(store_state=False)], ids=str)
+def test_a_loaded_buffer_has_the_settings_of_the_model(changed, suffix, tmp_path):
+    model = make("box", 2).learn(200)
+    if suffix == "pkl":
+        save_to_pkl(tmp_path / "b.pkl", model.replay_buffer)
+    else:
+        model.save_replay_buffer(tmp_path / "b")
+    other = PERRecurrentDQN("MlpLstmPolicy", envs(2), **{**SMALL, "replay_buffer_kwargs": changed})
+    with pytest.warns(UserWarning, match=f"{next(iter(changed))}=.*this model: {next(iter(changed.values()))}"):
+        other.load_replay_buffer(tmp_path / ("b.pkl" if suffix == "pkl" else "b"))
+    assert vars(other.replay_buffer).items() >= changed.items()
+    other.learn(60, reset_num_timesteps=False)
+
+
+@pytest.mark.parametrize("algorithm, stock", [(PERRecurrentDQN, DQN), (PERRecurrentSAC, SAC)])
+def test_signature_is_the_stock_one_with_other_defaults(algorithm, stock):
+    """As help shows it, and as the arguments are taken: by place, too."""
+    shown, original = (list(inspect.signature(cls).parameters.values()) for cls in (algorithm, stock))
+    assert [p.name for p in shown[: len(original)]] == [p.name for p in original]
+    changed = {p.name: p.default for p, q in zip(shown, original, strict=False) if p.default != q.default}
+    assert changed.items() <= algorithm.defaults.items() and "train_freq" in changed
+    env = envs(1, is_continuous=stock is SAC)
+    model = algorithm("MlpLstmPolicy", env, 1e-3, 500, 20, 7, device="cpu")
+    assert (model.learning_rate, model.buffer_size, model.learning_starts, model.batch_size) == (1e-3, 500, 20, 7)
+    assert model.train_freq.frequency == algorithm.defaults["train_freq"]
+    assert model.n_steps == next(p.default for p in shown if p.name == "n_steps")
+
+
+def test_vec_normalize():
+    """The network sees what acting saw, as far as the statistics stay; the buffer holds the originals."""
+    env = VecNormalize(envs(2))
+    model = PERRecurrentDQN("MlpLstmPolicy", env, **SMALL).learn(200)
+    assert np.abs(model.replay_buffer.observations[:50]).max() <= 9
+    assert model.replay_buffer.sample(4, env=env).observations.shape == (8, 4, 3)
+
+
+def test_r2d2_settings_fit_the_constructor():
+    model = PERRecurrentDQN("MlpLstmPolicy", envs(), **{**R2D2, "buffer_size": 2_000, "device": "cpu"})
+    buffer = model.replay_buffer
+    assert (buffer.sequence_length, buffer.burn_in, buffer.sequence_period, buffer.eta) == (80, 40, 40, 0.9)
+    settings = buffer.settings
+    assert (settings.beta_start, settings.beta_end, buffer.scheme.alpha, model.gamma) == (0.6, 0.6, 0.9, 0.997)
+    assert model.policy.optimizer.defaults["eps"] == 1e-3 and model.value_rescaling
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error"),
+    [
+        (dict(sequence_length=0), ValueError),
+        (dict(burn_in=-1), ValueError),
+        (dict(replay_buffer_kwargs=dict(sequence_length=7)), ValueError),
+        (dict(replay_buffer_kwargs=dict(scheme="lap")), NotImplementedError),
+        (dict(replay_buffer_kwargs=dict(eta=2.0)), ValueError),
+        (dict(policy_kwargs=dict(lstm_kwargs=dict(bidirectional=True))), ValueError),
+        (dict(optimize_memory_usage=True), NotImplementedError),
+    ],
+)
+def test_bad_settings_are_refused(kwargs, error):
+    with pytest.raises(error):
+        make(**kwargs)

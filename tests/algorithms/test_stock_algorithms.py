@@ -1,0 +1,55 @@
+"""Uniform runs are those of the stock algorithms; a stock algorithm with a prioritized buffer says what is missing."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import DQN, SAC
+
+from sb3_per import PERDQN, PERSAC, PrioritizedReplayBuffer
+from tests.utils import STOCK
+
+
+@pytest.mark.parametrize("cls", STOCK)
+def test_a_uniform_run_is_a_stock_run(cls):
+    """A whole `learn()`: the same parameters, and as many random numbers."""
+    env = "CartPole-v1" if issubclass(cls, DQN) or "DQN" in cls.__name__ else "Pendulum-v1"
+    found = []
+    for each, kwargs in ((cls, dict(scheme="uniform", stratified=False)), (STOCK[cls], None)):
+        model = each(
+            "MlpPolicy",
+            env,
+            buffer_size=70,
+            learning_starts=20,
+            batch_size=16,
+            policy_kwargs=dict(net_arch=[16]),
+            replay_buffer_kwargs=kwargs,
+            seed=0,
+        ).learn(100)
+        found.append((model.policy.state_dict(), np.random.get_state()[1]))
+    for key, value in found[1][0].items():
+        th.testing.assert_close(found[0][0][key], value, rtol=1e-4, atol=1e-6, msg=key)
+    np.testing.assert_array_equal(found[0][1], found[1][1])  # as many random numbers
+
+
+@pytest.mark.parametrize("cls, env", [(DQN, "CartPole-v1"), (SAC, "Pendulum-v1")])
+@pytest.mark.parametrize("kwargs, complains", [({}, True), (dict(scheme="uniform"), False), (dict(alpha=0.0), False)])
+def test_a_stock_algorithm_with_a_prioritized_buffer_warns_once(cls, env, kwargs, complains):
+    """It draws by priorities that nobody updates."""
+    settings: dict[str, Any] = dict(learning_starts=5, batch_size=4, train_freq=1, policy_kwargs=dict(net_arch=[4]))
+    model = cls("MlpPolicy", env, replay_buffer_class=PrioritizedReplayBuffer, replay_buffer_kwargs=kwargs, **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.learn(60)
+    said = [str(w.message) for w in caught if "update_priorities() was not called" in str(w.message)]
+    assert len(said) == complains
+    assert all("PERSAC for SAC" in text for text in said)
+
+
+@pytest.mark.parametrize("cls, env", [(PERDQN, "CartPole-v1"), (PERSAC, "Pendulum-v1")])
+def test_prioritized_algorithms_do_not_warn(cls, env, tmp_path, recwarn):
+    model = cls("MlpPolicy", env, learning_starts=5, batch_size=4, train_freq=1, policy_kwargs=dict(net_arch=[4]))
+    model.learn(60)
+    assert not [w for w in recwarn if "update_priorities" in str(w.message)]

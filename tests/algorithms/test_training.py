@@ -1,0 +1,107 @@
+"""Whole runs with the options of the stock classes."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox, SimpleMultiObsEnv
+
+from sb3_per import PERDQN, PERSAC, PERRecurrentDQN
+from tests.algorithms.test_updates import DISCRETE, SMALL, filled_model, image_env, normalized, parameters
+from tests.utils import STOCK
+
+
+@pytest.mark.parametrize(
+    "cls, policy, make_env, kwargs",
+    [
+        (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(train_freq=(1, "episode"), gradient_steps=-1)),
+        (PERSAC, "MlpPolicy", lambda: make_vec_env("Pendulum-v1", n_envs=3), dict(train_freq=2, gradient_steps=-1)),
+        (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, ent_coef=0.1, n_steps=2)),
+        (PERSAC, "MlpPolicy", lambda: normalized("Pendulum-v1"), dict(n_steps=3)),
+        (PERSAC, "MlpPolicy", lambda: IdentityEnvBox(eps=0.5), dict(gradient_steps=0)),
+        (
+            PERSAC,
+            "MlpPolicy",
+            lambda: "Pendulum-v1",
+            dict(optimize_memory_usage=True, buffer_size=40, replay_buffer_kwargs=dict(handle_timeout_termination=False)),
+        ),
+        (
+            PERSAC,
+            "MultiInputPolicy",
+            lambda: make_vec_env(lambda: SimpleMultiObsEnv(discrete_actions=False), n_envs=2),
+            dict(n_steps=3),
+        ),
+        (PERDQN, "MlpPolicy", lambda: make_vec_env("CartPole-v1", n_envs=3), dict(gradient_steps=2)),
+        (PERDQN, "MlpPolicy", lambda: "CartPole-v1", dict(train_freq=(2, "episode"), gradient_steps=3, double_q=True)),
+        (PERDQN, "MlpPolicy", lambda: IdentityEnv(dim=3), dict(n_steps=3)),
+        (PERDQN, "MultiInputPolicy", lambda: SimpleMultiObsEnv(), dict(n_steps=3, double_q=True)),
+        (PERDQN, "CnnPolicy", lambda: image_env(True), dict(optimize_memory_usage=False, n_steps=2)),
+    ],
+)
+def test_training_updates_priorities(cls, policy, make_env, kwargs):
+    kwargs = {"buffer_size": 300, "learning_starts": 20, "batch_size": 16, "policy_kwargs": SMALL, "seed": 0, **kwargs}
+    model = cls(policy, make_env(), **copy.deepcopy(kwargs))
+    updated: list[int] = []
+    update = model.replay_buffer.update_priorities
+    model.replay_buffer.update_priorities = lambda *args: updated.append(update(*args))
+    model.learn(100)
+    gradient_steps = kwargs.get("gradient_steps", 1)
+    assert (len(updated) > 0) == (gradient_steps != 0)
+    assert len(updated) == model._n_updates
+    assert all(n == 16 for n in updated)
+    masses = model.replay_buffer.priorities
+    drawable = masses[masses > 0]
+    assert len(drawable) == (model.replay_buffer.size() - (model.optimize_memory_usage and model.replay_buffer.full)) * (
+        model.n_envs
+    )
+    assert (len(np.unique(drawable)) > 1) == (gradient_steps != 0)
+
+
+@pytest.mark.parametrize("cls", STOCK)
+def test_seed_reproduces_a_run(cls):
+    env = "CartPole-v1" if cls in DISCRETE else "Pendulum-v1"
+    runs = []
+    for _ in range(2):
+        model = cls("MlpPolicy", env, seed=7, learning_starts=20, batch_size=16, policy_kwargs=dict(SMALL), buffer_size=60)
+        model.learn(90)
+        runs.append((parameters(model), model.replay_buffer.priorities))
+    for key, value in runs[0][0].items():
+        assert th.equal(value, runs[1][0][key]), key
+    np.testing.assert_array_equal(runs[0][1], runs[1][1])
+
+
+def test_callbacks_see_the_buffer_and_can_stop_training():
+    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=100)
+    sizes: list[int] = []
+
+    def callback(local_variables: dict[str, Any], global_variables: dict[str, Any]) -> bool:
+        sizes.append(local_variables["self"].replay_buffer.size())
+        return len(sizes) < 30
+
+    model.learn(1000, callback=callback)
+    assert sizes == list(range(30))
+
+
+def test_a_diverged_network_is_reported():
+    model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1")
+    with th.no_grad():
+        next(model.q_net.parameters()).fill_(np.nan)
+    with pytest.raises(ValueError, match="td_errors must be finite, not nan"):
+        model.train(1, 8)
+
+
+def test_a_run_is_named_by_its_class(tmp_path):
+    class Mine(PERDQN):
+        pass
+
+    kwargs = dict(learning_starts=20, batch_size=8, buffer_size=100, tensorboard_log=str(tmp_path))
+    model = PERDQN("MlpPolicy", "CartPole-v1", **kwargs).learn(20)
+    model.learn(20, reset_num_timesteps=False)  # continues in the same folder
+    assert [path.name for path in tmp_path.iterdir()] == ["PERDQN_1"]
+    model.learn(20, None, 4, "mine")
+    Mine("MlpPolicy", "CartPole-v1", **kwargs).learn(10)
+    PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", **kwargs).learn(10)
+    assert {path.name for path in tmp_path.iterdir()} == {"PERDQN_1", "mine_1", "Mine_1", "PERRecurrentDQN_1"}

@@ -1,0 +1,415 @@
+"""Updates of the algorithms: equal to those of the stock parent, weighted, and with the priorities that follow."""
+
+import copy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import FakeImageEnv, SimpleMultiObsEnv
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_per import (
+    PERDDPG,
+    PERDQN,
+    PERQRDQN,
+    PERSAC,
+    PERTD3,
+    PERTQC,
+    PERCrossQ,
+    PrioritizedReplayBuffer,
+)
+from tests.utils import STOCK
+
+DISCRETE = (PERDQN, PERQRDQN)
+SMALL = dict(net_arch=[16, 16])
+
+
+def image_env(discrete: bool) -> gym.Env:
+    return FakeImageEnv(screen_height=36, screen_width=36, n_channels=1, discrete=discrete)
+
+
+def normalized(env_id: str) -> VecNormalize:
+    return VecNormalize(make_vec_env(env_id, n_envs=2))
+
+
+# algorithm, policy, environment, keyword arguments
+CONFIGURATIONS = {
+    "sac": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", {}),
+    "sac-fixed-entropy": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(ent_coef=0.2)),
+    "sac-initial-entropy": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(ent_coef="auto_0.1", target_entropy=-0.5)),
+    "sac-sde": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, sde_sample_freq=4, use_sde_at_warmup=True)),
+    "sac-target-interval": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(target_update_interval=3, tau=0.1)),
+    "sac-critics": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(policy_kwargs=dict(net_arch=[8], n_critics=3))),
+    "sac-n-steps": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(n_steps=3, gamma=0.9)),
+    "sac-normalized": (PERSAC, "MlpPolicy", lambda: normalized("Pendulum-v1"), {}),
+    "sac-schedule": (PERSAC, "MlpPolicy", lambda: "Pendulum-v1", dict(learning_rate=lambda remaining: 1e-2 * remaining)),
+    "sac-images": (PERSAC, "CnnPolicy", lambda: image_env(False), dict(policy_kwargs=dict(net_arch=[8]))),
+    "sac-shared-images": (
+        PERSAC,
+        "CnnPolicy",
+        lambda: image_env(False),
+        dict(policy_kwargs=dict(net_arch=[8], share_features_extractor=True)),
+    ),
+    "sac-dict": (PERSAC, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=False), {}),
+    "dqn": (PERDQN, "MlpPolicy", lambda: "CartPole-v1", {}),
+    "dqn-n-steps": (PERDQN, "MlpPolicy", lambda: "CartPole-v1", dict(n_steps=5, gamma=0.9)),
+    "dqn-normalized": (PERDQN, "MlpPolicy", lambda: normalized("CartPole-v1"), {}),
+    "dqn-clipped": (PERDQN, "MlpPolicy", lambda: "CartPole-v1", dict(max_grad_norm=0.01, tau=0.5, target_update_interval=10)),
+    "dqn-images": (PERDQN, "CnnPolicy", lambda: image_env(True), {}),
+    "td3": (PERTD3, "MlpPolicy", lambda: "Pendulum-v1", {}),
+    "td3-delay": (PERTD3, "MlpPolicy", lambda: "Pendulum-v1", dict(policy_delay=3, target_noise_clip=0.1, n_steps=3)),
+    "td3-images": (PERTD3, "CnnPolicy", lambda: image_env(False), dict(policy_kwargs=dict(net_arch=[8]))),
+    "td3-shared-images": (
+        PERTD3,
+        "CnnPolicy",
+        lambda: image_env(False),
+        dict(policy_kwargs=dict(net_arch=[8], share_features_extractor=True)),
+    ),
+    "td3-dict": (PERTD3, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=False), {}),
+    "td3-normalized": (PERTD3, "MlpPolicy", lambda: normalized("Pendulum-v1"), {}),
+    "ddpg": (PERDDPG, "MlpPolicy", lambda: "Pendulum-v1", {}),
+    "ddpg-n-steps": (PERDDPG, "MlpPolicy", lambda: "Pendulum-v1", dict(n_steps=3, tau=0.1)),
+    "tqc": (PERTQC, "MlpPolicy", lambda: "Pendulum-v1", {}),
+    "tqc-truncation": (PERTQC, "MlpPolicy", lambda: "Pendulum-v1", dict(top_quantiles_to_drop_per_net=5, n_steps=2)),
+    "tqc-sde": (PERTQC, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, ent_coef=0.1, target_update_interval=2)),
+    "tqc-dict": (PERTQC, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=False), {}),
+    "tqc-quantiles": (
+        PERTQC,
+        "MlpPolicy",
+        lambda: "Pendulum-v1",
+        dict(policy_kwargs=dict(net_arch=[8], n_quantiles=11, n_critics=3)),
+    ),
+    "crossq": (PERCrossQ, "MlpPolicy", lambda: "Pendulum-v1", {}),
+    "crossq-delay": (PERCrossQ, "MlpPolicy", lambda: "Pendulum-v1", dict(policy_delay=1, ent_coef=0.1, n_steps=3)),
+    "crossq-sde": (PERCrossQ, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, policy_delay=2)),
+    "crossq-plain": (
+        PERCrossQ,
+        "MlpPolicy",
+        lambda: "Pendulum-v1",
+        dict(policy_kwargs=dict(net_arch=[16, 16], batch_norm=False)),
+    ),
+    "qrdqn": (PERQRDQN, "MlpPolicy", lambda: "CartPole-v1", {}),
+    "qrdqn-quantiles": (
+        PERQRDQN,
+        "MlpPolicy",
+        lambda: "CartPole-v1",
+        dict(n_steps=3, max_grad_norm=0.1, policy_kwargs=dict(net_arch=[8], n_quantiles=7)),
+    ),
+    "qrdqn-images": (PERQRDQN, "CnnPolicy", lambda: image_env(True), {}),
+    "qrdqn-dict": (PERQRDQN, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=True), {}),
+    "dqn-dict": (PERDQN, "MultiInputPolicy", lambda: SimpleMultiObsEnv(discrete_actions=True), {}),
+}
+
+
+def filled_model(cls: Any, policy: str, env: Any, timesteps: int = 60, **kwargs: Any) -> Any:
+    """A model with random transitions in its buffer, before its first update; the same seed gives the same."""
+    kwargs = {"buffer_size": 1000, "policy_kwargs": SMALL, "seed": 0, "learning_starts": 10_000, **kwargs}
+    model = cls(policy, env, **copy.deepcopy(kwargs))  # SAC writes `use_sde` into the policy_kwargs of its caller
+    model.learn(timesteps)
+    return model
+
+
+def recorded(buffer: PrioritizedReplayBuffer) -> list[Any]:
+    """The batches that the buffer will give from now on."""
+    batches: list[Any] = []
+    sample = buffer.sample
+
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        batches.append(sample(*args, **kwargs))
+        return batches[-1]
+
+    buffer.sample = recording  # type: ignore[method-assign]
+    return batches
+
+
+def parameters(model: Any) -> dict[str, th.Tensor]:
+    """All that an update changes: networks, targets, optimizers' moments, entropy coefficient."""
+    found = dict(model.policy.state_dict())
+    if getattr(model, "log_ent_coef", None) is not None:
+        found["log_ent_coef"] = model.log_ent_coef.detach()
+    return found
+
+
+@pytest.mark.parametrize("batch_size", [32, 50])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_unit_weights_make_the_update_of_the_stock_parent(name, batch_size):
+    """Same batches, same seed: the same parameters after several calls of train, the same log."""
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+    per = filled_model(cls, policy, make_env(), replay_buffer_kwargs=dict(alpha=0.0), **kwargs)
+    stock = filled_model(STOCK[cls], policy, make_env(), **kwargs)
+    before = {key: value.clone() for key, value in parameters(per).items()}
+    for key, value in parameters(stock).items():
+        assert th.equal(before[key], value), key
+
+    batches = recorded(per.replay_buffer)
+    n_calls, gradient_steps = 3, 4
+    th.manual_seed(1)
+    for call in range(n_calls):
+        per._update_current_progress_remaining(call, n_calls)
+        per.train(gradient_steps, batch_size)
+    assert all((batch.weights == 1).all() for batch in batches)
+
+    replay = iter([ReplayBufferSamples(*batch[:6]) for batch in batches])
+    stock.replay_buffer.sample = lambda batch_size, env: next(replay)
+    th.manual_seed(1)
+    for call in range(n_calls):
+        stock._update_current_progress_remaining(call, n_calls)
+        stock.train(gradient_steps, batch_size)
+
+    changed = 0
+    for key, value in parameters(stock).items():
+        actual = parameters(per)[key]
+        if batch_size == 32 and cls in (
+            PERSAC,
+            PERTD3,
+            PERDDPG,
+            PERDQN,
+        ):  # a power of two: the order of the same operations does not even change the rounding
+            assert th.equal(actual, value), key
+        th.testing.assert_close(actual, value, rtol=1e-4, atol=1e-6, msg=key)
+        changed += not th.equal(before[key], value)
+    assert changed > 0
+    assert per._n_updates == stock._n_updates == n_calls * gradient_steps
+
+    logged, expected = per.logger.name_to_value, stock.logger.name_to_value
+    assert {key for key in logged if not key.startswith("per/")} == set(expected)
+    assert {key for key in logged if key.startswith("per/")} == {
+        "per/beta",
+        "per/max_priority",
+        "per/mean_weight",
+        "per/effective_sample_size",
+    }
+    for key, value in expected.items():
+        if key.startswith("train/"):
+            assert logged[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+
+
+@pytest.mark.parametrize("cls", [PERSAC, PERTD3, PERTQC, PERCrossQ])
+def test_actor_loss_has_no_gradient_for_the_critics(cls, monkeypatch):
+    """Parameters that the user has frozen stay frozen."""
+    model = filled_model(cls, "MlpPolicy", "Pendulum-v1", policy_delay=1) if cls in (PERTD3, PERCrossQ) else None
+    model = model or filled_model(cls, "MlpPolicy", "Pendulum-v1")
+    critic_parameters = list(model.critic.parameters())
+    trainable = [parameter.requires_grad for parameter in critic_parameters]
+    trained_by_user = critic_parameters[-1]
+    trained_by_user.requires_grad_(False)
+    trainable[-1] = False
+
+    gradients = []
+    step = model.actor.optimizer.step
+    clear = model.actor.optimizer.zero_grad
+
+    def clear_all() -> None:
+        model.critic.optimizer.zero_grad()
+        clear()
+
+    def look_and_step() -> None:
+        gradients.append([parameter.grad for parameter in critic_parameters])
+        step()
+
+    monkeypatch.setattr(model.actor.optimizer, "zero_grad", clear_all)
+    monkeypatch.setattr(model.actor.optimizer, "step", look_and_step)
+    model.train(gradient_steps=2, batch_size=8)
+    assert gradients == [[None] * len(critic_parameters)] * 2
+    assert [parameter.requires_grad for parameter in critic_parameters] == trainable
+
+
+@pytest.mark.parametrize("foreach, expected", [(None, True), (False, False), (True, True)])
+def test_optimizers_step_all_parameters_together(foreach, expected):
+    """The user's `foreach` wins, and optimizers without that option stay as they are."""
+    policy_kwargs = dict(SMALL, optimizer_kwargs=dict(foreach=foreach))
+    model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1", policy_kwargs=policy_kwargs)
+    model.train(gradient_steps=1, batch_size=8)
+    assert model.critic.optimizer.param_groups[0]["foreach"] is expected
+
+    policy_kwargs = dict(SMALL, optimizer_class=RMSpropTFLike)
+    model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", policy_kwargs=policy_kwargs)
+    model.train(gradient_steps=1, batch_size=8)
+    assert "foreach" not in model.policy.optimizer.param_groups[0]
+
+
+def one_update(model: Any, batch: Any) -> Any:
+    """A copy of the model after one update on this batch."""
+    env, model.env = model.env, None  # not every environment can be copied, and an update needs none
+    twin = copy.deepcopy(model)
+    model.env = env
+    twin.replay_buffer.sample = lambda batch_size, env: batch
+    th.manual_seed(5)
+    twin.train(gradient_steps=1, batch_size=len(batch.weights))
+    return twin
+
+
+VALUE_NETWORK = {PERDQN: "q_net", PERQRDQN: "quantile_net"}
+
+
+# Without gSDE, whose noise cannot be copied, and without a learning rate that has ended.
+COPYABLE = [name for name in CONFIGURATIONS if not name.endswith(("sde", "schedule"))]
+
+
+@pytest.mark.parametrize("name", COPYABLE)
+def test_a_sample_of_weight_zero_has_no_influence(name):
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+    model = filled_model(cls, policy, make_env(), **kwargs)
+    batch = model.replay_buffer.sample(16)
+    weights = batch.weights.clone()
+    weights[3] = 0.0
+    rewards = batch.rewards.clone()
+    rewards[3] += 100.0
+    same = one_update(model, batch._replace(weights=weights))
+    other = one_update(model, batch._replace(weights=weights, rewards=rewards))
+    weighted = one_update(model, batch._replace(rewards=rewards))
+    network = VALUE_NETWORK.get(cls, "critic")
+    for key, value in getattr(same, network).state_dict().items():
+        assert th.equal(value, getattr(other, network).state_dict()[key]), key
+    # ... and with its weight it does have influence, so the test can fail.
+    assert any(
+        not th.equal(value, getattr(weighted, network).state_dict()[key])
+        for key, value in getattr(same, network).state_dict().items()
+    )
+
+
+UNBATCHED = ["sac", "td3", "ddpg", "dqn", "qrdqn", "tqc", "crossq-plain"]  # without batch normalization
+
+
+@pytest.mark.parametrize("name", UNBATCHED)
+def test_a_weight_of_2_counts_as_two_transitions(name):
+    """Doubling a weight is the same as having the transition twice (up to the size of the batch)."""
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+    model = filled_model(cls, policy, make_env(), **kwargs)
+    # Terminal transitions: targets are the rewards, without random actions that differ with the size of the batch.
+    batch = model.replay_buffer.sample(6)
+    batch = batch._replace(dones=th.ones(6, 1), weights=th.tensor([[2.0], [1.0], [1.0], [0.0], [0.0], [0.0]]))
+    picked = [0, 0, 1, 2, 3, 4]  # transitions 3 and 4 with weight 0
+    twice = [None if part is None else part[picked] for part in batch]
+    repeated = type(batch)(*twice)._replace(weights=th.tensor([[1.0], [1.0], [1.0], [1.0], [0.0], [0.0]]))
+    network = VALUE_NETWORK.get(cls, "critic")
+    expected = getattr(one_update(model, repeated), network).state_dict()
+    for key, value in getattr(one_update(model, batch), network).state_dict().items():
+        th.testing.assert_close(value, expected[key], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("scheme", ["lap", "pal"])
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "dqn", "crossq-plain"])
+def test_lap_and_pal_updates_follow_the_formulas(name, scheme):
+    """The gradient that the critics are given is that of the paper's loss, for errors on both sides of kappa."""
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+    model = filled_model(cls, policy, make_env(), **{**kwargs, "replay_buffer_kwargs": dict(scheme=scheme)})
+    model.max_grad_norm = np.inf  # DQN clips its gradients
+    batch = model.replay_buffer.sample(16)
+    batch = batch._replace(dones=th.ones(16, 1), rewards=th.linspace(-3, 3, 16).reshape(-1, 1))
+    network = VALUE_NETWORK.get(cls, "critic")
+    updated = getattr(one_update(model, batch), network).parameters()
+    size = (batch.rewards - values_of(model, batch)).abs()
+    assert (size < 1).any() and (size > 1).any()
+    if scheme == "lap":
+        loss = th.where(size < 1, size**2 / 2, size - 0.5)
+    else:
+        loss = th.where(size < 1, size**2 / 2, size**1.4 / 1.4) / size.detach().amax(dim=1).clamp(min=1).pow(0.4).mean()
+    gradients = th.autograd.grad(loss.sum(dim=1).mean(), list(getattr(model, network).parameters()))
+    assert max(gradient.norm() for gradient in gradients) > 1e-3
+    for parameter, gradient in zip(updated, gradients, strict=True):
+        th.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def values_of(model: Any, batch: Any) -> th.Tensor:
+    """Of the actions of the batch, a column for each critic, straight from the networks."""
+    if isinstance(model, PERTQC):
+        return model.critic(batch.observations, batch.actions).mean(dim=2)
+    if isinstance(model, PERQRDQN):
+        return model.quantile_net(batch.observations).mean(dim=1).gather(1, batch.actions.long())
+    if isinstance(model, PERDQN):
+        return model.q_net(batch.observations).gather(1, batch.actions.long())
+    return th.cat(model.critic(batch.observations, batch.actions), dim=1)
+
+
+def td_errors_of(model: Any, batch: Any) -> np.ndarray:
+    """Absolute TD errors of terminal transitions, mean over the critics."""
+    with th.no_grad():
+        return (batch.rewards - values_of(model, batch)).abs().mean(dim=1).numpy()
+
+
+@pytest.mark.parametrize("name", [*UNBATCHED, "sac-critics", "tqc-quantiles", "qrdqn-quantiles"])
+def test_priorities_are_unweighted_absolute_td_errors(name):
+    """Signed errors of every critic, from before the update, not weighted, not squared, not a loss."""
+    cls, policy, make_env, kwargs = CONFIGURATIONS[name]
+    model = filled_model(cls, policy, make_env(), **kwargs)
+    buffer = model.replay_buffer
+    buffer.update_priorities(np.arange(60), np.random.default_rng(0).exponential(size=60))
+    batch = buffer.sample(20)
+    batch = batch._replace(dones=th.ones(20, 1))
+    assert len(set(batch.weights.flatten().tolist())) > 5
+    expected = td_errors_of(model, batch)
+    updated = one_update(model, batch)
+    actual = updated.replay_buffer.priorities.ravel()[batch.indices]
+    np.testing.assert_allclose(actual, (expected + 1e-6) ** 0.6, rtol=1e-4)
+
+
+def test_double_q_chooses_with_the_online_network():
+    """The online network chooses, the target network values; without double_q the target network does both."""
+    targets = {}
+    for double_q in (False, True):
+        model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", double_q=double_q, replay_buffer_kwargs=dict(alpha=1.0))
+        with th.no_grad():
+            for parameter in model.q_net_target.parameters():
+                parameter.add_(th.randn_like(parameter))
+        batch = model.replay_buffer.sample(32)
+        with th.no_grad():
+            q_next, q_next_online = model.q_net_target(batch.next_observations), model.q_net(batch.next_observations)
+            chosen = q_next_online.argmax(1) if double_q else q_next.argmax(1)
+            target = batch.rewards[:, 0] + 0.99 * (1 - batch.dones[:, 0]) * q_next[th.arange(32), chosen]
+            q = model.q_net(batch.observations)[th.arange(32), batch.actions[:, 0]]
+        updated = one_update(model, batch)
+        actual = updated.replay_buffer.priorities.ravel()[batch.indices]
+        np.testing.assert_allclose(actual, (target - q).abs().numpy() + 1e-6, rtol=1e-4)
+        targets[double_q] = target
+    assert not th.equal(targets[False], targets[True])
+
+
+@pytest.mark.parametrize("gradient_steps", [1, 5])
+def test_metrics_of_weights(gradient_steps):
+    model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1")
+    model.replay_buffer.update_priorities(np.arange(60), np.random.default_rng(0).exponential(size=60) * 30)
+    batches = recorded(model.replay_buffer)
+    model._current_progress_remaining = 0.25
+    model.train(gradient_steps, 24)
+    logged = model.logger.name_to_value
+    weights = [batch.weights.numpy().astype(np.float64) for batch in batches]
+    sizes = [w.sum() ** 2 / np.sum(w**2) / 24 for w in weights]
+    assert logged["per/beta"] == model.replay_buffer.beta == pytest.approx(0.4 + 0.75 * 0.6)
+    assert logged["per/max_priority"] == model.replay_buffer.max_priority
+    assert logged["per/mean_weight"] == pytest.approx(np.mean(weights), rel=1e-5)
+    assert logged["per/effective_sample_size"] == pytest.approx(np.mean(sizes), rel=1e-5)
+    assert 0 < logged["per/effective_sample_size"] < 1
+
+
+def test_beta_follows_training_progress():
+    """Linear in the steps of `learn`, whatever the number of gradient steps; the end is reached at the end."""
+    for train_freq, gradient_steps in [(1, 1), (4, 8), ((1, "episode"), -1)]:
+        model = PERDQN(
+            "MlpPolicy", "CartPole-v1", learning_starts=10, train_freq=train_freq, gradient_steps=gradient_steps, seed=0
+        )
+        seen: list[tuple[float, float]] = []
+        train = model.train
+
+        def spying(gradient_steps: int, batch_size: int, model=model, seen=seen, train=train) -> None:
+            train(gradient_steps, batch_size)
+            seen.append((model.num_timesteps, model.replay_buffer.beta))
+
+        model.train = spying  # type: ignore[method-assign]
+        model.learn(200)
+        for num_timesteps, beta in seen:
+            assert beta == pytest.approx(0.4 + 0.6 * min(num_timesteps / 200, 1.0))
+        assert model.replay_buffer.beta == 1.0
+
+
+def test_resuming_never_lowers_beta():
+    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=500, seed=0)
+    model.learn(100)
+    assert model.replay_buffer.beta == 1.0
+    model.learn(100, reset_num_timesteps=False)
+    assert model.replay_buffer.beta == 1.0

@@ -1,0 +1,58 @@
+"""Rescaled values and their inverse equal formulas in 50 digits."""
+
+from decimal import Decimal, getcontext
+
+import numpy as np
+import pytest
+import torch as th
+
+from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
+
+getcontext().prec = 50
+VALUES = np.concatenate([-np.logspace(-12, 7, 400)[::-1], [0.0], np.logspace(-12, 7, 400)])
+
+
+def exact(x: float, epsilon: float) -> float:
+    """``h(x)``, in 50 digits."""
+    value = abs(Decimal(x))
+    h = (value + 1).sqrt() - 1 + Decimal(epsilon) * value
+    return float(h.copy_sign(Decimal(x)))
+
+
+@pytest.mark.parametrize("epsilon", [1e-2, 1e-3])
+@pytest.mark.parametrize("dtype, bound", [(th.float32, 5e-7), (th.float64, 1e-15)])
+def test_rescale_equals_the_formula(epsilon, dtype, bound):
+    values = th.tensor(VALUES, dtype=dtype)
+    expected = np.array([exact(x, epsilon) for x in values.tolist()])
+    rescaled = rescale(values, epsilon)
+    assert rescaled.dtype is dtype
+    np.testing.assert_allclose(rescaled, expected, rtol=bound, atol=0)
+
+
+@pytest.mark.parametrize("epsilon", [1e-2, 1e-3])
+@pytest.mark.parametrize("dtype, bound", [(th.float32, 5e-7), (th.float64, 1e-15)])
+def test_unscale_inverts_rescale(epsilon, dtype, bound):
+    """Small relative errors, also of small values."""
+    rescaled = th.tensor([exact(x, epsilon) for x in VALUES], dtype=dtype)
+    # What the rounded number is the image of: one step of Newton's method from a value that is all but right.
+    x = th.tensor(VALUES)
+    slope = 0.5 / (x.abs() + 1).sqrt() + epsilon
+    expected = x + (rescaled.double() - th.tensor([exact(v, epsilon) for v in VALUES], dtype=th.float64)) / slope
+    np.testing.assert_allclose(unscale(rescaled, epsilon), expected, rtol=bound * 2 if dtype is th.float64 else bound, atol=0)
+
+
+def test_the_usual_form_of_the_inverse_is_less_exact():
+    """The form of the paper, in float32."""
+    z = rescale(th.tensor(VALUES)).float()
+    usual = z.sign() * ((((1 + 4e-3 * (z.abs() + 1 + 1e-3)).sqrt() - 1) / 2e-3) ** 2 - 1)
+    error = (usual.double() - th.tensor(VALUES)).abs() / (1 + th.tensor(VALUES).abs())
+    assert error.max() > 1e-5
+
+
+def test_gradients_are_finite_and_positive():
+    for function in (rescale, unscale):
+        values = th.tensor(VALUES, requires_grad=True)
+        function(values).sum().backward()
+        assert th.isfinite(values.grad).all() and (values.grad > 0).all()
+    values = th.linspace(-5, 5, 11, dtype=th.float64, requires_grad=True)
+    assert th.autograd.gradcheck(rescale, (values,)) and th.autograd.gradcheck(unscale, (values,))

@@ -1,0 +1,249 @@
+"""Adding steps: ids, ends of ids at a reset, several steps at once, and another storage."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sb3_per import PERDQN, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.storage.arrays import ArrayStorage, Steps
+from tests.utils import add_one, assert_same_batches, assert_same_state, contents_of, counting_env, fill, make_buffer
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_an_id_names_the_same_transition_for_ever(data):
+    """Whatever is added and forgotten, in steps of all environments or of some; what is held has successive ids."""
+    n_rows, n_envs = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
+    buffer = make_buffer(n_rows, n_envs, scheme=data.draw(st.sampled_from(["proportional", "rank"])))
+    seen: dict[int, float] = {}
+    number = 0.0
+    for operation in data.draw(st.lists(st.sampled_from(["add", "add", "add_steps", "reset", "look"]), max_size=40)):
+        number += 1
+        if operation == "add":
+            add_one(buffer, number)
+        elif operation == "add_steps":
+            vectors = np.zeros((1, n_envs, 3))
+            scalars = np.zeros((1, n_envs))
+            buffer.add_steps(np.arange(n_envs), vectors, vectors, vectors[..., :2], scalars + number, scalars, scalars)
+        elif operation == "reset":
+            buffer.reset()
+        elif buffer.size():
+            batch = buffer.sample(16)
+            assert buffer.update_priorities(batch.indices, np.ones(16)) == 16
+            ids, held = buffer.transition_ids, buffer.priorities > 0
+            assert held.sum() == buffer.size() * n_envs
+            np.testing.assert_array_equal(ids[held] % held.size, np.flatnonzero(held))
+            newest_first = np.sort(ids[held])[::-1]
+            np.testing.assert_array_equal(newest_first, newest_first[0] - np.arange(held.sum()))
+            for id_, reward in zip(ids[held].tolist(), buffer.rewards[held].tolist(), strict=True):
+                assert seen.setdefault(id_, reward) == reward
+
+
+def test_an_interrupted_add_stores_nothing(monkeypatch):
+    """Ctrl-C after the write, before the step counts, at any row: the next step takes its place."""
+    for n_before in range(9):
+        buffer = make_buffer(4, n_envs=2)
+        fill([buffer], n_before)
+        write = ArrayStorage.write
+
+        def interrupted(self: Any, *args: Any, write: Any = write) -> None:
+            write(self, *args)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(ArrayStorage, "write", interrupted)
+            add_one(buffer)
+        assert buffer.size() == min(n_before, 4)
+        add_one(buffer)
+        assert buffer.transition_ids.max() == (n_before + 1) * 2 - 1
+        assert (buffer.priorities > 0).sum() == buffer.size() * 2
+
+
+@pytest.mark.parametrize("name, value", [("pos", 1), ("full", True)])
+def test_position_cannot_be_set(name, value):
+    buffer = make_buffer(4)
+    with pytest.raises(AttributeError, match=rf"{name} follows from the steps that were added: use add\(\)"):
+        setattr(buffer, name, value)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(obs=np.zeros((2, 4))), r"obs must have shape \(2, 3\), not \(2, 4\)"),
+        (dict(next_obs=np.full((2, 3), "x")), "next_obs must hold numbers"),
+        (dict(action=np.zeros((2, 3))), r"action must have shape \(2, 2\), not \(2, 3\)"),
+        (dict(reward=np.zeros(5)), r"reward must have shape \(2,\), not \(5,\)"),
+        (dict(done=np.zeros((3, 2))), r"done must have shape \(2,\), not \(3, 2\)"),
+        (dict(infos=[{}]), "infos must hold one dictionary per environment, 2, not 1"),
+        (dict(infos=[{}, None]), "infos must hold dictionaries"),
+    ],
+    ids=str,
+)
+def test_a_bad_step_changes_nothing(change, message):
+    buffer = make_buffer(4, n_envs=2)
+    fill([buffer], 6)
+    before = contents_of(buffer)
+    step = dict(obs=np.zeros((2, 3)), next_obs=np.zeros((2, 3)), action=np.zeros((2, 2)), reward=np.zeros(2), done=np.zeros(2))
+    with pytest.raises(ValueError, match=message):
+        buffer.add(**{**step, "infos": [{}, {}], **change})
+    assert_same_state(contents_of(buffer), before)
+
+
+@pytest.mark.parametrize("n_rows_added", [3, 13])
+def test_reset_makes_old_ids_stale(n_rows_added):
+    buffer = make_buffer(5, n_envs=2)
+    fill([buffer], n_rows_added)
+    old = buffer.sample(16).indices
+    buffer.update_priorities(old, np.full(16, 7.0))
+    buffer.reset()
+    assert (buffer.size(), buffer.pos, buffer.full) == (0, 0, False)
+    assert (buffer.priorities == 0).all()
+    with pytest.raises(ValueError, match="empty"):
+        buffer.sample(4)
+    assert buffer.update_priorities(old, np.ones(16)) == 0
+    fill([buffer], 2)
+    new = buffer.sample(50).indices
+    assert set(new).isdisjoint(old)
+    assert len(set(new)) == 4
+    assert buffer.update_priorities(old, np.full(16, 99.0)) == 0
+    assert buffer.update_priorities(new, np.full(50, 2.0)) == 50
+    np.testing.assert_allclose(buffer.priorities[:2], (2.0 + 1e-6) ** 0.6)
+    assert (buffer.priorities[2:] == 0).all()
+
+
+@pytest.mark.parametrize("obs_space", ["box", "dict"])
+@pytest.mark.parametrize("n_steps", [0, 4, 9])
+def test_extend_is_add_step_by_step(obs_space, n_steps):
+    one_by_one, at_once = (make_buffer(6, n_envs=2, obs_space=obs_space) for _ in range(2))
+    rng = np.random.default_rng(0)
+
+    def observations() -> Any:
+        vec = rng.random((n_steps, 2, 3), dtype=np.float32)
+        return {"vec": vec, "num": rng.integers(0, 5, (n_steps, 2))} if obs_space == "dict" else vec
+
+    obs, next_obs = observations(), observations()
+    actions, rewards, dones = rng.random((n_steps, 2, 2)), rng.random((n_steps, 2)), rng.random((n_steps, 2)) < 0.3
+    infos = [[{"TimeLimit.truncated": bool(i % 2)}, {}] for i in range(n_steps)]
+    at_once.extend(obs, next_obs, actions, rewards, dones, infos)
+    for i in range(n_steps):
+        step = [{key: part[i] for key, part in each.items()} if obs_space == "dict" else each[i] for each in (obs, next_obs)]
+        one_by_one.add(*step, actions[i], rewards[i], dones[i], infos[i])
+    assert_same_state(contents_of(at_once), contents_of(one_by_one))
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "rank"])
+@pytest.mark.parametrize("n_steps", [2, 7])
+def test_extend_gives_masses(scheme, n_steps):
+    """A new transition is drawn by its mass until it is updated or overwritten; without one it gets the maximum."""
+    buffer = make_buffer(6, n_envs=2, scheme=scheme)
+    fill([buffer], 4)
+    buffer.update_priorities(buffer.sample(8).indices, np.full(8, 30.0))
+    maximum = buffer.max_priority
+    masses = np.random.default_rng(0).uniform(0.5, 2.0, (n_steps, 2))
+    zeros = np.zeros((n_steps, 2, 3))
+    buffer.extend(zeros, zeros, np.zeros((n_steps, 2, 2)), zeros[..., 0], zeros[..., 0], [[{}, {}]] * n_steps, masses)
+    ids = buffer.transition_ids
+    n_given = min(n_steps, 6) * 2
+    given = np.argsort(ids, axis=None)[-n_given:]
+    expected = masses.ravel()[-n_given:]
+    actual = buffer.priorities.ravel()[given]
+    if scheme == "rank":
+        np.testing.assert_array_equal(np.argsort(actual), np.argsort(expected))  # by rank
+    else:
+        np.testing.assert_array_equal(actual, expected)
+    assert buffer.max_priority == maximum
+    add_one(buffer)
+    assert (buffer.priorities[buffer.pos - 1] >= buffer.priorities.max() * (0.5 if scheme == "rank" else 1)).all()
+    clone = pickle.loads(pickle.dumps(buffer))
+    np.testing.assert_array_equal(clone.priorities, buffer.priorities)
+
+
+def test_masses_wait_for_the_end_of_the_episode_with_hindsight():
+    """Only transitions of finished episodes can be drawn."""
+    env = counting_env(n_envs=2, goals=True)
+    buffer = PrioritizedHerReplayBuffer(20, env.observation_space, env.action_space, env, device="cpu", n_envs=2)
+    masses = np.arange(1.0, 7.0).reshape(3, 2)
+    obs = {key: np.zeros((3, 2, 2), np.float32) for key in env.observation_space.spaces}
+    arguments = (obs, obs, np.zeros((3, 2, 1)), np.zeros((3, 2)))
+    buffer.extend(*arguments, np.zeros((3, 2)), [[{}, {}]] * 3, masses)
+    assert not buffer.priorities.any()
+    buffer.extend(*arguments, np.array([[0, 0], [1, 0], [0, 0]]), [[{}, {}]] * 3)
+    np.testing.assert_array_equal(buffer.priorities[:6, 0], [1, 3, 5, 1, 1, 0])
+    assert not buffer.priorities[:, 1].any()
+
+
+@pytest.mark.parametrize(
+    "masses, value",
+    [
+        (np.ones((3, 1)), r"\(3, 1\)"),
+        (np.full((3, 2), -1.0), "-1"),
+        ([[1, 1], [1, 0], [1, 1]], "0"),
+        ([[1, 1], [1, np.nan], [1, 1]], "nan"),
+    ],
+)
+def test_bad_masses_store_nothing(masses, value):
+    buffer = make_buffer(6, n_envs=2)
+    fill([buffer], 2)
+    before = contents_of(buffer)
+    zeros = np.zeros((3, 2, 3))
+    with pytest.raises(ValueError, match=value):
+        buffer.extend(zeros, zeros, np.zeros((3, 2, 2)), zeros[..., 0], zeros[..., 0], [[{}, {}]] * 3, masses)
+    with pytest.raises(ValueError):
+        buffer.extend(zeros, zeros[:2], np.zeros((3, 2, 2)), zeros[..., 0], zeros[..., 0], [[{}, {}]] * 3)
+    assert_same_state(contents_of(buffer), before)
+
+
+class NegatedStorage(ArrayStorage):
+    """Stores observations negated."""
+
+    def write(self, rows: Any, envs: np.ndarray | None, steps: Steps) -> None:
+        super().write(rows, envs, (-steps[0], -steps[1], *steps[2:]))
+
+    def read_observations(self, slots: np.ndarray) -> Any:
+        return -super().read_observations(slots)
+
+    def read_next_observations(self, slots: np.ndarray) -> Any:
+        return -super().read_next_observations(slots)
+
+
+class OtherStorageBuffer(PrioritizedReplayBuffer):
+    """With this storage."""
+
+    def _make_storage(self) -> ArrayStorage:
+        arrays = (self.observations, self.next_observations, self.actions, self.rewards, self.dones, self.timeouts)
+        return NegatedStorage(*arrays, self.handle_timeout_termination)
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_another_storage_gives_the_same_batches(n_steps):
+    plain = make_buffer(10, n_envs=2, n_steps=n_steps)
+    other = OtherStorageBuffer(20, plain.observation_space, plain.action_space, "cpu", 2, n_steps=n_steps)
+    fill([plain, other], 23)
+    np.testing.assert_array_equal(other.observations, -plain.observations)
+    batches = []
+    for buffer in (plain, pickle.loads(pickle.dumps(other))):
+        np.random.seed(0)
+        batches.append([buffer.sample(30), buffer._get_samples(np.arange(10))])
+    for actual, expected in zip(batches[1], batches[0], strict=True):
+        assert_same_batches(actual, expected)
+    np.random.seed(0)
+    observations = plain.sample_observations(8)
+    np.random.seed(0)
+    assert th.equal(other.sample_observations(8), observations)
+
+
+def test_a_run_with_another_storage_is_the_same():
+    parameters = []
+    for buffer_class in (PrioritizedReplayBuffer, OtherStorageBuffer):
+        kwargs: dict[str, Any] = dict(
+            buffer_size=60, learning_starts=5, batch_size=8, policy_kwargs=dict(net_arch=[4]), seed=0
+        )
+        model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_class=buffer_class, **kwargs).learn(60)
+        parameters.append(model.policy.state_dict())
+    for key, value in parameters[0].items():
+        assert th.equal(value, parameters[1][key]), key

@@ -1,0 +1,60 @@
+"""Copies of a buffer go on exactly as it would have."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.utils import (
+    assert_same_state,
+    contents_of,
+    fill,
+    filled_buffer,
+    make_buffer,
+)
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "eta": dict(uniform_fraction=0.1),
+    "none": dict(weight_normalization="none", uniform_fraction=0.2),
+    "weighted actor": dict(actor_batch="weighted", beta_anneal_steps=10),
+    "dict": dict(obs_space="dict"),
+    "rank": dict(scheme="rank"),
+    "initial mean": dict(initial_priority="mean"),
+    "initial errors": dict(initial_priority="td_error"),
+    "interval": dict(max_priority_interval=2),
+    "recency": dict(recency=0.999, recency_min=3),
+    "unique": dict(unique=True),
+    "kappa": dict(scheme="lap", kappa="auto"),
+}
+
+
+@pytest.mark.parametrize(
+    "clone", [copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))], ids=["deepcopy", "pickle"]
+)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_copies_continue_alike(name, clone):
+    buffer = filled_buffer(**SETTINGS[name])
+    for _ in range(3):
+        buffer.update_priorities(buffer.sample(6).indices, np.arange(6) * 3.0)
+    twin = clone(buffer)
+    assert type(twin) is type(buffer)
+    for each in (buffer, twin):
+        np.random.seed(3)
+        for _ in range(3):
+            fill([each], 2)
+            batch = each.sample(7)
+            each.update_priorities(batch.indices, np.arange(7.0))
+    assert_same_state(twin, buffer)
+    before = contents_of(buffer)
+    twin.update_priorities(twin.sample(5).indices, np.full(5, 1e3))
+    fill([twin], 1)
+    assert_same_state(contents_of(buffer), before)  # they share nothing
+
+
+def test_a_pickle_of_another_version_is_refused():
+    buffer = make_buffer(4)
+    state = {**buffer.__getstate__(), "state_version": 1}
+    with pytest.raises(ValueError, match="version 1 of its state, and this release of sb3_per reads version 2"):
+        make_buffer(4).__setstate__(state)

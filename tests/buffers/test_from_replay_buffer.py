@@ -1,0 +1,88 @@
+"""A buffer becomes one of another kind, or with other settings; what is held stays."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.storage.arrays import keyed
+from tests.utils import drawable_ids, fill, filled_buffer, make_buffer, stock_like
+
+
+@pytest.mark.parametrize("n_rows_added", [4, 27])
+@pytest.mark.parametrize("obs_space", ["box", "dict", "memory"])
+def test_a_buffer_of_sb3_shares_its_arrays(obs_space, n_rows_added):
+    """Every transition gets the largest priority."""
+    storage: dict[str, Any] = {}
+    if obs_space == "memory":
+        obs_space, storage = "box", dict(optimize_memory_usage=True, handle_timeout_termination=False)
+    buffer = make_buffer(10, 2, obs_space, **storage)
+    stock = stock_like(buffer)
+    fill([stock, buffer], n_rows_added)
+    adopted = type(buffer).from_replay_buffer(stock, n_steps=2, alpha=0.5)
+    assert adopted.n_steps == 2 and adopted.size() == stock.size()
+    for name in ("observations", "actions", "rewards", "dones", "timeouts"):
+        shared, given = keyed(getattr(adopted, name)), keyed(getattr(stock, name))
+        assert all(shared[key] is given[key] for key in given)
+    np.testing.assert_array_equal(adopted.priorities, buffer.priorities)
+    fill([adopted, buffer], 3, seed=1)
+    np.testing.assert_array_equal(adopted.priorities, buffer.priorities)
+    batch = adopted.sample(20)
+    rows, envs = (batch.indices // 2) % 10, batch.indices % 2
+    np.testing.assert_array_equal(batch.actions, adopted.actions[rows, envs])
+    assert adopted.update_priorities(batch.indices, np.full(20, 0.1)) == 20
+    assert (adopted.priorities[rows, envs] == (0.1 + 1e-6) ** 0.5).all()
+
+
+@pytest.mark.parametrize("changed", [dict(gamma=0.9), dict(n_steps=3), dict(unique=True), dict(recency=0.99)], ids=str)
+@pytest.mark.parametrize("kind, scheme", [("plain", "proportional"), ("memory", "rank"), ("her", "lap")])
+def test_priorities_stay_if_the_scheme_does(kind, scheme, changed):
+    if kind == "her" and "recency" in changed:
+        pytest.skip("recency is refused with hindsight")
+    buffer = filled_buffer(kind, scheme=scheme, uniform_fraction=0.1)
+    buffer.weights.beta, priorities, ids = 0.7, buffer.priorities, buffer.transition_ids
+    after = type(buffer).from_replay_buffer(buffer, **changed)
+    np.testing.assert_array_equal(after.priorities, priorities)
+    np.testing.assert_array_equal(after.transition_ids, ids)
+    assert (after.beta, after.max_priority) == (0.7, buffer.max_priority)
+    expected = {**vars(buffer.settings), "scheme": buffer.scheme, **changed}
+    assert vars(after.settings) == expected
+    np.random.seed(0)
+    assert after.update_priorities(after.sample(4).indices, np.ones(4)) == 4
+
+
+@pytest.mark.parametrize("changed", [dict(alpha=0.9), dict(scheme="rank"), dict(epsilon=0.1)], ids=str)
+@pytest.mark.parametrize("kind", ["plain", "memory", "her"])
+def test_all_priorities_are_the_largest_if_the_scheme_changes(kind, changed):
+    buffer = filled_buffer(kind)
+    can_be_drawn = buffer.priorities > 0
+    after = type(buffer).from_replay_buffer(buffer, **changed)
+    np.testing.assert_array_equal(after.priorities > 0, can_be_drawn)
+    if "scheme" not in changed:
+        assert (after.priorities[can_be_drawn] == after.scheme.mass_of_new(after.max_priority)).all()
+
+
+def test_new_transitions_get_the_maximum_of_the_other_buffer():
+    """Also if nothing was added since the maximum rose, and masses wait in the queue."""
+    buffer = filled_buffer("her")
+    buffer.update_priorities(drawable_ids(buffer)[:1], [500.0])
+    zeros = {key: np.zeros((2, 2), np.float32) for key in buffer.observation_space.spaces}
+    buffer.add(zeros, zeros, np.zeros((2, 1)), np.zeros(2), np.array([True, True]), [{}, {}])
+    after = type(buffer).from_replay_buffer(buffer, beta_end=0.5)
+    np.testing.assert_array_equal(after.priorities, buffer.priorities)
+
+
+def test_masses_of_another_scheme_do_not_count():
+    """Masses of `extend` are in the unit of the scheme."""
+    buffer = make_buffer(6, n_envs=2)
+    zeros = np.zeros((3, 2, 3))
+    buffer.extend(zeros, zeros, np.zeros((3, 2, 2)), zeros[..., 0], zeros[..., 0], [[{}, {}]] * 3, np.full((3, 2), 0.01))
+    assert (buffer.priorities[:3] == 0.01).all()
+    changed = PrioritizedReplayBuffer.from_replay_buffer(buffer, alpha=0.9)
+    assert (changed.priorities[:3] == 1.0).all()
+
+
+def test_another_kind_of_storage_is_refused():
+    with pytest.raises(ValueError, match="PrioritizedDictReplayBuffer cannot take over a PrioritizedReplayBuffer"):
+        PrioritizedDictReplayBuffer.from_replay_buffer(make_buffer(4))

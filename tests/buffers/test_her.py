@@ -1,0 +1,417 @@
+"""Hindsight experience replay: what can be drawn, what is relabelled, and ids in the order of the rows."""
+
+import copy
+import pickle
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3 import DQN, HerReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_per import (
+    PERDQN,
+    PERSAC,
+    PrioritizedHerReplayBuffer,
+)
+from tests.utils import (
+    assert_same,
+)
+
+N_BITS = 4
+
+
+def make_env(n_envs: int) -> VecEnv:
+    return make_vec_env(lambda: BitFlippingEnv(n_bits=N_BITS, continuous=False, max_steps=5), n_envs=n_envs)
+
+
+def make_her(cls: type[HerReplayBuffer], env: VecEnv, n_rows: int = 17, **kwargs: Any) -> Any:
+    size = n_rows * env.num_envs
+    return cls(size, env.observation_space, env.action_space, env=env, device="cpu", n_envs=env.num_envs, **kwargs)
+
+
+class Player:
+    """Adds random steps of a real environment to several buffers; episodes end with the goal or after 5 steps."""
+
+    def __init__(self, env: VecEnv, *buffers: Any, seed: int = 0):
+        self.env, self.buffers = env, buffers
+        env.seed(seed)
+        env.action_space.seed(seed)
+        self.obs = env.reset()
+
+    def step(self, n_steps: int = 1) -> None:
+        for _ in range(n_steps):
+            action = np.array([self.env.action_space.sample() for _ in range(self.env.num_envs)])
+            obs, rewards, dones, infos = self.env.step(action)
+            next_obs = copy.deepcopy(obs)
+            for i in np.flatnonzero(dones):
+                for key, value in infos[i]["terminal_observation"].items():
+                    next_obs[key][i] = value
+            for buffer in self.buffers:
+                old, new = copy.deepcopy(self.obs), copy.deepcopy(next_obs)
+                buffer.add(old, new, action.copy(), rewards.copy(), dones.copy(), copy.deepcopy(infos))
+            self.obs = obs
+
+
+def assert_finished_episodes_have_mass(buffer: PrioritizedHerReplayBuffer) -> None:
+    np.testing.assert_array_equal(buffer.priorities > 0, buffer.ep_length > 0)
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "rank"])
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_only_finished_complete_episodes_have_mass(n_envs, scheme):
+    """Through adds, ends of episodes and several laps; exactly where SB3 would draw."""
+    env = make_env(n_envs)
+    buffer, stock = make_her(PrioritizedHerReplayBuffer, env, scheme=scheme), make_her(HerReplayBuffer, env)
+    player = Player(env, buffer, stock)
+    for step in range(70):
+        player.step()
+        assert_finished_episodes_have_mass(buffer)
+        np.testing.assert_array_equal(buffer.ep_length, stock.ep_length)
+        if buffer.ep_length.any():
+            ids = buffer.sample(8).indices
+            rows, envs = (ids // n_envs) % buffer.buffer_size, ids % n_envs
+            assert (buffer.ep_length[rows, envs] > 0).all()
+            buffer.update_priorities(ids, np.random.default_rng(step).exponential(size=8))
+            # Everything that was ever issued: of that, what cannot be drawn is not written to.
+            written = buffer.update_priorities(np.arange(buffer.ring.next_id), np.ones(buffer.ring.next_id))
+            assert written == np.count_nonzero(buffer.ep_length)
+            assert_finished_episodes_have_mass(buffer)
+    assert buffer.ring.most > 2 * buffer.buffer_size
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("n_steps_played", [3, 23])
+def test_a_truncated_trajectory_can_be_drawn(n_envs, n_steps_played):
+    """After loading, SB3 truncates the trajectory that was under way."""
+    env = make_env(n_envs)
+    buffer = make_her(PrioritizedHerReplayBuffer, env)
+    player = Player(env, buffer)
+    player.step(n_steps_played)
+    clone = pickle.loads(pickle.dumps(buffer))
+    np.testing.assert_array_equal(clone.priorities, buffer.priorities)
+    clone.set_env(env)
+    if (clone._current_ep_start != clone.pos).any():
+        with pytest.warns(UserWarning, match="truncated"):
+            clone.truncate_last_trajectory()
+    assert_finished_episodes_have_mass(clone)
+    assert (clone.priorities[clone.pos - 1] > 0).all()
+    Player(env, clone).step(40)
+    assert_finished_episodes_have_mass(clone)
+    clone.sample(10)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("copy_info_dict", [False, True])
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_sample_equals_stock(strategy, copy_info_dict, n_envs):
+    """The rows that the ids name, real ones first, equal those of SB3 to the bit; so do the relabelled ones."""
+    env = make_env(n_envs)
+    kwargs = dict(goal_selection_strategy=strategy, copy_info_dict=copy_info_dict, n_sampled_goal=3)
+    buffer, stock = make_her(PrioritizedHerReplayBuffer, env, **kwargs), make_her(HerReplayBuffer, env, **kwargs)
+    Player(env, buffer, stock).step(30)
+    n_virtual = int(0.75 * 40)
+    batch = None
+    for seed in range(3):
+        np.random.seed(seed)
+        shuffled = buffer._sample_goals
+        state: list[Any] = []
+
+        def spying(rows, envs, state=state, shuffled=shuffled):
+            state.append(np.random.get_state())  # goals are drawn from here on
+            return shuffled(rows, envs)
+
+        buffer._sample_goals = spying
+        batch = buffer.sample(40)
+        del buffer._sample_goals
+        rows, envs = (batch.indices // n_envs) % buffer.buffer_size, batch.indices % n_envs
+        real = stock._get_real_samples(rows[: 40 - n_virtual], envs[: 40 - n_virtual])
+        np.random.set_state(state[0])
+        virtual = stock._get_virtual_samples(rows[40 - n_virtual :], envs[40 - n_virtual :])
+        for name in ("observations", "actions", "next_observations", "dones", "rewards"):
+            whole = getattr(batch, name)
+            for part, expected in ((slice(0, 40 - n_virtual), real), (slice(40 - n_virtual, None), virtual)):
+                actual = {k: v[part] for k, v in whole.items()} if isinstance(whole, dict) else whole[part]
+                assert_same(actual, getattr(expected, name))
+        masses = buffer.priorities[rows, envs]
+        weights = (masses / masses.min()) ** -buffer.beta
+        np.testing.assert_allclose(batch.weights[:, 0], weights, rtol=1e-6)
+        buffer.update_priorities(batch.indices, np.random.exponential(size=40))
+
+
+def test_relabelling_is_independent_of_age():
+    """Stratified draws come sorted, but old and new transitions are real equally often."""
+    env = make_env(1)
+    buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=200, n_sampled_goal=1)
+    Player(env, buffer).step(200)
+    np.random.seed(0)
+    real, virtual = [], []
+    for _ in range(120):
+        ids = buffer.sample(20).indices
+        real.append(ids[:10].mean())
+        virtual.append(ids[10:].mean())
+    assert abs(np.mean(real) - np.mean(virtual)) < 5 * np.std(real) / np.sqrt(120) * 2
+
+
+@pytest.mark.parametrize("update_from_virtual", [True, False])
+def test_virtual_transitions_update_their_real_ones(update_from_virtual):
+    """Unless update_from_virtual is off."""
+    env = make_env(2)
+    buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=50, update_from_virtual=update_from_virtual, alpha=1.0)
+    Player(env, buffer).step(50)
+    buffer.update_priorities(np.arange(100), np.ones(100)) if update_from_virtual else None
+    before = buffer.priorities.ravel()
+    batch = buffer.sample(30)
+    n_real = 30 - int(0.8 * 30)
+    written = buffer.update_priorities(batch.indices, np.full(30, 7.0))
+    changed = np.flatnonzero(buffer.priorities.ravel() != before)
+    expected = batch.indices if update_from_virtual else batch.indices[:n_real]
+    assert set(changed) == set(expected)
+    assert written == len(expected)
+    with pytest.raises(ValueError, match="nan"):
+        buffer.update_priorities(batch.indices, np.full(30, np.nan))
+    with pytest.raises(ValueError, match=r"\(29,\)"):
+        buffer.update_priorities(batch.indices, np.ones(29))
+
+
+def test_before_the_first_finished_episode_the_error_is_that_of_sb3():
+    """For a bad batch size, it is ours."""
+    env = make_env(2)
+    buffer, stock = make_her(PrioritizedHerReplayBuffer, env), make_her(HerReplayBuffer, env)
+    Player(env, buffer, stock).step(1)
+    buffer.ep_length[:] = stock.ep_length[:] = 0
+    with pytest.raises(RuntimeError) as expected:
+        stock.sample(4)
+    with pytest.raises(RuntimeError) as actual:
+        buffer.sample(4)
+    assert str(actual.value) == str(expected.value)
+    with pytest.raises(ValueError, match="0"):
+        buffer.sample(0)
+
+
+def test_reset_forgets_episodes():
+    env = make_env(2)
+    buffer = make_her(PrioritizedHerReplayBuffer, env)
+    Player(env, buffer).step(22)
+    old = buffer.sample(6).indices
+    buffer.reset()
+    assert (buffer.priorities == 0).all()
+    with pytest.raises(RuntimeError):
+        buffer.sample(4)
+    Player(env, buffer).step(12)
+    assert_finished_episodes_have_mass(buffer)
+    assert set(buffer.sample(50).indices).isdisjoint(old)
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_n_step_returns_of_virtual_transitions(n_envs):
+    """Every reward of a window is that of the new goal."""
+    env, gamma, n_steps = make_env(n_envs), 0.9, 3
+    buffer = make_her(PrioritizedHerReplayBuffer, env, n_steps=n_steps, gamma=gamma)
+    player = Player(env, buffer)
+    for _ in range(8):
+        player.step(4)
+        if not buffer.ep_length.any():
+            continue
+        batch = buffer.sample(20)
+        n_real = 20 - int(0.8 * 20)
+        for i, index in enumerate(batch.indices):
+            row, e = (index // n_envs) % buffer.buffer_size, index % n_envs
+            goal = batch.observations["desired_goal"][i].numpy()
+            np.testing.assert_array_equal(goal, batch.next_observations["desired_goal"][i])
+            value, discount = 0.0, 1.0
+            for _ in range(n_steps):
+                achieved = buffer.next_observations["achieved_goal"][row, e]
+                reward = env.env_method("compute_reward", achieved[None], goal[None], [{}], indices=[0])[0].item()
+                if i < n_real:
+                    assert reward == buffer.rewards[row, e]
+                value += discount * reward
+                discount *= gamma
+                if buffer.dones[row, e]:
+                    break
+                row = (row + 1) % buffer.buffer_size
+            assert batch.rewards[i].item() == pytest.approx(value, rel=1e-5)
+            assert batch.discounts[i].item() == pytest.approx(discount, rel=1e-5)
+            np.testing.assert_array_equal(batch.next_observations["achieved_goal"][i], achieved)
+
+
+@pytest.mark.parametrize("cls, continuous, n_steps", [(PERSAC, True, 3), (PERDQN, False, 1)])
+def test_learn_save_and_load_keep_priorities(cls, continuous, n_steps, tmp_path):
+    env = make_vec_env(lambda: BitFlippingEnv(n_bits=N_BITS, continuous=continuous, max_steps=N_BITS), n_envs=2)
+    model = cls(
+        "MultiInputPolicy",
+        env,
+        buffer_size=100,
+        learning_starts=20,
+        n_steps=n_steps,
+        batch_size=16,
+        replay_buffer_class=PrioritizedHerReplayBuffer,
+        replay_buffer_kwargs=dict(n_sampled_goal=2, alpha=0.7, update_from_virtual=False),
+    )
+    model.learn(150)
+    assert_finished_episodes_have_mass(model.replay_buffer)
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "buffer")
+    loaded = cls.load(tmp_path / "model", env=env)
+    assert type(loaded.replay_buffer) is PrioritizedHerReplayBuffer
+    assert (loaded.replay_buffer.scheme.alpha, loaded.replay_buffer.n_sampled_goal) == (0.7, 2)
+    assert not loaded.replay_buffer.update_from_virtual
+    loaded.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
+    np.testing.assert_array_equal(loaded.replay_buffer.priorities, model.replay_buffer.priorities)
+    loaded.learn(50, reset_num_timesteps=False)
+
+
+def test_models_are_exchanged_with_stock(tmp_path):
+    """A zip with HER loads as stock DQN, and back; a plain HER buffer becomes a prioritized one."""
+    env = make_env(2)
+    kwargs: dict[str, Any] = dict(buffer_size=100, learning_starts=30)
+    stock = DQN(
+        "MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer, replay_buffer_kwargs=dict(n_sampled_goal=2), **kwargs
+    )
+    stock.learn(80)
+    stock.save(tmp_path / "stock")
+    stock.save_replay_buffer(tmp_path / "buffer")
+    model = PERDQN.load(tmp_path / "stock", env=env)
+    assert type(model.replay_buffer) is PrioritizedHerReplayBuffer
+    model.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
+    assert type(model.replay_buffer) is PrioritizedHerReplayBuffer
+    assert model.replay_buffer.n_sampled_goal == 2
+    assert_finished_episodes_have_mass(model.replay_buffer)
+    np.testing.assert_array_equal(model.replay_buffer.ep_length, stock.replay_buffer.ep_length)
+    model.learn(60, reset_num_timesteps=False)
+    assert_finished_episodes_have_mass(model.replay_buffer)
+    model.save(tmp_path / "ours")
+    assert type(DQN.load(tmp_path / "ours", env=env).replay_buffer) is HerReplayBuffer
+
+
+class OddGoals(BitFlippingEnv):
+    """BitFlippingEnv whose rewards come in another shape."""
+
+    form: Any = None
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, infos: Any) -> Any:
+        return self.form(super().compute_reward(achieved_goal, desired_goal, infos))
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize(
+    "form, accepted",
+    [
+        (lambda rewards: rewards.reshape(-1, 1), True),
+        (lambda rewards: rewards.tolist(), True),
+        (lambda rewards: float(rewards.mean()), False),
+        (lambda rewards: rewards.reshape(1, -1), False),
+        (lambda rewards: np.stack([rewards, rewards], axis=1), False),
+    ],
+)
+def test_every_goal_has_a_reward_of_its_own(form, accepted, n_steps, monkeypatch):
+    """A single number would be given to the whole batch."""
+    monkeypatch.setattr(OddGoals, "form", staticmethod(form))
+    env, plain = (make_vec_env(lambda c=c: c(n_bits=N_BITS, max_steps=5)) for c in (OddGoals, BitFlippingEnv))
+    buffers = [make_her(PrioritizedHerReplayBuffer, e, n_rows=40, n_steps=n_steps) for e in (env, plain)]
+    Player(plain, *buffers).step(30)
+    if not accepted:
+        with pytest.raises(ValueError, match=r"compute_reward\(\).*must return one reward for each row, shape \(\d+,\)"):
+            buffers[0].sample(20)
+        return
+    batches = []
+    for buffer in buffers:
+        np.random.seed(0)
+        batches.append(buffer.sample(20))
+    assert_same(batches[0].rewards, batches[1].rewards)
+
+
+@pytest.mark.parametrize(
+    "achieved, desired, fits",
+    [
+        (spaces.Box(-1, 1, (3,), np.float64), spaces.Box(-1, 1, (3,), np.float32), True),
+        (spaces.MultiBinary(3), spaces.Box(0, 1, (3,), np.float32), True),
+        (spaces.Box(-1, 1, (3,), np.float32), spaces.MultiBinary(3), False),
+        (spaces.Box(-9, 9, (3,), np.int64), spaces.Box(-9, 9, (3,), np.int8), False),
+        (spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32), False),
+    ],
+)
+def test_goals_of_another_type_or_shape_are_refused(achieved, desired, fits):
+    """An achieved goal would be cast silently, e.g. 0.7 to 0."""
+    space = spaces.Dict({"observation": achieved, "achieved_goal": achieved, "desired_goal": desired})
+    arguments = (10, space, spaces.Discrete(2), make_env(1))
+    if fits:
+        PrioritizedHerReplayBuffer(*arguments)
+        return
+    first, second = (
+        (achieved.dtype, desired.dtype)
+        if achieved.dtype != desired.dtype
+        else map(re.escape, map(str, (achieved.shape, desired.shape)))
+    )
+    with pytest.raises(ValueError, match=rf"{first} \(achieved_goal\) does not fit.*{second} \(desired_goal\)"):
+        PrioritizedHerReplayBuffer(*arguments)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_uniform_independent_draws_are_those_of_stock(n_envs):
+    """For the same seed the same batch to the bit, virtual goals too."""
+    env = make_env(n_envs)
+    buffer, stock = (
+        make_her(PrioritizedHerReplayBuffer, env, scheme="uniform", stratified=False),
+        make_her(HerReplayBuffer, env),
+    )
+    player = Player(env, buffer, stock)
+    for seed in range(4):
+        player.step(11)
+        np.random.seed(seed)
+        expected = stock.sample(21)
+        np.random.seed(seed)
+        batch = buffer.sample(21)
+        for name in expected._fields[:5]:
+            assert_same(getattr(batch, name), getattr(expected, name))
+        rows, envs = (batch.indices // n_envs) % buffer.buffer_size, batch.indices % n_envs
+        np.testing.assert_array_equal(batch.actions, buffer.actions[rows, envs])
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+def test_hindsight_is_not_lost_on_loading(named, prioritized, tmp_path):
+    """A buffer with goals stays one, whether the model was told of it or not; so does a zip."""
+    env = make_env(2)
+    cls, buffer_class = (PERDQN, PrioritizedHerReplayBuffer) if prioritized else (DQN, HerReplayBuffer)
+    kwargs: dict[str, Any] = dict(replay_buffer_class=buffer_class, replay_buffer_kwargs=dict(n_sampled_goal=2))
+    saved = cls("MultiInputPolicy", env, buffer_size=100, learning_starts=30, **kwargs).learn(60)
+    saved.save_replay_buffer(tmp_path / "buffer")
+    saved.save(tmp_path / "model")
+    named_class = PrioritizedHerReplayBuffer if named else None
+    model = PERDQN("MultiInputPolicy", env, buffer_size=100, learning_starts=30, replay_buffer_class=named_class)
+    model.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
+    assert type(model.replay_buffer) is PrioritizedHerReplayBuffer
+    assert model.replay_buffer.n_sampled_goal == 2
+    np.testing.assert_array_equal(model.replay_buffer.ep_length, saved.replay_buffer.ep_length)
+    assert_finished_episodes_have_mass(model.replay_buffer)
+    model.learn(20, reset_num_timesteps=False)
+    model.save(tmp_path / "again")
+    for path in ("again", "model"):
+        for kwargs in ({}, dict(replay_buffer_class=None)):
+            assert type(PERDQN.load(tmp_path / path, env=env, **kwargs).replay_buffer) is PrioritizedHerReplayBuffer
+
+
+def test_stock_hindsight_is_refused_with_the_name_of_ours():
+    with pytest.raises(ValueError, match=r"HerReplayBuffer is not: use PrioritizedHerReplayBuffer$"):
+        PERDQN("MultiInputPolicy", make_env(1), replay_buffer_class=HerReplayBuffer)
+
+
+def test_a_buffer_without_goals_is_refused_where_goals_are_needed(tmp_path):
+    env = make_env(1)
+    for cls in (DQN, PERDQN):
+        cls("MultiInputPolicy", env, buffer_size=100, learning_starts=30).learn(40).save_replay_buffer(tmp_path / "buffer")
+        model = PERDQN("MultiInputPolicy", env, buffer_size=100, replay_buffer_class=PrioritizedHerReplayBuffer)
+        before = model.replay_buffer
+        with pytest.raises(ValueError, match="no goals to relabel"):
+            model.load_replay_buffer(tmp_path / "buffer")
+        assert model.replay_buffer is before
+
+
+def test_optimize_memory_usage_is_refused():
+    with pytest.raises(NotImplementedError, match="optimize_memory_usage"):
+        make_her(PrioritizedHerReplayBuffer, make_env(1), optimize_memory_usage=True)

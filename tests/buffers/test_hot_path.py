@@ -1,0 +1,48 @@
+"""What `sample` and `update_priorities` do in Python does not depend on the size of the batch."""
+
+import pytest
+import torch as th
+
+from tests.utils import fill, make_buffer, normalizer, python_work
+
+
+def test_a_python_pass_over_the_batch_is_counted():
+    """What the next test relies on: also one call for each row."""
+    loops = python_work(lambda: [i + 1 for i in range(10)]), python_work(lambda: [i + 1 for i in range(20)])
+    assert loops[0][0] < loops[1][0]
+    calls = python_work(lambda: list(map(abs, range(10)))), python_work(lambda: [abs(i) for i in range(20)])
+    assert calls[0][1] < calls[1][1]
+
+
+@pytest.mark.parametrize(
+    "obs_space, normalize, kwargs",
+    [
+        ("box", False, {}),
+        ("box", False, dict(scheme="rank")),
+        ("box", False, dict(scheme="lap")),
+        ("box", False, dict(scheme="uniform")),
+        ("box", False, dict(uniform_fraction=0.1)),
+        ("box", True, {}),
+        ("image", False, dict(n_envs=3)),
+        ("image", False, dict(n_envs=3, frames=2)),
+        ("dict", False, {}),
+        ("box", False, dict(n_steps=3)),
+        ("dict", False, dict(n_steps=3, n_envs=2)),
+        ("box", False, dict(optimize_memory_usage=True, handle_timeout_termination=False)),
+    ],
+)
+def test_no_python_pass_over_the_batch(obs_space, normalize, kwargs):
+    """Any batch size takes the same Python instructions and calls."""
+    buffer = make_buffer(n_rows=50, obs_space=obs_space, **kwargs)
+    fill([buffer], 60)
+    env = normalizer(buffer.observation_space, buffer.action_space) if normalize else None
+    work = []
+    for batch_size in (2, 20, 2, 200):  # the first round compiles
+        td_errors = th.randn(batch_size, 2)
+
+        def cycle(batch_size=batch_size, td_errors=td_errors) -> None:
+            buffer.update_priorities(buffer.sample(batch_size, env=env).indices, td_errors)
+
+        cycle()
+        work.append(python_work(cycle))
+    assert work[1] == work[2] == work[3]

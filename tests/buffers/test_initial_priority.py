@@ -1,0 +1,102 @@
+"""The mass of a new transition, and the maximum that it follows."""
+
+import numpy as np
+import pytest
+import torch as th
+
+from sb3_per import PrioritizedHerReplayBuffer
+from tests.utils import add_one, assert_same_state, contents_of, counting_env, fill, make_buffer
+
+
+def test_new_transitions_are_never_below_updated_ones():
+    """Whether TD errors are below or above 1: nothing new starves."""
+    buffer = make_buffer(50, n_envs=2)
+    for size in (1e-3, 0.5, 40.0, 7.0, 1e-6):
+        add_one(buffer)
+        newest = buffer.priorities[buffer.pos - 1]
+        assert (newest >= buffer.priorities.max()).all()
+        batch = buffer.sample(20)
+        buffer.update_priorities(batch.indices, np.full(20, size))
+    assert buffer.max_priority == 40.0 + 1e-6
+
+
+def test_mean_is_that_of_all_masses():
+    buffer = make_buffer(6, n_envs=2, initial_priority="mean")
+    fill([buffer], 4)
+    assert (buffer.priorities[:4] == 1).all()  # there is no mean yet
+    buffer.update_priorities(np.arange(8), np.arange(8.0))
+    for _ in range(5):
+        held = buffer.priorities[buffer.priorities > 0]
+        add_one(buffer)
+        np.testing.assert_allclose(buffer.priorities[buffer.pos - 1], held.mean(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "rank", "lap"])
+@pytest.mark.parametrize("n_critics", [None, 2])
+def test_td_errors_of_add_are_an_update_without_the_maximum(scheme, n_critics):
+    """As if priorities had been updated at once, but max_priority does not rise."""
+    buffer, reference = (make_buffer(6, n_envs=3, scheme=scheme, initial_priority="td_error") for _ in range(2))
+    rng = np.random.default_rng(0)
+    for step in range(8):
+        fill([buffer, reference], 1, seed=step)
+        td_errors = rng.normal(size=3 if n_critics is None else (3, n_critics)) * 5
+        for each in (buffer, reference):
+            obs = np.zeros((3, 3))
+            given = dict(td_errors=th.tensor(td_errors)) if each is buffer else {}
+            each.add(obs, obs, np.zeros((3, 2)), np.zeros(3), np.zeros(3), [{}] * 3, **given)
+        reference.update_priorities(reference.ring.next_id - 3 + np.arange(3), td_errors)
+        reference.sampler.max_priority = 1.0
+        np.testing.assert_array_equal(buffer.priorities, reference.priorities)
+        assert buffer.max_priority == 1.0
+
+
+def test_td_errors_wait_for_the_end_of_the_episode_with_hindsight():
+    """They count when the episode is finished."""
+    env = counting_env(goals=True)
+    spaces = (env.observation_space, env.action_space)
+    buffer = PrioritizedHerReplayBuffer(20, *spaces, env, "cpu", 2, initial_priority="td_error", alpha=1.0)
+    obs = {key: np.zeros((2, 2), np.float32) for key in env.observation_space.spaces}
+    for step in range(3):
+        done = np.array([step == 2, False])
+        buffer.add(obs, obs, np.zeros((2, 1)), np.zeros(2), done, [{}] * 2, td_errors=np.array([step + 1.0, 9.0]))
+    np.testing.assert_allclose(buffer.priorities[:3], [[1, 0], [2, 0], [3, 0]], atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "setting, td_errors, value",
+    [
+        ("max", [1.0, 2.0], "initial_priority='td_error', not 'max'"),
+        ("mean", [1.0, 2.0], "not 'mean'"),
+        ("td_error", [1.0, np.nan], "nan"),
+        ("td_error", [1.0, 2.0, 3.0], r"\(3,\)"),
+    ],
+)
+def test_bad_td_errors_add_nothing(setting, td_errors, value):
+    buffer = make_buffer(6, n_envs=2, initial_priority=setting)
+    fill([buffer], 3)
+    before = contents_of(buffer)
+    with pytest.raises(ValueError, match=value):
+        buffer.add(
+            np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((2, 2)), np.zeros(2), np.zeros(2), [{}] * 2, td_errors=td_errors
+        )
+    assert_same_state(contents_of(buffer), before)
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "lap"])
+@pytest.mark.filterwarnings("ignore:kappa")
+def test_max_priority_interval_forgets_the_maximum(scheme):
+    """Every so many updates it becomes the largest priority in the buffer; new transitions are never below it."""
+    buffer = make_buffer(8, scheme=scheme, max_priority_interval=3, kappa=0.01)
+    fill([buffer], 8)
+    maxima = []
+    for step in range(1, 13):
+        fill([buffer], 1)
+        buffer.update_priorities(buffer.transition_ids[:, 0], np.full(8, 1000.0 / step**2))
+        maxima.append(buffer.max_priority)
+        if step % 3 == 0:
+            assert buffer.max_priority == pytest.approx(1000.0 / step**2, rel=1e-5)
+            fill([buffer], 1)
+            assert (buffer.priorities[buffer.pos - 1] == buffer.priorities.max()).all()
+        else:
+            assert buffer.max_priority == pytest.approx(1000.0 / max(step // 3 * 3, 1) ** 2, rel=1e-5) or step > 1
+    assert maxima[-1] < maxima[0] / 100

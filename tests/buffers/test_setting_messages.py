@@ -1,0 +1,128 @@
+"""Settings of a buffer: signatures, and warnings of settings that have no effect."""
+
+import inspect
+import warnings
+from typing import Any
+
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from sb3_per import (
+    LAP,
+    PAL,
+    PERDQN,
+    IgnoredSettingWarning,
+    PrioritizedDictReplayBuffer,
+    PrioritizedDictSequenceReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+    Proportional,
+    RankBased,
+    Uniform,
+)
+from sb3_per.buffers.settings import PrioritySettings, ignored
+from tests.utils import fill, make_buffer
+
+BUFFERS = (
+    PrioritizedReplayBuffer,
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+    PrioritizedDictSequenceReplayBuffer,
+)
+
+# A value that is not the default, and the schemes that do not use the setting.
+WITHOUT_EFFECT = {
+    "alpha": (0.3, {"uniform"}),
+    "td_error_reduction": ("min", {"uniform"}),
+    "epsilon": (0.1, {"rank", "lap", "pal", "uniform"}),
+    "kappa": (0.3, {"proportional", "rank", "uniform"}),
+    "beta_start": (0.5, {"lap", "pal", "uniform"}),
+    "beta_end": (0.9, {"lap", "pal", "uniform"}),
+    "beta_anneal_steps": (10, {"lap", "pal", "uniform"}),
+    "uniform_fraction": (0.2, {"pal", "uniform"}),
+}
+
+
+def heard(make: Any) -> list[str]:
+    """Warnings of settings without effect."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make()
+    return [str(w.message) for w in caught if issubclass(w.category, IgnoredSettingWarning)]
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "rank", "lap", "pal", "uniform"])
+def test_settings_without_effect_are_warned_of(scheme):
+    for name, (value, idle) in WITHOUT_EFFECT.items():
+        said = heard(lambda name=name, value=value: make_buffer(scheme=scheme, **{name: value}))
+        assert [text.partition(": ")[0] for text in said] == [
+            f"{name}={value!r} has no effect with scheme={scheme!r}" for _ in range(scheme in idle)
+        ]
+        default = getattr(PrioritySettings(), name)
+        assert heard(lambda name=name, default=default: make_buffer(scheme=scheme, **{name: default})) == []
+    settings = {name: value for name, (value, _) in WITHOUT_EFFECT.items()}
+    said = heard(lambda: make_buffer(scheme=scheme, **settings))
+    assert {text.partition("=")[0] for text in said} == {name for name in settings if ignored(scheme, name)}
+
+
+@pytest.mark.parametrize("scheme", [Proportional(0.5), RankBased(), LAP(kappa=0.3), PAL(), Uniform()], ids=repr)
+def test_settings_without_effect_beside_a_scheme_object_are_warned_of(scheme):
+    for name in ("beta_start", "uniform_fraction"):
+        is_used = not scheme.draws_uniformly if name == "uniform_fraction" else scheme.importance_sampling
+        said = heard(lambda name=name: make_buffer(scheme=scheme, **{name: WITHOUT_EFFECT[name][0]}))
+        assert len(said) == (not is_used)
+
+
+def test_recency_min_without_recency_is_warned_of():
+    assert "recency_min=7" in heard(lambda: make_buffer(recency_min=7))[0]
+    assert heard(lambda: make_buffer(recency_min=7, recency=0.99)) == []
+
+
+def test_saved_settings_are_not_warned_of_again(tmp_path):
+    """Neither when a zip or a buffer is loaded, nor when a buffer changes its scheme. Arguments of `load` are."""
+    kwargs = dict(replay_buffer_kwargs=dict(scheme="lap", beta_start=0.5), buffer_size=50, device="cpu")
+
+    def save() -> None:
+        model = PERDQN("MlpPolicy", "CartPole-v1", **kwargs)
+        model.save(tmp_path / "model.zip")
+        fill([model.replay_buffer], 5)
+        model.save_replay_buffer(tmp_path / "buffer.pkl")
+
+    assert len(heard(save)) == 1
+    assert heard(lambda: PERDQN.load(tmp_path / "model.zip")) == []
+    said = heard(lambda: PERDQN.load(tmp_path / "model.zip", replay_buffer_kwargs=dict(kappa=3)))
+    assert [text.partition(" ")[0] for text in said] == ["kappa=3"]
+    model = PERDQN.load(tmp_path / "model.zip")
+    assert heard(lambda: model.load_replay_buffer(tmp_path / "buffer.pkl")) == []
+    other = make_buffer(beta_start=0.7, epsilon=0.1)
+    assert heard(lambda: PrioritizedReplayBuffer.from_replay_buffer(other, scheme="pal")) == []
+
+
+@pytest.mark.parametrize("cls", BUFFERS)
+def test_signature_shows_all_settings(cls):
+    """SB3's arguments in their order, then the settings, all with types."""
+    shown = inspect.signature(cls).parameters
+    stock = next(c for c in cls.__mro__ if c.__module__.startswith("stable_baselines3"))
+    arguments = inspect.signature(stock).parameters
+    assert list(shown)[: len(arguments)] == list(arguments)
+    assert all((shown[name].default, shown[name].kind) == (p.default, p.kind) for name, p in arguments.items())
+    assert set(PrioritySettings.names()) <= set(shown)
+    assert all(p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD for p in shown.values())
+
+
+def test_a_buffer_of_the_users_own_keeps_its_arguments():
+    class Own(ReplayBuffer):
+        def __init__(self, *args: Any, own: int = 0, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.own = own
+
+    class PrioritizedOwn(PrioritizedReplayBuffer, Own):
+        def __init__(self, *args: Any, own: int = 0, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.own = own
+
+    space = spaces.Box(-1, 1, (2,))
+    assert PrioritizedOwn(10, space, space, own=3, alpha=0.2).own == 3

@@ -1,0 +1,109 @@
+"""Threads that share a buffer: nothing is lost, torn or mixed up."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from tests.utils import counting_env, make_buffer
+
+SECONDS = 0.5
+
+
+def run_together(*functions: Callable[[], None]) -> None:
+    """Each again and again in a thread of its own, for a while; raises what one of them raised."""
+    errors: list[BaseException] = []
+    end = time.monotonic() + SECONDS
+
+    def again_and_again(function: Callable[[], None]) -> None:
+        try:
+            while time.monotonic() < end and not errors:
+                function()
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=again_and_again, args=(function,)) for function in functions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    if errors:
+        raise errors[0]
+
+
+class Writer:
+    """Adds steps whose reward and observation are their number, so that a torn row can be seen."""
+
+    def __init__(self, buffer: PrioritizedReplayBuffer, episode_length: int):
+        self.buffer, self.episode_length = buffer, episode_length
+        self.number = 0
+
+    def __call__(self) -> None:
+        n_envs = self.buffer.n_envs
+        obs: Any = np.full((n_envs, 2), self.number, np.float32)
+        if isinstance(self.buffer, PrioritizedHerReplayBuffer):
+            obs = {key: obs for key in ("observation", "achieved_goal", "desired_goal")}
+        done = np.full(n_envs, self.number % self.episode_length == self.episode_length - 1)
+        self.buffer.add(obs, obs, np.zeros((n_envs, 1)), np.full(n_envs, self.number), done, [{}] * n_envs)
+        self.number += 1
+
+
+@pytest.mark.parametrize("kind", ["proportional", "her-rank", "n-steps"])
+def test_add_sample_and_update_in_threads(kind):
+    n_rows, n_envs = 64, 2
+    env = counting_env(n_envs, goals=kind.startswith("her"))
+    scheme = "rank" if kind.endswith("rank") else "proportional"
+    spaces = (env.observation_space, env.action_space)
+    if kind.startswith("her"):
+        buffer: Any = PrioritizedHerReplayBuffer(n_rows * n_envs, *spaces, env, "cpu", n_envs, scheme=scheme)
+    else:
+        n_steps = 3 if kind == "n-steps" else 1
+        buffer = PrioritizedReplayBuffer(n_rows * n_envs, *spaces, "cpu", n_envs, scheme=scheme, n_steps=n_steps)
+    write = Writer(buffer, episode_length=7)
+    for _ in range(20):
+        write()
+
+    def learn() -> None:
+        batch = buffer.sample(16)
+        obs = batch.observations["observation"] if isinstance(batch.observations, dict) else batch.observations
+        # The row, its id and its observation are of the same step, which was there as a whole.
+        np.testing.assert_array_equal(obs[:, 0], batch.indices // n_envs)
+        if not isinstance(batch.observations, dict) and kind != "n-steps":
+            np.testing.assert_array_equal(batch.rewards[:, 0], batch.indices // n_envs)
+        buffer.update_priorities(batch.indices, np.random.exponential(size=16))
+
+    def look() -> None:
+        ids = buffer.transition_ids
+        assert (ids % ids.size == np.arange(ids.size).reshape(ids.shape))[ids >= 0].all()
+        assert (buffer.priorities >= 0).all()
+
+    run_together(write, learn, learn, look)
+    assert write.number > 3 * n_rows
+    assert buffer.transition_ids.max() == write.number * n_envs - 1
+    expected = buffer.ep_length > 0 if kind.startswith("her") else np.ones((n_rows, n_envs), bool)
+    np.testing.assert_array_equal(buffer.priorities > 0, expected)
+    leaves = np.flatnonzero(buffer.priorities.ravel())
+    assert buffer.sampler.tree.total == pytest.approx(buffer.priorities.sum())
+    assert set(buffer.sample(2000).indices % buffer.priorities.size) <= set(leaves)
+
+
+def test_an_error_releases_the_lock():
+    buffer = make_buffer(4)
+    with pytest.raises(ValueError):
+        buffer.sample(3)
+    with pytest.raises(IndexError):
+        buffer.update_priorities([7], [1.0])
+    other = threading.Thread(target=lambda: buffer.priorities)
+    other.start()
+    other.join(timeout=10)
+    assert not other.is_alive()

@@ -1,0 +1,76 @@
+"""Batches without repeats."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.utils import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("rounds", [0, 4])
+@pytest.mark.parametrize(
+    "kind, kwargs",
+    [
+        *itertools.product(
+            ["plain", "memory", "her"], [dict(scheme=scheme) for scheme in ("proportional", "rank", "uniform")]
+        ),
+        ("plain", dict(uniform_fraction=0.3)),
+        ("plain", dict(recency=0.9995)),
+        ("plain", dict(n_steps=3)),
+    ],
+)
+def test_no_transition_comes_twice(kind, kwargs, rounds, stratified, monkeypatch):
+    """Also if the rounds of redrawing do not suffice; a larger batch than there are transitions is refused."""
+    monkeypatch.setattr("sb3_per.sampling.draw._ROUNDS", rounds)
+    buffer = filled_buffer(kind, unique=True, stratified=stratified, **kwargs)
+    ids = drawable_ids(buffer)
+    for batch_size in (1, 2, len(ids) // 2, len(ids)):
+        indices = buffer.sample(batch_size).indices
+        assert len(set(indices.tolist())) == batch_size
+        assert set(indices.tolist()) <= set(ids.tolist())
+    before = contents_of(buffer)
+    with pytest.raises(
+        ValueError, match=f"batch of {len(ids) + 1} without repeats cannot be drawn from {len(ids)} transitions"
+    ):
+        buffer.sample(len(ids) + 1)
+    assert_same_state(contents_of(buffer), before)
+
+
+@pytest.mark.parametrize("rounds", [pytest.param(0, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("scheme, eta", [("proportional", 0.3), ("rank", 0.0)])
+def test_unique_draws_are_successive_draws_from_what_is_left(scheme, eta, rounds, monkeypatch):
+    """All 60 sequences of 3 of 5, each as often as the product of its conditional probabilities."""
+    monkeypatch.setattr("sb3_per.sampling.draw._ROUNDS", rounds)
+    buffer = make_buffer(5, scheme=scheme, unique=True, stratified=False, uniform_fraction=eta, alpha=1.0)
+    fill([buffer], 5)
+    buffer.update_priorities(np.arange(5), [1.0, 2.0, 4.0, 8.0, 1.0])
+    p = probabilities(buffer, np.arange(5), eta)
+    np.random.seed(0)
+    n = 10_000
+    drawn = Counter(tuple(buffer.sample(3).indices.tolist()) for _ in range(n))
+    chi_square = 0.0
+    for i, j, k in itertools.permutations(range(5), 3):
+        expected = n * p[i] * p[j] / (1 - p[i]) * p[k] / (1 - p[i] - p[j])
+        chi_square += (drawn[i, j, k] - expected) ** 2 / expected
+    assert chi_square < 110  # 59 degrees of freedom: the probability of more is 6e-5
+
+
+def test_stratified_unique_draws_keep_one_draw_of_each_slice():
+    buffer = make_buffer(100, unique=True)
+    fill([buffer], 100)
+    np.random.seed(0)
+    plain = make_buffer(100)
+    fill([plain], 100)
+    for each in (buffer, plain):
+        each.update_priorities(np.arange(100), np.r_[np.full(99, 1.0), 50.0])
+    for _ in range(20):
+        state = np.random.get_state()
+        expected = plain.sample(30).indices
+        np.random.set_state(state)
+        indices = buffer.sample(30).indices
+        first = np.unique(expected, return_index=True)[1]
+        np.testing.assert_array_equal(indices[first], expected[first])
+        assert len(first) < 30 == len(set(indices.tolist()))

@@ -1,0 +1,174 @@
+"""Updating priorities: against a dictionary from id to mass, with every form of TD errors, and errors that change nothing."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch as th
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.utils import add_one, assert_same_state, contents_of, fill, make_buffer
+
+
+class ReferenceBuffer:
+    """Priorities of a ring, one transition at a time: a dictionary from id to mass."""
+
+    def __init__(self, n_rows: int, n_envs: int, alpha: float, epsilon: float):
+        self.n_rows, self.n_envs, self.alpha, self.epsilon = n_rows, n_envs, alpha, epsilon
+        self.mass: dict[int, float] = {}
+        self.max_priority = 1.0
+        self.n_added = 0
+
+    def add(self) -> None:
+        for e in range(self.n_envs):
+            self.mass[self.n_added * self.n_envs + e] = self.max_priority**self.alpha
+            self.mass.pop((self.n_added - self.n_rows) * self.n_envs + e, None)
+        self.n_added += 1
+
+    def update(self, ids: list[int], td_errors: np.ndarray) -> int:
+        written = 0
+        for index, td_error in zip(ids, td_errors, strict=True):
+            if index in self.mass:
+                priority = float(np.mean(np.abs(td_error))) + self.epsilon
+                self.mass[index] = priority**self.alpha
+                self.max_priority = max(self.max_priority, priority)
+                written += 1
+        return written
+
+    def priorities(self) -> np.ndarray:
+        masses = np.zeros(self.n_rows * self.n_envs)
+        for index, mass in self.mass.items():
+            masses[index % len(masses)] = mass
+        return masses.reshape(self.n_rows, self.n_envs)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_priorities_equal_a_dictionary(data):
+    """After any sequence of adds and updates with stale and repeated ids and late batches, over several laps."""
+    n_rows, n_envs = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
+    alpha, epsilon = data.draw(st.sampled_from([0.0, 0.6, 1.0, 2.0])), data.draw(st.sampled_from([1e-6, 0.1]))
+    buffer = make_buffer(n_rows, n_envs, alpha=alpha, epsilon=epsilon)
+    reference = ReferenceBuffer(n_rows, n_envs, alpha, epsilon)
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    issued: list[int] = []
+    for operation in data.draw(st.lists(st.sampled_from(["add", "add", "update", "sample"]), max_size=30)):
+        if operation == "add":
+            issued += [reference.n_added * n_envs + e for e in range(n_envs)]
+            add_one(buffer)
+            reference.add()
+        elif operation == "update" and issued:
+            ids = rng.choice(issued, size=rng.integers(0, 9))
+            td_errors = rng.normal(size=(len(ids), 2)) * 10.0 ** rng.integers(-6, 6)
+            assert buffer.update_priorities(ids, td_errors) == reference.update(ids.tolist(), td_errors)
+        elif operation == "sample" and issued:
+            batch = buffer.sample(16)
+            assert set(batch.indices) <= set(reference.mass)
+            masses = np.array([reference.mass[i] for i in batch.indices])
+            probabilities = masses / sum(reference.mass.values())
+            weights = (len(reference.mass) * probabilities) ** -buffer.beta
+            np.testing.assert_allclose(batch.weights[:, 0], weights / weights.max(), rtol=1e-5)
+        np.testing.assert_allclose(buffer.priorities, reference.priorities(), rtol=1e-12)
+        assert buffer.max_priority == pytest.approx(reference.max_priority, rel=1e-12)
+    clone = pickle.loads(pickle.dumps(buffer))
+    np.testing.assert_array_equal(clone.priorities, buffer.priorities)
+
+
+def test_updates_reach_the_transition_that_was_drawn():
+    """The row of the batch, its id and the slot that is updated belong to one transition, for every environment."""
+    buffer = make_buffer(9, n_envs=3)
+    for step in range(14):
+        obs = np.arange(3)[:, None] * 0.1 + np.full((3, 3), step)
+        infos = [{}] * 3
+        buffer.add(obs, obs, np.zeros((3, 2)), step * 3.0 + np.arange(3), np.zeros(3), infos)
+    batch = buffer.sample(100)
+    # The reward was chosen to be the id.
+    np.testing.assert_array_equal(batch.rewards[:, 0].numpy(), batch.indices)
+    buffer.update_priorities(batch.indices, batch.indices + 1.0)
+    for index in np.unique(batch.indices):
+        row, env = (index // 3) % 9, index % 3
+        assert buffer.rewards[row, env] == index
+        assert buffer.priorities[row, env] == pytest.approx((index + 1.0 + 1e-6) ** 0.6)
+
+
+def test_stale_ids_are_skipped_any_number_of_laps_later():
+    buffer = make_buffer(4, n_envs=2)
+    fill([buffer], 4)
+    first = buffer.sample(8)
+    add_one(buffer)
+    before = buffer.priorities
+    # ids 0 and 1 were overwritten; the others are still there
+    assert buffer.update_priorities(np.arange(8), np.full(8, 3.0)) == 6
+    np.testing.assert_array_equal(buffer.priorities[0], before[0])
+    np.testing.assert_allclose(buffer.priorities[1:], (3.0 + 1e-6) ** 0.6)
+    fill([buffer], 41)
+    before, max_priority = buffer.priorities, buffer.max_priority
+    assert buffer.update_priorities(first.indices, np.full(8, 1e9)) == 0
+    np.testing.assert_array_equal(buffer.priorities, before)
+    assert buffer.max_priority == max_priority
+    assert buffer.sample(8).indices.min() >= (46 - 4) * 2
+
+
+TD_ERRORS = np.array([[0.5, -1.5], [-2.0, 2.0], [0.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    "td_errors",
+    [
+        TD_ERRORS,
+        -TD_ERRORS,
+        np.abs(TD_ERRORS).astype(np.float32),
+        th.tensor(TD_ERRORS),
+        th.tensor(TD_ERRORS, dtype=th.float32, requires_grad=True),
+        th.tensor(TD_ERRORS, dtype=th.bfloat16),
+        TD_ERRORS.tolist(),
+        np.abs(TD_ERRORS).mean(axis=1),
+        np.abs(TD_ERRORS).mean(axis=1, keepdims=True),
+    ],
+)
+def test_td_errors_of_any_form_are_taken(td_errors):
+    buffer = make_buffer(3)
+    fill([buffer], 3)
+    if isinstance(td_errors, np.ndarray):
+        td_errors.setflags(write=False)
+    assert buffer.update_priorities(np.arange(3, dtype=np.int32), td_errors) == 3
+    np.testing.assert_allclose(buffer.priorities[:, 0], (np.array([1.0, 2.0, 0.5]) + 1e-6) ** 0.6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "reduction, expected", [("mean", [1.0, 2.0, 0.5]), ("max", [1.5, 2.0, 1.0]), ("min", [0.5, 2.0, 0.0])]
+)
+def test_td_errors_of_several_critics_are_reduced(reduction, expected):
+    buffer = make_buffer(3, td_error_reduction=reduction, alpha=1.0, epsilon=0.25)
+    fill([buffer], 3)
+    buffer.update_priorities(np.arange(3), TD_ERRORS)
+    np.testing.assert_allclose(buffer.priorities[:, 0], np.array(expected) + 0.25)
+
+
+@pytest.mark.parametrize(
+    "call, error, value",
+    [
+        (lambda b: b.update_priorities([0, 1], [1.0]), ValueError, r"\(1,\)"),
+        (lambda b: b.update_priorities([0, 1], np.ones((1, 2))), ValueError, r"\(1, 2\)"),
+        (lambda b: b.update_priorities([0, 1], np.ones((2, 2, 1))), ValueError, r"\(2, 2, 1\)"),
+        (lambda b: b.update_priorities([0, 1], np.ones((2, 0))), ValueError, r"\(2, 0\)"),
+        (lambda b: b.update_priorities([0, 1], 1.0), ValueError, r"\(\)"),
+        (lambda b: b.update_priorities([0, 1], [1.0, np.nan]), ValueError, "nan"),
+        (lambda b: b.update_priorities([0, 1], [[1.0, -np.inf], [0.0, 0.0]]), ValueError, "-inf"),
+        (lambda b: b.update_priorities([0, 1], th.tensor([np.inf, 1.0])), ValueError, "inf"),
+        (lambda b: b.update_priorities([4, 14], [9.0, 9.0]), IndexError, "14"),
+        (lambda b: b.update_priorities([4, -1], [9.0, 9.0]), IndexError, "-1"),
+        (lambda b: b.update_priorities([4.0, 5.0], [9.0, 9.0]), IndexError, "float64"),
+        (lambda b: b.update_priorities([[4, 5]], [[9.0, 9.0]]), ValueError, r"\(1, 2\)"),
+    ],
+)
+def test_a_bad_update_changes_nothing(call, error, value):
+    buffer = make_buffer(5, n_envs=2)
+    fill([buffer], 7)
+    before = contents_of(buffer)
+    random_state = np.random.get_state()[1].copy()
+    with pytest.raises(error, match=value):
+        call(buffer)
+    assert_same_state(contents_of(buffer), before)
+    np.testing.assert_array_equal(np.random.get_state()[1], random_state)

@@ -1,0 +1,115 @@
+"""Small models on local actors, and checks of what they store."""
+
+import copy
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+
+from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ
+from sb3_per.distributed import make_actors
+from tests.distributed.envs import Tracked
+
+SMALL: dict[str, Any] = dict(policy_kwargs=dict(net_arch=[8]), batch_size=8, learning_starts=20, buffer_size=200, seed=3)
+
+
+def local(env: Any, n_actors: int = 2, **kwargs: Any) -> Any:
+    return make_actors(env, n_actors=n_actors, engine="local", **{"chunk": 5, **kwargs})
+
+
+def on_engine(engine: Any, monkeypatch: pytest.MonkeyPatch, *args: Any, **kwargs: Any) -> Any:
+    with monkeypatch.context() as patch:
+        patch.setattr("sb3_per.distributed.make.LocalEngine", lambda: engine)
+        return local(*args, **kwargs)
+
+
+def small(cls: Any, env: Any, policy: str = "MlpPolicy", **kwargs: Any) -> Any:
+    return cls(policy, env, **copy.deepcopy({**SMALL, **kwargs}))  # SB3 changes the dictionaries
+
+
+def assert_same_run(actual: Any, expected: Any) -> None:
+    """Check that weights, transitions and priorities are equal to the bit."""
+    for (name, a), b in zip(actual.policy.state_dict().items(), expected.policy.state_dict().values(), strict=True):
+        assert th.equal(a, b), name
+    buffers = actual.replay_buffer, expected.replay_buffer
+    for name in ("actions", "rewards", "dones", "timeouts", "priorities", "transition_ids"):
+        np.testing.assert_array_equal(*(getattr(buffer, name) for buffer in buffers), err_msg=name)
+    for name in ("num_timesteps", "_n_updates", "_episode_num", "_n_calls"):
+        assert getattr(actual, name, None) == getattr(expected, name, None), name
+
+
+CONFIGURATIONS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "sac": (PERSAC, "Pendulum-v1", {}),
+    "sac-sde": (PERSAC, "Pendulum-v1", dict(use_sde=True)),
+    "sac-n-steps": (PERSAC, "Pendulum-v1", dict(n_steps=3, learning_starts=0)),
+    "sac-ratio": (PERSAC, "Pendulum-v1", dict(train_freq=4, gradient_steps=-1)),
+    "td3": (PERTD3, "Pendulum-v1", dict(action_noise=NormalActionNoise(np.zeros(1), 0.1 * np.ones(1)))),
+    "ddpg": (PERDDPG, "Pendulum-v1", dict(action_noise=OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.1 * np.ones(1)))),
+    "tqc": (PERTQC, "Pendulum-v1", {}),
+    "crossq": (PERCrossQ, "Pendulum-v1", {}),
+    "dqn": (PERDQN, "CartPole-v1", dict(target_update_interval=7)),
+    "dqn-dict": (PERDQN, lambda: Tracked(is_dict=True, truncates=True), dict(policy="MultiInputPolicy", n_steps=2)),
+    "qrdqn": (PERQRDQN, "CartPole-v1", {}),
+}
+
+
+class Follower(BaseCallback):
+    """Keep what callbacks see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[dict[str, Any]] = []
+
+    def _on_step(self) -> bool:
+        names = ("rewards", "dones", "infos", "new_obs")
+        self.seen.append({"num_timesteps": self.num_timesteps, **{name: self.locals[name] for name in names}})
+        return True
+
+
+class StopAt(BaseCallback):
+    """Stop the run, or raise an error, after ``n_calls`` steps."""
+
+    def __init__(self, n_calls: int, error: BaseException | None = None):
+        super().__init__()
+        self.stop_at, self.error = n_calls, error
+
+    def _on_step(self) -> bool:
+        if self.n_calls < self.stop_at:
+            return True
+        if self.error is not None:
+            raise self.error
+        return False
+
+
+def columns_of(buffer: Any) -> list[dict[str, np.ndarray]]:
+    """Return the steps of each column, the oldest first."""
+    columns = []
+    for env, end in enumerate(buffer.column_steps):
+        rows = np.arange(max(end - buffer.buffer_size, 0), end) % buffer.buffer_size
+        names = ("observations", "next_observations", "rewards", "dones", "timeouts")
+        columns.append({name: getattr(buffer, name)[rows, env] for name in names})
+    return columns
+
+
+def assert_columns_hold(buffer: Any) -> int:
+    """Check that each step follows the one before it or a done, and is stored once. Return the number of cuts."""
+    n_cuts, seen = 0, Counter()
+    for column in columns_of(buffer):
+        obs, next_obs = column["observations"], column["next_observations"]
+        np.testing.assert_array_equal(obs[:, :2], next_obs[:, :2])
+        np.testing.assert_array_equal(next_obs[:, 2], obs[:, 2] + 1)
+        np.testing.assert_array_equal(column["rewards"], next_obs[:, 2])
+        seen.update(map(tuple, obs.tolist()))
+        follows = (obs[1:] == next_obs[:-1]).all(axis=1)
+        np.testing.assert_array_equal(follows, column["dones"][:-1] == 0)
+        is_end = next_obs[:, 2] == 7
+        assert (column["dones"][is_end] == 1).all() and (column["timeouts"][is_end] == 0).all()
+        is_cut = (column["dones"] == 1) & ~is_end
+        assert (column["timeouts"][is_cut] == 1).all()
+        n_cuts += is_cut.sum()
+    assert max(seen.values()) == 1
+    return int(n_cuts)

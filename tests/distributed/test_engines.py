@@ -1,0 +1,88 @@
+"""Runs on engines that answer in another order, reuse memory, or count calls."""
+
+import copy
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sb3_per import PERDQN
+from sb3_per.distributed.engines import LocalEngine
+from tests.distributed.envs import Tracked
+from tests.distributed.helpers import (
+    Follower,
+    assert_same_run,
+    on_engine,
+    small,
+)
+
+
+class Unordered(LocalEngine):
+    """The newest answer comes first."""
+
+    def wait(self, handles: Any, timeout: float) -> Any:
+        return super().wait(handles[::-1], timeout)
+
+
+class Forgetful(LocalEngine):
+    """Overwrite the memory of an answer when the next one comes, as a full object store may."""
+
+    given: Any = None
+
+    def answer(self, handle: Any) -> Any:
+        if handle is not self.given and self.given is not None:
+            for value in vars(self.given.answer).values():
+                if isinstance(value, np.ndarray):
+                    value.fill(77)
+            self.given = None
+        answer = super().answer(handle)
+        if handle.method == "collect" and handle is not self.given:
+            self.given, handle.answer = handle, copy.deepcopy(answer)
+        return handle.answer
+
+
+class Counting(LocalEngine):
+    """Count the calls of each actor without an answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outstanding: Counter[int] = Counter()
+        self.most = 0
+
+    def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        handle = super().ask(actor, method, *args, **kwargs)
+        handle.actor = actor
+        if method == "collect":
+            self.outstanding[actor] += 1
+            self.most = max(self.most, *self.outstanding.values())
+        return handle
+
+    def wait(self, handles: Any, timeout: float) -> Any:
+        handle = super().wait(handles, timeout)
+        self.outstanding[handle.actor] -= handle.method == "collect"
+        return handle
+
+
+def run_on(engine: Any, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> tuple[Any, Follower]:
+    env = on_engine(engine, monkeypatch, Tracked, 3, seed=1, **kwargs)
+    model, follower = small(PERDQN, env), Follower()
+    model.learn(90, callback=follower)
+    return model, follower
+
+
+@pytest.mark.parametrize("engine", [Unordered, Forgetful])
+def test_neither_order_nor_memory_of_answers_changes_a_run(engine, monkeypatch):
+    """Chunks are taken in the order of the calls, and copied before the next one comes."""
+    model, follower = run_on(engine(), monkeypatch)
+    expected, expected_follower = run_on(LocalEngine(), monkeypatch)
+    assert_same_run(model, expected)
+    for seen, other in zip(follower.seen, expected_follower.seen, strict=True):
+        for name in ("rewards", "dones", "new_obs"):
+            np.testing.assert_array_equal(seen[name], other[name])
+
+
+def test_an_actor_has_at_most_two_calls_in_flight(monkeypatch):
+    engine = Counting()
+    run_on(engine, monkeypatch, in_flight=2)
+    assert engine.most == 2

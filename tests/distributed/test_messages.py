@@ -1,0 +1,50 @@
+"""What actors send."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+
+from sb3_per import PERDQN, PrioritizedReplayBuffer
+from sb3_per.distributed.messages import Chunk
+from sb3_per.distributed.recorder import Recorder
+from tests.distributed.envs import Tracked
+from tests.distributed.helpers import local, small
+
+
+class Speaks(Tracked):
+    """Put what ``make`` returns into each info."""
+
+    def __init__(self, make: Any):
+        super().__init__()
+        self.make = make
+
+    def step(self, action: Any) -> Any:
+        *others, _ = super().step(action)
+        return *others, {"said": self.make()}
+
+
+def test_infos_may_hold_objects_of_classes_that_no_module_has():
+    class Mark:
+        pass
+
+    seen = []
+
+    class Look(BaseCallback):
+        def _on_step(self) -> bool:
+            seen.extend(info["said"] for info in self.locals["infos"])
+            return True
+
+    small(PERDQN, local(Speaks, env_kwargs=dict(make=Mark))).learn(20, callback=Look())
+    assert len(seen) == 20 and all(isinstance(said, Mark) for said in seen)
+
+
+def test_a_recorder_without_steps_makes_an_empty_chunk():
+    box = spaces.Box(-1, 1, (3,), np.float32)
+    recorder = Recorder(PrioritizedReplayBuffer(8, box, box, n_envs=2))
+    recorder.clear()
+    fields = dict(actor=0, version=0, td_errors=None, last_obs=None, last_original_obs=None, random_state=None)
+    chunk = Chunk(**fields, **recorder.columns())
+    assert chunk.rewards.shape == (0, 2) and chunk.obs.shape == (0, 2, 3) and pickle.loads(chunk.infos) == []

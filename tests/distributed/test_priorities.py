@@ -1,0 +1,92 @@
+"""TD errors and first priorities of actors, and how they explore."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch as th
+
+from sb3_per import PERDQN
+from sb3_per.distributed import exploration_ladder, model_copy
+from tests.distributed.envs import Tracked
+from tests.distributed.helpers import (
+    CONFIGURATIONS,
+    local,
+    small,
+)
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGURATIONS.keys() - {"sac-ratio", "sac-sde"}))
+def test_td_errors_of_actors_are_those_of_the_learner(name):
+    """With the same weights and random numbers, to the bit. N-step windows end with the chunk."""
+    cls, env, kwargs = CONFIGURATIONS[name]
+    env = local(env, 2, n_envs=2, chunk=5)
+    model = small(cls, env, **kwargs)
+    model.learn(60)
+    for worker in env.engine.workers.values():
+        model_copy.set_weights(worker.model, model_copy.published(model))
+        th.manual_seed(0)
+        of_actor = worker.state.td_errors()
+        steps = worker.recorder.columns()
+        del steps["infos"]
+        buffer = type(model.replay_buffer)(
+            10, model.observation_space, model.action_space, n_envs=2, n_steps=model.n_steps, gamma=model.gamma, device="cpu"
+        )
+        buffer.add_steps(np.arange(2), **steps)
+        th.manual_seed(0)
+        of_learner = model._td_errors(buffer._gather(np.arange(10), np.ones((10, 1), np.float32), None)).numpy()
+        np.testing.assert_array_equal(of_actor.reshape(10, -1), of_learner)
+        assert np.abs(of_actor).max() > 0
+
+
+def test_target_networks_of_actors_are_the_learners(monkeypatch):
+    """SB3 moves target networks while it collects. Those of an actor must not move within a chunk."""
+    env = local(Tracked, 1, chunk=20)
+    model = small(PERDQN, env, gradient_steps=0, target_update_interval=3)
+    for parameter in model.q_net_target.parameters():
+        parameter.data.add_(1.0)
+    before = copy.deepcopy(model.policy.state_dict())
+    chunks, next_chunk = [], env.crew.next_chunk
+    monkeypatch.setattr(env.crew, "next_chunk", lambda: chunks.append(next_chunk()) or chunks[-1])
+    model.learn(20)
+    assert not th.equal(model.q_net_target.q_net[0].weight, before["q_net_target.q_net.0.weight"])
+    model.policy.load_state_dict(before)
+    batch = model.replay_buffer._gather(np.arange(20), np.ones((20, 1), np.float32), None)
+    np.testing.assert_allclose(chunks[0].td_errors.ravel(), model._td_errors(batch).numpy().ravel(), rtol=1e-4)
+
+
+def test_new_transitions_have_the_priorities_of_actors():
+    """They follow from the TD errors, and do not raise the maximum."""
+    env = local(Tracked, 2, chunk=10)
+    model = small(PERDQN, env, gradient_steps=0)
+    model.learn(40)
+    buffer = model.replay_buffer
+    assert buffer.max_priority == 1.0 and buffer.initial_priority == "max"
+    leaves = np.arange(40)
+    td_errors = model._td_errors(buffer._gather(leaves, np.ones((40, 1), np.float32), None)).numpy().ravel()
+    np.testing.assert_allclose(buffer.priorities.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "initial_priorities, kwargs, expected",
+    [
+        ("max", {}, 1.0),
+        ("actor", dict(initial_priority="max"), 1.0),
+        ("actor", dict(scheme="uniform"), 1.0),
+        ("max", dict(initial_priority="td_error"), 1.0),
+    ],
+)
+def test_new_transitions_have_the_largest_priority_if_asked_for(initial_priorities, kwargs, expected):
+    model = small(PERDQN, local(Tracked, initial_priorities=initial_priorities), gradient_steps=0, replay_buffer_kwargs=kwargs)
+    model.learn(40)
+    assert (model.replay_buffer.priorities[:20] == expected).all()
+
+
+def test_the_ladder_gives_each_actor_its_share_of_random_actions():
+    np.testing.assert_allclose(exploration_ladder(8), 0.4 ** (1 + 7 * np.arange(8) / 7))
+    assert exploration_ladder(1) == [0.4]
+    env = local(Tracked, 3, exploration="ladder")
+    model = small(PERDQN, env, learning_starts=0)
+    model.learn(60)
+    rates = [env.engine.workers[actor].model.exploration_rate for actor in range(3)]
+    np.testing.assert_allclose(rates, exploration_ladder(3))

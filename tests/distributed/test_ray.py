@@ -1,0 +1,363 @@
+"""Actors in processes of Ray."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+import pytest
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_per import PERDQN, PERSAC, BufferCheckpointCallback, latest_checkpoint
+from sb3_per.distributed import NoActorAliveError, make_actors
+from tests.distributed.envs import Images, Mortal, Slow, Tracked, Unlucky
+from tests.distributed.helpers import assert_columns_hold, assert_same_run, small
+from tests.distributed.test_vec_env import SPACES, Custom, compare_answers, compare_steps
+from tests.utils import ROOT, alone_with_ray
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")
+
+# The smallest object store that Ray allows, in bytes.
+STORE = 80_000_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone():
+    with alone_with_ray():
+        yield
+
+
+@pytest.fixture(scope="module")
+def session(alone):
+    """Run one Ray for all tests of this file."""
+    ray.init(num_cpus=2, object_store_memory=STORE, include_dashboard=False, logging_level="error", log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def closing():
+    """Close environments at the end of a test, also when it fails."""
+    envs: list[Any] = []
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        envs.append(make_actors(*args, **{"chunk": 5, **kwargs}))
+        return envs[-1]
+
+    yield make
+    for env in envs:
+        env.close()
+
+
+def test_actors_on_ray_give_the_same_run_and_the_same_steps(session, closing):
+    """The only quick test that starts Ray: lockstep equals the local engine to the bit, synchronous steps equal SB3's."""
+    kwargs = dict(n_actors=2, n_envs=2, lockstep=True, env_kwargs=dict(space=SPACES["dict"]))
+    actors, runs = closing(Custom, **kwargs), []
+    for env in (actors, make_actors(Custom, chunk=5, engine="local", **kwargs)):
+        model = small(PERSAC, VecNormalize(env, norm_obs_keys=["a"]), "MultiInputPolicy")
+        model.learn(40)
+        model.learn(20, reset_num_timesteps=False)
+        runs.append(model)
+    assert_same_run(*runs)
+    compare_steps(actors, make_vec_env(Custom, n_envs=4, env_kwargs=dict(space=SPACES["dict"])))
+    compare_answers(actors, make_vec_env(Custom, n_envs=4))
+
+
+@pytest.mark.slow
+def test_one_actor_in_lockstep_is_the_synchronous_algorithm(session, closing):
+    """The learner's random state goes out with each call, and comes back."""
+    runs = []
+    for env in (
+        make_vec_env("Pendulum-v1"),
+        closing("Pendulum-v1", n_actors=1, chunk=1, lockstep=True, initial_priorities="max"),
+    ):
+        runs.append(small(PERSAC, env))
+        runs[-1].learn(60)
+    assert_same_run(*runs)
+
+
+@pytest.mark.slow
+def test_a_run_without_lockstep_stores_every_step_once(session, closing, capsys):
+    env = closing(Tracked, n_actors=3, n_envs=2)
+    model = small(PERDQN, env, buffer_size=2000, verbose=1)
+    model.learn(301, log_interval=10)
+    assert model.num_timesteps == 301 == model.replay_buffer.column_steps.sum()
+    assert assert_columns_hold(model.replay_buffer) == 0
+    assert model._n_updates == 13  # one for each 24 transitions, and one for the rest
+    assert "samples_per_insert" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_replaced(session, closing, tmp_path):
+    """The run has its full length, and no transition is stored twice."""
+    env = closing(Mortal, n_actors=2, env_kwargs=dict(folder=str(tmp_path), lifetime=33), max_restarts=1)
+    model = small(PERDQN, env, buffer_size=2000)
+    model.learn(300)
+    assert (tmp_path / "killed").exists()
+    assert env.crew.restarts == 1 and env.crew.lost_transitions > 0
+    assert model.num_timesteps == 300 == model.replay_buffer.column_steps.sum()
+    assert_columns_hold(model.replay_buffer)
+
+
+@pytest.mark.slow
+def test_an_environment_that_raises_on_ray_ends_the_run_with_its_error(session, closing):
+    env = closing(Unlucky, n_actors=1, env_kwargs=dict(lifetime=2))
+    with pytest.raises(ArithmeticError, match="is broken") as caught:
+        small(PERDQN, env).learn(100)
+    assert "tests/distributed/envs.py" in str(caught.value.__cause__)
+    assert env.crew.restarts == 3 and env.closed
+    assert ray.is_initialized()  # it was not started by the environment
+
+
+@pytest.mark.slow
+def test_no_process_within_timeout_is_an_error(session):
+    with pytest.raises(NoActorAliveError, match=r"timeout=0\.01"):
+        make_actors(Tracked, n_actors=1, timeout=0.01)
+
+
+@pytest.mark.slow
+def test_environments_may_take_longer_to_make_than_timeout(session, closing):
+    class Sleepy(Tracked):
+        def __init__(self) -> None:
+            time.sleep(4)
+            super().__init__()
+
+    with pytest.warns(UserWarning, match=r"still starting.*\[0\]"):
+        env = closing(Sleepy, n_actors=1, timeout=1.5)
+    assert env.num_envs == 1
+
+
+class FailsOnce(Tracked):
+    """Kill the process in the first reset, and interrupt it in the first step number 4, over all processes."""
+
+    def __init__(self, folder: str):
+        super().__init__()
+        self.folder = Path(folder)
+
+    def is_first(self, name: str) -> bool:
+        try:
+            (self.folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.is_first("reset"):
+            os._exit(1)
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self.t == 3 and self.is_first("step"):
+            raise KeyboardInterrupt
+        *others, _ = super().step(action)
+        return *others, {"said": Said()}
+
+
+class Said:
+    pass
+
+
+@pytest.mark.slow
+def test_faults_at_any_time_restart_the_actor(session, closing, tmp_path):
+    """In the reset that opens `learn()`, in a step, and between two runs. Infos may have classes of the script."""
+    said = []
+
+    class Look(BaseCallback):
+        def _on_step(self) -> bool:
+            said.extend(info["said"] for info in self.locals["infos"])
+            return True
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as if it were the script
+    try:
+        env = closing(FailsOnce, n_actors=2, env_kwargs=dict(folder=str(tmp_path)))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    model = small(PERDQN, env, buffer_size=2000)
+    model.learn(100, callback=Look())
+    assert env.crew.restarts == 2 and model.num_timesteps == 100
+    assert len(said) == 100 and all(isinstance(one, Said) for one in said)
+    os.kill(env.env_method("pid", indices=0)[0], signal.SIGKILL)
+    model.learn(60)
+    assert env.crew.restarts == 1 and model.num_timesteps == 60
+    assert_columns_hold(model.replay_buffer)
+
+
+@pytest.mark.slow
+def test_the_object_store_does_not_fill_up(session, closing):
+    """Several times its size goes through it."""
+    env = closing(Images, n_actors=2, chunk=200, env_kwargs={}, initial_priorities="max")
+    model = small(PERDQN, env, "MlpPolicy", policy_kwargs=dict(net_arch=[4]), gradient_steps=0, buffer_size=1000)
+    before = _store_used()
+    model.learn(4000)
+    env.reset()
+    assert _store_used() - before < 10_000_000
+
+
+def _store_used() -> int:
+    from ray._private.internal_api import memory_summary
+
+    text = memory_summary(stats_only=True)
+    line = next(line for line in text.splitlines() if "Plasma memory usage" in line)
+    return int(float(line.split("usage ")[1].split(" MiB")[0]) * 2**20)
+
+
+@pytest.mark.slow
+def test_actors_know_environments_that_the_script_registered(session, closing):
+    gym.register("TrackedForActors-v0", entry_point="tests.distributed.envs:Tracked", max_episode_steps=4)
+    env = closing("TrackedForActors-v0", n_actors=1)
+    env.reset()
+    dones = [env.step([0])[2][0] for _ in range(4)]
+    assert dones == [False, False, False, True]
+
+
+def script(text: str) -> str:
+    return textwrap.dedent(text)
+
+
+def start(text: str, folder: Any) -> subprocess.Popen:
+    """Start a learner in a process of its own."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_TMPDIR": "/tmp"}
+    (folder / "learner.py").write_text(script(text))
+    return subprocess.Popen(
+        [sys.executable, "learner.py"], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def living(pids: list[int]) -> list[int]:
+    def is_alive(pid: int) -> bool:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+        except OSError:
+            return False
+
+    return [pid for pid in pids if is_alive(pid)]
+
+
+def wait_until(condition: Any, seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return bool(condition())
+
+
+LEARNER = """
+    import os
+    from sb3_per import PERDQN, BufferCheckpointCallback, latest_checkpoint
+    from sb3_per.distributed import make_actors
+    from tests.distributed.envs import Slow, Tracked
+
+    class Telling(Slow):
+        def tell(self):
+            return os.getpid()
+
+    class Printing(BufferCheckpointCallback):
+        def _on_step(self):
+            if self.n_calls == 5:
+                print("acting", *self.training_env.env_method("tell"), flush=True)
+            return super()._on_step()
+
+    if __name__ == "__main__":
+        env = make_actors(Telling, n_actors=2, chunk=5, ray_options=dict(num_cpus=2, object_store_memory=80_000_000))
+        checkpoint = latest_checkpoint("checkpoints")
+        if checkpoint is None:
+            model = PERDQN("MlpPolicy", env, learning_starts=20, buffer_size=2000, batch_size=8)
+        else:
+            model = PERDQN.load(checkpoint[0], env=env)
+            model.load_replay_buffer(checkpoint[1])
+            print("resumed", model.num_timesteps, flush=True)
+        model.learn(TOTAL - model.num_timesteps, Printing(40, "checkpoints"), reset_num_timesteps=checkpoint is None)
+        print("end", model.num_timesteps, model.replay_buffer.column_steps.sum(), flush=True)
+        env.close()
+"""
+
+
+@pytest.mark.slow
+def test_actors_end_with_a_killed_learner_and_a_checkpoint_goes_on(tmp_path):
+    """The same command goes on from the checkpoint."""
+    learner = start(LEARNER.replace("TOTAL", "100_000"), tmp_path)
+    try:
+        pids = _acting(learner)
+        assert len(living(pids)) == 2
+        assert wait_until(lambda: latest_checkpoint(tmp_path / "checkpoints") is not None)
+    finally:
+        learner.kill()
+        learner.wait()
+    assert wait_until(lambda: not living(pids))
+    steps = int(latest_checkpoint(tmp_path / "checkpoints")[0].stem.split("_")[-2])
+    learner = start(LEARNER.replace("TOTAL", str(steps + 200)), tmp_path)
+    output = learner.communicate(timeout=120)[0]
+    assert f"resumed {steps}" in output and f"end {steps + 200} " in output, output
+
+
+def _acting(learner: subprocess.Popen) -> list[int]:
+    lines = []
+    for line in learner.stdout:
+        lines.append(line)
+        if line.startswith("acting"):
+            return [int(pid) for pid in line.split()[1:]]
+    raise AssertionError("".join(lines))
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_actors(tmp_path):
+    """Ray ends as well, because it was started for them."""
+    learner = start(LEARNER.replace("TOTAL", "100_000"), tmp_path)
+    try:
+        pids = _acting(learner)
+        learner.send_signal(signal.SIGINT)
+        output = learner.communicate(timeout=60)[0]
+    finally:
+        learner.kill()
+        learner.wait()
+    assert "KeyboardInterrupt" in output and learner.returncode != 0
+    assert wait_until(lambda: not living(pids))
+
+
+@pytest.fixture
+def cluster():
+    """Start two raylets on this host, after the Ray of other tests has ended."""
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()
+    made = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, object_store_memory=STORE, include_dashboard=False))
+    made.second = made.add_node(num_cpus=1, object_store_memory=STORE)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.mark.slow
+def test_a_cluster_of_two_gives_the_same_result_and_survives_the_loss_of_one(cluster, closing):
+    cluster.wait_for_nodes()
+    local = small(PERSAC, closing("Pendulum-v1", n_actors=2, engine="local"))
+    local.learn(100)
+    env = closing("Pendulum-v1", n_actors=2, lockstep=True, address=cluster.address, ray_options=dict(log_to_driver=False))
+    model = small(PERSAC, env)
+    model.learn(100)
+    assert_same_run(model, local)
+    env.close()
+    assert not ray.is_initialized()
+
+    class KillNode(BufferCheckpointCallback):
+        def _on_step(self) -> bool:
+            if self.n_calls == 60:
+                cluster.remove_node(cluster.second, allow_graceful=False)
+            return True
+
+    env = closing(Slow, n_actors=2, address=cluster.address, timeout=90, ray_options=dict(log_to_driver=False))
+    model = small(PERDQN, env, buffer_size=4000)
+    model.learn(1000, callback=KillNode(1000, "unused"))
+    assert model.num_timesteps == 1000 == model.replay_buffer.column_steps.sum()
+    assert env.crew.restarts >= 1
+    assert_columns_hold(model.replay_buffer)

@@ -1,0 +1,46 @@
+"""Models and buffers that are saved while actors act."""
+
+import pickle
+
+import numpy as np
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+
+from sb3_per import PERDQN
+from tests.distributed.envs import Tracked
+from tests.distributed.helpers import assert_columns_hold, local, small
+
+
+def test_a_model_saved_with_actors_loads(tmp_path):
+    """It loads with other actors and, as the stock algorithm, without."""
+    env = local(Tracked)
+    model = small(PERDQN, env)
+    model.learn(60)
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "buffer.buffer")
+    loaded = PERDQN.load(tmp_path / "model", env=local(Tracked))
+    loaded.load_replay_buffer(tmp_path / "buffer.buffer")
+    np.testing.assert_array_equal(loaded.replay_buffer.column_steps, model.replay_buffer.column_steps)
+    loaded.env.seed(77)
+    loaded.learn(60, reset_num_timesteps=False)
+    assert loaded.num_timesteps == 120
+    assert_columns_hold(loaded.replay_buffer)
+    assert DQN.load(tmp_path / "model").num_timesteps == 60
+
+
+def test_a_buffer_pickled_in_a_run_keeps_its_own_initial_priority(tmp_path):
+    model = small(PERDQN, local(Tracked))
+    priorities = []
+
+    class Save(BaseCallback):
+        def _on_step(self) -> bool:
+            if self.n_calls == 15:
+                model.save_replay_buffer(tmp_path / "buffer.pkl")
+            priorities.append(pickle.loads(pickle.dumps(model.replay_buffer)).initial_priority)
+            return True
+
+    model.learn(40, callback=Save())
+    assert set(priorities) == {"max"}
+    loaded = small(PERDQN, local(Tracked))
+    loaded.load_replay_buffer(tmp_path / "buffer.pkl")
+    assert loaded.replay_buffer.initial_priority == "max"

@@ -1,0 +1,237 @@
+"""PriorityMonitor and plots show the numbers of a count by hand, and change nothing."""
+
+import pickle
+import warnings
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import SAC
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.logger import configure
+
+from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PriorityMonitor
+from sb3_per.monitoring.draw_record import DrawRecord
+from sb3_per.monitoring.monitor import statistics
+from sb3_per.monitoring.plots import plot_buffer
+from tests.utils import fill, make_buffer
+
+HISTOGRAMS = {"per/priorities", "per/weights", "per/age"}
+SCALARS = {"per/never_drawn", "per/buffer_effective_sample_size"}
+
+
+def written(folder: Any) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(next(folder.glob("*_1"))), size_guidance={"histograms": 0, "scalars": 0})
+    events.Reload()
+    return events
+
+
+@pytest.mark.parametrize("n_envs, dict_obs", [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize("optimize_memory_usage", [False, True])
+def test_draws_are_counted_per_transition(n_envs, dict_obs, optimize_memory_usage):
+    """A slot that is written again starts anew, however often the ring has turned."""
+    if optimize_memory_usage and dict_obs:
+        kwargs: dict[str, Any] = {}
+    else:
+        kwargs = dict(optimize_memory_usage=optimize_memory_usage, handle_timeout_termination=not optimize_memory_usage)
+    buffer = make_buffer(n_rows=10, n_envs=n_envs, obs_space="dict" if dict_obs else "box", **kwargs)
+    fill([buffer], 3)
+    buffer.sample(8)  # not counted yet
+    buffer.draw_record = DrawRecord(10 * n_envs, n_batches=3)
+    by_hand: Counter[int] = Counter()
+    for n_steps in (1, 4, 2, 25, 3):
+        fill([buffer], n_steps, seed=n_steps)
+        batches = [buffer.sample(16) for _ in range(3)]
+        for batch in batches:
+            by_hand.update(batch.indices.tolist())
+        ids = buffer.transition_ids
+        stored = ids[ids >= 0]
+        next_id = ids.max() + 1
+        assert sorted(stored) == list(range(max(next_id - 10 * n_envs, 0), next_id))
+        np.testing.assert_array_equal(buffer.draw_record.counts(stored), [by_hand[i] for i in stored])
+
+        histograms, scalars = statistics(buffer)
+        masses = buffer.priorities[buffer.priorities > 0]
+        np.testing.assert_array_equal(np.sort(histograms["priorities"]), np.sort(masses))
+        np.testing.assert_array_equal(histograms["weights"], th.cat([batch.weights for batch in batches]).flatten())
+        np.testing.assert_array_equal(histograms["age"], np.concatenate([next_id - 1 - batch.indices for batch in batches]))
+        drawable = ids[buffer.priorities > 0]
+        assert scalars["never_drawn"] == pytest.approx(np.mean([by_hand[i] == 0 for i in drawable]))
+        assert scalars["buffer_effective_sample_size"] == pytest.approx(masses.sum() ** 2 / (masses**2).sum() / masses.size)
+        buffer.update_priorities(batches[0].indices, np.random.default_rng(0).exponential(size=16))
+
+
+def test_transition_ids_of_the_slots():
+    buffer = make_buffer(n_rows=4, n_envs=3)
+    for step in range(11):
+        expected = np.full((4, 3), -1)
+        for earlier in range(step):
+            expected[earlier % 4] = earlier * 3 + np.arange(3)
+        np.testing.assert_array_equal(buffer.transition_ids, expected)
+        fill([buffer], 1)
+    buffer.reset()
+    assert (buffer.transition_ids == -1).all()
+
+
+def test_statistics_look_at_part_of_a_large_buffer():
+    buffer = make_buffer(n_rows=1000)
+    fill([buffer], 1000)
+    buffer.update_priorities(np.arange(1000), np.arange(1000.0))
+    histograms, scalars = statistics(buffer, max_transitions=100)
+    np.testing.assert_array_equal(histograms["priorities"], buffer.priorities[::10, 0])
+    assert scalars.keys() == {"buffer_effective_sample_size"}  # nothing was counted
+    assert statistics(make_buffer()) == ({}, {})
+
+
+def test_effective_sample_size_of_huge_masses():
+    buffer = make_buffer(n_rows=4, alpha=1.0)
+    fill([buffer], 4)
+    buffer.update_priorities(np.arange(4), np.array([1e200, 1e200, 1e200, 1e200]))
+    assert statistics(buffer)[1]["buffer_effective_sample_size"] == pytest.approx(1.0)
+
+
+def test_tensorboard_shows_histograms_and_scalars(tmp_path):
+    model = PERSAC("MlpPolicy", "Pendulum-v1", tensorboard_log=str(tmp_path), policy_kwargs=dict(net_arch=[8]), batch_size=8)
+    model.learn(1000, callback=PriorityMonitor(interval=300))
+    events = written(tmp_path)
+    assert HISTOGRAMS <= set(events.Tags()["histograms"])
+    assert SCALARS <= set(events.Tags()["scalars"])
+    for name in HISTOGRAMS:
+        assert [event.step for event in events.Histograms(name)] == [300, 600, 900]
+    for name in SCALARS:
+        assert [event.step for event in events.Scalars(name)] == [300, 600, 900]
+        assert all(0 < event.value <= 1 for event in events.Scalars(name))
+    last = events.Histograms("per/age")[-1].histogram_value
+    assert 0 <= last.min and last.max < 900 and last.num == 100 * 8
+    # SB3 asks its callbacks before it stores the step.
+    assert events.Histograms("per/priorities")[-1].histogram_value.num == 899
+
+
+def test_monitor_works_with_hindsight(tmp_path):
+    env = make_vec_env(lambda: BitFlippingEnv(n_bits=4), n_envs=2)
+    model = PERDQN(
+        "MultiInputPolicy",
+        env,
+        replay_buffer_class=PrioritizedHerReplayBuffer,
+        learning_starts=50,
+        tensorboard_log=str(tmp_path),
+    )
+    model.learn(400, callback=PriorityMonitor(interval=100))
+    events = written(tmp_path)
+    assert HISTOGRAMS <= set(events.Tags()["histograms"]) and SCALARS <= set(events.Tags()["scalars"])
+
+
+def test_the_monitor_changes_nothing(tmp_path):
+    def trained(callback: Any, log: Any) -> Any:
+        kwargs: dict[str, Any] = dict(policy_kwargs=dict(net_arch=[8]), batch_size=8, seed=0, tensorboard_log=log)
+        return PERSAC("MlpPolicy", "Pendulum-v1", **kwargs).learn(300, callback=callback)
+
+    monitored, plain = trained(PriorityMonitor(interval=50), str(tmp_path)), trained(None, None)
+    for ours, theirs in zip(monitored.policy.parameters(), plain.policy.parameters(), strict=True):
+        assert th.equal(ours, theirs)
+    np.testing.assert_array_equal(monitored.replay_buffer.priorities, plain.replay_buffer.priorities)
+
+    # The count goes with the buffer, into a file and into the next run.
+    again = pickle.loads(pickle.dumps(monitored.replay_buffer))
+    ids = again.transition_ids[:300]
+    counts = again.draw_record.counts(ids)
+    np.testing.assert_array_equal(counts, monitored.replay_buffer.draw_record.counts(ids))
+    assert counts.sum() == (300 - 100) * 8
+    monitored.learn(100, callback=PriorityMonitor(interval=50), reset_num_timesteps=False)
+    assert monitored.replay_buffer.draw_record.counts(monitored.replay_buffer.transition_ids[:400]).sum() == 300 * 8
+
+
+def test_nothing_is_computed_without_an_output(monkeypatch):
+    monkeypatch.setattr("sb3_per.monitoring.monitor.statistics", None)
+    model = PERSAC("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[8]), batch_size=8)
+    model.learn(150, callback=PriorityMonitor(interval=10))
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="-5"):
+        PriorityMonitor(interval=-5)
+    with pytest.raises(ValueError, match="ReplayBuffer"):
+        SAC("MlpPolicy", "Pendulum-v1").learn(10, callback=PriorityMonitor())
+    with pytest.raises(ValueError, match="nothing to plot"):
+        plot_buffer(make_buffer())
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_plot_shows_medians_by_age(counted, tmp_path):
+    buffer = make_buffer(n_rows=100, alpha=1.0, epsilon=1e-9)
+    fill([buffer], 130)
+    # The older, the larger; each drawn as often as its age in tens.
+    ids = np.arange(30, 130)
+    buffer.update_priorities(ids, 130.0 - ids)
+    if counted:
+        buffer.draw_record = DrawRecord(100)
+        buffer.draw_record.add(np.repeat(ids, (129 - ids) // 10), th.ones(1, 1), 130)
+    figure = plot_buffer(buffer, n_bins=20)
+    assert len(figure.axes) == 1 + counted
+    for axis, of_age in zip(figure.axes, (lambda age: age + 1.0, lambda age: age // 10), strict=False):
+        (median,) = axis.get_lines()
+        ages = np.arange(100)[::-1].reshape(20, 5)
+        np.testing.assert_allclose(median.get_xdata(), ages.mean(axis=1))
+        np.testing.assert_allclose(median.get_ydata(), [np.median(of_age(group)) for group in ages], rtol=1e-6)
+    figure.savefig(tmp_path / "buffer.png")
+    assert (tmp_path / "buffer.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("n_envs", [2, 3, 4, 8])
+@pytest.mark.parametrize("max_transitions", [50, 100, 333])
+def test_part_of_a_large_buffer_covers_all_environments(n_envs, max_transitions):
+    """The stride is no multiple of the number of environments."""
+    buffer = make_buffer(n_rows=1200, n_envs=n_envs)
+    fill([buffer], 1200)
+    buffer.update_priorities(np.arange(1200 * n_envs), np.arange(1200 * n_envs) % n_envs + 1.0)
+    counts = Counter(statistics(buffer, max_transitions)[0]["priorities"].round(6).tolist())
+    assert len(counts) == n_envs
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert 0.4 * max_transitions < sum(counts.values()) <= max_transitions
+
+
+def test_a_record_holds_no_tensors():
+    """So that a buffer from a GPU loads without one, and a change of a batch does not reach the record."""
+    buffer = make_buffer(n_rows=10)
+    fill([buffer], 10)
+    buffer.draw_record = DrawRecord(10)
+    buffer.update_priorities(np.arange(10), np.arange(10.0))
+    batch = buffer.sample(5)
+    expected = batch.weights.numpy().copy()
+    batch.weights.zero_()
+    ((ids, weights, _),) = buffer.draw_record.batches
+    assert type(ids) is type(weights) is np.ndarray
+    np.testing.assert_array_equal(weights, expected)
+    assert b"torch" not in pickle.dumps(buffer.draw_record)
+
+
+@pytest.mark.parametrize("form", ["csv", "stdout"])
+def test_other_outputs_show_quantiles(form, tmp_path, capsys):
+    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=20, buffer_size=200, batch_size=8, seed=0)
+    model.set_logger(configure(str(tmp_path), [form]))
+    model.learn(200, callback=PriorityMonitor(interval=50), log_interval=1)
+    found = dict(model.logger.name_to_value)
+    model.logger.close()
+    text = capsys.readouterr().out + "".join(path.read_text() for path in tmp_path.iterdir())
+    for name in ("never_drawn", "buffer_effective_sample_size", "priorities_p50", "weights_p05", "age_p95"):
+        assert name in text
+    assert all(np.isfinite(value) for name, value in found.items() if name.startswith("per/"))
+
+
+def test_a_logger_without_output_is_warned_of(tmp_path):
+    kwargs = dict(learning_starts=20, buffer_size=200, batch_size=8)
+    with pytest.warns(UserWarning, match=r"nowhere to write.*tensorboard_log.*verbose=1"):
+        PERDQN("MlpPolicy", "CartPole-v1", **kwargs).learn(30, callback=PriorityMonitor(interval=10))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PERDQN("MlpPolicy", "CartPole-v1", tensorboard_log=str(tmp_path), **kwargs).learn(30, callback=PriorityMonitor(10))
+
+
+def test_a_model_can_be_plotted():
+    model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=20, buffer_size=200, batch_size=8).learn(60)
+    assert len(plot_buffer(model).axes) == 1

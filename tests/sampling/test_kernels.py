@@ -1,0 +1,137 @@
+"""Compiled kernels work wherever the package is installed."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sb3_per import SumTree
+from sb3_per.sampling.kernels import kernel, prefetch
+
+
+def run(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_nothing_is_compiled_at_import():
+    program = """
+import numba
+compiled = []
+compile = numba.core.dispatcher.Dispatcher.compile
+numba.core.dispatcher.Dispatcher.compile = lambda self, sig: compiled.append(self) or compile(self, sig)
+import sb3_per
+assert not compiled
+sb3_per.SumTree(3).update([1], [2.0])
+assert compiled
+"""
+    run(program)
+
+
+@pytest.mark.slow
+def test_kernels_work_without_a_folder_for_machine_code():
+    program = """
+import numba.core.caching
+numba.core.caching.CacheImpl._locator_classes = []
+try:
+    numba.njit(cache=True)(lambda x: x)
+except RuntimeError:
+    pass
+else:
+    raise SystemExit("this numba caches without a locator: the test shows nothing")
+from sb3_per import SumTree
+from sb3_per.sampling.kernels import kernel, prefetch
+tree = SumTree(3)
+tree.update([0, 2], [1.0, 3.0])
+print(tree.find([0.5, 1.0]).tolist())
+"""
+    assert run(program).strip() == "[0, 2]"
+
+
+def _draw_in_a_worker(seed: int) -> list[int]:
+    tree = SumTree(100)
+    tree.update(np.arange(100), np.arange(100.0))
+    leaves, _ = tree.draw(np.random.default_rng(seed).random(32))
+    return leaves.tolist()
+
+
+@pytest.mark.slow
+def test_kernels_work_in_forked_and_spawned_workers():
+    import multiprocessing
+
+    expected = [_draw_in_a_worker(seed) for seed in range(2)]
+    for method in ("fork", "spawn"):
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            assert pool.map(_draw_in_a_worker, range(2)) == expected
+
+
+def test_prefetch_changes_nothing_and_never_fails():
+    """Also far outside of the array."""
+
+    @kernel
+    def hint(array: np.ndarray, index: np.uint64) -> None:
+        prefetch(array, index)
+
+    for dtype in (np.float32, np.float64, np.int32, np.uint64):
+        array = np.arange(10, dtype=dtype)
+        for index in (0, 9, 10, 10**6, 2**63):
+            hint(array, np.uint64(index))
+        np.testing.assert_array_equal(array, np.arange(10))
+    assert any("prefetch" in code.lower() for code in hint.inspect_llvm().values())
+
+
+TRAIN = """
+import warnings
+warnings.simplefilter("always")
+from sb3_per import PERDQN
+model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=5, batch_size=4, policy_kwargs=dict(net_arch=[4]), seed=0)
+model.learn(20)
+print(model.replay_buffer.priorities.sum())
+"""
+
+
+def run_with_cache(program: str, folder: Any, **environment: str) -> tuple[str, str]:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder), **environment}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.slow  # all kernels are compiled several times
+def test_a_full_disk_or_damaged_cache_does_not_stop_a_run(tmp_path):
+    """The machine code is compiled again, and a warning names the folder."""
+    full = """
+import errno, numba.core.caching
+def save(*args):
+    raise OSError(errno.ENOSPC, "No space left on device")
+numba.core.caching.IndexDataCacheFile.save = save
+"""
+    expected, said = run_with_cache(full + TRAIN, tmp_path)
+    assert "Cannot write the machine code" in said and str(tmp_path) in said and "No space left" in said
+    assert run_with_cache(TRAIN, tmp_path) == (expected, "")
+    files = list(tmp_path.rglob("*.nb[ci]"))
+    assert len(files) > 10
+    for path in files:
+        path.write_bytes(b"")
+    output, said = run_with_cache(TRAIN, tmp_path)
+    assert output == expected
+    assert "Cannot read the machine code" in said
+
+
+@pytest.mark.slow
+def test_training_without_a_writable_cache_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    output, _ = run_with_cache(TRAIN, tmp_path / "file" / "cache")
+    assert float(output) > 0
+
+
+def test_a_disabled_compiler_is_reported():
+    done = subprocess.run(
+        [sys.executable, "-c", "import sb3_per"], capture_output=True, text=True, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    )
+    assert done.returncode != 0
+    assert "ImportError: sb3_per needs numba's compiler, which NUMBA_DISABLE_JIT=1 switches off: unset it" in done.stderr

@@ -1,0 +1,375 @@
+"""Formulas of the schemes equal their equations."""
+
+import re
+
+import numpy as np
+import pytest
+import torch as th
+
+from sb3_per import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
+from sb3_per.sampling.schemes import make_scheme
+from tests.utils import fill, make_buffer
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("epsilon", [1e-6, 0.5])
+def test_proportional_masses_follow_the_formula(alpha, epsilon):
+    scheme = Proportional(alpha, epsilon)
+    abs_td_errors = np.array([0.0, 1e-9, 0.3, 4.0])
+    mass = scheme.mass(scheme.priority(abs_td_errors))
+    np.testing.assert_allclose(mass, (abs_td_errors + epsilon) ** alpha)
+    if alpha == 0.0:
+        assert (mass == 1).all()
+
+
+def test_weights_scale_the_gradient_of_each_transition():
+    """Mean over the batch, sum over the critics; the gradient of each sample is scaled by its weight."""
+    td_errors = th.tensor([[0.5, -1.0], [2.0, 0.1], [-3.0, 1.0]], requires_grad=True)
+    weights = th.tensor([[1.0], [0.25], [0.0]])
+    loss = Proportional().loss(0.5 * td_errors.square(), td_errors, weights)
+    assert loss.item() == pytest.approx((1.0 * 0.5 * (0.25 + 1.0) + 0.25 * 0.5 * (4.0 + 0.01)) / 3)
+    loss.backward()
+    th.testing.assert_close(td_errors.grad, weights * td_errors.detach() / 3)
+
+
+SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
+
+
+@pytest.mark.parametrize(
+    "scheme, alpha, reduction",
+    [
+        ("proportional", 0.6, "mean"),
+        ("rank", 0.7, "mean"),
+        ("lap", 0.4, "max"),
+        ("pal", 0.4, "max"),
+    ],
+)
+def test_schemes_take_their_own_settings(scheme, alpha, reduction):
+    made = make_buffer(scheme=scheme).scheme
+    assert (made.alpha, made.td_error_reduction) == (alpha, reduction)
+    changed = make_buffer(scheme=scheme, alpha=0.2, kappa=0.3, epsilon=0.4, td_error_reduction="min").scheme
+    assert (changed.alpha, changed.td_error_reduction) == (0.2, "min")
+    assert getattr(changed, "kappa", 0.3) == 0.3
+    assert getattr(changed, "epsilon", 0.4) == 0.4
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "kwargs, value",
+    [
+        (dict(alpha=-0.1), "-0.1"),
+        (dict(epsilon=0.0), "0.0"),
+        (dict(kappa=0.0), "0.0"),
+        (dict(kappa=-1.0), "-1.0"),
+        (dict(td_error_reduction="sum"), "sum"),
+    ],
+)
+def test_bad_values_are_refused_by_every_scheme(scheme, kwargs, value):
+    with pytest.raises(ValueError, match=value):
+        make_buffer(scheme=scheme, **kwargs)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_new_transitions_are_never_below_updated_ones(scheme):
+    buffer = make_buffer(30, n_envs=2, scheme=scheme)
+    for size in (1e-3, 50.0, 2.0):
+        fill([buffer], 3)
+        masses = buffer.priorities
+        assert (masses[buffer.pos - 1] >= masses[: buffer.pos - 3].max(initial=0.0)).all()
+        batch = buffer.sample(12)
+        buffer.update_priorities(batch.indices, np.full((12, 2), size) * [0.5, 1.5])
+    assert np.count_nonzero(buffer.priorities) == 18
+
+
+# ---- rank-based
+
+
+def test_rank_masses_follow_the_rank():
+    """P(i) is proportional to rank(i)^-alpha, whatever the errors are; new transitions rank first."""
+    rng = np.random.default_rng(0)
+    buffer = make_buffer(40, scheme="rank", alpha=0.9)
+    fill([buffer], 30)
+    td_errors = rng.exponential(size=30) ** 3
+    buffer.update_priorities(np.arange(30), td_errors)
+    ranks = (-td_errors).argsort().argsort() + 1
+    np.testing.assert_allclose(buffer.priorities[:30, 0], ranks**-0.9)
+    assert (buffer.priorities[30:] == 0).all()
+    fill([buffer], 1)
+    assert buffer.priorities[30, 0] == 1.0
+    np.testing.assert_allclose(buffer.priorities[:30, 0], (ranks + 1.0) ** -0.9)
+
+
+def test_rank_draws_do_not_depend_on_the_scale_of_errors():
+    """From the first transition on, the draws of a run do not change when all errors are a million times as large."""
+    drawn = []
+    for scale in (1e-6, 1.0, 1e6):
+        np.random.seed(0)
+        buffer = make_buffer(20, n_envs=2, scheme="rank")
+        for step in range(25):
+            fill([buffer], 1, seed=step)
+            batch = buffer.sample(8)
+            buffer.update_priorities(batch.indices, scale * np.random.default_rng(step).normal(size=8))
+            drawn.append((scale, tuple(batch.indices), tuple(batch.weights[:, 0].tolist())))
+    first, *others = ([d[1:] for d in drawn if d[0] == scale] for scale in (1e-6, 1.0, 1e6))
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_rank_puts_new_transitions_first(scale):
+    """Also those from before the first update, whatever the errors."""
+    buffer = make_buffer(40, scheme="rank", alpha=0.9)
+    fill([buffer], 30)
+    buffer.update_priorities(np.arange(10), scale * np.arange(1.0, 11.0))
+    fill([buffer], 5)
+    masses = buffer.priorities[:35, 0]
+    assert masses[10:].min() > masses[:10].max()
+    np.testing.assert_allclose(masses[:10], np.arange(35.0, 25.0, -1.0) ** -0.9)
+
+
+def test_rank_draws_are_stratified_by_probability():
+    """One draw from each of batch_size segments of equal probability of the ranks."""
+    buffer = make_buffer(1000, scheme="rank")
+    fill([buffer], 1000)
+    buffer.update_priorities(np.arange(1000), np.random.default_rng(0).exponential(size=1000))
+    for _ in range(20):
+        ids = buffer.sample(16).indices
+        masses = buffer.priorities[:, 0]
+        order = np.argsort(-masses)
+        cumulative = np.cumsum(masses[order]) / masses.sum()
+        rank_of = np.empty(1000, dtype=int)
+        rank_of[order] = np.arange(1000)
+        upper = cumulative[rank_of[ids]]
+        lower = upper - masses[ids] / masses.sum()
+        segments = np.arange(16) / 16
+        assert ((lower < segments + 1 / 16) & (upper > segments)).all()
+
+
+# ---- LAP and PAL
+
+
+@pytest.mark.parametrize("kappa", [1.0, 0.01])
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 0.6])
+def test_lap_masses_and_loss_follow_the_formulas(alpha, kappa):
+    """max(|td|^alpha, kappa^alpha), the Huber loss, no weights; of several critics the maximum."""
+    td_errors = np.array([[0.3 * kappa, -0.1], [-2.0, 0.5], [0.0, 0.0], [5.0, -7.0]])
+    buffer = make_buffer(4, scheme="lap", alpha=alpha, kappa=kappa)
+    fill([buffer], 4)
+    buffer.update_priorities(np.arange(4), td_errors)
+    largest = np.abs(td_errors).max(axis=1)
+    np.testing.assert_allclose(buffer.priorities[:, 0], np.maximum(largest**alpha, kappa**alpha))
+    assert (buffer.sample(20).weights == 1).all()
+
+    td = th.tensor(td_errors, requires_grad=True)
+    loss = buffer.scheme.loss(0.5 * td.square(), td, th.ones(4, 1))
+    size = np.abs(td_errors)
+    huber = np.where(size <= kappa, 0.5 * td_errors**2, kappa * (size - 0.5 * kappa))
+    assert loss.item() == pytest.approx(huber.sum(axis=1).mean())
+    loss.backward()
+    np.testing.assert_allclose(td.grad, np.clip(td_errors, -kappa, kappa) / 4)
+
+
+@pytest.mark.parametrize("kappa", [1.0, 0.01])
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 0.6])
+def test_pal_loss_follows_the_formula(alpha, kappa):
+    """The formula, the normalisation by the reduced errors without gradient, and uniform draws."""
+    td_errors = np.array([[0.3 * kappa, -0.1], [-2.0, 0.5], [0.0, 0.0], [5.0, -7.0]])
+    buffer = make_buffer(4, scheme="pal", alpha=alpha, kappa=kappa)
+    fill([buffer], 4)
+    buffer.update_priorities(np.arange(4), td_errors)
+    assert (buffer.priorities == 1).all()
+    assert (buffer.sample(20).weights == 1).all()
+
+    td = th.tensor(td_errors, requires_grad=True)
+    loss = buffer.scheme.loss(0.5 * td.square(), td, th.ones(4, 1))
+    size = np.abs(td_errors)
+    scale = np.maximum(size.max(axis=1) ** alpha, kappa**alpha).mean()
+    each = np.where(size <= kappa, 0.5 * kappa**alpha * size**2, kappa * size ** (1 + alpha) / (1 + alpha)) / scale
+    assert loss.item() == pytest.approx(each.sum(axis=1).mean())
+    loss.backward()
+    gradient = np.sign(td_errors) * np.where(size <= kappa, kappa**alpha * size, kappa * size**alpha) / scale / 4
+    np.testing.assert_allclose(td.grad, gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("kappa", [1.0, 0.01])
+@pytest.mark.parametrize("alpha", [0.4, 0.6, 1.0])
+def test_pal_gradient_is_continuous_at_kappa(alpha, kappa):
+    scheme = PAL(alpha, kappa)
+    gradients = []
+    for td_error in (np.nextafter(kappa, 0), kappa, np.nextafter(kappa, np.inf), kappa * (1 + 1e-9)):
+        td = th.tensor([[td_error]], dtype=th.float64, requires_grad=True)
+        scheme.loss(td, td, th.ones(1, 1)).backward()
+        gradients.append(td.grad.item())
+    np.testing.assert_allclose(gradients, gradients[0], rtol=1e-7)
+
+
+@pytest.mark.parametrize("kappa", [1.0, 0.01])
+@pytest.mark.parametrize("alpha", [0.4, 0.6])
+def test_expected_gradients_of_lap_and_pal_are_equal(alpha, kappa):
+    """Monte Carlo (Fujimoto et al. 2020, theorem 3): PAL under uniform draws, LAP under LAP draws, of one critic."""
+    np.random.seed(0)
+    n, batch_size, n_batches = 200, 50, 400
+    true_errors = np.random.default_rng(1).standard_t(3, size=n) * 2 * kappa
+    theta = th.zeros((), dtype=th.float64, requires_grad=True)
+    estimates = {}
+    for name in ("lap", "pal"):
+        buffer = make_buffer(n, scheme=name, alpha=alpha, kappa=kappa)
+        fill([buffer], n)
+        buffer.update_priorities(np.arange(n), true_errors)
+        gradients = []
+        for _ in range(n_batches):
+            drawn = buffer.sample(batch_size).indices
+            td_errors = th.tensor(true_errors[drawn, None]) + theta
+            # The constant: lambda over all transitions instead of the batch, which PAL estimates by the batch.
+            gradients.append(
+                th.autograd.grad(buffer.scheme.loss(td_errors, td_errors, th.ones(batch_size, 1)), theta)[0].item()
+            )
+        estimates[name] = (np.mean(gradients), np.std(gradients) / np.sqrt(n_batches))
+    size = np.abs(true_errors)
+    masses = np.maximum(size**alpha, kappa**alpha)
+    exact = np.sum(masses / masses.sum() * np.clip(true_errors, -kappa, kappa))
+    assert abs(exact) > 0.02 * kappa  # there is a gradient to compare
+    for mean, error in estimates.values():
+        # PAL divides by lambda of the batch, which biases the mean of a quotient by the order of 1 / batch_size.
+        assert abs(mean - exact) < 4 * error + 0.02 * abs(exact)
+
+
+def test_uniform_masses_and_weights_are_1():
+    """The draw of alpha 0, and no weights."""
+    buffer = make_buffer(50, n_envs=2, scheme="uniform", alpha=3.0)
+    fill([buffer], 50)
+    buffer.update_priorities(np.arange(100), np.random.default_rng(0).exponential(size=100))
+    assert (buffer.priorities == 1).all()
+    assert (buffer.sample(20).weights == 1).all()
+
+
+# ---- your own
+
+
+class Shifted(PriorityScheme):
+    """A scheme of three lines."""
+
+    def priority(self, abs_td_errors):
+        return abs_td_errors + 2.0
+
+
+class Unweighted(Shifted):
+    importance_sampling = False
+
+
+def test_a_scheme_of_the_users_own():
+    buffer = make_buffer(4, scheme=Shifted(alpha=1.0, td_error_reduction="max"))
+    fill([buffer], 4)
+    buffer.update_priorities(np.arange(4), [[0.0, 0.0], [1.0, -2.0], [3.0, 0.0], [-4.0, 0.0]])
+    np.testing.assert_array_equal(buffer.priorities[:, 0], [2.0, 4.0, 5.0, 6.0])
+    assert buffer.max_priority == 6.0
+    assert buffer.sample(32).weights.min() < 1
+    buffer = make_buffer(4, scheme=Unweighted(alpha=1.0))
+    fill([buffer], 4)
+    buffer.update_priorities(np.arange(4), np.arange(4.0))
+    assert (buffer.sample(32).weights == 1).all()
+
+
+def test_repr_names_the_settings():
+    assert repr(Proportional(0.5, 1e-3)) == "Proportional(alpha=0.5, td_error_reduction='mean', epsilon=0.001)"
+
+
+@pytest.mark.parametrize(
+    "cls, kwargs, value",
+    [
+        (Proportional, dict(alpha=-1.0), "-1.0"),
+        (Proportional, dict(epsilon=0.0), "0.0"),
+        (Proportional, dict(alpha=np.inf), "inf"),
+        (RankBased, dict(alpha=-2.0), "-2.0"),
+        (LAP, dict(kappa=0.0), "0.0"),
+        (PAL, dict(kappa=np.nan), "nan"),
+        (Uniform, dict(td_error_reduction="sum"), "sum"),
+    ],
+)
+def test_bad_settings_are_refused(cls, kwargs, value):
+    with pytest.raises(ValueError, match=value):
+        cls(**kwargs)
+
+
+class Faulty(PriorityScheme):
+    """A scheme of a user, with a fault in one method."""
+
+    def __init__(self, method: str, value: float):
+        super().__init__(alpha=1.0)
+        self.method, self.value = method, value
+
+    def priority(self, abs_td_errors):
+        return np.full(len(abs_td_errors), self.value) if self.method == "priority" else abs_td_errors
+
+    def mass(self, priority):
+        return np.full(np.shape(priority), self.value) if self.method == "mass" else super().mass(priority)
+
+    def mass_of_new(self, max_priority):
+        return self.value if self.method == "mass_of_new" else super().mass_of_new(max_priority)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, -1.0])
+@pytest.mark.parametrize("method", ["priority", "mass", "mass_of_new"])
+def test_bad_numbers_from_a_scheme_are_refused(method, value):
+    """Before they enter the tree."""
+    buffer = make_buffer(4, scheme=Faulty(method, value))
+    fill([buffer], 4)
+    if method in ("mass_of_new", "mass"):
+        with pytest.raises(ValueError, match=str(value)):
+            buffer.sample(2)  # new ones have a mass too
+        return
+    before, max_priority = buffer.priorities, buffer.max_priority
+    if (method, value) == ("priority", -1.0):
+        return  # bounded by the default mass
+    with pytest.raises(ValueError, match=str(value)):
+        buffer.update_priorities([0, 1], [1.0, 2.0])
+    np.testing.assert_array_equal(buffer.priorities, before)
+    assert buffer.max_priority == max_priority
+
+
+def test_a_bad_mass_changes_nothing():
+    buffer = make_buffer(4, scheme=Faulty("", 0.0))
+    fill([buffer], 4)
+    buffer.sample(2)
+    buffer.scheme.method, buffer.scheme.value = "mass", np.nan
+    before = buffer.priorities
+    with pytest.raises(ValueError, match="nan"):
+        buffer.update_priorities([0, 1], [1.0, 2.0])
+    np.testing.assert_array_equal(buffer.priorities, before)
+    assert buffer.max_priority == 1.0
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 0), (2, 2, 2)])
+def test_reduce_refuses_other_shapes(shape):
+    with pytest.raises(ValueError, match=re.escape(str(shape))):
+        Proportional().reduce(np.ones(shape))
+
+
+def test_names_may_be_in_upper_case():
+    assert isinstance(make_scheme("LAP"), LAP) and isinstance(make_scheme("Rank"), RankBased)
+
+
+@pytest.mark.parametrize(
+    "scheme, message",
+    [
+        ("per", "Unknown scheme 'per': did you mean 'proportional'"),
+        ("prioritized", "did you mean 'proportional'"),
+        ("proportionl", "did you mean 'proportional'"),
+        ("xyzzy", r"Unknown scheme 'xyzzy': Choose one of \['lap', 'pal', 'proportional', 'rank', 'uniform'\]"),
+        (LAP, r"not the class LAP: make an object, LAP\(\)"),
+        (7, "Unknown scheme 7"),
+    ],
+)
+def test_unknown_schemes_are_refused_with_a_hint(scheme, message):
+    with pytest.raises(ValueError, match=message):
+        make_scheme(scheme)
+
+
+def test_settings_beside_a_scheme_object_are_refused():
+    with pytest.raises(ValueError, match=r"Pass settings to the scheme object LAP\(.*'kappa': 0.5"):
+        make_scheme(LAP(), kappa=0.5)
+    with pytest.raises(ValueError, match="kappa='auto' has no meaning with scheme='rank'"):
+        make_scheme("rank", kappa="auto")
+
+
+def test_epsilon_has_no_effect_on_ranks():
+    assert repr(make_scheme("rank", epsilon=0.5)) == repr(RankBased())

@@ -1,0 +1,305 @@
+"""The sum tree: prefix sums against NumPy's cumsum, for any capacity, and errors that change nothing."""
+
+import copy
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sb3_per import SumTree
+from sb3_per.sampling.rank_tree import RankTree
+
+
+def reference_find(masses: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """First slots whose cumulative sum exceeds the values, the last non-empty one if there is none."""
+    return np.searchsorted(np.cumsum(masses), values, side="right").clip(max=np.flatnonzero(masses)[-1])
+
+
+def edges_of(masses: np.ndarray) -> np.ndarray:
+    """Every boundary of integer masses, one ulp to either side, the middle of every unit, and values past the end."""
+    edges = np.arange(masses.sum() + 1)
+    return np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges[1:], 0), edges + 0.5, [1e300, np.inf]])
+
+
+def integer_masses(rng: np.random.Generator, capacity: int) -> np.ndarray:
+    """Small integers, many of them 0 and at least one above: their sums are exact, so every boundary can be checked."""
+    masses = rng.integers(0, 4, capacity) * (rng.random(capacity) < 0.6)
+    masses[rng.integers(capacity)] += 1
+    return masses.astype(np.float64)
+
+
+def filled(masses: np.ndarray) -> SumTree:
+    tree = SumTree(len(masses))
+    tree.update(np.arange(len(masses)), masses)
+    return tree
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    capacity=st.one_of(st.integers(1, 130), st.sampled_from([255, 256, 257, 511, 512, 513, 1024, 4095, 4096, 4097])),
+    seed=st.integers(0, 1000),
+)
+def test_find_equals_cumsum(capacity, seed):
+    masses = integer_masses(np.random.default_rng(seed), capacity)
+    tree = filled(masses)
+    assert (len(tree), tree.total) == (capacity, masses.sum())
+    found = tree.find(edges_of(masses))
+    np.testing.assert_array_equal(found, reference_find(masses, edges_of(masses)))
+    assert set(found) == set(np.flatnonzero(masses))  # each of them can be drawn, also the first and the last
+
+
+@pytest.mark.parametrize("capacity", [1, 7, 9, 100])
+def test_scalars_and_arrays(capacity):
+    masses = integer_masses(np.random.default_rng(0), capacity)
+    tree = SumTree(capacity)
+    for leaf, mass in enumerate(masses):
+        tree.update(leaf, mass)
+    assert isinstance(tree[0], float)
+    assert isinstance(tree.find(0.0), int)
+    assert isinstance(tree.total, float)
+    np.testing.assert_array_equal(tree[:], masses)
+    np.testing.assert_array_equal(tree[np.arange(capacity).reshape(1, -1)], masses.reshape(1, -1))
+    np.testing.assert_array_equal(tree.find([[0.0], [0.5]]), reference_find(masses, np.array([[0.0], [0.5]])))
+    tree.update(np.arange(capacity), 2.0)
+    assert tree.total == 2.0 * capacity
+    assert tree[[]].shape == tree.find([]).shape == (0,)
+    tree.update([], [])
+    assert tree.total == 2.0 * capacity
+
+
+@settings(max_examples=200)
+@given(
+    capacity=st.integers(1, 40),
+    batches=st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 10**6), st.sampled_from([0.0, 1e-300, 1e-6, 0.1, 1 / 3, 1.0, 7.0, 1e12])), max_size=12
+        ),
+        max_size=15,
+    ),
+    fractions=st.lists(st.floats(0, 1.5), min_size=1, max_size=10),
+)
+def test_updates_leave_no_drift(capacity, batches, fractions):
+    """After any updates: slots hold what was written last, the total is that of a new tree, no empty slot is drawn."""
+    tree, masses = SumTree(capacity), np.zeros(capacity)
+    for batch in batches:
+        leaves = np.array([leaf % capacity for leaf, _ in batch], dtype=np.int64)
+        values = np.array([mass for _, mass in batch])
+        tree.update(leaves, values)
+        for leaf, value in zip(leaves, values, strict=True):
+            masses[leaf] = value
+        np.testing.assert_array_equal(tree[:], masses)
+        # No drift: the tree is what a tree of the same leaves is when it is built at once.
+        assert tree.total == filled(masses).total
+        assert tree.total == pytest.approx(masses.sum(), rel=1e-12)
+        if tree.total > 0:
+            found = tree.find(np.array(fractions) * tree.total)
+            assert (masses[found] > 0).all()
+            assert (np.diff(found[np.argsort(fractions)]) >= 0).all()  # order of prefix sums is order of leaves
+
+
+def test_an_emptied_tree_has_a_total_of_zero():
+    rng = np.random.default_rng(0)
+    tree = SumTree(1000)
+    for _ in range(2000):
+        tree.update(rng.integers(0, 1000, 64), rng.random(64) * 10.0 ** rng.integers(-12, 12))
+    tree.update(np.arange(1000), 0.0)
+    assert tree.total == 0.0
+    tree.update(5, 1e-12)
+    assert (tree.find(rng.random(1000) * 1e-12) == 5).all()
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("capacity", [1, 5, 1000])
+def test_draw_is_find_of_the_prefix_sums(stratified, capacity):
+    rng = np.random.default_rng(0)
+    masses = integer_masses(rng, capacity)
+    tree = filled(masses)
+    uniforms = rng.random(33)
+    leaves, drawn = tree.draw(uniforms.copy(), stratified)
+    prefix_sums = (np.arange(33) + uniforms) * (tree.total / 33) if stratified else uniforms * tree.total
+    np.testing.assert_array_equal(leaves, reference_find(masses, prefix_sums))
+    np.testing.assert_array_equal(drawn, masses[leaves])
+
+
+@pytest.mark.parametrize("capacity", [1, 8, 9, 65, 513])
+def test_a_range_is_a_tree_of_its_own(capacity):
+    """Any range, also one where slot 0 follows the last one: every boundary, to the ulp."""
+    rng = np.random.default_rng(capacity)
+    masses = integer_masses(rng, capacity)
+    tree = filled(masses)
+    ranges = [(first, n) for first in range(capacity) for n in range(1, capacity + 1)]
+    for i in rng.permutation(len(ranges))[:200]:
+        first, n = ranges[i]
+        leaves = (first + np.arange(n)) % capacity
+        total = masses[leaves].sum()
+        assert tree.sum_range(first, n) == total
+        if total == 0:
+            with pytest.raises(ValueError, match=f"Cannot draw from {n} leaves"):
+                tree.find_range(np.zeros(1), first, n)
+            continue
+        values = edges_of(masses[leaves])
+        expected = leaves[reference_find(masses[leaves], values)]
+        np.testing.assert_array_equal(tree.find_range(values, first, n), expected)
+
+
+def test_masses_outside_of_a_range_have_no_influence():
+    rng = np.random.default_rng(0)
+    inside = rng.random(300)
+    for first, outside in itertools.product((0, 77, 900), (0.0, 1e-300, 1e17, 1e290)):
+        leaves = (first + np.arange(300)) % 1000
+        masses = np.full(1000, outside)
+        masses[leaves] = inside
+        tree = filled(masses)
+        assert tree.sum_range(first, 300) == pytest.approx(inside.sum(), rel=1e-14)
+        values = rng.random(1000) * inside.sum()
+        found = tree.find_range(values, first, 300)
+        np.testing.assert_array_equal(found, leaves[np.searchsorted(np.cumsum(inside), values, side="right")])
+
+
+@pytest.mark.parametrize(
+    "first, n, error", [(-1, 3, IndexError), (10, 1, IndexError), (0, 0, ValueError), (3, 11, ValueError)]
+)
+def test_ranges_outside_of_the_tree_are_refused(first, n, error):
+    with pytest.raises(error, match=str(n if error is ValueError else first)):
+        SumTree(10).sum_range(first, n)
+    with pytest.raises(error):
+        SumTree(10).find_range(np.zeros(1), first, n)
+
+
+def test_the_largest_uniform_number_draws_the_last_slot():
+    """The largest uniform number below 1 may round to the total: still a leaf with mass."""
+    for capacity in range(1, 70):
+        tree = filled(np.r_[np.full(capacity, 0.1), np.zeros(3)])
+        for size in (1, 2, 3, 7, 64):
+            leaves, masses = tree.draw(np.full(size, np.nextafter(1.0, 0.0)))
+            assert leaves[-1] == capacity - 1
+            assert (masses == 0.1).all()
+
+
+def test_of_repeated_indices_the_last_counts():
+    tree = SumTree(6)
+    tree.update([2, 4, 2, 2], [5.0, 1.0, 9.0, 3.0])
+    np.testing.assert_array_equal(tree[:], [0, 0, 3, 0, 1, 0])
+    assert tree.total == 4.0
+
+
+@pytest.mark.parametrize(
+    "call, error, value",
+    [
+        (lambda tree: tree.update([0, 5], [1.0, 1.0]), IndexError, "5"),
+        (lambda tree: tree.update([0, -1], [1.0, 1.0]), IndexError, "-1"),
+        (lambda tree: tree.update([0, 1], [1.0, -0.5]), ValueError, "-0.5"),
+        (lambda tree: tree.update([0, 1], [1.0, np.nan]), ValueError, "nan"),
+        (lambda tree: tree.update([0, 1], [1.0, np.inf]), ValueError, "inf"),
+        (lambda tree: tree.update([0, 1], [1.0, 2.0, 3.0]), ValueError, r"\(3,\)"),
+        (lambda tree: tree.update([0.0, 1.5], [1.0, 2.0]), IndexError, "float64"),
+        (lambda tree: tree[5], IndexError, "5"),
+        (lambda tree: tree[np.array([0, -2])], IndexError, "-2"),
+        (lambda tree: tree[1.5], IndexError, "1.5"),
+        (lambda tree: tree.find(-0.1), ValueError, "-0.1"),
+        (lambda tree: tree.find([0.5, np.nan]), ValueError, "nan"),
+    ],
+)
+def test_errors_change_nothing(call, error, value):
+    tree = filled(np.array([0.5, 0.0, 2.0, 0.25, 1.0]))
+    before = pickle.dumps(tree)
+    with pytest.raises(error, match=value):
+        call(tree)
+    assert pickle.dumps(tree) == before
+
+
+@pytest.mark.parametrize("capacity", [0, -3])
+def test_capacity_below_one(capacity):
+    with pytest.raises(ValueError, match=str(capacity)):
+        SumTree(capacity)
+
+
+def test_empty_tree_cannot_be_drawn_from():
+    tree = SumTree(3)
+    for draw in (lambda: tree.find(0.0), lambda: tree.draw(np.zeros(2))):
+        with pytest.raises(ValueError, match="empty"):
+            draw()
+    tree.update(1, 1.0)
+    assert tree.find(0.0) == 1
+    tree.clear()
+    assert tree.total == 0.0
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int64])
+def test_any_memory_layout(dtype):
+    """The tree accepts read-only, strided, float32 and integer inputs, and does not write to them."""
+    leaves, masses = np.arange(16, dtype=dtype)[::2], np.arange(16, dtype=np.float32)[::2]
+    masses.setflags(write=False)
+    tree = SumTree(16)
+    tree.update(leaves, masses)
+    np.testing.assert_array_equal(tree[leaves], masses)
+    prefix_sums = np.array([0.0, 1.0, 5.0])
+    prefix_sums.setflags(write=False)
+    np.testing.assert_array_equal(tree.find(prefix_sums), [2, 2, 4])
+    np.testing.assert_array_equal(prefix_sums, [0.0, 1.0, 5.0])
+
+
+def test_memory_per_slot():
+    tree = SumTree(1_000_000)
+    assert sum(array.nbytes for array in vars(tree).values() if isinstance(array, np.ndarray)) / 1_000_000 <= 9.2
+
+
+def test_siblings_share_a_cache_line():
+    """In a new tree, a copy, and one that was pickled."""
+    for capacity in (1, 7, 1000):
+        tree = filled(np.arange(capacity) + 1.0)
+        for same in (tree, copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
+            assert same._sums.ctypes.data % 64 == 0
+            np.testing.assert_array_equal(same[:], np.arange(capacity) + 1.0)
+            assert same.total == tree.total
+
+
+def test_overflowing_sums_stay_inside_the_tree():
+    """Even where the sums are infinite."""
+    tree = SumTree(100)
+    tree.update(np.arange(3, 90), np.finfo(np.float64).max)
+    assert ((tree.find([0.0, 1.0, 1e308, np.inf]) >= 0) & (tree.find([0.0, 1.0, 1e308, np.inf]) < 100)).all()
+
+
+@pytest.mark.parametrize("make_tree", [SumTree, lambda capacity: RankTree(capacity, 0.7)])
+@pytest.mark.parametrize(
+    "call, error, value",
+    [
+        (lambda t: t.fill(0, 9, 1.0), IndexError, "9"),
+        (lambda t: t.fill(-1, 2, 1.0), IndexError, "-1"),
+        (lambda t: t.fill(4, 4, 1.0), IndexError, "4"),
+        (lambda t: t.fill(10**12, 10**12, 1.0), IndexError, "1000000000000"),
+        (lambda t: t.fill(0, 2, -1.0), ValueError, "-1.0"),
+        (lambda t: t.fill(0, 2, np.nan), ValueError, "nan"),
+        (lambda t: t.update([0, 4], 1.0), IndexError, "4"),
+        (lambda t: t.update(np.array([2**63], dtype=np.uint64), 1.0), IndexError, "outside"),
+        (lambda t: t[[0, 9]], IndexError, "9"),
+    ],
+)
+def test_nothing_outside_of_a_tree_is_touched(make_tree, call, error, value):
+    """A kernel with an index out of range would write into other memory."""
+    tree = make_tree(4)
+    tree.update(np.arange(4), np.arange(1.0, 5.0))
+    before = tree[:]
+    with pytest.raises(error, match=value):
+        call(tree)
+    np.testing.assert_array_equal(tree[:], before)
+
+
+def test_fill_writes_a_slice():
+    for first, last in [(0, 0), (2, 19), (7, 8), (19, 19), (0, 19)]:
+        tree, reference = SumTree(20), np.arange(20.0)
+        tree.update(np.arange(20), reference)
+        tree.fill(first, last, 3.0)
+        reference[first : last + 1] = 3.0
+        np.testing.assert_array_equal(tree[:], reference)
+        assert tree.total == reference.sum()
+    with pytest.raises(ValueError, match="inf"):
+        tree.fill(0, 1, np.inf)
+    ranks = RankTree(4, 0.7)
+    ranks.fill(1, 2, np.inf)  # before all others, whatever they are
+    ranks.update([0], [1e300])
+    np.testing.assert_allclose(ranks[:], [3**-0.7, 2**-0.7, 1.0, 0.0])

@@ -1,0 +1,376 @@
+"""What `add` and `extend` refuse changes nothing, and what SB3 accepts is accepted, for every kind of buffer."""
+
+import copy
+import functools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+
+from sb3_per import (
+    PrioritizedDictReplayBuffer,
+    PrioritizedDictSequenceReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+    Proportional,
+)
+from tests.test_ring import counting_env
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, batch_of, interrupt
+
+N_ENVS, N_ROWS = 2, 6
+BOX, STACK, DISCRETE = OBSERVATION_SPACES["box"], spaces.Box(0, 255, (4, 2, 2), np.uint8), OBSERVATION_SPACES["discrete"]
+DICT = spaces.Dict({"image": STACK, "num": DISCRETE})
+SEQUENCES: dict[str, Any] = dict(sequence_length=2, burn_in=1, state_shapes=((1, 3),))
+LEAN = dict(optimize_memory_usage=True, handle_timeout_termination=False)
+
+
+goal_env = functools.cache(lambda: counting_env(n_envs=N_ENVS, goals=True))
+
+
+def her(n_rows: int = N_ROWS, **kwargs: Any) -> PrioritizedHerReplayBuffer:
+    env = goal_env()
+    return PrioritizedHerReplayBuffer(n_rows * N_ENVS, env.observation_space, env.action_space, env, "cpu", N_ENVS, **kwargs)
+
+
+def make(cls: Any, space: spaces.Space, action_space: str = "box", **kwargs: Any) -> Callable[[], Any]:
+    return lambda: cls(N_ROWS * N_ENVS, space, ACTION_SPACES[action_space], "cpu", N_ENVS, **kwargs)
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "plain": make(PrioritizedReplayBuffer, BOX),
+    "td errors": make(PrioritizedReplayBuffer, BOX, initial_priority="td_error"),
+    "discrete": make(PrioritizedReplayBuffer, DISCRETE, "discrete", n_steps=3),
+    "lean": make(PrioritizedReplayBuffer, BOX, **LEAN),
+    "frames": make(PrioritizedReplayBuffer, STACK, frames=4),
+    "dict": make(PrioritizedDictReplayBuffer, DICT),
+    "dict, frames": make(PrioritizedDictReplayBuffer, DICT, frames=dict(image=4)),
+    "apart": make(PrioritizedReplayBuffer, BOX),
+    "apart, dict, frames": make(PrioritizedDictReplayBuffer, DICT, frames=dict(image=4)),
+    "apart, lean": make(PrioritizedReplayBuffer, BOX, **LEAN),
+    "her": her,
+    "her, infos": lambda: her(copy_info_dict=True),
+    "her, infos without timeouts": lambda: her(copy_info_dict=True, handle_timeout_termination=False),
+    "sequences": make(PrioritizedSequenceReplayBuffer, BOX, **SEQUENCES),
+    "sequences, dict": make(PrioritizedDictSequenceReplayBuffer, DICT, **SEQUENCES),
+}
+
+
+def step_of(buffer: Any, i: int = 0) -> dict[str, Any]:
+    """One step of every environment, by name of the argument."""
+    rng = np.random.default_rng(i)
+    space, action_space = copy.deepcopy((buffer.observation_space, buffer.action_space))  # theirs is state of the buffer
+    space.seed(i), action_space.seed(i)
+    return dict(
+        obs=batch_of(space, N_ENVS),
+        next_obs=batch_of(space, N_ENVS),
+        action=batch_of(action_space, N_ENVS),
+        reward=rng.normal(size=N_ENVS),
+        done=np.full(N_ENVS, i % 3 == 2),
+        infos=[{"TimeLimit.truncated": False, "i": i} for _ in range(N_ENVS)],
+    )
+
+
+def filled(kind: str, n_steps: int = 9) -> Any:
+    """A buffer, some of whose rows are of the second lap."""
+    buffer = KINDS[kind]()
+    for i in range(n_steps):
+        buffer.add(**step_of(buffer, i))
+    if "apart" in kind:
+        step = {name: value for name, value in step_of(buffer).items() if name in ("obs", "next_obs")}
+        one = {
+            name: {key: part[None, :1] for key, part in each.items()} if isinstance(each, dict) else each[None, :1]
+            for name, each in step.items()
+        }
+        zeros = np.zeros((1, 1))
+        buffer.add_steps(np.array([1]), **one, actions=np.zeros((1, 1, 2)), rewards=zeros, dones=zeros, timeouts=zeros)
+    if n_steps >= N_ROWS:
+        np.random.seed(0)
+        ids = buffer.sample(4).indices
+        errors = np.ones((2, 4)) if "sequences" in kind else np.arange(4.0)
+        buffer.update_priorities(ids, errors)
+    return buffer
+
+
+def wrong_values(buffer: Any, kind: str) -> list[tuple[str, Any]]:
+    """Every argument made wrong, in several ways."""
+    good = step_of(buffer)
+    wrong: list[tuple[str, Any]] = []
+    for name in ("obs", "next_obs"):
+        if isinstance(good[name], dict):
+            for key, part in good[name].items():
+                wrong += [(name, {**good[name], key: value}) for value in wrong_arrays(part)]
+                wrong.append((name, {other: value for other, value in good[name].items() if other != key}))
+            wrong += [(name, np.zeros((N_ENVS, 3))), (name, None)]
+        else:
+            wrong += [(name, value) for value in [*wrong_arrays(good[name]), {"image": good[name]}]]
+    for name in ("action", "reward", "done"):
+        wrong += [(name, value) for value in wrong_arrays(good[name])]
+    if "lean" not in kind and "without" not in kind:
+        wrong += [("infos", value) for value in (good["infos"][:0], [{}] * 3, [None, {}], [{}, 5], None, 5)]
+        wrong.append(("infos", [{"TimeLimit.truncated": "no"}, {}]))
+        wrong.append(("infos", [{"TimeLimit.truncated": np.zeros(2)}, {}]))
+    if "her, infos" in kind:
+        wrong += [("infos", value) for value in ([{}] * 3, [{}, None])]
+    wrong += [("td_errors", value) for value in (np.ones(3), np.ones((2, 0)), [np.nan, 1.0], [1.0, np.inf], ["a", "b"], 1.0)]
+    if "sequences" in kind:
+        wrong += [("episode_starts", np.zeros(3, bool)), ("states", [np.zeros((1, N_ENVS, 4))]), ("states", [])]
+        wrong.append(("states", [np.full((1, N_ENVS, 3), "a")]))
+        wrong.append(("states", [th.zeros((1, N_ENVS, 3), dtype=th.complex64)]))
+    return wrong
+
+
+def wrong_arrays(good: np.ndarray) -> list[Any]:
+    shaped = [np.zeros((5, *good.shape[1:])), np.zeros((*good.shape, 7)), np.zeros(0)]
+    return [*shaped, np.full(good.shape, "a"), np.full(good.shape, {}), object(), "a", [[1], [1, 2]]]
+
+
+@pytest.mark.parametrize("n_steps", [1, 6, 9])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_refused_add_changes_nothing(kind, n_steps):
+    buffer = filled(kind, n_steps)
+    before = pickle.dumps(buffer)
+    for name, value in wrong_values(buffer, kind):
+        with pytest.raises(ValueError, match=name):
+            buffer.add(**{**step_of(buffer), name: value})
+        assert pickle.dumps(buffer) == before, (name, value)
+    good = step_of(buffer, 3)
+    steps = {name: [part, part] for name, part in good.items()}
+    for name, value in wrong_values(buffer, kind):
+        if name not in good:
+            continue
+        with pytest.raises((ValueError, TypeError)):
+            buffer.extend(**{**steps, name: [good[name], value]})
+        assert pickle.dumps(buffer) == before, (name, value)
+    buffer.add(**good)
+
+
+@pytest.mark.parametrize("kind", ["plain", "frames", "dict", "apart, dict, frames", "lean"])
+def test_refused_steps_change_nothing(kind):
+    """Those of actors, in columns of their own."""
+    buffer = filled(kind)
+    good = step_of(buffer)
+    names = dict(obs="obs", next_obs="next_obs", action="actions", reward="rewards", done="dones")
+    good = {
+        new: {key: part[None] for key, part in good[old].items()} if isinstance(good[old], dict) else good[old][None]
+        for old, new in names.items()
+    }
+    good["timeouts"] = np.zeros((1, N_ENVS))
+    before = pickle.dumps(buffer)
+    for name, value in good.items():
+        parts = value if isinstance(value, dict) else {None: value}
+        for key, part in parts.items():
+            for bad in (np.full(part.shape, "a"), np.full(part.shape, {}), np.zeros((1, 5))):
+                if name == "timeouts" and not buffer.handle_timeout_termination:
+                    continue
+                with pytest.raises(ValueError, match=name):
+                    buffer.add_steps(np.arange(N_ENVS), **{**good, name: bad if key is None else {**value, key: bad}})
+                assert pickle.dumps(buffer) == before, (name, key, bad)
+    buffer.add_steps(np.arange(N_ENVS), **good)
+
+
+def test_masses_that_the_tree_does_not_take_are_refused_with_the_step():
+    """A scheme of one's own may give them; they would be refused by every draw after it."""
+
+    class Wild(Proportional):
+        def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
+            return abs_td_errors * np.nan
+
+    buffer = make(PrioritizedReplayBuffer, BOX, scheme=Wild(), initial_priority="td_error")()
+    with pytest.raises(ValueError, match="nan"):
+        buffer.add(**step_of(buffer), td_errors=np.ones(N_ENVS))
+    assert buffer.size() == 0
+
+
+# ---- what SB3 accepts
+
+SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), max_size=4).map(tuple)
+DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.bool_, object, "U3"])
+ARRAYS = st.builds(lambda shape, dtype: np.ones(shape, dtype), SHAPES, DTYPES)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", ["plain", "discrete", "lean", "frames", "dict", "dict, frames", "sequences"])
+def test_what_sb3_accepts_is_stored_as_sb3_stores_it(kind, data):
+    """An argument of any shape and type: SB3's rule, broadcasting and reshaping, is that of all buffers."""
+    buffer = KINDS[kind]()
+    lean = LEAN if kind == "lean" else {}
+    arguments = (N_ROWS * N_ENVS, buffer.observation_space, buffer.action_space, "cpu", N_ENVS)
+    stock = (DictReplayBuffer if "dict" in kind else ReplayBuffer)(*arguments, **lean)
+    step = step_of(buffer)
+    name = data.draw(st.sampled_from(["obs", "next_obs", "action", "reward", "done"]))
+    value = data.draw(ARRAYS)
+    if isinstance(step[name], dict):
+        key = data.draw(st.sampled_from(["image", "num"]))
+        step[name] = {**step[name], key: value, "more": None}
+    else:
+        step[name] = value
+    try:
+        stock.add(**{key: dict(part) if isinstance(part, dict) else part for key, part in step.items()})
+    except (ValueError, TypeError):
+        with pytest.raises(ValueError, match=name):
+            buffer.add(**step)
+        return
+    buffer.add(**step)
+    for array in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        expected = getattr(stock, array, None)
+        if expected is not None:
+            actual = getattr(buffer, array)
+            for key in expected if isinstance(expected, dict) else [...]:
+                np.testing.assert_array_equal(np.asarray(actual[key]), expected[key])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forms_of_a_step(kind):
+    """Lists, tensors, numbers, tuples and iterators are stored as the arrays that they stand for, with all kinds."""
+    plain, other = filled(kind), filled(kind)
+    for i in range(3):
+        step = step_of(plain, i)
+        step["reward"], step["done"] = np.full(N_ENVS, 2.0), np.full(N_ENVS, i == 1)
+        step["infos"] = [{"TimeLimit.truncated": i == 1}] * N_ENVS
+        as_list = {name: each if isinstance(each, dict) else each.tolist() for name, each in step.items() if name != "infos"}
+        forms = [
+            dict(as_list, infos=tuple(step["infos"])),
+            dict(step, reward=2.0, done=i == 1, infos=step["infos"] if "without" in kind else iter(step["infos"])),
+            dict(step, reward=th.full((N_ENVS,), 2.0), done=[i == 1], infos=step["infos"][:1]),
+        ]
+        plain.add(**step)
+        other.add(**forms[i])
+    for actual, expected in zip(vars(other).values(), vars(plain).values(), strict=True):
+        if isinstance(expected, np.ndarray) and expected.dtype != object:
+            np.testing.assert_array_equal(actual, expected)
+    for buffer in (plain, other):
+        np.random.seed(0)
+        buffer.batch = buffer.sample(6)
+    np.testing.assert_array_equal(other.batch.indices, plain.batch.indices)
+    for part in ("rewards", "actions", "dones"):
+        assert th.equal(getattr(other.batch, part), getattr(plain.batch, part))
+
+
+def test_what_was_given_is_not_changed_nor_kept():
+    for kind in ("plain", "discrete", "frames", "dict", "dict, frames", "lean", "her"):
+        buffer, twin = filled(kind), filled(kind)
+        first, second = step_of(buffer, 1), step_of(buffer, 2)
+        twin.add(**pickle.loads(pickle.dumps(first)))
+        before = pickle.dumps(first)
+        buffer.add(**first)
+        assert pickle.dumps(first) == before
+        for array in [first["action"], first["reward"], *(v for n in ("obs", "next_obs") for v in parts_of(first[n]))]:
+            array[...] = 0
+        for each in (twin, buffer):
+            each.add(**second)
+            np.random.seed(0)
+            each.batch = each.sample(20)
+        np.testing.assert_array_equal(buffer.batch.indices, twin.batch.indices)
+        for name in ("observations", "next_observations", "rewards", "actions"):
+            for actual, expected in zip(*(parts_of(getattr(each.batch, name)) for each in (buffer, twin)), strict=True):
+                assert th.equal(actual, expected), (kind, name)
+
+
+def parts_of(obs: Any) -> list[Any]:
+    return list(obs.values()) if isinstance(obs, dict) else [obs]
+
+
+def test_frames_without_memory_store_nothing(monkeypatch):
+    """Neither the other keys, which have it."""
+    from sb3_per.buffers.frames import FrameStore
+
+    buffer = filled("dict, frames")
+    before = pickle.dumps(buffer)
+
+    def refuse(self: Any, n_slots: int) -> None:
+        raise MemoryError("no memory for frames")
+
+    monkeypatch.setattr(FrameStore, "reserve", refuse)
+    with pytest.raises(MemoryError):
+        buffer.add(**step_of(buffer))
+    assert pickle.dumps(buffer) == before
+
+
+# ---- interrupts
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "apart" not in kind])  # there, SB3's `add` does not run
+def test_a_cursor_left_behind_the_last_row_is_set_back(kind):
+    """As an interrupt in the middle of SB3's `add` leaves it; the next step and the next draw go on as if it had not been."""
+    interrupted, twin = filled(kind, N_ROWS), filled(kind, N_ROWS)
+    assert interrupted.full and interrupted.pos == 0
+    interrupted.pos = interrupted.buffer_size
+    for i in range(7):
+        for buffer in (interrupted, twin):
+            buffer.add(**step_of(twin, 0) | {"reward": np.full(N_ENVS, i), "done": np.full(N_ENVS, i % 2)})
+    for buffer in (interrupted, twin):
+        np.random.seed(1)
+        buffer.batch = buffer.sample(8)
+    np.testing.assert_array_equal(interrupted.transition_ids, twin.transition_ids)
+    np.testing.assert_array_equal(interrupted.priorities > 0, twin.priorities > 0)
+    np.testing.assert_array_equal(interrupted.batch.indices, twin.batch.indices)
+
+
+@pytest.mark.parametrize("n_before", [3, 7])
+def test_an_add_interrupted_anywhere_keeps_the_episodes_of_hindsight_apart(n_before):
+    """After Ctrl-C at any line of an `add` that ends an episode, also in the last row, it is not joined with the next one."""
+    filled = her(n_rows=8)
+    for i in range(n_before):
+        filled.add(**step_of(filled) | {"done": np.full(N_ENVS, i == 3)})
+    step, before = step_of(filled) | {"done": np.ones(N_ENVS)}, pickle.dumps(filled)
+    for n_lines in range(1, 500):
+        buffer = pickle.loads(before)
+        if not interrupt(lambda buffer=buffer, step=step: buffer.add(**step), n_lines):
+            break
+        n_stored = buffer.transition_ids.max() // N_ENVS + 1 - n_before
+        for _ in range(2):
+            buffer.add(**step | {"done": np.zeros(N_ENVS)})
+        buffer.end_episodes()
+        lengths = set(buffer.ep_length[buffer.ep_length > 0].tolist())
+        assert lengths == ({2, 4} if n_stored else {5} if n_before == 3 else {4, 5} & lengths), n_lines
+        np.testing.assert_array_equal(buffer.priorities > 0, buffer.ep_length > 0)
+    else:
+        pytest.fail("add never came to its end")
+    assert n_lines > 20
+
+
+# ---- masses
+
+
+@pytest.mark.parametrize("mass", [1e291, 1.7e308])
+def test_masses_whose_sum_could_overflow_are_refused(mass):
+    buffer = filled("plain")
+    before = pickle.dumps(buffer)
+    steps = {name: [part] for name, part in step_of(buffer).items()}
+    with pytest.raises(ValueError, match=r"1e\+290"):
+        buffer.extend(**steps, masses=np.full((1, N_ENVS), mass))
+    assert pickle.dumps(buffer) == before
+
+
+def test_the_largest_masses_are_drawn_alike():
+    buffer = make(PrioritizedReplayBuffer, BOX)()
+    for i in range(N_ROWS):
+        buffer.extend(**{name: [part] for name, part in step_of(buffer, i).items()}, masses=np.full((1, N_ENVS), 1e290))
+    assert set(buffer.sample(12).indices) == set(range(12))
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "rank"])
+def test_no_steps_come_with_no_masses(scheme):
+    buffer = make(PrioritizedReplayBuffer, BOX, scheme=scheme)()
+    buffer.extend([], [], [], [], [], [], masses=np.empty((0, N_ENVS)))
+    assert buffer.size() == 0
+
+
+def test_the_largest_masses_give_a_finite_maximum():
+    """A priority whose power they are is not a number any more; new transitions get the mass all the same."""
+    buffer = make(PrioritizedReplayBuffer, BOX, max_priority_interval=1)()
+    for i in range(2):
+        buffer.extend(**{name: [part] for name, part in step_of(buffer, i).items()}, masses=np.full((1, N_ENVS), 1e200))
+    assert buffer.update_priorities([0], [1.0]) == 1
+    assert buffer.max_priority == np.finfo(np.float64).max
+    buffer.add(**step_of(buffer))
+    assert buffer.priorities.max() == 1e200 == buffer.priorities[2, 0]

@@ -1,0 +1,313 @@
+"""The hyperparameter files in zoo_configs have the numbers of RL Zoo and settings that the buffer takes, and train."""
+
+import argparse
+import copy
+import inspect
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch as th
+import yaml
+
+from sb3_per import LAP, PrioritizedReplayBuffer, Proportional
+from sb3_per.buffers.settings import ignored
+from sb3_per.zoo import ALGORITHMS as ALL
+from sb3_per.zoo import config_path, register
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, STOCK, benchmark
+
+# The Zoo has no recurrent off-policy algorithms.
+RECURRENT = {algo: cls for algo, cls in ALL.items() if algo.endswith("_lstm")}
+ALGORITHMS = {algo: cls for algo, cls in ALL.items() if algo not in RECURRENT}
+
+CONFIGS: dict[str, dict[str, Any]] = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in ALGORITHMS}
+
+DISCRETE = ("per_dqn", "per_qrdqn")
+
+# What docs/choosing.md recommends: by algorithm, and by kind of task where it has a row for that.
+PROPORTIONAL = dict(scheme="proportional", alpha=0.6, beta_start=0.4)
+LOSS_ADJUSTED = dict(scheme="lap", alpha=0.4, kappa=1.0)
+DISCRETE_LAP = dict(scheme="lap", alpha=0.6, kappa=0.01)
+SQUARED_ERROR = ("per_td3", "per_ddpg", "per_sac", "per_crossq")
+SCHEMES = {"proportional": Proportional, "lap": LAP}
+# A penalty for each step until the goal.
+UNTIL_THE_GOAL = ("MountainCar-v0", "Acrobot-v1")
+
+
+def buffer_settings(algo: str, name: str) -> dict[str, Any]:
+    if (algo, name) == ("per_dqn", "atari"):
+        return DISCRETE_LAP
+    return LOSS_ADJUSTED if algo in SQUARED_ERROR else PROPORTIONAL
+
+
+def recommended(algo: str, name: str) -> dict[str, Any]:
+    """Arguments of the constructor that the Zoo's entry does not have."""
+    if algo != "per_dqn" or name in UNTIL_THE_GOAL:
+        return {}
+    return dict(double_q=True) if name == "atari" else dict(double_q=True, n_steps=3)
+
+
+# Young & Tian 2019, with exploration over 100,000 of 5 million frames. RMSProp, whose learning rate and eps are a quarter for
+# prioritized replay, so that the largest step stays what it was; that is no rule for Adam.
+MINATAR = dict(
+    n_timesteps=5e6,
+    policy="MlpPolicy",
+    learning_rate=2.5e-4 / 4,
+    buffer_size=100_000,
+    batch_size=32,
+    gamma=0.99,
+    learning_starts=5_000,
+    target_update_interval=1_000,
+    train_freq=1,
+    gradient_steps=1,
+    exploration_fraction=100_000 / 5e6,
+    exploration_final_eps=0.1,
+    policy_kwargs="dict(net_arch=[128], optimizer_class=th.optim.RMSprop, "
+    "optimizer_kwargs=dict(alpha=0.95, eps=0.0025, centered=True, momentum=0.95))",
+)
+
+ATARI = "PongNoFrameskip-v4"
+# Environments that Gymnasium knows only where their package is installed, by the beginning of their names.
+PACKAGES = {"MinAtar/": "minatar", ATARI: "ale_py"}
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    """RL Zoo, which knows the algorithms."""
+    rl_zoo3 = pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
+    register()
+    return rl_zoo3
+
+
+def stock_entry(zoo: Any, algo: str, name: str) -> dict[str, Any]:
+    """What an entry started from: the Zoo's, except for MinAtar."""
+    if name.startswith("MinAtar/"):
+        return MINATAR
+    return stock_config(zoo, algo)[stock_name(name)]
+
+
+def stock_config(zoo: Any, algo: str) -> dict[str, dict[str, Any]]:
+    path = Path(zoo.__file__).parent / "hyperparams" / f"{algo.removeprefix('per_')}.yml"
+    return yaml.safe_load(path.read_text())
+
+
+def stock_name(name: str) -> str:
+    return name.replace("-v5", "-v4")
+
+
+def learning_rate(algo: str, entry: dict[str, Any]) -> tuple[float, str]:
+    """The first learning rate, the stock class's where an entry has none, and the name of its schedule."""
+    default = inspect.signature(STOCK[ALGORITHMS[algo]].__init__).parameters["learning_rate"].default
+    value = entry.get("learning_rate", default)
+    if isinstance(value, str):
+        schedule, rate = value.split("_")
+        return float(rate), schedule
+    return value, "constant"
+
+
+def env_of(algo: str, name: str) -> str:
+    """An environment that the Zoo has this entry for."""
+    if name == "atari":
+        return ATARI
+    if name == "default":  # registered by the Zoo, but without an entry of its own
+        return "CartPoleNoVel-v1" if algo in DISCRETE else "PendulumNoVel-v1"
+    return name
+
+
+def require(env_id: str) -> None:
+    """Skip the test if the package of an environment is missing."""
+    for prefix, package in PACKAGES.items():
+        if env_id.startswith(prefix) and find_spec(package) is None:
+            pytest.skip(f"{env_id} needs {package}")
+    try:
+        gym.make(env_id).close()
+    except gym.error.DependencyNotInstalled as error:
+        pytest.skip(f"{env_id}: {error}")
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_first_line_names_the_source_of_the_numbers(algo):
+    first_line = config_path(algo).read_text().splitlines()[0]
+    stock = f"({algo.removeprefix('per_')}.yml)"
+    assert first_line.startswith(f"# {ALGORITHMS[algo].__name__}. ")
+    assert "RL Zoo" in first_line and stock in first_line
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_buffer_settings_are_those_recommended(algo):
+    for name, entry in CONFIGS[algo].items():
+        settings = dict(entry["replay_buffer_kwargs"])
+        assert settings.pop("frames", None) == ("auto" if name == "atari" else None)
+        assert settings == buffer_settings(algo, name), name
+        assert [key for key in settings if ignored(settings["scheme"], key)] == [], name
+        assert_has_settings(
+            PrioritizedReplayBuffer(10, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], **settings), algo, name
+        )
+
+
+def assert_has_settings(buffer: Any, algo: str, name: str) -> None:
+    expected = buffer_settings(algo, name)
+    assert type(buffer) is PrioritizedReplayBuffer
+    assert type(buffer.scheme) is SCHEMES[expected["scheme"]]
+    actual = {**vars(buffer.settings), **vars(buffer.scheme), "scheme": expected["scheme"]}
+    assert {key: actual[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_numbers_are_those_of_the_zoo(algo, zoo):
+    for name, entry in CONFIGS[algo].items():
+        stock = stock_entry(zoo, algo, name)
+        assert "replay_buffer_kwargs" not in stock  # else it would have to be part of ours
+        expected = {**stock, **recommended(algo, name)}
+        assert {key: value for key, value in entry.items() if key != "replay_buffer_kwargs"} == expected, name
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_no_environment_of_gymnasium_is_missing(algo, zoo):
+    """Except for an entry whose wrapper comes from another package."""
+    from_gymnasium = {
+        stock_name(env_id) for env_id, spec in gym.registry.items() if str(spec.entry_point).startswith("gymnasium.envs.")
+    }
+    stock = {
+        name
+        for name, entry in stock_config(zoo, algo).items()
+        if name in from_gymnasium | {"default", "atari"} and "ae.wrapper" not in str(entry.get("env_wrapper"))
+    }
+    ours = {stock_name(name) for name in CONFIGS[algo] if not name.startswith("MinAtar/")}
+    assert ours >= stock
+    games = {name for name in CONFIGS[algo] if name.startswith("MinAtar/")}
+    assert len(games) == (5 if algo in DISCRETE else 0)
+
+
+def build(zoo: Any, algo: str, name: str, folder: Path, **hyperparams: Any) -> tuple[Any, Any]:
+    """
+    The Zoo's manager and its model for an entry, in a small version: it trains twice, so that the first time is not the end
+    of a learning rate that goes to zero. What the networks are, and how often they are updated, stays that of the entry.
+    """
+    from rl_zoo3.exp_manager import ExperimentManager
+
+    env_id = env_of(algo, name)
+    require(env_id)
+    learning_starts = 16
+    train_freq = CONFIGS[algo][name].get("train_freq", 4)
+    manager = ExperimentManager(
+        argparse.Namespace(),
+        algo,
+        env_id,
+        str(folder),
+        n_timesteps=learning_starts + 2 * max(train_freq, 3),
+        eval_freq=-1,
+        hyperparams=dict(buffer_size=500, learning_starts=learning_starts, batch_size=4, **hyperparams),
+        config=str(config_path(algo)),
+        log_interval=-2,
+        verbose=0,
+        device="cpu",
+    )
+    model, _ = manager.setup_experiment()
+    return manager, model
+
+
+# Entries differ in numbers, which the tests above compare. One of each algorithm is trained, and that of Atari.
+TRAINED = [(algo, "CartPole-v1" if algo in DISCRETE else "Pendulum-v1") for algo in ALGORITHMS] + [("per_dqn", "atari")]
+
+
+@pytest.mark.parametrize(
+    "algo, name",
+    [
+        *TRAINED,
+        *(
+            pytest.param(algo, name, marks=pytest.mark.slow)
+            for algo in ALGORITHMS
+            for name in CONFIGS[algo]
+            if (algo, name) not in TRAINED
+        ),
+    ],
+)
+def test_an_entry_trains_in_the_zoo(algo, name, zoo, tmp_path):
+    th.set_num_threads(1)
+    manager, model = build(zoo, algo, name, tmp_path)
+    assert type(model) is ALGORITHMS[algo]
+    assert model.lr_schedule(1) == learning_rate(algo, CONFIGS[algo][name])[0]
+    assert getattr(model, "double_q", False) == CONFIGS[algo][name].get("double_q", False)
+    assert_learns(manager, model)
+    assert_has_settings(model.replay_buffer, algo, name)
+    if name == "atari":
+        assert model.replay_buffer.settings.frames == 4  # frame_stack in the same entry
+        assert model.replay_buffer.frames_per_transition < 1.5
+
+
+def assert_learns(manager: Any, model: Any) -> None:
+    """Every tensor that an optimizer has was changed by it."""
+    parameters = [p for optimizer in model._optimizers() for group in optimizer.param_groups for p in group["params"]]
+    before = copy.deepcopy(parameters)
+    manager.learn(model)
+    assert model._n_updates > 0
+    assert all((old != new).any() for old, new in zip(before, parameters, strict=True))
+
+
+@pytest.mark.parametrize(
+    "algo, name",
+    [(algo, name) for algo in ALGORITHMS for name in CONFIGS[algo] if "optimize_memory_usage" in CONFIGS[algo][name]],
+)
+def test_optimize_memory_usage_in_place_of_frames(algo, name, zoo, tmp_path):
+    settings = {**CONFIGS[algo][name]["replay_buffer_kwargs"], "handle_timeout_termination": False}
+    settings.pop("frames")
+    manager, model = build(zoo, algo, name, tmp_path, optimize_memory_usage=True, replay_buffer_kwargs=settings)
+    assert_learns(manager, model)
+    assert model.replay_buffer.optimize_memory_usage
+    assert not model.replay_buffer.handle_timeout_termination
+    assert_has_settings(model.replay_buffer, algo, name)
+
+
+# Suite and arm that they were measured with.
+MEASURED = {
+    ("per_dqn_lstm", "CartPoleNoVel-v1"): ("memory-cartpole", "PERRecurrentDQN"),
+    ("per_sac_lstm", "PendulumNoVel-v1"): ("memory-pendulum", "PERRecurrentSAC"),
+}
+
+
+def recurrent_entries() -> dict[tuple[str, str], dict[str, Any]]:
+    files = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in RECURRENT}
+    return {(algo, name): entry for algo, file in files.items() for name, entry in file.items()}
+
+
+@pytest.mark.parametrize("algo, name", MEASURED)
+def test_recurrent_files_have_the_measured_settings(algo, name):
+    suite_name, arm = MEASURED[algo, name]
+    suite = benchmark("learning").SUITES[suite_name]
+    entry = recurrent_entries()[algo, name]
+    expected = dict(suite.variants[arm].settings)
+    assert (suite.environments, entry.pop("n_timesteps"), entry.pop("policy")) == ((name,), suite.steps, "MlpLstmPolicy")
+    assert entry.pop("n_envs", None) == suite.variants[arm].n_envs
+    assert eval(entry.pop("policy_kwargs")) == expected.pop("policy_kwargs")
+    # The defaults, written out.
+    assert entry.pop("replay_buffer_kwargs") == {**PROPORTIONAL, "eta": 0.9}
+    assert entry == expected
+
+
+@pytest.mark.parametrize("algo, name", recurrent_entries())
+def test_recurrent_entries_train_in_the_zoo(algo, name, zoo, tmp_path):
+    from rl_zoo3.exp_manager import ExperimentManager
+
+    assert {known for _, known in recurrent_entries()} == {"default", *(name for _, name in MEASURED)}
+    th.set_num_threads(1)
+    env_id = name if name != "default" else {a: n for a, n in MEASURED}[algo]
+    manager = ExperimentManager(
+        argparse.Namespace(),
+        algo,
+        env_id,
+        str(tmp_path),
+        n_timesteps=160,
+        eval_freq=-1,
+        hyperparams=dict(buffer_size=500, learning_starts=120, batch_size=4, train_freq=8),
+        config=str(config_path(algo)),
+        log_interval=-2,
+        verbose=0,
+        device="cpu",
+    )
+    model, _ = manager.setup_experiment()
+    assert type(model) is RECURRENT[algo]
+    assert_learns(manager, model)
+    assert model.replay_buffer.sequence_length == model.sequence_length

@@ -1,0 +1,368 @@
+"""RL Zoo's own scripts with the prioritized algorithms, run as from the command line."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import load_results
+from stable_baselines3.common.save_util import save_to_pkl
+from stable_baselines3.common.vec_env import VecNormalize
+
+pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
+import matplotlib
+
+from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.distributed.engines import LocalEngine
+from sb3_per.persistence.buffer_files import load_buffer
+from sb3_per.zoo import ALGORITHMS, config_path, main, register
+from tests.utils import ROOT
+
+matplotlib.use("Agg")
+
+DISCRETE = ("per_dqn", "per_qrdqn", "per_dqn_lstm")
+RECURRENT = ("per_dqn_lstm", "per_sac_lstm")
+
+
+def settings(**kwargs: Any) -> dict[str, Any]:
+    """An entry of a hyperparameter file, for a run of a second."""
+    return {
+        "n_timesteps": 300,
+        "policy": "MlpPolicy",
+        "learning_starts": 50,
+        "batch_size": 16,
+        "buffer_size": 1000,
+        "policy_kwargs": "dict(net_arch=[16])",
+        "replay_buffer_kwargs": "dict(alpha=0.5, beta_start=0.3)",
+        **kwargs,
+    }
+
+
+def settings_of(algo: str, **kwargs: Any) -> dict[str, Any]:
+    """The same for an algorithm that may be recurrent."""
+    if algo not in RECURRENT:
+        return settings(**kwargs)
+    networks = "dict(net_arch=[16], lstm_hidden_size=8)"
+    return settings(
+        **{"policy": "MlpLstmPolicy", "policy_kwargs": networks, "sequence_length": 4, "burn_in": 2, "train_freq": 4, **kwargs}
+    )
+
+
+def env_of(algo: str) -> str:
+    return "CartPole-v1" if algo in DISCRETE else "Pendulum-v1"
+
+
+@pytest.fixture
+def zoo(tmp_path, monkeypatch):
+    """Runs a script in a folder of its own, with `logs` and, where it trains, a small hyperparameter file."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(script: str, algo: str, *options: str, entry: dict[str, Any] | None = None, env: str | None = None) -> Path:
+        env = env or env_of(algo)
+        arguments = [script, "--algo", algo, "--env", env, "-f", "logs", *options]
+        if script == "train":
+            Path("hyperparams.yml").write_text(yaml.safe_dump({env: entry or settings_of(algo)}))
+            arguments += ["-conf", "hyperparams.yml", "--seed", "3"]
+            arguments += [] if "--eval-freq" in options else ["--eval-freq", "-1"]
+        main(arguments)
+        runs = sorted(Path("logs", algo).glob(f"{env}_*"))
+        return runs[-1] if runs else Path("logs")
+
+    return run
+
+
+def loaded(algo: str, run: Path, **kwargs: Any) -> Any:
+    return ALGORITHMS[algo].load(run / f"{env_of(algo)}.zip", device="cpu", **kwargs)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_train_and_enjoy(algo, zoo, capsys):
+    run = zoo("train", algo, "--eval-freq", "150", "--eval-episodes", "1")
+    model = loaded(algo, run)
+    assert type(model) is ALGORITHMS[algo]
+    assert (model.num_timesteps, model._n_updates > 0) == (300, True)
+    assert model.replay_buffer.scheme.alpha == 0.5
+    # The class chosen by itself is not in the zip, and in the file of the run it stays what the user wrote.
+    assert "replay_buffer_class" not in yaml.unsafe_load((run / env_of(algo) / "config.yml").read_text())
+    capsys.readouterr()
+    for options in ([], ["--load-best"]):
+        zoo("enjoy", algo, "--no-render", "-n", "250", *options)
+        assert ("Mean reward" in (shown := capsys.readouterr().out)) and ("best_model" in shown) == bool(options)
+
+
+def test_players_do_not_allocate_the_buffer(zoo, monkeypatch):
+    zoo("train", "per_sac")
+    sizes = []
+    init = PrioritizedReplayBuffer.__init__
+    monkeypatch.setattr(
+        PrioritizedReplayBuffer, "__init__", lambda self, n, *a, **k: (sizes.append(n), init(self, n, *a, **k))[1]
+    )
+    zoo("enjoy", "per_sac", "--no-render", "-n", "5")
+    assert sizes == [1]
+    register()
+    from rl_zoo3 import ALGOS
+
+    assert {algo: ALGOS[algo] for algo in ALGORITHMS} == ALGORITHMS  # as before
+
+
+def saved_buffer(algo: str, run: Path) -> PrioritizedReplayBuffer:
+    """What the run has saved, in a model of its own."""
+    model = loaded(algo, run)
+    (path,) = run.glob("*.buffer")
+    model.load_replay_buffer(path)
+    return model.replay_buffer
+
+
+def test_training_goes_on_with_the_saved_buffer(zoo):
+    first = zoo("train", "per_sac", "--save-replay-buffer")
+    assert not list(first.glob("*.pkl"))
+    saved = saved_buffer("per_sac", first)
+    assert saved.beta == pytest.approx(1.0, abs=0.01)
+    second = zoo(
+        "train", "per_sac", "--save-replay-buffer", "-i", str(first / "Pendulum-v1.zip"), entry=settings(n_timesteps=100)
+    )
+    assert second != first
+    continued = saved_buffer("per_sac", second)
+    assert continued.pos == saved.pos + 100
+    np.testing.assert_array_equal(continued.observations[: saved.pos], saved.observations[: saved.pos])
+    assert continued.beta >= saved.beta
+    assert continued.max_priority >= saved.max_priority
+    untouched = saved.priorities[: saved.pos] == continued.priorities[: saved.pos]
+    assert 0 < untouched.mean() < 1  # priorities came along, and went on changing
+    assert loaded("per_sac", second)._n_updates > loaded("per_sac", first)._n_updates
+
+
+def test_a_pickled_buffer_is_loaded(zoo):
+    run = zoo("train", "per_sac")
+    model = ALGORITHMS["per_sac"].load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1")).learn(50)
+    save_to_pkl(run / "replay_buffer.pkl", model.replay_buffer)
+    second = zoo(
+        "train", "per_sac", "--save-replay-buffer", "-i", str(run / "Pendulum-v1.zip"), entry=settings(n_timesteps=70)
+    )
+    assert saved_buffer("per_sac", second).size() == 120
+
+
+def test_a_checkpoint_continues_with_its_own_buffer(zoo):
+    """Not with the newest one."""
+    run = zoo("train", "per_sac", "--save-replay-buffer", "--save-freq", "120")
+    assert {path.name for path in run.glob("*.buffer")} == {"rl_model_replay_buffer.buffer"}
+    for model, n in (("rl_model_240_steps.zip", 239), ("Pendulum-v1.zip", 300)):
+        second = zoo("train", "per_sac", "--save-replay-buffer", "-i", str(run / model), entry=settings(n_timesteps=60))
+        buffer = ALGORITHMS["per_sac"].load(second / "Pendulum-v1.zip", buffer_size=1000).replay_buffer
+        assert load_buffer(buffer, second / "replay_buffer.buffer").size() == n + 60
+
+
+KILLED = """
+import os, signal, sys
+from stable_baselines3.common.callbacks import BaseCallback
+from sb3_per.persistence import checkpoint_callback
+from sb3_per.zoo import main
+
+save = checkpoint_callback.BufferCheckpointCallback.save
+def save_and_die(self):
+    save(self)
+    if self.num_timesteps >= 200:
+        os.kill(os.getpid(), signal.SIGKILL)
+checkpoint_callback.BufferCheckpointCallback.save = save_and_die
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_by_the_same_command(zoo, tmp_path, capsys):
+    """
+    In its own folder, from the checkpoint, up to the number of steps that was asked for, with the statistics of VecNormalize,
+    the episodes and the evaluations of the part before; a run that has ended is not resumed, and without one it begins.
+    """
+    algo, env = "per_sac", "Pendulum-v1"
+    options = ["--save-replay-buffer", "--save-freq", "100", "--resume", "--eval-freq", "50", "--eval-episodes", "2"]
+    entry = settings(n_timesteps=450, normalize=True)
+    Path("hyperparams.yml").write_text(yaml.safe_dump({env: entry}))
+    command = ["train", "--algo", algo, "--env", env, "-f", "logs", "-conf", "hyperparams.yml", "--seed", "3", *options]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, text=True)
+    assert killed.returncode == -9, killed.stderr
+    (run,) = Path("logs", algo).iterdir()
+    statistics = VecNormalize.load(str(run / "rl_model_vecnormalize_200_steps.pkl"), make_vec_env(env))
+    assert not (run / f"{env}.zip").exists()
+
+    assert zoo("train", algo, *options, entry=entry) == run
+    assert "at 200 steps" in capsys.readouterr().out
+    model = loaded(algo, run)
+    assert model.num_timesteps == 450
+    # One of 200 steps was not stored yet at the checkpoint.
+    buffer = saved_buffer(algo, run)
+    assert buffer.size() == 199 + 250
+    assert buffer.dones[198] == 1 and buffer.timeouts[198] == 1
+    final = VecNormalize.load(str(run / env / "vecnormalize.pkl"), make_vec_env(env))
+    assert final.obs_rms.count == pytest.approx(statistics.obs_rms.count + 251, abs=2)
+    assert load_results(str(run))["l"].tolist() == [200, 200]
+    with np.load(run / "evaluations.npz") as evaluations:
+        assert evaluations["timesteps"].tolist() == list(range(50, 451, 50))
+        assert evaluations["results"].shape == (9, 2)
+
+    capsys.readouterr()
+    zoo("train", algo, *options, entry=entry)
+    assert "has come to its end" in capsys.readouterr().out
+    assert loaded(algo, run).num_timesteps == 450
+    assert list(Path("logs", algo).iterdir()) == [run]
+    assert zoo("train", algo, *options[:3], entry=entry) != run  # without --resume, another one
+
+
+def test_training_with_actors(zoo, monkeypatch, capsys):
+    """Each actor has as many environments as the file says; the wrappers of the Zoo stay."""
+    made, engine = [], LocalEngine()
+    monkeypatch.setattr("sb3_per.distributed.make._engine", lambda *args: made.append(args) or engine)
+    entry = settings(n_envs=2, normalize=True, n_timesteps=400)
+    run = zoo("train", "per_sac", "--actors", "3", "--eval-freq", "120", "--eval-episodes", "1", entry=entry)
+    assert len(made) == 1
+    model = loaded("per_sac", run)
+    assert model.num_timesteps == 400 and model.n_envs == 6
+    with np.load(run / "evaluations.npz") as evaluations:
+        assert evaluations["timesteps"].tolist() == [120, 240, 360]
+    assert (run / "Pendulum-v1" / "vecnormalize.pkl").is_file()
+    assert len(list(run.glob("*.monitor.csv"))) == 6
+    assert "-bound: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [("--actors", "0"), ("--actors", "2", "-optimize")])
+def test_bad_numbers_of_actors_are_refused(options, zoo):
+    with pytest.raises(ValueError, match="--actors"):
+        zoo("train", "per_dqn", *options)
+
+
+def test_resume_without_a_checkpoint_begins_a_run(zoo):
+    """A folder without a whole checkpoint stays as it is."""
+    first = zoo("train", "per_dqn", "--resume")
+    (first / "CartPole-v1.zip").unlink()
+    assert zoo("train", "per_dqn", "--resume") != first
+
+
+def test_training_with_normalization_and_two_environments(zoo, capsys):
+    entry = settings(n_envs=2, normalize=True, gradient_steps=2, n_timesteps=400)
+    run = zoo("train", "per_td3", "--save-replay-buffer", entry=entry)
+    buffer = ALGORITHMS["per_td3"].load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1", 2)).replay_buffer
+    buffer = load_buffer(buffer, run / "replay_buffer.buffer")
+    assert buffer.n_envs == 2
+    assert (buffer.priorities[: buffer.pos] > 0).all()
+    assert len(np.unique(buffer.priorities[:, 0])) > 2 and len(np.unique(buffer.priorities[:, 1])) > 2
+    assert (run / "Pendulum-v1" / "vecnormalize.pkl").is_file()
+    # What is stored is not normalized.
+    assert np.abs(buffer.rewards[: buffer.pos]).max() > 5
+    capsys.readouterr()
+    zoo("enjoy", "per_td3", "--no-render", "-n", "250")
+    assert "Mean reward" in capsys.readouterr().out
+
+
+def test_hyperparameter_files_may_name_our_classes(zoo, monkeypatch):
+    """The file of the run keeps their names."""
+    import gymnasium as gym
+    from stable_baselines3.common.envs import BitFlippingEnv
+
+    name = "BitFlipping-v0"
+    monkeypatch.setitem(
+        gym.registry, name, gym.envs.registration.EnvSpec(name, lambda **_: BitFlippingEnv(n_bits=4, max_steps=4))
+    )
+    entry = settings(
+        policy="MultiInputPolicy",
+        replay_buffer_class="PrioritizedHerReplayBuffer",
+        replay_buffer_kwargs="dict(goal_selection_strategy='future', n_sampled_goal=4, scheme=LAP(kappa=0.7))",
+    )
+    register()
+    monkeypatch.setattr("rl_zoo3.exp_manager.ExperimentManager.entry_point", staticmethod(lambda env_id: "BitFlipping"))
+    run = zoo("train", "per_dqn", "--save-replay-buffer", entry=entry, env=name)
+    env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, max_steps=4))
+    buffer = ALGORITHMS["per_dqn"].load(run / f"{name}.zip", env=env).replay_buffer
+    assert load_buffer(buffer, run / "replay_buffer.buffer").size() == 300
+    assert isinstance(buffer, PrioritizedHerReplayBuffer)
+    assert isinstance(buffer.scheme, LAP) and buffer.scheme.kappa == 0.7
+    written = yaml.unsafe_load((run / name / "config.yml").read_text())
+    assert written["replay_buffer_class"] == "PrioritizedHerReplayBuffer"
+    zoo("enjoy", "per_dqn", "--no-render", "-n", "20", env=name)
+
+
+def test_frames_from_a_hyperparameter_file(zoo, monkeypatch):
+    """The model plays from its zip."""
+    entry = settings(frame_stack=3, replay_buffer_kwargs=dict(frames=3))
+    run = zoo("train", "per_sac", "--save-replay-buffer", entry=entry)
+    buffer = saved_buffer("per_sac", run)
+    assert buffer.settings.frames == 3 and buffer.frames_per_transition < 1.1
+    assert loaded("per_sac", run).replay_buffer.settings.frames == 3
+    zoo("enjoy", "per_sac", "--no-render", "-n", "20")
+
+
+def test_plot_scripts(zoo, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    for _ in range(2):
+        entry = settings(n_timesteps=2500, learning_starts=2400)
+        zoo("train", "per_dqn", "--eval-freq", "500", "--eval-episodes", "2", entry=entry)
+    main(["plot", "-a", "per_dqn", "-e", "CartPole-v1", "-f", "logs", "-w", "10"])
+    lines = [line for axis in plt.gcf().axes for line in axis.get_lines()]
+    assert lines and all(len(line.get_xdata()) > 0 for line in lines)
+    plt.close("all")
+    main(["all_plots", "-a", "per_dqn", "-e", "CartPole-v1", "-f", "logs", "-o", "logs/results"])
+    main(["plot_from_file", "-i", "logs/results.pkl", "-l", "PERDQN"])
+    assert plt.gcf().axes[0].get_lines()
+    plt.close("all")
+
+
+def test_record_video_writes_a_video(zoo):
+    run = zoo("train", "per_sac", entry=settings(n_timesteps=60))
+    main(["record_video", "--algo", "per_sac", "--env", "Pendulum-v1", "-f", "logs", "-n", "10"])
+    assert [path.stat().st_size > 0 for path in (run / "videos").glob("*.mp4")] == [True]
+
+
+def test_options_of_the_zoo_work(zoo, capsys):
+    for arguments, message in (
+        (["train", "--algo", "per_sac", "--no-such-option"], "--no-such-option"),
+        (["train", "--algo", "per_ppo"], "per_ppo"),
+        (["no_such_script"], "no_such_script"),
+        ([], "script"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert message in capsys.readouterr().err
+    # Those of the command line win over the file.
+    run = zoo("train", "per_sac", "-n", "80", "-params", "learning_rate:0.01", "replay_buffer_kwargs:dict(scheme='lap')")
+    model = loaded("per_sac", run)
+    assert (model.num_timesteps, model.lr_schedule(1.0)) == (80, 0.01)
+    assert isinstance(model.replay_buffer.scheme, LAP)
+    main(["train", "--algo", "sac", "--env", "Pendulum-v1", "-n", "120", "-f", "logs", "--eval-freq", "-1"])  # the Zoo's own
+    assert list(Path("logs/sac").glob("Pendulum-v1_1/*.zip"))
+
+
+@pytest.mark.parametrize("form", [["--algo", "per_sac"], ["--algo=per_sac"]])
+def test_our_hyperparameter_file_is_the_default(form, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = ["--env", "Pendulum-v1", "-n", "20", "-f", "logs", "--eval-freq", "-1"]
+    main(["train", *form, *options])
+    assert str(config_path("per_sac")) in capsys.readouterr().out
+    Path("own.yml").write_text(yaml.safe_dump({"Pendulum-v1": settings()}))
+    for own in (["-conf", "own.yml"], ["--conf-file=own.yml"]):
+        main(["train", *form, *options, *own])
+        assert "own.yml" in capsys.readouterr().out
+
+
+def test_hyperparameter_files_are_in_the_wheel(tmp_path):
+    source = tmp_path / "source"
+    for folder in ("sb3_per", "zoo_configs"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)]
+    subprocess.run(build, check=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path / "site")
+    program = "import sb3_per.zoo, sys; print(*(sb3_per.zoo.config_path(a) for a in sb3_per.zoo.ALGORITHMS), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path / "site", capture_output=True, text=True, check=True)
+    paths = [Path(line) for line in done.stdout.split()]
+    assert len(paths) == len(ALGORITHMS)
+    for path, algo in zip(paths, ALGORITHMS, strict=True):
+        assert tmp_path in path.parents
+        assert path.read_text() == config_path(algo).read_text()

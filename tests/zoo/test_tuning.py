@@ -1,0 +1,147 @@
+"""Tuning: search spaces of the prioritized algorithms, and training with the settings of a trial."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
+import optuna
+from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
+
+from sb3_per import LAP, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.zoo import ALGORITHMS, register
+from sb3_per.zoo.tuning import join
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
+from tests.zoo.test_scripts import DISCRETE, RECURRENT, loaded, settings_of, zoo
+
+__all__ = ["zoo"]  # a fixture
+
+
+def buffer_of(algo: str, **kwargs: Any) -> PrioritizedReplayBuffer:
+    """A small buffer of the kind that the algorithm has."""
+    if algo not in RECURRENT:
+        return make_buffer(4, **kwargs)
+    spaces_ = OBSERVATION_SPACES["box"], ACTION_SPACES["box"]
+    return PrioritizedSequenceReplayBuffer(100, *spaces_, "cpu", sequence_length=4, burn_in=2, **kwargs)
+
+
+def study_of() -> optuna.Study:
+    register()
+    return optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+
+
+def sampled(algo: str, trial: optuna.Trial, **of_file: Any) -> dict[str, Any]:
+    """Settings of the buffer in a trial."""
+    arguments = {"using_her_replay_buffer": False, "her_kwargs": of_file}
+    return HYPERPARAMS_SAMPLER[algo](trial, 1, 1, arguments)["replay_buffer_kwargs"]
+
+
+def converted(algo: str, trial: optuna.Trial, **of_file: Any) -> dict[str, Any]:
+    """The same from the parameters of the trial."""
+    assert all(isinstance(value, (str, int, float, type(None))) for value in trial.params.values())
+    return join(of_file, HYPERPARAMS_CONVERTER[algo](trial.params)["replay_buffer_kwargs"])
+
+
+@pytest.mark.parametrize(
+    "algo",
+    [algo if algo in ("per_dqn_lstm",) else pytest.param(algo, marks=pytest.mark.slow) for algo in ALGORITHMS],
+)
+def test_tuning_and_training_with_the_settings_of_a_trial(algo, zoo):
+    """Settings that are not tuned stay as in the file."""
+    stored = ["--storage", "sqlite:///study.db", "--study-name", "study"]
+    tuning = ["-optimize", "--n-trials", "2", "--sampler", "random", "--n-evaluations", "1", "--eval-episodes", "1"]
+    kept = dict(weight_normalization="mean") if algo in RECURRENT else dict(kappa=0.5)
+    steps = 150 if algo in RECURRENT else 60  # windows of up to 64 steps
+    entry = settings_of(algo, n_timesteps=steps, learning_starts=steps - 40, replay_buffer_kwargs=dict(alpha=0.33, **kept))
+    zoo("train", algo, *tuning, "--no-optim-plots", *stored, entry=entry)
+    study = optuna.load_study(study_name="study", storage="sqlite:///study.db")
+    assert len(study.trials) == 2
+    assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials)
+    for trial in study.trials:
+        assert {"alpha", "beta_start", "scheme", "learning_rate"} <= set(trial.params)
+    assert study.trials[0].params["alpha"] != study.trials[1].params["alpha"]
+
+    params = study.trials[1].params
+    run = zoo("train", algo, *stored, "--trial-id", "1", entry=entry)
+    model = loaded(algo, run)
+    buffer = model.replay_buffer
+    assert type(buffer.scheme).__name__.lower().startswith(params["scheme"])
+    assert buffer.scheme.alpha == params["alpha"]
+    assert buffer.settings.beta_start == params["beta_start"]
+    assert model.replay_buffer_kwargs.items() >= kept.items()
+    (config,) = run.glob("*/config.yml")
+    assert dict(yaml.unsafe_load(config.read_text()))["replay_buffer_kwargs"] == model.replay_buffer_kwargs
+    assert model.gamma == 1 - params["one_minus_gamma"]
+    if algo in RECURRENT:
+        length = 2 ** params["sequence_length_pow"]
+        assert (model.sequence_length, model.burn_in, buffer.eta) == (length, params["burn_in"], params["eta"])
+        assert model.batch_size == max(2 ** params["batch_size_pow"] // length, 1)
+        assert model.policy.state_shapes[0] == (1, 2 ** params["lstm_hidden_size_pow"])
+
+
+@pytest.mark.parametrize("algo", ["per_qrdqn", "per_tqc", *RECURRENT])
+def test_tuning_never_tries_what_an_algorithm_refuses(algo):
+    study = study_of()
+    trials = [sampled(algo, study.ask()) for _ in range(30)]
+    assert {trial["scheme"] for trial in trials} == {"proportional", "rank"}
+    assert ("uniform" in {trial.get("actor_batch") for trial in trials}) == (algo == "per_tqc")
+
+
+@pytest.mark.parametrize(
+    "of_file",
+    [
+        dict(goal_selection_strategy="future", n_sampled_goal=4, stratified=False, copy_info_dict=True),
+        dict(n_sampled_goal=3),
+        dict(update_from_virtual=False),
+    ],
+)
+def test_hindsight_is_tuned_where_the_file_has_it(of_file):
+    trial = study_of().ask()
+    tried = sampled("per_sac", trial, **of_file)
+    assert {"goal_selection_strategy", "n_sampled_goal", "alpha", "beta_start", "scheme"} <= set(tried)
+    assert "recency" not in tried
+    assert (
+        tried.items() >= {k: v for k, v in of_file.items() if k not in ("n_sampled_goal", "goal_selection_strategy")}.items()
+    )
+    assert converted("per_sac", trial, **of_file) == tried
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_study_continues_with_another_file(algo):
+    """Every trial gives a buffer that can be built, whatever the file says of beta."""
+    study = study_of()
+    files = [dict(beta_start=0, beta_end=0), dict(beta_end=0.3, epsilon=0.01), {}, dict(beta_start=0.9), dict(beta_end=0.3)]
+    for of_file in files:
+        trial = study.ask()
+        kwargs = sampled(algo, trial, **of_file)
+        assert buffer_of(algo, **kwargs).settings.beta_end == of_file.get("beta_end", 1.0)
+        assert kwargs["beta_start"] <= of_file.get("beta_end", 1.0)
+        if "epsilon" in of_file:
+            assert kwargs["epsilon"] == of_file["epsilon"]
+        assert converted(algo, trial, **of_file) == kwargs
+        study.tell(trial, 1.0)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_setting_is_tuned_where_it_has_an_effect(algo):
+    study = study_of()
+    seen: set[str] = set()
+    for _ in range(40):
+        kwargs = sampled(algo, study.ask(), unique=True)
+        assert kwargs["unique"]
+        buffer = buffer_of(algo, **kwargs)
+        assert all(getattr(buffer.settings, name, value) == value for name, value in kwargs.items() if name != "scheme")
+        seen |= kwargs.keys()
+    assert {"uniform_fraction", "weight_normalization", "initial_priority", "max_priority_interval", "epsilon"} <= seen
+    assert ("actor_batch" in seen) == (algo not in DISCRETE)
+    assert ("kappa" in seen) == (algo not in ("per_qrdqn", "per_tqc", *RECURRENT))
+    assert ("recency" in seen) == (algo not in RECURRENT)
+    assert ("eta" in seen) == (algo in RECURRENT)
+
+
+def test_tuning_refuses_a_scheme_object():
+    trial = study_of().ask()
+    with pytest.raises(ValueError, match=r"LAP\(.*kappa=0.3"):
+        sampled("per_sac", trial, scheme=LAP(kappa=0.3))
+    assert trial.params == {}
