@@ -322,8 +322,6 @@ def test_lock_of_another_process(tmp_path):
     save_buffer(buffer, tmp_path / "x.buffer")
 
 
-
-
 def test_file_system_without_locks_and_synced_directories(tmp_path, monkeypatch):
     """As clusters mount them. It is said, and it works."""
 
@@ -389,9 +387,6 @@ def test_reader_whose_generation_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(Part, "open", interrupted)
     assert digest(load("plain", path)) == digest(buffer)
     assert left == [0]
-
-
-
 
 
 # ---- loss of power
