@@ -46,6 +46,14 @@ def test_a_failure_loses_nothing(tmp_path):
     assert [row["seed"] for row in campaign.read(path)] == ["0", "1"]
 
 
+def test_no_run_begins_after_the_deadline(tmp_path):
+    path = tmp_path / "runs.csv"
+    n_run = campaign.run_missing(path, jobs(*range(50)), dict, workers=1, deadline=0.0)
+    assert 1 <= n_run < 50
+    assert [row["seed"] for row in campaign.read(path)] == [str(seed) for seed in range(n_run)]
+    assert len(campaign.missing(path, jobs(*range(50)))) == 50 - n_run
+
+
 # ---- suites
 
 
