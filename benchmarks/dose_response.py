@@ -2,7 +2,7 @@
 Dose and response: the rarer the reward in the buffer, the more does prioritized replay help? The Blind Cliffwalk of Schaul et
 al. (2016), with a network in place of their table.
 
-    python benchmarks/dose_response.py                  # what is missing
+    python benchmarks/dose_response.py                  # what is missing; then dose_report.py
     python benchmarks/dose_response.py --seconds 600    # start no run after ten minutes; call again to continue
 
 n states in a row. The right action leads on, and has a reward of 1 in the last state; the wrong one ends the episode with
