@@ -128,7 +128,7 @@ def report(rows: list[dict[str, str]]) -> list[str]:
 def draw(rows: list[dict[str, str]], path: Path) -> None:
     """A line an arm, its band, and an arrow where a run had not solved the task when it was stopped."""
     seeds, updates, solved = load(rows)
-    figure = figure_of(4.4)
+    figure = figure_of(4.6)
     axes = figure.subplots()
     episodes = 2.0 ** np.array(SIZES)
     for arm in ARMS:
@@ -155,7 +155,7 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
     if not all(np.all(each) for each in solved.values()):
         handles.append(Line2D([], [], color=INK, marker=r"$\uparrow$", linestyle=""))
         labels.append("at least: a run was stopped")
-    axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
     save(figure, path)
 
 

@@ -253,7 +253,7 @@ def reference_of(suite: Suite, name: str) -> str | None:
     of_the_algorithm = twin({k: v for k, v in made.settings.items() if k == "learning_rate" and len(suite.rates) > 1})
     candidates = [*twin({k: v for k, v in made.settings.items() if k != "replay_buffer_kwargs"}), *of_the_algorithm, first]
     if suite.variants[first].algorithm.startswith("PER"):
-        candidates = [first]  # whole agents, all of them ours
+        return None if name == first else first  # whole agents, all of them ours
     if name in of_the_algorithm or candidates == [name]:
         return None
     return next(candidate for candidate in candidates if candidate != name)
@@ -318,7 +318,7 @@ def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) 
         axes.set(title=environment, xlabel="environment steps")
         thousands(axes.xaxis)
     for axes in grid[::n_columns]:
-        axes.set_ylabel(what)
+        axes.set_ylabel(what + " (axis cut)" * bool(axes.get_ylim()[0] > 0))
     if grid_has_room:
         grid[-1].set_axis_off()
         grid[-1].legend(lines.values(), lines, loc="center")
@@ -509,7 +509,8 @@ def better_towards(axes: Axes, side: str) -> None:
     words = ("\N{LEFTWARDS ARROW} better", "worse \N{RIGHTWARDS ARROW}")
     if side == "right":
         words = ("\N{LEFTWARDS ARROW} worse", "better \N{RIGHTWARDS ARROW}")
-    axes.set_xlabel(f"{words[0]}    {axes.get_xlabel()}    {words[1]}")
+    is_cut = " (axis cut)" * bool(axes.get_xlim()[0] > 0)
+    axes.set_xlabel(f"{words[0]}  {axes.get_xlabel()}{is_cut}  {words[1]}")
 
 
 def errorbars(

@@ -83,7 +83,7 @@ def test_report_finds_the_slope_on_complete_seeds(tmp_path):
     assert set(dose.chosen_rates(rows).values()) == {1e-3}
     text = "\n".join(dose_report.report(rows[:-1]))
     assert text.startswith("7 seeds, 200 to 206")
-    assert f"| defaults | the uniform twin | {2**0.25:.3f} | 0.109 |" in text  # 2 / 2^7, five times larger by Holm
+    assert f"| defaults | the uniform twin | {2**0.25:.3f} | 0.125 |" in text  # 2 / 2^7, times eight by Holm
     assert f"| no weights | `shuffled, no weights` | {2**0.25:.3f} |" in text
     assert "| shuffled, defaults | the uniform twin | 1.000 | 1.000 |" in text
     with (tmp_path / "dose-response.csv").open("w") as file:

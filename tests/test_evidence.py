@@ -383,6 +383,8 @@ def test_what_a_variant_is_compared_with():
     found = report.references_of(discrete, discrete.variants)
     assert found["PERDQN, Double Q, 3 steps"] == "uniform, Double Q, 3 steps"
     assert found["PERDQN"] == found["uniform, Double Q, 3 steps"] == "DQN" and "DQN" not in found
+    doors = learning.SUITES["memory-doors"]
+    assert set(report.references_of(doors, doors.variants)) == set(doors.variants) - {"zero state"}
     arms = dict.fromkeys(map(learning.arm_of, bits.variants))
     assert set(arms) - set(report.arm_references(bits, arms)) == {"uniform"}
     assert set(report.arm_references(bits, arms).values()) == {"uniform"}
@@ -444,9 +446,10 @@ def test_kinds_of_the_summary():
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
-def test_pages_show_the_summary(page):
-    assert "evidence/summary.png)" in (ROOT / page).read_text()
+@pytest.mark.parametrize("page", ["docs/evidence.md", "docs/gallery.md"])
+def test_pages_show_both_summaries(page):
+    text = (ROOT / page).read_text()
+    assert "(evidence/summary.png)" in text and "(evidence/dose-response.png)" in text
 
 
 def test_summary_has_every_complete_suite():
@@ -598,7 +601,7 @@ def test_figures_in_the_text_are_those_of_the_reports(page):
     reported = "".join(path.read_text() for path in EVIDENCE.glob("*.md"))
     text = " ".join((ROOT / page).read_text().split())
     text = re.sub(r"(?<=\d),(?=\d{3})", "", text)  # thousands
-    stated = re.findall(r"\d[\d.]* \[[\d.]+, [\d.]+\]", text)
+    stated = re.findall(r"-?\d[\d.]* \[-?[\d.]+, -?[\d.]+\]", text)
     assert stated
     assert [figure for figure in stated if figure not in reported] == []
 
