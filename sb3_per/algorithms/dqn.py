@@ -41,7 +41,8 @@ class PERDQN(DeepQMixin, DQN):
     Q-learning (arXiv 1509.06461).
 
     For discrete actions, most of all where rewards are rare: PER was made for DQN on Atari. With hindsight,
-    ``replay_buffer_class=PrioritizedHerReplayBuffer``, take ``scheme="lap"`` or no weights (``beta_start=0, beta_end=0``).
+    ``replay_buffer_class=PrioritizedHerReplayBuffer``, the default weights slowed learning down on BitFlipping;
+    ``scheme="lap"`` or no weights (``beta_start=0, beta_end=0``) did not.
 
     The loss is DQN's smooth L1 loss times the importance-sampling weight. The priority of a transition comes from its
     absolute TD error.

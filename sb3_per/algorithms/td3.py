@@ -21,8 +21,8 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
     """
     Twin Delayed DDPG (TD3, arXiv 1802.09477) with prioritized experience replay (PER, arXiv 1511.05952).
 
-    For continuous actions with a deterministic actor. On MuJoCo, plain PER did not help TD3, and LAP and PAL did (Fujimoto
-    et al. 2020, arXiv 2007.06049): take ``scheme="lap"`` there.
+    For continuous actions with a deterministic actor. On MuJoCo, after a million steps, plain PER did not help TD3, and LAP
+    and PAL did on most tasks (Fujimoto et al. 2020, arXiv 2007.06049): try ``scheme="lap"`` there.
 
     The critics' loss is weighted, the actor's is not, unless ``actor_batch`` says so. The priority of a transition comes
     from the absolute TD error, mean over the twin critics, for LAP and PAL the maximum.
