@@ -305,7 +305,10 @@ def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) 
     n_columns = min(len(panels), 2)
     n_rows = -(-len(panels) // n_columns)
     variants = dict.fromkeys(variant for estimates in panels.values() for variant in estimates)
-    look = looks({variant: role_of(variant) for variant in variants})
+    look = looks({variant: role_of(variant) for variant in variants if not variant.startswith("shuffled, ")})
+    for variant in variants:
+        if variant not in look:  # a control has the colour of its arm
+            look[variant] = {"color": LOOKS[role_of(variant)][0], "linestyle": "--"}
     grid_has_room = len(panels) < n_rows * n_columns
     figure = figure_of(2.7 * n_rows + (0 if grid_has_room else 0.3 + 0.2 * -(-len(variants) // 2)))
     grid = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
@@ -317,8 +320,11 @@ def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) 
             axes.fill_between(steps, low, high, color=style["color"], alpha=0.18, linewidth=0)
         axes.set(title=environment, xlabel="environment steps")
         thousands(axes.xaxis)
+    for axes in grid[: len(panels)]:
+        if axes.get_ylim()[0] > 0:
+            axes.set_ylim(bottom=0)
     for axes in grid[::n_columns]:
-        axes.set_ylabel(what + " (axis cut)" * bool(axes.get_ylim()[0] > 0))
+        axes.set_ylabel(what)
     if grid_has_room:
         grid[-1].set_axis_off()
         grid[-1].legend(lines.values(), lines, loc="center")
@@ -510,7 +516,7 @@ def better_towards(axes: Axes, side: str) -> None:
     if side == "right":
         words = ("\N{LEFTWARDS ARROW} worse", "better \N{RIGHTWARDS ARROW}")
     is_cut = " (axis cut)" * bool(axes.get_xlim()[0] > 0)
-    axes.set_xlabel(f"{words[0]}  {axes.get_xlabel()}{is_cut}  {words[1]}")
+    axes.set_xlabel(f"{axes.get_xlabel()}{is_cut}\n{words[0]}    {words[1]}")
 
 
 def errorbars(
