@@ -154,7 +154,7 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if not all(np.all(each) for each in solved.values()):
         handles.append(Line2D([], [], color=INK, marker=r"$\uparrow$", linestyle=""))
-        labels.append("at least: a run was stopped")
+        labels.append("a run was stopped")
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     save(figure, path)
 
