@@ -125,8 +125,8 @@ def test_commands_in_sentences(page):
 def run_or_check(words: list[str]) -> None:
     if words[:3] == ["python", "-m", "sb3_per.zoo"]:
         run_zoo(words[3:])
-    elif words[:3] == ["python", "-m", "sb3_per.persistence.convert"]:
-        convert(words[3:])
+    elif words[:2] == ["sb3-per", "convert"]:
+        convert(words[2:])
     else:
         check(words)
 
