@@ -39,7 +39,7 @@ class Eligibility(Protocol):
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """
         :param n: how many of the newest transitions that can be drawn
-        :return: function from numbers in [0, n), 0 for the oldest, to slots
+        :return: function from numbers in [0, n) to the slots of these transitions, in any order
         """
 
     def first_of_range(self, n: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Frames stored once, against a plain twin with the same adds and seeds: the same bytes come out, whatever comes in."""
+"""Frames stored once, against a plain twin with the same adds and seeds: the same bytes come out."""
 
 import copy
 import pickle
@@ -18,6 +18,8 @@ from sb3_per import (
 from sb3_per.storage.frames import FrameStore, stack_axis
 
 ACTIONS = spaces.Discrete(3)
+
+
 # Shape of a frame, and where frames are stacked: first axis (channels first), last axis, or an axis of their own.
 FORMS: dict[str, tuple[tuple[int, ...], str]] = {
     "channels first": ((1, 3, 5), "first"),
@@ -27,6 +29,8 @@ FORMS: dict[str, tuple[tuple[int, ...], str]] = {
     "matrix": ((4, 2), "last"),
     "new axis": ((2, 3), "new"),
 }
+
+
 DTYPES = (np.uint8, np.bool_, np.float32, np.float64)
 
 
@@ -132,10 +136,10 @@ def twins(form: str, k: int, dtype: Any, n_rows: int, n_envs: int, **kwargs: Any
     return PrioritizedReplayBuffer(*arguments, frames=k, **kwargs), PrioritizedReplayBuffer(*arguments, **kwargs)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_a_plain_twin(data):
-    """All of the buffer, and batches, by bytes; through at least three laps, resets, copies and restarts."""
+def test_stored_bytes_are_those_of_a_plain_twin(data):
+    """The whole buffer and batches, through four laps, resets, copies and restarts."""
     form, k = data.draw(st.sampled_from(list(FORMS))), data.draw(st.integers(1, 4))
     dtype, n_envs = data.draw(st.sampled_from(DTYPES)), data.draw(st.integers(1, 4))
     n_rows, n_steps = data.draw(st.integers(1, 12)), data.draw(st.sampled_from([1, 2, 3, 5]))
@@ -188,7 +192,7 @@ def test_a_plain_twin(data):
         (..., 1),
     ],
 )
-def test_indices(index):
+def test_framed_arrays_are_indexed_like_arrays(index):
     framed, plain = twins("channels first", 3, np.uint8, 6, 2)
     add((framed, plain), Stream("channels first", 3, np.uint8, 2, 0), 8)
     for name in ("observations", "next_observations"):
@@ -196,13 +200,13 @@ def test_indices(index):
     same_bytes(np.asarray(framed.observations), plain.observations)
 
 
-def test_views_are_read_only_and_copies():
+def test_reading_gives_copies_and_writing_is_refused():
     framed, _ = twins("channels first", 3, np.uint8, 6, 2)
     stream = Stream("channels first", 3, np.uint8, 2, 0)
     add([framed], stream, 8)
     before = framed.observations[:]
     for index in (slice(0, 2), [1], (0, 1)):
-        with pytest.raises(TypeError, match="through add"):
+        with pytest.raises(TypeError, match="does not support item assignment"):
             framed.observations[index] = 0
     batch = framed.sample(10)
     batch.observations[:] = 7
@@ -215,18 +219,18 @@ def test_views_are_read_only_and_copies():
     same_bytes(framed.observations[[3, 4, 5]], before[[3, 4, 5]])
 
 
-@pytest.mark.parametrize("length", [1, 3, 40])
+@pytest.mark.parametrize("length", [1, 40])
 @pytest.mark.parametrize("padding", ["zeros", "repeats"])
 def test_frames_per_transition(padding, length):
     """1 + 1 / L for episodes of L steps, whatever the padding; each environment has its own."""
     k, n_envs = 4, 3
-    framed, plain = twins("channels first", k, np.uint8, 240, n_envs)
+    framed, plain = twins("channels first", k, np.uint8, 160, n_envs)
     rng = np.random.default_rng(0)
 
     def new() -> np.ndarray:
         return rng.integers(1, 255, (1, 3, 5)).astype(np.uint8)
 
-    for _ in range(3 * 240 // length):
+    for _ in range(3 * 160 // length):
         stacks = []
         for _ in range(n_envs):
             first = new()
@@ -240,44 +244,43 @@ def test_frames_per_transition(padding, length):
             stacks = following
     same_bytes(framed.observations[:], plain.observations)
     # Beside what the rows refer to: frames of the steps just before the oldest row.
-    assert framed.frames_per_transition <= 1 + 1 / length + 2 * k / 240
+    assert framed.frames_per_transition <= 1 + 1 / length + 2 * k / 160
 
 
 def test_memory_is_bounded_and_recycled():
-    """After many laps no more than after three; nothing that is wanted lies in a piece that is used again."""
+    """After many laps no more than after three; no frame in use is overwritten."""
     framed, plain = twins("channels first", 4, np.uint8, 64, 2)
     stream = Stream("channels first", 4, np.uint8, 2, 0, junk=False)
     add((framed, plain), stream, 3 * 64)
     store = framed.observations.store
     held = store.nbytes
-    for _ in range(30):
+    for _ in range(20):
         add((framed, plain), stream, 50)
         same_bytes(framed.observations[:], plain.observations)
         same_bytes(framed.next_observations[:], plain.next_observations)
     assert store.nbytes <= held * 1.25
-    assert min(store._segments) > 10
-    lowest = min(number for number in store._references[store._references < 2**32 - 1].tolist())
-    assert lowest >= store._oldest_number >= min(store._segments) << store._shift
+    first, end = store.numbers
+    assert first > end - first  # most frames were given back
+    assert store.references[store.references < 2**32 - 1].min() >= first
     assert framed.observations.nbytes + framed.next_observations.nbytes == store.nbytes
 
 
-def test_numbers_run_over_the_end_of_their_bits():
-    """After 2^32 frames: the same bytes, and no frame has the reference of the zero frame."""
+def test_frame_numbers_overflow_their_32_bits():
+    """The same bytes, and no frame gets the reference of the zero frame."""
     framed, plain = twins("channels first", 2, np.uint8, 16, 2)
     store = framed.observations.store
     start = 2**32 - 40
-    store._next_number = store._oldest_number = start
-    store._oldest_segment = start >> store._shift
+    store.reserve_numbers(start, start)
     stream = Stream("channels first", 2, np.uint8, 2, 0)
     for _ in range(12):
         add((framed, plain), stream, 5)
         same_bytes(framed.observations[:], plain.observations)
         same_bytes(framed.next_observations[:], plain.next_observations)
-    assert store._next_number > 2**32 + 50
+    assert store.numbers[1] > 2**32 + 50
 
 
 def test_frozen_environments_keep_no_old_frames():
-    """One whose frame never changes beside one that goes on: old pieces are given back."""
+    """A frame that never changes does not keep older pieces of the pool."""
     framed, plain = twins("channels first", 4, np.uint8, 32, 2)
     rng = np.random.default_rng(0)
     frozen = np.full((1, 3, 5), 9, np.uint8)
@@ -292,8 +295,8 @@ def test_frozen_environments_keep_no_old_frames():
     assert framed.frames_per_transition < 1.3
 
 
-def test_no_memory_for_another_piece(monkeypatch):
-    """An error that names the size; the buffer is as it was, and goes on when there is memory."""
+def test_without_memory_for_another_piece_nothing_changes(monkeypatch):
+    """The error names the size; the buffer goes on when there is memory."""
     framed, plain = twins("channels first", 4, np.uint8, 64, 2)
     stream = Stream("channels first", 4, np.uint8, 2, 0)
     add((framed, plain), stream, 5)
@@ -330,9 +333,6 @@ def test_no_memory_for_another_piece(monkeypatch):
     assert before[1] < 64
 
 
-# ---- which axis, and what is refused
-
-
 @pytest.mark.parametrize(
     "shape, k, axis",
     [
@@ -354,10 +354,14 @@ def test_axis_of_the_stack(shape, k, axis):
 
 
 IMAGE = spaces.Box(0, 255, (4, 6, 6), np.uint8)
+
+
 DICT = spaces.Dict({"image": IMAGE, "vector": spaces.Box(-1, 1, (3,)), "number": spaces.Discrete(3)})
 
 
 GOAL_DICT = spaces.Dict({"observation": IMAGE, "achieved_goal": IMAGE})
+
+
 MEMORY = dict(optimize_memory_usage=True, handle_timeout_termination=False)
 
 
@@ -379,7 +383,7 @@ MEMORY = dict(optimize_memory_usage=True, handle_timeout_termination=False)
         (GOAL_DICT, dict(frames=dict(achieved_goal=4)), ValueError, "goals anew"),
     ],
 )
-def test_what_is_refused(space, kwargs, error, value):
+def test_numbers_of_frames_that_do_not_fit_are_refused(space, kwargs, error, value):
     cls = PrioritizedDictReplayBuffer if isinstance(space, spaces.Dict) else PrioritizedReplayBuffer
     with pytest.raises(error, match=value):
         cls(10**12, space, ACTIONS, "cpu", **kwargs)  # before anything is allocated
@@ -392,7 +396,7 @@ def test_data_that_are_no_stacks_warn_once(is_stack):
     rng = np.random.default_rng(0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for _ in range(2500):
+        for _ in range(1200):
             obs, next_obs, dones, infos = stream.step()
             if not is_stack:
                 next_obs = rng.integers(0, 255, next_obs.shape).astype(np.uint8)
@@ -403,12 +407,11 @@ def test_data_that_are_no_stacks_warn_once(is_stack):
     same_bytes(framed.next_observations[:], plain.next_observations)
 
 
-def test_a_store_of_its_own():
+def test_a_store_of_one_row_and_one_byte():
     """Of one row and one frame of one byte: nothing is assumed of sizes."""
     store = FrameStore(1, 1, (1,), np.uint8, 1)
     for value in (0, 5, 5, 0, 255):
-        store.begin(np.array([[value]]))
-        store.finish(0, np.array([[value ^ 1]]))
+        store.write_row(0, np.array([[value]]), np.array([[value ^ 1]]))
         assert store.gather(np.array([0]), False).tolist() == [[value]]
         assert store.gather(np.array([0]), True).tolist() == [[value ^ 1]]
     with pytest.raises(IndexError, match="1"):

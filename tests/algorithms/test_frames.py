@@ -1,0 +1,96 @@
+"""Runs with frames stored once are those of the plain twin."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+
+from sb3_per import PERDQN, PERSAC
+from tests.storage.test_frame_streams import Frames
+from tests.storage.test_frames import same_bytes
+
+
+@pytest.mark.parametrize("frames, scheme", [(4, "uniform"), ("auto", "proportional")])
+def test_a_run_is_that_of_the_plain_twin(frames, scheme, tmp_path):
+    """Two calls of learn, set_env, save and load: parameters equal to the bit."""
+
+    def make() -> VecEnv:
+        env = VecFrameStack(make_vec_env(lambda: Frames((36, 36, 1)), 2, seed=0), 4)
+        return env
+
+    found = []
+    for setting in (frames, None):
+        kwargs = dict(scheme=scheme) if setting is None else dict(scheme=scheme, frames=setting)
+        model = PERDQN(
+            "CnnPolicy", make(), buffer_size=60, learning_starts=20, batch_size=8, replay_buffer_kwargs=kwargs, seed=0
+        )
+        model.learn(60)
+        model.learn(40)
+        model.set_env(make())
+        model.learn(40, reset_num_timesteps=False)
+        model.save(tmp_path / "model")
+        model.save_replay_buffer(tmp_path / "buffer")
+        loaded = PERDQN.load(tmp_path / "model", env=make())
+        if setting is not None:
+            assert kwargs["frames"] == setting  # the caller's dictionary
+            assert loaded.replay_buffer_kwargs["frames"] == loaded.replay_buffer.settings.frames == 4
+        loaded.load_replay_buffer(tmp_path / "buffer")
+        np.random.seed(0)
+        th.manual_seed(0)
+        loaded.learn(20, reset_num_timesteps=False)
+        found.append(loaded)
+    for key, value in found[1].policy.state_dict().items():
+        assert th.equal(value, found[0].policy.state_dict()[key]), key
+    same_bytes(found[0].replay_buffer.observations[:], found[1].replay_buffer.observations)
+
+
+def test_an_atari_run_is_that_of_the_plain_twin():
+    """With CnnPolicy, on a game with the wrappers of SB3: parameters and stored bytes."""
+    pytest.importorskip("ale_py")
+    from stable_baselines3.common.env_util import make_atari_env
+
+    found = []
+    for kwargs in (dict(frames="auto"), {}):
+        env = VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", n_envs=2, seed=0), 4)
+        small: dict[str, Any] = dict(
+            buffer_size=80, learning_starts=40, batch_size=8, policy_kwargs=dict(net_arch=[8]), seed=0
+        )
+        found.append(PERDQN("CnnPolicy", env, replay_buffer_kwargs=kwargs, **small).learn(150))
+    for key, value in found[1].policy.state_dict().items():
+        assert th.equal(value, found[0].policy.state_dict()[key]), key
+    same_bytes(found[0].replay_buffer.next_observations[:], found[1].replay_buffer.next_observations)
+
+
+def test_auto_without_a_stack_is_refused():
+    with pytest.raises(ValueError, match=r"frames='auto' found no VecFrameStack.*frames=4"):
+        PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(frames="auto"))
+
+
+def test_auto_finds_all_keys_that_are_stacked():
+
+    class Two(Frames):
+        def __init__(self) -> None:
+            super().__init__((36, 36, 1))
+            self.observation_space = spaces.Dict({"image": self.observation_space, "vector": spaces.Box(-1, 1, (3,))})
+
+        def _observation(self) -> Any:
+            return {"image": self.np_random.integers(0, 255, (36, 36, 1)).astype(np.uint8), "vector": np.zeros(3, np.float32)}
+
+    env = VecFrameStack(make_vec_env(Two, 2), 3)
+    model = PERDQN(
+        "MultiInputPolicy", env, buffer_size=40, learning_starts=10, batch_size=4, replay_buffer_kwargs=dict(frames="auto")
+    )
+    model.learn(40)
+    assert model.replay_buffer.settings.frames == dict(image=3, vector=3)
+    assert model.replay_buffer.frames_per_transition < 1.5
+
+
+def test_frames_with_continuous_actions():
+    env = VecFrameStack(make_vec_env("Pendulum-v1", 2), 3)
+    model = PERSAC("MlpPolicy", env, learning_starts=20, batch_size=8, replay_buffer_kwargs=dict(frames="auto", n_steps=3))
+    model.learn(60)
+    assert model.replay_buffer.settings.frames == 3

@@ -1,0 +1,127 @@
+"""Copies of sequence buffers, other sizes and settings, and transitions that become windows."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from sb3_per import (
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+)
+from tests.buffers.sequence_reference import SHAPES, SPACES, Reference, make_sequences, played
+from tests.utils import (
+    assert_same_batches,
+    assert_same_state,
+)
+
+
+@pytest.mark.parametrize("n_played", [3, 95])
+@pytest.mark.parametrize("how", ["pickle", "deepcopy", "state"])
+@pytest.mark.parametrize("scheme", ["proportional", "rank"])
+def test_copies_in_mid_episode(how, n_played, scheme):
+    """They go on as the original does: the same draws, windows and states."""
+    buffer = make_sequences(40, 2, n_steps=2, scheme=scheme)
+    reference = Reference(buffer, p_end=0.05)
+    reference.play(n_played, p_told=0.02)
+    if buffer.priorities.any():
+        batch = buffer.sample(9)
+        buffer.update_priorities(batch.indices, np.random.default_rng(0).normal(size=(4, 9)))
+    reference.play(2)
+    if how == "state":
+        clone = type(buffer).from_replay_buffer(copy.deepcopy(buffer))
+    else:
+        clone = pickle.loads(pickle.dumps(buffer)) if how == "pickle" else copy.deepcopy(buffer)
+        assert_same_state(clone, buffer)
+    reference.buffers = (buffer, clone)
+    for _ in range(15):
+        reference.check(clone)
+        np.testing.assert_array_equal(clone.priorities, buffer.priorities)
+        reference.play(3)
+    batches = []
+    for each in (buffer, clone):
+        np.random.seed(0)
+        batches.append(each.sample(20))
+    assert_same_batches(*batches)
+
+
+@pytest.mark.parametrize("n_rows", [15, 41, 90])
+@pytest.mark.parametrize("n_played", [12, 95])
+def test_a_buffer_of_another_size_takes_the_newest_steps(n_rows, n_played):
+    """The windows that are there are right, with their own states and masses."""
+    buffer = make_sequences(40, 2, n_steps=2)
+    reference = Reference(buffer, p_end=0.05)
+    reference.play(n_played, p_told=0.02)
+    if buffer.priorities.any():
+        batch = buffer.sample(9)
+        buffer.update_priorities(batch.indices, np.random.default_rng(0).normal(size=(4, 9)))
+    other = buffer.emptied(n_rows)
+    other.take_steps(buffer)
+    masses = dict(zip(buffer.rewards.ravel().tolist(), buffer.priorities.ravel().tolist(), strict=True))
+    slots = np.flatnonzero(other.priorities)
+    for slot in slots:
+        mass = masses[float(other.rewards.ravel()[slot])]
+        assert other.priorities.ravel()[slot] in (mass, other.max_priority**0.6)
+    reference.buffers = (other,)
+    for _ in range(n_rows // 4 + 4):
+        reference.check(other, is_whole=False)
+        reference.play(5)
+    reference.check(other)
+
+
+@pytest.mark.parametrize("n_played", [14, 70])
+@pytest.mark.parametrize("source", ["stock", "prioritized"])
+def test_from_transitions(source, n_played):
+    """Episodes end where they are done; states are zero."""
+    cls: Any = ReplayBuffer if source == "stock" else PrioritizedReplayBuffer
+    plain = cls(60, *SPACES, device="cpu", n_envs=2)
+    reference = Reference(plain)
+    reference.play(n_played, plain=True)
+    kwargs: dict[str, Any] = dict(sequence_length=4, burn_in=3, state_shapes=SHAPES)
+    buffer = PrioritizedSequenceReplayBuffer.from_replay_buffer(plain, **kwargs)
+    reference.buffers = (buffer,)
+    for steps in reference.steps:
+        # What came before the oldest step is not there: an episode starts with it.
+        n_before = steps[-30].t if n_played > 30 else 0
+        for i in range(-30, 0) if n_before else ():
+            if steps[i].t == n_before + 30 + i:
+                steps[i] = steps[i]._replace(t=steps[i].t - n_before)
+    for _ in range(20):
+        reference.check(buffer, is_whole=False)
+        reference.play(3)
+    reference.check(buffer)
+
+
+@pytest.mark.parametrize(
+    "changed", [dict(alpha=0.3), dict(beta_end=0.9), dict(eta=0.1), dict(sequence_length=2), dict(n_steps=3), dict(burn_in=1)]
+)
+def test_priorities_stay_unless_the_scheme_or_the_windows_change(changed):
+    """States stay where the prefixes do."""
+    buffer = make_sequences(40, 2, sequence_period=2, n_steps=2)
+    reference = Reference(buffer, p_end=0.1)
+    reference.play(95)
+    buffer.update_priorities(buffer.sample(9).indices, np.full((4, 9), 3.0))
+    before, ids = buffer.priorities, buffer.transition_ids
+    after = PrioritizedSequenceReplayBuffer.from_replay_buffer(buffer, **changed)
+    for name, value in changed.items():
+        assert value in (getattr(after, name, None), getattr(after.settings, name, None))
+    np.testing.assert_array_equal(after.transition_ids, ids)
+    keeps = set(changed) <= {"beta_end", "eta"}
+    assert (after.priorities == before).all() == keeps
+    reference.buffers = (after,)
+    if "burn_in" not in changed:
+        reference.check(after, is_whole=keeps)
+    reference.play(60)
+    reference.check(after)
+
+
+def test_windows_become_transitions():
+    """All of them can be drawn, as new ones."""
+    buffer = played()
+    plain = PrioritizedReplayBuffer.from_replay_buffer(buffer)
+    assert type(plain) is PrioritizedReplayBuffer
+    assert (plain.priorities[:50] == plain.priorities[0, 0]).all()
+    assert plain.sample(30).observations.shape == (30, 2)

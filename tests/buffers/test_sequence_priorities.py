@@ -1,0 +1,96 @@
+"""The priority of a window follows the TD errors of its steps."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch as th
+
+from tests.buffers.sequence_reference import Reference, make_sequences, played
+from tests.utils import (
+    assert_same_state,
+    contents_of,
+)
+
+
+@pytest.mark.parametrize("reduction, n_critics", [("mean", None), ("mean", 2), ("max", 2), ("min", 2)])
+@pytest.mark.parametrize("eta", [0.0, 0.3, 1.0])
+def test_priority_of_a_window(eta, n_critics, reduction):
+    """Over the steps that there are, of signed errors; what comes after the last one does not count."""
+    buffer = played(eta=eta, td_error_reduction=reduction)
+    rng = np.random.default_rng(0)
+    batch = buffer.sample(20)
+    assert 0 < batch.mask.float().mean() < 1
+    td_errors = rng.normal(size=(6, 20) if n_critics is None else (6, 20, n_critics))
+    expected = {}
+    for b, id_ in enumerate(batch.indices.tolist()):
+        steps = []
+        for k in range(6):
+            if batch.mask[k, b]:
+                critics = np.abs(td_errors[k, b]).reshape(-1)
+                steps.append({"mean": np.mean, "max": np.max, "min": np.min}[reduction](critics))
+        expected[id_] = (eta * max(steps) + (1 - eta) * sum(steps) / len(steps) + 1e-3) ** 0.7
+    for padding in (np.nan, 1e9, 0.0):
+        td_errors[~batch.mask.numpy()] = padding
+        for mask in (None, batch.mask, batch.mask.numpy().astype(np.float32)):
+            for errors in (td_errors, th.tensor(td_errors, requires_grad=True)):
+                changed = copy.deepcopy(buffer)
+                assert changed.update_priorities(batch.indices, errors, mask) == 20
+                masses = changed.priorities.ravel()[batch.indices % changed.priorities.size]
+                np.testing.assert_allclose(masses, [expected[id_] for id_ in batch.indices.tolist()], rtol=1e-12)
+                assert changed.max_priority == pytest.approx(max(1.0, max(expected.values()) ** (1 / 0.7)))
+
+
+def test_stale_windows_are_skipped():
+    """Overwritten, or retired while their rows are still there; also where longer windows took their place."""
+    buffer = make_sequences(40, 1, sequence_length=3, burn_in=2)
+    reference = Reference(buffer, p_end=0.4)
+    reference.play(30)
+    ids = buffer.transition_ids[buffer.priorities > 0]
+    n_stale = []
+    for _ in range(30):
+        reference.play(2)
+        td_errors = np.full((3, len(ids)), 5.0)
+        # What may have been padding does not count.
+        is_held = np.isin(ids, buffer.transition_ids[buffer.priorities > 0])
+        mask = np.zeros((3, len(ids)), bool)
+        mask[:, is_held] = buffer.read(ids[is_held] % buffer.ring.capacity).mask if is_held.any() else False
+        td_errors[1:] = np.where(mask[1:], td_errors[1:], np.nan)
+        before = buffer.priorities
+        written = buffer.update_priorities(ids, td_errors)
+        assert written == is_held.sum()
+        changed = buffer.transition_ids[buffer.priorities != before]
+        assert set(changed) <= set(ids[is_held])
+        n_stale.append(len(ids) - written)
+    assert n_stale[0] == 0 and n_stale[-1] == len(ids) and sorted(n_stale) == n_stale
+
+
+@pytest.mark.parametrize(
+    "ids, td_errors, mask, error, message",
+    [
+        ([0, 10**6], np.ones((6, 2)), None, IndexError, "1000000"),
+        ([-1], np.ones((6, 1)), None, IndexError, "-1"),
+        ([0.5], np.ones((6, 1)), None, IndexError, "integers"),
+        ([[0]], np.ones((6, 1)), None, ValueError, r"\(1, 1\)"),
+        ([0], np.ones((5, 1)), None, ValueError, r"\(5, 1\) do not fit 1 windows of 6 steps"),
+        ([0], np.ones((1, 6)), None, ValueError, r"\(1, 6\)"),
+        ([0], np.ones(6), None, ValueError, r"\(6,\)"),
+        ([0], np.ones((6, 1, 0)), None, ValueError, r"\(6, 1, 0\)"),
+        ([0], np.full((6, 1), np.nan), None, ValueError, "nan"),
+        ([0], np.full((6, 1), -np.inf), np.ones((6, 1)), ValueError, "inf"),
+        ([0], np.ones((6, 1)), np.ones((1, 6)), ValueError, r"mask of shape \(1, 6\)"),
+        ([0, 2], np.ones((6, 2)), np.arange(2) * np.ones((6, 1)), ValueError, "window 0"),
+    ],
+)
+def test_bad_updates_change_nothing(ids, td_errors, mask, error, message):
+    buffer = played()
+    buffer.sample(1)
+    before = contents_of(buffer)
+    with pytest.raises(error, match=message):
+        buffer.update_priorities(np.array(ids), td_errors, mask)
+    assert_same_state(contents_of(buffer), before)
+
+
+def test_an_update_of_no_windows_writes_none():
+    buffer = played()
+    assert buffer.update_priorities(np.empty(0, np.int64), np.empty((6, 0))) == 0

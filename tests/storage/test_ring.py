@@ -1,0 +1,61 @@
+"""The ring: which slot holds which transition, against lists of steps."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sb3_per.storage.ring import Ring
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_a_ring_knows_the_newest_steps_of_each_environment(data):
+    n_rows, n_envs, n_spoilt = data.draw(st.integers(2, 6)), data.draw(st.integers(1, 3)), data.draw(st.integers(0, 1))
+    ring, held, begin = Ring(n_rows, n_envs, n_spoilt), [[] for _ in range(n_envs)], 0
+    everybody = list(range(n_envs))
+    some = st.lists(st.sampled_from(everybody), min_size=1, max_size=n_envs, unique=True)
+    for n_steps, envs in data.draw(st.lists(st.tuples(st.integers(0, n_rows), st.one_of(st.none(), some)), max_size=12)):
+        if n_steps == 0:
+            ring.clear()
+            most = max([begin, *(steps[-1] + 1 for steps in held if steps)])
+            begin, held = -(-most // n_rows) * n_rows, [[] for _ in range(n_envs)]
+        else:
+            ring.advance(None if envs is None else np.array(envs), n_steps)
+            for env in everybody if envs is None else envs:
+                end = held[env][-1] + 1 if held[env] else begin
+                held[env] = [*held[env], *range(end, end + n_steps)][-n_rows:]
+
+        ids = np.full(ring.capacity, -1)
+        for env, steps in enumerate(held):
+            for step in steps:
+                ids[step % n_rows * n_envs + env] = step * n_envs + env
+        slots = np.arange(ring.capacity)
+        np.testing.assert_array_equal(ring.ids_at(slots), ids)
+        np.testing.assert_array_equal(np.sort(ring.slots_held()), slots[ids >= 0])
+        assert ring.n_held == (ids >= 0).sum()
+        assert ring.full == all(len(steps) == n_rows for steps in held)
+        assert ring.next_id == max([begin, *(steps[-1] + 1 for steps in held if steps)]) * n_envs
+        complete = [steps[n_spoilt:] if len(steps) == n_rows else steps for steps in held]
+        assert ring.n_whole == sum(map(len, complete))
+        # From old to new, by the number of later steps of the environment, then by the environment.
+        order = sorted((-(held[env][-1] - step), env, step) for env in everybody for step in complete[env])
+        expected = [step % n_rows * n_envs + env for _, env, step in order]
+        for n in range(1, ring.n_whole + 1):
+            assert sorted(ring.newest(n)(np.arange(n))) == sorted(expected[-n:])
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"added": np.array([3]), "begin": 0},
+        {"added": np.array([3.0, 3.0]), "begin": 0},
+        {"added": np.array([3, -1]), "begin": 0},
+        {"added": np.array([8, 9]), "begin": 3},
+        {"added": np.array([3, 4]), "begin": 4},
+    ],
+    ids=str,
+)
+def test_a_position_outside_of_the_ring_is_refused(state):
+    with pytest.raises(ValueError, match="no position in a ring of 4 rows"):
+        Ring(4, 2).load(state)
