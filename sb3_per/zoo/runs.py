@@ -139,7 +139,7 @@ class RunManager(ExperimentManager):
             monitor_dir=None if no_log else self.save_path,
             wrapper_class=self.env_wrapper,
             env_kwargs=self.env_kwargs,
-            vec_env_cls=self.vec_env_class,
+            vec_env_cls=self.vec_env_class,  # type: ignore[arg-type]
             vec_env_kwargs=self.vec_env_kwargs,
             monitor_kwargs=self.monitor_kwargs,
             n_actors=self.actors,
