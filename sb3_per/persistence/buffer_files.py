@@ -111,7 +111,8 @@ def save_buffer(
             manifest.parts = [*parts, part_of_state]
             directory.commit(manifest)
         except BaseException:
-            directory.discard([manifest.name, *(part.name for part in new)])
+            # The manifest first; on a full disk, others may want the room.
+            directory.remove([manifest.name, *(part.name for part in new)])
             raise
         saved.parts = _lasting(parts, streams)
         _SAVED.setdefault(buffer.storage, {})[path] = saved
@@ -174,7 +175,7 @@ def _divide(stream: Stream, saved: _Saved) -> tuple[list[Part], list[_NewPart]]:
     :param saved: what is there already
     :return: files that stay, and those to write, which hold the stream together
     """
-    kept = [part for part in saved.parts if part.stream == stream.name and part.end > stream.first]
+    kept = [part for part in saved.parts if part.stream == stream.name and stream.first < part.end <= stream.end]
     begin, final = max(kept[-1].end if kept else stream.first, stream.first), stream.end_of_final
     if begin < final:
         small = max(_SMALL_BYTES // max(stream.n_bytes, 1), (stream.end - stream.first) * _SMALL_SHARE)
@@ -309,7 +310,7 @@ def _n_rows_for(manifest: Manifest) -> int:
     :raises ValueError: if nothing says that there are so many, before memory is taken for them
     """
     (state,) = manifest.of_stream("state")
-    n_rows, n_used = manifest.about["buffer_size"], state.end - state.first
+    n_rows, n_used = int(manifest.about["buffer_size"]), state.end - state.first
     if manifest.numbers["ring/begin"] == 0 and n_used < n_rows:
         return n_used + 1
     if n_rows * manifest.about["n_envs"] > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
@@ -335,7 +336,7 @@ def _read(buffer: PrioritizedReplayBuffer, directory: Directory, manifest: Manif
     if part.end - part.first > buffer.buffer_size:
         raise ValueError(f"{part.end - part.first} steps in {buffer.buffer_size} rows")
     state = State(part.first, part.end, manifest.numbers, {})
-    reads = [functools.partial(_read_state, buffer, directory, part, state)]
+    reads: list[Callable[[], None]] = [functools.partial(_read_state, buffer, directory, part, state)]
     for stream, store in pools_of(buffer).items():
         reads += _reads_of_frames(store, directory, manifest.of_stream(stream))
     reads += _reads_of_rows(buffer, directory, manifest.of_stream("rows"), state)

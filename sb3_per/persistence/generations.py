@@ -47,12 +47,12 @@ def _parsed(kind: Any, value: Any) -> Any:
     if is_dataclass(form):
         types = {part.name: part.type for part in fields(form)}
         if isinstance(value, dict) and value.keys() == types.keys():
-            return form(**{name: _parsed(types[name], value[name]) for name in types})
+            return form(**{name: _parsed(types[name], value[name]) for name in types})  # type: ignore[operator]
     elif form is int:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60:
             return value
     elif form is list and isinstance(value, list):
-        return [_parsed(*of, part) for part in value]
+        return [_parsed(of[0], part) for part in value]
     elif form is dict and isinstance(value, dict):
         return {name: _parsed(of[1], part) for name, part in value.items()}
     elif kind is Any or (form is str and isinstance(value, str)):
@@ -325,11 +325,11 @@ class Directory:
         self.note(name)
         return Part(name, stream, first, end, os.stat(self.path / name).st_size, members)
 
-    def discard(self, names: list[str]) -> None:
+    def remove(self, names: list[str]) -> None:
         """
-        Remove what was written for a generation that does not count; on a full disk, others may want the room.
+        Remove files, for good after :func:`~sb3_per.persistence.atomic.sync_directory`.
 
-        :param names: of its files, the manifest first; not all of them need be there
+        :param names: of the files; one that is not there, or cannot be removed, is left
         """
         for name in names:
             self.known.pop(name, None)
@@ -365,15 +365,13 @@ class Directory:
         wanted = {manifest.name for manifest in kept}
         # Manifests first, for good: none is to be there without its files.
         surplus = [name for name in self.manifests() if name not in wanted]
-        atomic.remove_files(self.path, surplus)
+        self.remove(surplus)
         if surplus:
             atomic.sync_directory(self.path)
         wanted |= {part.name for manifest in kept for part in manifest.parts}
         names = [entry.name for entry in os.scandir(self.path)]
         stale = [name for name in names if (_PART.fullmatch(name) and name not in wanted) or _LEFTOVER.fullmatch(name)]
-        atomic.remove_files(self.path, stale)
-        for name in stale:
-            self.known.pop(name, None)
+        self.remove(stale)
 
 
 def num_timesteps_of(name: str) -> int:
