@@ -66,18 +66,6 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_files(directory: Path, names: list[str]) -> None:
-    """
-    Remove files, for good after :func:`sync_directory`. One that is not there, or cannot be removed, is left.
-
-    :param directory: where they are
-    :param names: of the files
-    """
-    for name in names:
-        with suppress(OSError):
-            os.unlink(directory / name)
-
-
 def make_directory(path: Path) -> None:
     """
     Make a directory, with those above it, durable.

@@ -12,7 +12,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -26,7 +25,7 @@ from sb3_per.persistence import infos
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.contents import State, Stream, about, expected_arrays, pools_of, rows_of, slices_of, streams_of
 from sb3_per.persistence.generations import Directory, Manifest, Part
-from sb3_per.persistence.npz import DamagedFileError
+from sb3_per.persistence.npz import CONTRADICTIONS, DamagedFileError, as_damage
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frames import FrameStore
 
@@ -49,9 +48,6 @@ _RETRIES = 5
 
 # Transitions of a buffer of another size, unless its files are large enough for more.
 _MOST_SLOTS = 2**27
-
-# What comes of contents that do not agree with themselves.
-_CONTRADICTIONS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass
@@ -115,7 +111,8 @@ def save_buffer(
             manifest.parts = [*parts, part_of_state]
             directory.commit(manifest)
         except BaseException:
-            directory.discard([manifest.name, *(part.name for part in new)])
+            # The manifest first; on a full disk, others may want the room.
+            directory.remove([manifest.name, *(part.name for part in new)])
             raise
         saved.parts = _lasting(parts, streams)
         _SAVED.setdefault(buffer.storage, {})[path] = saved
@@ -137,7 +134,7 @@ def _require_restorable(buffer: PrioritizedReplayBuffer, state: State) -> None:
         emptied(buffer).load(state.nested())
         for store in buffer.storage.frame_stores.values():
             store.require_sound()
-    except _CONTRADICTIONS as error:
+    except CONTRADICTIONS as error:
         raise ValueError(
             f"This buffer is not saved, for it could not be loaded again: {error}. What was saved before is still there"
         ) from error
@@ -178,7 +175,7 @@ def _divide(stream: Stream, saved: _Saved) -> tuple[list[Part], list[_NewPart]]:
     :param saved: what is there already
     :return: files that stay, and those to write, which hold the stream together
     """
-    kept = [part for part in saved.parts if part.stream == stream.name and part.end > stream.first]
+    kept = [part for part in saved.parts if part.stream == stream.name and stream.first < part.end <= stream.end]
     begin, final = max(kept[-1].end if kept else stream.first, stream.first), stream.end_of_final
     if begin < final:
         small = max(_SMALL_BYTES // max(stream.n_bytes, 1), (stream.end - stream.first) * _SMALL_SHARE)
@@ -270,9 +267,9 @@ def _load_generation(buffer: BufferT, directory: Directory, name: str) -> Buffer
     manifest, facts = Manifest.read(path), about(buffer)
     found = manifest.about
     _require_fit(found, facts, path)
-    keeps_masses = found["scheme"] == facts["scheme"]
-    is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
-    with _as_damage(path):
+    with as_damage(path):
+        keeps_masses = found["scheme"] == facts["scheme"]
+        is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
         loaded = emptied(buffer) if is_same_form else emptied(buffer, _n_rows_for(manifest), _frames_of(found["frames"]))
         _read(loaded, directory, manifest, keeps_masses)
     if is_same_form:
@@ -313,7 +310,7 @@ def _n_rows_for(manifest: Manifest) -> int:
     :raises ValueError: if nothing says that there are so many, before memory is taken for them
     """
     (state,) = manifest.of_stream("state")
-    n_rows, n_used = manifest.about["buffer_size"], state.end - state.first
+    n_rows, n_used = int(manifest.about["buffer_size"]), state.end - state.first
     if manifest.numbers["ring/begin"] == 0 and n_used < n_rows:
         return n_used + 1
     if n_rows * manifest.about["n_envs"] > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
@@ -325,17 +322,6 @@ def _frames_of(entries: list[dict[str, Any]]) -> Any:
     """The setting ``frames`` of what a manifest says."""
     by_key = {entry["key"]: entry["n_frames"] for entry in entries}
     return by_key.get(None, by_key) if by_key else None
-
-
-@contextmanager
-def _as_damage(path: Path) -> Iterator[None]:
-    """What does not agree with itself is damage."""
-    try:
-        yield
-    except DamagedFileError:
-        raise
-    except _CONTRADICTIONS as error:
-        raise DamagedFileError(f"{path} is damaged: {error!r}") from error
 
 
 def _read(buffer: PrioritizedReplayBuffer, directory: Directory, manifest: Manifest, keeps_masses: bool) -> None:
@@ -350,7 +336,7 @@ def _read(buffer: PrioritizedReplayBuffer, directory: Directory, manifest: Manif
     if part.end - part.first > buffer.buffer_size:
         raise ValueError(f"{part.end - part.first} steps in {buffer.buffer_size} rows")
     state = State(part.first, part.end, manifest.numbers, {})
-    reads = [functools.partial(_read_state, buffer, directory, part, state)]
+    reads: list[Callable[[], None]] = [functools.partial(_read_state, buffer, directory, part, state)]
     for stream, store in pools_of(buffer).items():
         reads += _reads_of_frames(store, directory, manifest.of_stream(stream))
     reads += _reads_of_rows(buffer, directory, manifest.of_stream("rows"), state)

@@ -11,14 +11,14 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import numpy as np
 
 import sb3_per.persistence.atomic as atomic
-from sb3_per.persistence.npz import DamagedFileError, Member, open_plain, read_member, write_npz
+from sb3_per.persistence.npz import DamagedFileError, Member, as_damage, open_plain, read_member, write_npz
 
 FORMAT = "sb3_per.buffer"
 VERSION = 1
@@ -33,61 +33,31 @@ _MAX_MANIFEST = 4 * 2**20
 # First line of a manifest, which is JSON as a whole nevertheless.
 _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
 
-# ---- what a manifest looks like
 
-_Check = Callable[[Any], bool]
+def _parsed(kind: Any, value: Any) -> Any:
+    """
+    Read JSON by the types of a dataclass; integers are counts.
 
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_object(**checks: _Check) -> _Check:
-    """An object with these fields and no others; of no named fields, any object."""
-    return lambda value: (
-        isinstance(value, dict)
-        and (not checks or value.keys() == checks.keys())
-        and all(check(value[name]) for name, check in checks.items())
-    )
-
-
-def _all(check: _Check) -> _Check:
-    """A list of such values, or an object that has them by name."""
-    return lambda value: (
-        isinstance(value, (list, dict)) and all(map(check, value.values() if isinstance(value, dict) else value))
-    )
-
-
-_IS_FRAMES = _is_object(
-    key=lambda value: value is None or isinstance(value, str),
-    n_frames=lambda value: _is_count(value) and value >= 1,
-    axis=_is_count,
-)
-_IS_MEMBER = _is_object(shape=_all(_is_count), dtype=_is_text, offset=_is_count, n_bytes=_is_count, crc32=_is_count)
-_IS_PART = _is_object(
-    name=lambda value: isinstance(value, str) and _PART.fullmatch(value) is not None,
-    stream=_is_text,
-    first=_is_count,
-    end=_is_count,
-    size=_is_count,
-    members=lambda value: isinstance(value, dict) and _all(_IS_MEMBER)(value),
-)
-_IS_MANIFEST = _is_object(
-    generation=_is_count,
-    num_timesteps=_is_count,
-    about=_is_object(),
-    numbers=_all(lambda value: value is None or _is_number(value) or (isinstance(value, list) and _all(_is_number)(value))),
-    parts=_all(_IS_PART),
-)
-_IS_ABOUT = dict(buffer_size=lambda value: _is_count(value) and value >= 1, frames=_all(_IS_FRAMES), scheme=_is_text)
+    :param kind: type that is wanted
+    :param value: from a manifest
+    :return: the value, with dataclasses in place of objects
+    :raises ValueError: if it is of another type, or an object has other fields
+    """
+    form, of = get_origin(kind) or kind, get_args(kind)
+    if is_dataclass(form):
+        types = {part.name: part.type for part in fields(form)}
+        if isinstance(value, dict) and value.keys() == types.keys():
+            return form(**{name: _parsed(types[name], value[name]) for name in types})  # type: ignore[operator]
+    elif form is int:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60:
+            return value
+    elif form is list and isinstance(value, list):
+        return [_parsed(of[0], part) for part in value]
+    elif form is dict and isinstance(value, dict):
+        return {name: _parsed(of[1], part) for name, part in value.items()}
+    elif kind is Any or (form is str and isinstance(value, str)):
+        return value
+    raise ValueError(f"{str(value)[:100]} is no {getattr(kind, '__name__', kind)}")
 
 
 class UnknownVersionError(ValueError):
@@ -211,12 +181,12 @@ class Manifest:
         """
         :param stream: name of a stream
         :return: its parts, which follow one another
-        :raises DamagedFileError: if they do not
+        :raises ValueError: if they do not
         """
         parts = [part for part in self.parts if part.stream == stream]
-        for i, part in enumerate(parts):
-            if not (part.first == parts[i - 1].end or i == 0) or part.first > part.end:
-                raise DamagedFileError(f"{self.name} is damaged: {part.name} does not follow {parts[i - 1].name}")
+        ends = [*(part.first for part in parts[:1]), *(part.end for part in parts)]
+        if ends != sorted(ends) or [part.first for part in parts] != ends[:-1]:
+            raise ValueError(f"the parts of {stream} do not follow one another")
         return parts
 
     def to_bytes(self) -> bytes:
@@ -247,33 +217,24 @@ class Manifest:
         head = _HEAD.match(data)
         if head is None or int(head[1], 16) != zlib.crc32(data[head.end() :]):
             raise DamagedFileError(f"{path} is damaged: its checksum is another")
-        try:
+        with as_damage(path):
             content = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise DamagedFileError(f"{path} is damaged: {error}") from error
-        del content["crc32"]
-        found_format, version = content.pop("format", None), content.pop("version", None)
+            del content["crc32"]
+            found_format, version = content.pop("format"), content.pop("version")
         if found_format == FORMAT and version != VERSION:
             raise UnknownVersionError(
                 f"{path} has version {version} of the format, and this release of sb3_per reads version {VERSION}"
             )
-        if found_format != FORMAT or not _IS_MANIFEST(content) or not _has(content["about"], _IS_ABOUT):
-            raise DamagedFileError(f"{path} is damaged: it is no manifest of this format")
-        manifest = cls(**{**content, "parts": list(map(_part, content["parts"]))})
-        if manifest.name != path.name:
-            raise DamagedFileError(f"{path} is damaged: it was written as {manifest.name}")
-        for part in manifest.parts:
-            if any(member.offset + member.n_bytes > part.size for member in part.members.values()):
-                raise DamagedFileError(f"{path} is damaged: {part.name} is too small for what it is to hold")
+        with as_damage(path):
+            manifest: Manifest = _parsed(cls, content)
+            if (found_format, manifest.name) != (FORMAT, path.name):
+                raise ValueError(f"it was written as {manifest.name} in the format {found_format}")
+            for part in manifest.parts:
+                if not _PART.fullmatch(part.name):
+                    raise ValueError(f"{part.name!r} is no name of a part")
+                if any(member.offset + member.n_bytes > part.size for member in part.members.values()):
+                    raise ValueError(f"{part.name} is too small for what it is to hold")
         return manifest
-
-
-def _has(content: dict[str, Any], checks: dict[str, Any]) -> bool:
-    return all(name in content and check(content[name]) for name, check in checks.items())
-
-
-def _part(content: dict[str, Any]) -> Part:
-    return Part(**{**content, "members": {name: Member(**facts) for name, facts in content["members"].items()}})
 
 
 @dataclass
@@ -364,11 +325,11 @@ class Directory:
         self.note(name)
         return Part(name, stream, first, end, os.stat(self.path / name).st_size, members)
 
-    def discard(self, names: list[str]) -> None:
+    def remove(self, names: list[str]) -> None:
         """
-        Remove what was written for a generation that does not count; on a full disk, others may want the room.
+        Remove files, for good after :func:`~sb3_per.persistence.atomic.sync_directory`.
 
-        :param names: of its files, the manifest first; not all of them need be there
+        :param names: of the files; one that is not there, or cannot be removed, is left
         """
         for name in names:
             self.known.pop(name, None)
@@ -404,15 +365,13 @@ class Directory:
         wanted = {manifest.name for manifest in kept}
         # Manifests first, for good: none is to be there without its files.
         surplus = [name for name in self.manifests() if name not in wanted]
-        atomic.remove_files(self.path, surplus)
+        self.remove(surplus)
         if surplus:
             atomic.sync_directory(self.path)
         wanted |= {part.name for manifest in kept for part in manifest.parts}
         names = [entry.name for entry in os.scandir(self.path)]
         stale = [name for name in names if (_PART.fullmatch(name) and name not in wanted) or _LEFTOVER.fullmatch(name)]
-        atomic.remove_files(self.path, stale)
-        for name in stale:
-            self.known.pop(name, None)
+        self.remove(stale)
 
 
 def num_timesteps_of(name: str) -> int:

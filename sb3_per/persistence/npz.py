@@ -113,6 +113,26 @@ def read_member(file: BinaryIO, name: str, member: Member, into: Sequence[np.nda
         raise DamagedFileError(f"{name} is damaged: its checksum is {crc:08x}, not {member.crc32:08x}")
 
 
+# What comes of contents that do not agree with themselves.
+CONTRADICTIONS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+@contextmanager
+def as_damage(path: Path) -> Iterator[None]:
+    """
+    Call it damage if contents do not agree with themselves.
+
+    :param path: of the file that holds them
+    :raises DamagedFileError: in place of another error
+    """
+    try:
+        yield
+    except DamagedFileError:
+        raise
+    except CONTRADICTIONS as error:
+        raise DamagedFileError(f"{path} is damaged: {error!r}") from error
+
+
 @contextmanager
 def open_plain(path: Path, n_bytes: int | None = None) -> Iterator[BinaryIO]:
     """

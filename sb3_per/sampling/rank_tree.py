@@ -95,7 +95,9 @@ class RankTree(SumTree):
         slots, priorities = as_batch(slots, np.int64), as_batch(priorities, np.float64)
         for slot in (slots.min(initial=0), slots.max(initial=0)):
             self._require_leaf(slot)
-        if len(np.unique(slots)) != len(slots):
+        is_ranked = np.zeros(self.capacity, np.bool_)  # `np.unique` takes 20 times as long
+        is_ranked[slots] = True
+        if np.count_nonzero(is_ranked) != len(slots):
             raise IndexError("Every slot must be there once")
         if len(slots) != len(priorities) or not (priorities > 0.0).all() or (priorities[1:] > priorities[:-1]).any():
             raise ValueError("Priorities must be above 0, one for each slot, the largest first")

@@ -204,7 +204,7 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["frames", "memory"])
+@pytest.mark.parametrize("kind", ["memory", pytest.param("frames", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("failure", FAILURES)
 def test_error_at_every_operation(failure, kind, tmp_path, monkeypatch, small_files):
     """The buffer is as it was, what was saved last is there, nothing else is, and the next save finds all it needs."""

@@ -44,9 +44,14 @@ RUNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "DQN, HER": (PERDQN, "bits", dict(replay_buffer_class=PrioritizedHerReplayBuffer)),
 }
 
+# With networks that take long.
+LONG = ("SAC", "TQC, 3 steps, recency", "QRDQN, mean of new ones")
 
-@pytest.mark.parametrize("n_envs", [1, 2])
-@pytest.mark.parametrize("run", RUNS)
+
+@pytest.mark.parametrize(
+    "run, n_envs",
+    [pytest.param(run, n, marks=pytest.mark.slow if run in LONG or n == 1 else ()) for run in RUNS for n in (1, 2)],
+)
 def test_a_stopped_run_is_the_same_run(run, n_envs, tmp_path):
     """
     One process goes on, another one loads what it has saved: parameters, moments of the optimizers, priorities and random
