@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
-
 import sb3_per.files.buffer_files as buffer_files
-from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+from gymnasium import spaces
 from sb3_per.buffers.draw_record import DrawRecord
 from sb3_per.files.buffer_files import load_buffer, save_buffer
 from sb3_per.files.generations import Directory
+
+from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from tests.saved import names_of, resign
 from tests.test_columns import KINDS, N_ENVS, N_ROWS, Twins, make
 from tests.utils import add_one, fill, make_buffer

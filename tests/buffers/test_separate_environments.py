@@ -17,6 +17,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.transfer import emptied, take_over, take_steps
 from sb3_per.monitoring.draw_record import DrawRecord
 from sb3_per.monitoring.monitor import statistics
 from tests.utils import (
@@ -173,7 +174,7 @@ class Twins:
         if self.rng.random() < 0.5:
             self.buffer = loaded
         else:
-            self.buffer.take_over(loaded)
+            take_over(self.buffer, loaded)
 
     def copy(self) -> None:
         self.buffer = cloudpickle.loads(cloudpickle.dumps(self.buffer))
@@ -453,8 +454,8 @@ def test_a_buffer_of_another_size_takes_the_newest_steps(kind, n_rows):
         twins.add_steps(envs, n)
         twins.update()
     old = twins.buffer
-    new = old.emptied(n_rows, old.settings.frames)
-    new.take_steps(old)
+    new = emptied(old, n_rows, old.settings.frames)
+    take_steps(new, old)
     shifts = (new.column_steps - old.column_steps) * N_ENVS
     ids, masses = new.transition_ids, new.priorities
     for id_, mass in zip(ids[masses > 0], masses[masses > 0], strict=True):
@@ -561,7 +562,7 @@ def test_an_environment_may_add_nothing():
 def test_a_buffer_takes_over_another_one():
     buffer, other = uneven(), make("plain")
     other.add_steps(**chunk(2, 3))
-    buffer.take_over(other)
+    take_over(buffer, other)
     assert buffer.column_steps.tolist() == [2, 2, 2] and buffer.size() == 2
     buffer.sample(2)
 

@@ -188,7 +188,9 @@ def test_sequences_with_other_states_are_refused(changed, tmp_path):
     save_buffer(make("sequences"), tmp_path / "x.buffer")
     with pytest.raises(ValueError, match="has sequences"):
         load_buffer(make("sequences", **changed), tmp_path / "x.buffer")
-    with pytest.raises(ValueError, match="has kind PrioritizedSequenceReplayBuffer, and the model has PrioritizedReplayBuffer"):
+    with pytest.raises(
+        ValueError, match="has kind PrioritizedSequenceReplayBuffer, and the model has PrioritizedReplayBuffer"
+    ):
         load_buffer(make("plain"), tmp_path / "x.buffer")
 
 

@@ -211,7 +211,9 @@ def test_numpy_alone_can_read_it(tmp_path):
             if part["stream"] == "rows":
                 vectors[np.arange(part["first"], part["end"]) % 50] = arrays["observations.vec"]
             else:
-                np.testing.assert_array_equal(arrays["sampler/masses"].reshape(50, 2), held(buffer)["sampler/masses"].reshape(50, 2))
+                np.testing.assert_array_equal(
+                    arrays["sampler/masses"].reshape(50, 2), held(buffer)["sampler/masses"].reshape(50, 2)
+                )
                 np.testing.assert_array_equal(arrays["dones"], buffer.dones)
     np.testing.assert_array_equal(vectors, buffer.observations["vec"])
     assert manifest["numbers"]["sampler/max_priority"] == 1.0
