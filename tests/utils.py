@@ -207,7 +207,7 @@ def assert_same_state(actual: Any, expected: Any) -> None:
 
 
 def contents_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """A copy of everything that a buffer holds: arrays, unpacked where they are frames, settings, and the state of its parts."""
+    """A copy of everything that a buffer holds: settings, the state of its parts, and arrays, unpacked where they are frames."""
     contents: dict[str, Any] = {"settings": vars(buffer.settings), "state": buffer.state()}
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
         if hasattr(buffer, name):
@@ -245,7 +245,7 @@ def python_work(function: Callable[[], Any]) -> tuple[int, int]:
 
 
 class CountingEnv(gym.Env):
-    """Observations are (episode, step), so that a test can read off whether two belong to the same episode. No episode ends."""
+    """Observations are (episode, step): a test can read off whether two belong to one episode. No episode ends."""
 
     def __init__(self, goals: bool = False, discrete: bool = True):
         self.goals = goals

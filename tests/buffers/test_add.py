@@ -214,9 +214,8 @@ class NegatedStorage(ArrayStorage):
 class OtherStorageBuffer(PrioritizedReplayBuffer):
     """With this storage."""
 
-    def _make_storage(self) -> ArrayStorage:
-        arrays = (self.observations, self.next_observations, self.actions, self.rewards, self.dones, self.timeouts)
-        return NegatedStorage(*arrays, self.handle_timeout_termination)
+    def _make_storage(self, *arrays: Any) -> ArrayStorage:
+        return NegatedStorage(*arrays)
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])

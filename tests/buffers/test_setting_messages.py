@@ -11,7 +11,6 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_per import (
     LAP,
     PAL,
-    PERDQN,
     IgnoredSettingWarning,
     PrioritizedDictReplayBuffer,
     PrioritizedDictSequenceReplayBuffer,
@@ -23,7 +22,7 @@ from sb3_per import (
     Uniform,
 )
 from sb3_per.buffers.settings import PrioritySettings, ignored
-from tests.utils import fill, make_buffer
+from tests.utils import make_buffer
 
 BUFFERS = (
     PrioritizedReplayBuffer,
@@ -79,26 +78,6 @@ def test_settings_without_effect_beside_a_scheme_object_are_warned_of(scheme):
 def test_recency_min_without_recency_is_warned_of():
     assert "recency_min=7" in heard(lambda: make_buffer(recency_min=7))[0]
     assert heard(lambda: make_buffer(recency_min=7, recency=0.99)) == []
-
-
-def test_saved_settings_are_not_warned_of_again(tmp_path):
-    """Neither when a zip or a buffer is loaded, nor when a buffer changes its scheme. Arguments of `load` are."""
-    kwargs = dict(replay_buffer_kwargs=dict(scheme="lap", beta_start=0.5), buffer_size=50, device="cpu")
-
-    def save() -> None:
-        model = PERDQN("MlpPolicy", "CartPole-v1", **kwargs)
-        model.save(tmp_path / "model.zip")
-        fill([model.replay_buffer], 5)
-        model.save_replay_buffer(tmp_path / "buffer.pkl")
-
-    assert len(heard(save)) == 1
-    assert heard(lambda: PERDQN.load(tmp_path / "model.zip")) == []
-    said = heard(lambda: PERDQN.load(tmp_path / "model.zip", replay_buffer_kwargs=dict(kappa=3)))
-    assert [text.partition(" ")[0] for text in said] == ["kappa=3"]
-    model = PERDQN.load(tmp_path / "model.zip")
-    assert heard(lambda: model.load_replay_buffer(tmp_path / "buffer.pkl")) == []
-    other = make_buffer(beta_start=0.7, epsilon=0.1)
-    assert heard(lambda: PrioritizedReplayBuffer.from_replay_buffer(other, scheme="pal")) == []
 
 
 @pytest.mark.parametrize("cls", BUFFERS)
