@@ -207,7 +207,7 @@ def assert_same_state(actual: Any, expected: Any) -> None:
 
 
 def contents_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """A copy of everything that a buffer holds: settings, the state of its parts, and arrays, unpacked where they are frames."""
+    """A copy of all that a buffer holds: settings, the state of its parts, and arrays, unpacked where they are frames."""
     contents: dict[str, Any] = {"settings": vars(buffer.settings), "state": buffer.state()}
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
         if hasattr(buffer, name):
