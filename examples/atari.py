@@ -4,7 +4,7 @@ Prioritized DQN on Atari's Breakout, from pixels.
     python examples/atari.py
 
 The 20,000 steps take minutes on a CPU and show that it runs. RL Zoo trains DQN for 10 million with a buffer of 100,000: for
-that, take a GPU. Needs ale-py and opencv-python: pip install "sb3_per[envs]"
+that, take a GPU. Needs ale-py and opencv-python: pip install "ale-py" "opencv-python"
 """
 
 import os
@@ -19,7 +19,7 @@ try:
     import ale_py  # noqa: F401  (registers the games)
     import cv2  # noqa: F401  (scales the images)
 except ImportError as error:
-    sys.exit(f'Atari needs ale-py and opencv-python: pip install "sb3_per[envs]" ({error})')
+    sys.exit(f'Atari needs ale-py and opencv-python: pip install "ale-py" "opencv-python" ({error})')
 
 STEPS = 200 if os.environ.get("SB3_PER_SHORT") else 20_000
 os.makedirs("runs", exist_ok=True)

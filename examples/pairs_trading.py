@@ -3,7 +3,7 @@ SAC and PERSAC on a spread that mostly reverts to its mean, with the same seed a
 
     python examples/pairs_trading.py
 
-One seed shows how to compare, not which is better. Needs matplotlib: pip install "sb3_per[extra]"
+One seed shows how to compare, not which is better. Needs matplotlib: pip install "matplotlib"
 """
 
 import os

@@ -4,7 +4,7 @@ Tune PERDQN with Optuna through RL Zoo: the scheme, alpha and beta_start of the 
     python examples/tune_with_zoo.py
 
 It is the command line `python -m sb3_per.zoo train --algo per_dqn --env CartPole-v1 -optimize ...`, which takes all options of
-the Zoo; 10 short trials show how, a search needs more and longer ones. Needs RL Zoo: pip install "sb3_per[zoo]"
+the Zoo; 10 short trials show how, a search needs more and longer ones. Needs RL Zoo: pip install "rl_zoo3[plots]" "requests"
 """
 
 import os

@@ -207,7 +207,7 @@ def assert_same_state(actual: Any, expected: Any) -> None:
 
 
 def contents_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """A copy of all that a buffer holds: settings, the state of its parts, and arrays, unpacked where they are frames."""
+    """A copy of all that a buffer holds: arrays, unpacked where they are frames, settings, and the state of its parts."""
     contents: dict[str, Any] = {"settings": vars(buffer.settings), "state": buffer.state()}
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
         if hasattr(buffer, name):
@@ -245,7 +245,7 @@ def python_work(function: Callable[[], Any]) -> tuple[int, int]:
 
 
 class CountingEnv(gym.Env):
-    """Observations are (episode, step): a test can read off whether two belong to one episode. No episode ends."""
+    """Observations are (episode, step), so that a test can tell whether two belong to the same episode. No episode ends."""
 
     def __init__(self, goals: bool = False, discrete: bool = True):
         self.goals = goals
@@ -324,3 +324,28 @@ def counts_of(indices: np.ndarray, ids: np.ndarray) -> np.ndarray:
     result = np.zeros(len(ids), np.int64)
     result[np.searchsorted(ids, found)] = counts
     return result
+
+
+def interrupt(function: Callable[[], Any], n_lines: int) -> bool:
+    """Call it, with a KeyboardInterrupt at the n-th line of buffer code; whether it came."""
+    left = n_lines
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal left
+        if "buffers" not in frame.f_code.co_filename and "her" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(previous)
+    return False

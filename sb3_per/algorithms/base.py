@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import MaybeCallback
-from stable_baselines3.common.vec_env import VecFrameStack, unwrap_vec_wrapper
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms.acting import ActingMixin
@@ -252,7 +252,10 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
         saved_beta = self._restore_settings()
         if self.replay_buffer_kwargs.get("frames") == "auto":
             # In a new dictionary, since the caller's must not change. Saved with the model.
-            self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, "frames": self._frames_of_env()}
+            self.replay_buffer_kwargs = {
+                **self.replay_buffer_kwargs,
+                "frames": frames_of_env(self.env, self.observation_space),
+            }
         self.replay_buffer_class = self._prioritized_class(self.replay_buffer_class)
         self._require_prioritized(self.replay_buffer_class)
         if self.replay_buffer is None:
@@ -313,23 +316,6 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
         return PrioritizedDictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else PrioritizedReplayBuffer
 
-    def _frames_of_env(self) -> int | dict[str, int]:
-        """
-        :return: number of frames that the environment stacks; for Dict observations by key, without goals
-        :raises ValueError: if the environment has no ``VecFrameStack``
-        """
-        stack = None if self.env is None else unwrap_vec_wrapper(self.env, VecFrameStack)
-        if stack is None:
-            raise ValueError(
-                "frames='auto' found no VecFrameStack in the environment: give the number of frames in an observation, e.g. "
-                "frames=4 for FrameStackObservation(env, 4), or frames=1 if none are stacked"
-            )
-        n_frames = int(stack.stacked_obs.n_stack)
-        if not isinstance(self.observation_space, spaces.Dict):
-            return n_frames
-        parts = self.observation_space.spaces.items()
-        return {key: n_frames for key, part in parts if isinstance(part, spaces.Box) and key not in GOALS}
-
     def _buffer_kwargs(self) -> dict[str, Any]:
         """
         :return: keyword arguments of the buffer, in a new dictionary
@@ -342,6 +328,27 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
         if self.n_steps > 1 and buffer_kwargs["n_steps"] != self.n_steps:
             raise ValueError(f"n_steps={self.n_steps} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}")
         return buffer_kwargs
+
+
+def frames_of_env(env: VecEnv | None, space: spaces.Space) -> int | dict[str, int]:
+    """
+    Find the number of frames that an environment stacks.
+
+    :param env: environment of a model
+    :param space: its observations
+    :return: number of frames; for Dict observations by key, without goals
+    :raises ValueError: if the environment has no ``VecFrameStack``
+    """
+    stack = None if env is None else unwrap_vec_wrapper(env, VecFrameStack)
+    if stack is None:
+        raise ValueError(
+            "frames='auto' found no VecFrameStack in the environment: give the number of frames in an observation, e.g. "
+            "frames=4 for FrameStackObservation(env, 4), or frames=1 if none are stacked"
+        )
+    n_frames = int(stack.stacked_obs.n_stack)
+    if not isinstance(space, spaces.Dict):
+        return n_frames
+    return {key: n_frames for key, part in space.spaces.items() if isinstance(part, spaces.Box) and key not in GOALS}
 
 
 def weight_metrics(weights: np.ndarray) -> dict[str, float]:

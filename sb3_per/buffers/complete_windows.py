@@ -183,8 +183,7 @@ class CompleteWindows:
     def load(self, state: dict[str, Any], is_known: bool) -> None:
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`; also of a buffer without sequences."""
         ring, first = self.ring, int(self.ring.first[0])
-        if not ring.is_even:
-            raise NotImplementedError("Environments that stand at different steps are not supported with sequences")
+        ring.require_even()
         if "episode_steps" not in state:
             # Nobody told where episodes start: the ends of episodes say it.
             number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most, first)

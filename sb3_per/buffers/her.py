@@ -105,6 +105,7 @@ class FinishedEpisodes:
     def load(self, state: dict[str, Any], is_known: bool) -> None:
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
         ring, n = self.ring, self.ring.n_rows_used
+        ring.require_even()
         start, length, current = (np.asarray(state[name]) for name in ("ep_start", "ep_length", "current_ep_start"))
         if start.shape != (n, ring.n_envs) or length.shape != start.shape or current.shape != (ring.n_envs,):
             raise ValueError(f"episodes of shapes {start.shape}, {length.shape} and {current.shape}")

@@ -1,6 +1,6 @@
 """Checks of what comes into a buffer, all of them before the first write."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -43,88 +43,93 @@ def checked_steps(
     :return: arrays of the shapes that are stored
     :raises ValueError: for another shape, or values that are not numbers
     """
-    obs_shape, action_shape = storage.obs_shape, storage.action_shape
     try:
         # All at once, since `add` is called at every step: arrays of the stored shapes are fine.
         if (
-            obs.shape == next_obs.shape == lead + obs_shape
-            and actions.shape == lead + action_shape
+            obs.shape == next_obs.shape == lead + storage.obs_shape
+            and actions.shape == lead + storage.action_shape
             and rewards.shape == dones.shape == lead
             and timeouts is None
+            and storage.infos is None
             and {obs.dtype, next_obs.dtype, actions.dtype, rewards.dtype, dones.dtype} <= _NUMBERS
         ):
-            return obs, next_obs, actions, rewards, dones, timeouts, infos
+            return obs, next_obs, actions, rewards, dones, None, None
     except (AttributeError, TypeError):
         pass  # lists, scalars, dictionaries
-    if isinstance(obs_shape, dict):
-        obs, next_obs = (
-            {key: _fit(f"{name}[{key!r}]", _part(name, given, key), lead + shape) for key, shape in obs_shape.items()}
-            for name, given in (("obs", obs), ("next_obs", next_obs))
+    plural = "s" if len(lead) == 2 else ""
+    obs, next_obs = (
+        tree_map(
+            lambda stored, part, name=name: _fit(name, part, lead, stored),
+            storage.observations,
+            _with_keys(name, given, storage.observations),
         )
-    else:
-        shape = lead + obs_shape
-        obs, next_obs = _fit("obs", obs, shape), _fit("next_obs", next_obs, shape)
+        for name, given in (("obs", obs), ("next_obs", next_obs))
+    )
     return (
         obs,
         next_obs,
-        _fit("action", actions, lead + action_shape, True),
-        _fit("reward", rewards, lead),
-        _fit("done", dones, lead),
-        timeouts if timeouts is None else _fit("timeouts", timeouts, lead),
-        infos,
+        _fit(f"action{plural}", actions, lead, storage.actions, True),
+        _fit(f"reward{plural}", rewards, lead, storage.rewards),
+        _fit(f"done{plural}", dones, lead, storage.dones),
+        timeouts if timeouts is None else _fit("timeouts" if plural else "infos", timeouts, lead, storage.timeouts),
+        infos if infos is None or storage.infos is None else _fit("infos", infos, lead, storage.infos),
     )
 
 
-def timeouts_of(infos: Sequence[dict[str, Any]], n_envs: int) -> list[bool] | None:
+def timeouts_of(infos: Iterable[dict[str, Any]], n_envs: int) -> list[bool] | None:
     """
     :param infos: one dictionary per environment
     :param n_envs: number of environments
     :return: which environments were truncated, SB3's ``TimeLimit.truncated``; ``None`` if none was
-    :raises ValueError: for another number, or anything but dictionaries
+    :raises ValueError: for anything but dictionaries
     """
-    if len(infos) != n_envs:
-        raise ValueError(f"infos must hold one dictionary per environment, {n_envs}, not {len(infos)}")
     try:
-        for info in infos:
-            if info.get("TimeLimit.truncated", False):
-                return [info.get("TimeLimit.truncated", False) for info in infos]
-    except AttributeError:
-        raise ValueError(f"infos must hold dictionaries, not {infos!r}") from None
-    return None
+        timeouts = [info.get("TimeLimit.truncated", False) for info in infos]
+    except (AttributeError, TypeError):
+        raise ValueError(f"infos must hold one dictionary per environment, not {infos!r}") from None
+    for timeout in timeouts:
+        if timeout is not False:
+            return timeouts
+    return None if len(timeouts) == n_envs else timeouts
 
 
-def _part(name: str, given: Any, key: str) -> Any:
-    if not isinstance(given, dict) or key not in given:
-        raise ValueError(f"{name} must be a dictionary with the key {key!r}, not {type(given).__name__}")
-    return given[key]
+def _with_keys(name: str, given: Any, stored: Any) -> Any:
+    """Observations by name of the argument, if they are dictionaries."""
+    if not isinstance(stored, dict):
+        return given
+    if not isinstance(given, dict) or not given.keys() >= stored.keys():
+        raise ValueError(f"{name} must be a dictionary with the keys {sorted(stored)}, not {type(given).__name__}")
+    return given
 
 
-def _fit(name: str, value: Any, shape: tuple[int, ...], in_any_form: bool = False) -> np.ndarray:
+def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form: bool = False) -> np.ndarray:
     """
     :param name: of the argument
     :param value: that was given
-    :param shape: that is stored
-    :param in_any_form: whether the axes may be cut otherwise
-    :return: array of this shape
-    :raises ValueError: for another shape, or values that are not numbers
+    :param lead: first axes of the shape
+    :param stored: array of shape (n_rows, n_envs, ...) that it goes into
+    :param in_any_form: whether the remaining axes may be cut otherwise
+    :return: array of shape (*lead, ...)
+    :raises ValueError: if NumPy could not write it into such an array, which is SB3's rule
     """
-    array = np.asarray(value)
-    if array.shape != shape:
-        array = _as_shape(name, array, shape, in_any_form)
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must hold numbers, not {array.dtype}")
-    return array
-
-
-def _as_shape(name: str, array: np.ndarray, wanted: tuple[int, ...], in_any_form: bool) -> np.ndarray:
-    if [n for n in array.shape if n != 1] == [n for n in wanted if n != 1]:
-        return array.reshape(wanted)
-    if in_any_form and array.size == np.prod(wanted):
-        return array.reshape(wanted)
+    shape = lead + stored.shape[2:]
     try:
-        return np.broadcast_to(array, wanted)
-    except ValueError:
-        raise ValueError(f"{name} must have shape {wanted}, not {array.shape}") from None
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array of shape {shape}: {error}") from None
+    if array.shape == shape and array.dtype in _NUMBERS:
+        return array
+    given = array
+    try:
+        if in_any_form or (stored.shape[2:] == (1,) and array.size == np.prod(lead)):
+            array = array.reshape(shape)
+        written = np.empty(shape, stored.dtype)
+        written[...] = array
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{name} must be numbers of shape {shape}, not {given.dtype} of shape {given.shape}: {error}"
+        ) from None
+    return written
 
 
 def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
@@ -197,14 +202,17 @@ def mean_abs_reward(rewards: np.ndarray, env: VecNormalize | None) -> float:
     return mean
 
 
-def require_observations(space: spaces.Space) -> None:
+def require_values(name: str, space: spaces.Space) -> None:
     """
-    :param space: of observations
-    :raises ValueError: if a part of it holds no number
+    :param name: of the argument
+    :param space: of observations or actions
+    :raises ValueError: if it, or a part of it, holds no number
     """
-    for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
-        if 0 in (part.shape or ()):
-            raise ValueError(f"observation_space must hold at least one number, not {part}")
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            require_values(f"{name}[{key!r}]", part)
+    elif 0 in (space.shape or ()):
+        raise ValueError(f"{name} must hold at least one number, not {space}, whose shape is {space.shape}")
 
 
 def checked_rows(rows: Any, n_rows: int) -> np.ndarray:

@@ -27,7 +27,7 @@ from sb3_per.buffers.incoming import (
     finite_abs,
     finite_abs_steps,
     mean_abs_reward,
-    require_observations,
+    require_values,
     split_steps,
     timeouts_of,
     with_time_axis,
@@ -95,6 +95,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         require("buffer_size", buffer_size, Count())
         require("n_envs", n_envs, Count())
         self.settings = make_settings(type(self), settings)
+        require_values("observation_space", observation_space)
+        require_values("action_space", action_space)
         self._require_fitting(observation_space, optimize_memory_usage)
         frames = frames_of(self.settings, observation_space)
         # SB3's constructors allocate everything; of what is stored in frames, nothing.
@@ -116,7 +118,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all "
                 "observations once already"
             )
-        require_observations(observation_space)
 
     def _init_stock(self, *args: Any) -> None:
         """Call SB3's constructor with its arguments."""
@@ -260,6 +261,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self.settings.gamma
 
     @property
+    def frames(self) -> int | dict[str, int] | None:
+        """Number of frames in a stack, where each frame is stored once, see ``frames`` of the settings."""
+        frames: int | dict[str, int] | None = self.settings.frames
+        return frames
+
+    @property
     def priorities(self) -> np.ndarray:
         """
         Unnormalised sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
@@ -324,7 +331,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ``initial_priority="td_error"``
         :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
         """
-        timeouts = timeouts_of(infos, self.n_envs)
+        reads_infos = self.handle_timeout_termination or self.storage.infos is not None
+        timeouts = timeouts_of(infos, self.n_envs) if reads_infos else None
         steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts, infos)
         masses = None if td_errors is None else self.sampler.masses_of(finite_abs(td_errors, self.n_envs))
         with self.lock:

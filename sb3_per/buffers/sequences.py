@@ -192,7 +192,10 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if states is not None and [tuple(state.shape) for state in states] != expected:
             given = [tuple(state.shape) for state in states]
             raise ValueError(f"states of shapes {given} do not fit state_shapes={self.state_shapes}: expected {expected}")
-        timeouts = timeouts_of(infos, self.n_envs)
+        for state in states or ():
+            if state.is_complex() if isinstance(state, th.Tensor) else state.dtype.kind not in "fiub":
+                raise ValueError(f"states must hold real numbers, not {state.dtype}")
+        timeouts = timeouts_of(infos, self.n_envs) if self.handle_timeout_termination else None
         steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts)
         if td_errors is not None:
             self.sampler.masses_of(finite_abs(td_errors, self.n_envs))  # raises

@@ -44,7 +44,8 @@ class Number:
 
     def __call__(self, value: Any) -> bool:
         """Whether a value is such a number."""
-        if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        is_number = isinstance(value, numbers.Real) or getattr(value, "shape", None) == ()
+        if not is_number or isinstance(value, bool):
             return False
         number = float(value)
         above = number > self.low if self.low_is_open else number >= self.low

@@ -47,6 +47,9 @@ _MAX_THREADS = 4
 # How often a directory is looked at again, when a writer has removed what was about to be read.
 _RETRIES = 5
 
+# Transitions of a buffer of another size, unless its files are large enough for more.
+_MOST_SLOTS = 2**27
+
 # What comes of contents that do not agree with themselves.
 _CONTRADICTIONS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
@@ -270,7 +273,7 @@ def _load_generation(buffer: BufferT, directory: Directory, name: str) -> Buffer
     keeps_masses = found["scheme"] == facts["scheme"]
     is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
     with _as_damage(path):
-        loaded = emptied(buffer) if is_same_form else emptied(buffer, found["buffer_size"], _frames_of(found["frames"]))
+        loaded = emptied(buffer) if is_same_form else emptied(buffer, _n_rows_for(manifest), _frames_of(found["frames"]))
         _read(loaded, directory, manifest, keeps_masses)
     if is_same_form:
         for part in manifest.parts:
@@ -301,6 +304,21 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
                 f"The saved buffer does not fit this model: {path} has {name} {found.get(name)}, and the model has "
                 f"{expected.get(name)}"
             )
+
+
+def _n_rows_for(manifest: Manifest) -> int:
+    """
+    :param manifest: of a generation
+    :return: number of rows that it can be read into
+    :raises ValueError: if nothing says that there are so many, before memory is taken for them
+    """
+    (state,) = manifest.of_stream("state")
+    n_rows, n_used = manifest.about["buffer_size"], state.end - state.first
+    if manifest.numbers["ring/begin"] == 0 and n_used < n_rows:
+        return n_used + 1
+    if n_rows * manifest.about["n_envs"] > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
+        raise ValueError(f"{n_rows} rows in files of {n_used} steps")
+    return n_rows
 
 
 def _frames_of(entries: list[dict[str, Any]]) -> Any:

@@ -54,7 +54,7 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
             for key, store in buffer.storage.frame_stores.items()
         ],
         # Whose masses they are, and of what.
-        "scheme": f"{buffer.scheme!r} of each {buffer.sampler.eligible.unit}",
+        "scheme": f"{buffer.scheme!r}, by {buffer.sampler.eligible.unit}",
     }
     if isinstance(buffer, PrioritizedSequenceReplayBuffer):
         shapes = [list(shape) for shape in buffer.state_shapes]

@@ -208,7 +208,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
         :param path: path of the directory or of the pickle
         :param full: directory only: write everything again, e.g. because stored observations were changed by hand
         :param keep: directory only: number of generations to keep, at least 1
-        :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or a buffer that could not be loaded again
+        :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or what could not be loaded again
         :raises OSError: e.g. on a full disk; the directory then keeps its last complete save
         """
         if isinstance(path, (str, pathlib.Path)) and pathlib.Path(path).suffix == SUFFIX:

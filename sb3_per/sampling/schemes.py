@@ -343,10 +343,10 @@ class PAL(LAP):
 
 def as_number(name: str, value: Any) -> Any:
     """
-    :param name: of a setting
-    :param value: of the setting
+    :param name: name of a setting
+    :param value: its value
     :return: the value
-    :raises ValueError: if it is no real number: a list, a string, None
+    :raises ValueError: if it is no real number, e.g. a list or a string
     """
     if isinstance(value, Real) or getattr(value, "shape", None) == ():
         return value

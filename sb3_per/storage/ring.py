@@ -143,6 +143,13 @@ class Ring:
         self.most = step
         self.clear()
 
+    def require_even(self) -> None:
+        """
+        :raises ValueError: if environments have added different numbers of steps
+        """
+        if not self.is_even:
+            raise ValueError(f"environments have added different numbers of steps: {self.added}")
+
     # ---- which slot holds which transition
 
     def ids_at(self, slots: np.ndarray) -> np.ndarray:

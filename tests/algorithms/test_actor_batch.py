@@ -10,7 +10,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ, PrioritizedHerReplayBuffer
 from tests.algorithms.test_updates import filled_model, normalized
-from tests.test_draws import MANY, counts_of, drawable_ids, filled_buffer, probabilities
+from tests.utils import MANY, counts_of, drawable_ids, filled_buffer, probabilities
 
 ACTORS = (PERSAC, PERTD3, PERDDPG, PERTQC, PERCrossQ)
 

@@ -170,7 +170,7 @@ def test_unknown_settings_are_refused_with_a_hint(keywords, message):
     "settings, message",
     [
         (dict(alpha="0.6"), "alpha must be .* not '0.6'. Pass a number, not a string"),
-        (dict(alpha="auto"), "alpha must be a number"),
+        (dict(alpha="auto"), "alpha must be .* not 'auto'"),
         (dict(alpha=[0.6]), r"alpha must be .* not \[0.6\] \(list\)"),
         (dict(alpha=-0.5), r"-0\.5"),
         (dict(scheme=type(None)), "Unknown scheme"),
@@ -298,13 +298,14 @@ def test_hindsight_needs_an_environment_with_goals():
         action_space = spaces.Discrete(2)
         observation_space = spaces.Dict({name: spaces.Box(-1, 1, (2,)) for name in ("observation", "achieved_goal")})
 
+    class WithReward(Env):
+        def compute_reward(self, *args: Any) -> float:
+            return 0.0
+
     def make(policy: str, env: Any) -> PERDQN:
         return PERDQN(policy, env, replay_buffer_class=PrioritizedHerReplayBuffer, buffer_size=10)
 
-    with pytest.raises(ValueError, match=r"environment with goals.*'observation', 'achieved_goal', 'desired_goal'"):
+    with pytest.raises(ValueError, match=r"environment with goals, and this one has no compute_reward\(\)"):
         make("MlpPolicy", "CartPole-v1")
     with pytest.raises(ValueError, match=r"goals.* Missing: 'desired_goal' in Dict"):
-        make("MultiInputPolicy", Env())
-    Env.observation_space = spaces.Dict({**Env.observation_space.spaces, "desired_goal": spaces.Box(-1, 1, (2,))})
-    with pytest.raises(ValueError, match=r"goals, and this one has no compute_reward\(\)"):
-        make("MultiInputPolicy", Env())
+        make("MultiInputPolicy", WithReward())

@@ -20,7 +20,7 @@ import pytest
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.generations import Directory
-from tests.persistence.saved import KINDS, Player, digest, make, named_files, names_of, watch
+from tests.persistence.saved import KINDS, Player, digest, make, named_files, names_of, one_after_the_other, watch
 
 
 def run(kind: str, directory: str, seed: int, n_saves: int, fail_at: int = -1, **_: Any) -> None:
@@ -39,7 +39,7 @@ def run(kind: str, directory: str, seed: int, n_saves: int, fail_at: int = -1, *
     buffer = make(kind)
     if Directory(path).manifests():
         buffer = load_buffer(buffer, path)
-    player, left = Player(buffer, seed), [fail_at]
+    player, left = Player(buffer, seed=seed), [fail_at]
 
     def announce(operation: str, *args: Any) -> None:
         if left[0] == 0:
@@ -65,6 +65,7 @@ def child(task: dict[str, Any]) -> None:
     code = 1
     try:
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "10 batches were drawn")
         run(**task)
         code = 0
     except BaseException:
@@ -75,7 +76,7 @@ def child(task: dict[str, Any]) -> None:
 
 def warm_up() -> None:
     """What a process does but once; without a thread, for those are not forked."""
-    parallel, buffer_files.in_parallel = buffer_files.in_parallel, lambda functions: [function() for function in functions]
+    parallel, buffer_files.in_parallel = buffer_files.in_parallel, one_after_the_other
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
             run(kind, f"{folder}/{kind}.buffer", 0, 2)

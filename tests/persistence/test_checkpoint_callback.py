@@ -1,105 +1,21 @@
-"""Runs that are stopped and go on: checkpoints, the newest whole one, the same run as without the stop."""
+"""Checkpoints: the newest whole pair of a model and its buffer is found, and goes on."""
 
-import io
+import inspect
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
-import torch as th
 from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per import (
-    PERDQN,
-    PERQRDQN,
-    PERSAC,
-    PERTD3,
-    PERTQC,
-    BufferCheckpointCallback,
-    PrioritizedHerReplayBuffer,
-    latest_checkpoint,
-)
+from sb3_per import PERSAC, BufferCheckpointCallback, latest_checkpoint
 from sb3_per.persistence import atomic
 from sb3_per.persistence.generations import Directory
 from tests.persistence.saved import assert_same, held
-from tests.test_her import make_env
-
-# ---- the same run as without the stop
-
-
-def seed_all(seed: int) -> None:
-    np.random.seed(seed)
-    th.manual_seed(seed)
-
-
-def parameters(model: Any) -> list[np.ndarray]:
-    state = [*model.policy.state_dict().values()]
-    optimizers = [part for part in vars(model.policy).values() if hasattr(part, "optimizer")]
-    for part in optimizers:
-        state += [value for entry in part.optimizer.state_dict()["state"].values() for value in entry.values()]
-    return [np.asarray(value) for value in state]
-
-
-RUNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
-    "SAC": (PERSAC, "Pendulum-v1", {}),
-    "SAC, rank, weighted actor": (
-        PERSAC,
-        "Pendulum-v1",
-        dict(replay_buffer_kwargs=dict(scheme="rank", actor_batch="weighted")),
-    ),
-    "TD3, LAP": (PERTD3, "Pendulum-v1", dict(replay_buffer_kwargs=dict(scheme="lap", kappa="auto", max_priority_interval=7))),
-    "TQC, 3 steps, recency": (PERTQC, "Pendulum-v1", dict(n_steps=3, replay_buffer_kwargs=dict(recency=0.99))),
-    "DQN, beta by draws": (PERDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(beta_anneal_steps=300))),
-    "DQN, memory": (
-        PERDQN,
-        "CartPole-v1",
-        dict(optimize_memory_usage=True, replay_buffer_kwargs=dict(handle_timeout_termination=False, unique=True)),
-    ),
-    "QRDQN, mean of new ones": (PERQRDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(initial_priority="mean"))),
-    "DQN, HER": (PERDQN, "bits", dict(replay_buffer_class=PrioritizedHerReplayBuffer)),
-}
-
-
-@pytest.mark.parametrize("n_envs", [1, 2])
-@pytest.mark.parametrize("run", RUNS)
-def test_a_stopped_run_is_the_same_run(run, n_envs, tmp_path):
-    """
-    One process goes on, another one loads what it has saved: parameters, moments of the optimizers, priorities and random
-    draws are equal to the bit. What no file has, the random state and the environment's, both set anew.
-    """
-    cls, env_id, kwargs = RUNS[run]
-
-    def envs() -> Any:
-        return make_env(n_envs) if env_id == "bits" else make_vec_env(env_id, n_envs)
-
-    policy = "MultiInputPolicy" if env_id == "bits" else "MlpPolicy"
-    settings = dict(learning_starts=40, batch_size=16, buffer_size=130, policy_kwargs=dict(net_arch=[8]), device="cpu")
-    first = cls(policy, envs(), seed=0, **settings, **kwargs).learn(180)
-    first.save(tmp_path / "model")
-    first.save_replay_buffer(tmp_path / "run.buffer")
-
-    first.set_env(envs())
-    second = cls.load(tmp_path / "model", env=envs(), device="cpu")
-    second.load_replay_buffer(tmp_path / "run.buffer")
-    for model in (first, second):
-        seed_all(7)
-        model.get_env().seed(3)
-        model.action_space.seed(3)
-        model.learn(90, reset_num_timesteps=False)
-        np.random.seed(1)
-    for actual, expected in zip(parameters(second), parameters(first), strict=True):
-        np.testing.assert_array_equal(actual, expected)
-    assert_same(held(second.replay_buffer), held(first.replay_buffer))
-    assert second.num_timesteps == first.num_timesteps and second._n_updates == first._n_updates
-
-
-# ---- checkpoints
 
 
 def make_model(env: Any = "Pendulum-v1", **kwargs: Any) -> PERSAC:
@@ -119,8 +35,6 @@ class States(BaseCallback):
 
 def test_arguments_are_those_of_the_stock_callback(tmp_path):
     """In the same order and with the same defaults, but that the buffer is saved."""
-    import inspect
-
     stock, ours = (inspect.signature(cls.__init__).parameters for cls in (CheckpointCallback, BufferCheckpointCallback))
     assert list(ours)[: len(stock)] == list(stock)
     changed = {name for name in stock if stock[name].default != ours[name].default}
@@ -225,53 +139,6 @@ def test_leftovers_of_a_killed_run_disappear(tmp_path):
     (tmp_path / f"other_10_steps.zip{atomic.TEMPORARY}").write_bytes(b"of another run")
     make_model().learn(20, callback=BufferCheckpointCallback(20, str(tmp_path)))
     assert {path.name for path in tmp_path.glob(f"*{atomic.TEMPORARY}")} == {f"other_10_steps.zip{atomic.TEMPORARY}"}
-
-
-# ---- a model's zip
-
-
-def test_a_model_is_saved_as_a_whole(tmp_path, monkeypatch):
-    """An error in the middle, and at every step towards the end, leaves the zip that was there, and nothing else."""
-    model = make_model()
-    model.save(tmp_path / "m.zip")
-    before = (tmp_path / "m.zip").read_bytes()
-
-    def fail(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    for name in ("fsync", "replace"):
-        with monkeypatch.context() as patch:
-            patch.setattr(atomic.os, name, fail)
-            with pytest.raises(OSError, match="No space"):
-                model.save(tmp_path / "m")
-    with monkeypatch.context() as patch:
-        patch.setattr(zipfile.ZipFile, "writestr", fail)
-        with pytest.raises(OSError, match="No space"):
-            model.save(str(tmp_path / "m.zip"))
-    assert os.listdir(tmp_path) == ["m.zip"]
-    assert (tmp_path / "m.zip").read_bytes() == before
-    SAC.load(tmp_path / "m.zip")
-
-
-def test_names_of_zips_are_those_of_the_stock_algorithms(tmp_path):
-    """With and without suffix, in folders that are not there, where a folder has the name, through a link, into a stream."""
-    (tmp_path / "ours").mkdir()
-    (tmp_path / "stock").mkdir()
-    with pytest.warns(UserWarning):
-        for folder, model in (("ours", make_model()), ("stock", SAC("MlpPolicy", "Pendulum-v1", buffer_size=10))):
-            for name in ("a", "b.zip", "c.d", "new/deep/e"):
-                model.save(str(tmp_path / folder / name))
-            (tmp_path / folder / "f.zip").mkdir()
-            model.save(tmp_path / folder / "f")
-    found = [{path.relative_to(tmp_path / part) for path in (tmp_path / part).rglob("*")} for part in ("ours", "stock")]
-    assert found[0] == found[1]
-    link = tmp_path / "link.zip"
-    link.symlink_to(tmp_path / "ours" / "a.zip")
-    make_model().save(link)
-    assert link.is_symlink()
-    stream = io.BytesIO()
-    make_model().save(stream)
-    PERSAC.load(io.BytesIO(stream.getvalue()))
 
 
 def test_stock_callback_still_pickles(tmp_path):

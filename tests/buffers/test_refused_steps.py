@@ -22,8 +22,7 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
     Proportional,
 )
-from tests.test_ring import counting_env
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, batch_of, interrupt
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, batch_of, counting_env
 
 N_ENVS, N_ROWS = 2, 6
 BOX, STACK, DISCRETE = OBSERVATION_SPACES["box"], spaces.Box(0, 255, (4, 2, 2), np.uint8), OBSERVATION_SPACES["discrete"]
@@ -200,7 +199,7 @@ ARRAYS = st.builds(lambda shape, dtype: np.ones(shape, dtype), SHAPES, DTYPES)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", ["plain", "discrete", "lean", "frames", "dict", "dict, frames", "sequences"])
 def test_what_sb3_accepts_is_stored_as_sb3_stores_it(kind, data):
-    """An argument of any shape and type: SB3's rule, broadcasting and reshaping, is that of all buffers."""
+    """Whatever shape and type SB3 broadcasts or reshapes, all buffers take, and store the same."""
     buffer = KINDS[kind]()
     lean = LEAN if kind == "lean" else {}
     arguments = (N_ROWS * N_ENVS, buffer.observation_space, buffer.action_space, "cpu", N_ENVS)
@@ -216,8 +215,10 @@ def test_what_sb3_accepts_is_stored_as_sb3_stores_it(kind, data):
     try:
         stock.add(**{key: dict(part) if isinstance(part, dict) else part for key, part in step.items()})
     except (ValueError, TypeError):
-        with pytest.raises(ValueError, match=name):
-            buffer.add(**step)
+        try:
+            buffer.add(**step)  # some forms more are taken, such as one number for all environments
+        except ValueError as error:
+            assert name in str(error)
         return
     buffer.add(**step)
     for array in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
@@ -281,7 +282,7 @@ def parts_of(obs: Any) -> list[Any]:
 
 def test_frames_without_memory_store_nothing(monkeypatch):
     """Neither the other keys, which have it."""
-    from sb3_per.buffers.frames import FrameStore
+    from sb3_per.storage.frames import FrameStore
 
     buffer = filled("dict, frames")
     before = pickle.dumps(buffer)
@@ -293,84 +294,3 @@ def test_frames_without_memory_store_nothing(monkeypatch):
     with pytest.raises(MemoryError):
         buffer.add(**step_of(buffer))
     assert pickle.dumps(buffer) == before
-
-
-# ---- interrupts
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if "apart" not in kind])  # there, SB3's `add` does not run
-def test_a_cursor_left_behind_the_last_row_is_set_back(kind):
-    """As an interrupt in the middle of SB3's `add` leaves it; the next step and the next draw go on as if it had not been."""
-    interrupted, twin = filled(kind, N_ROWS), filled(kind, N_ROWS)
-    assert interrupted.full and interrupted.pos == 0
-    interrupted.pos = interrupted.buffer_size
-    for i in range(7):
-        for buffer in (interrupted, twin):
-            buffer.add(**step_of(twin, 0) | {"reward": np.full(N_ENVS, i), "done": np.full(N_ENVS, i % 2)})
-    for buffer in (interrupted, twin):
-        np.random.seed(1)
-        buffer.batch = buffer.sample(8)
-    np.testing.assert_array_equal(interrupted.transition_ids, twin.transition_ids)
-    np.testing.assert_array_equal(interrupted.priorities > 0, twin.priorities > 0)
-    np.testing.assert_array_equal(interrupted.batch.indices, twin.batch.indices)
-
-
-@pytest.mark.parametrize("n_before", [3, 7])
-def test_an_add_interrupted_anywhere_keeps_the_episodes_of_hindsight_apart(n_before):
-    """After Ctrl-C at any line of an `add` that ends an episode, also in the last row, it is not joined with the next one."""
-    filled = her(n_rows=8)
-    for i in range(n_before):
-        filled.add(**step_of(filled) | {"done": np.full(N_ENVS, i == 3)})
-    step, before = step_of(filled) | {"done": np.ones(N_ENVS)}, pickle.dumps(filled)
-    for n_lines in range(1, 500):
-        buffer = pickle.loads(before)
-        if not interrupt(lambda buffer=buffer, step=step: buffer.add(**step), n_lines):
-            break
-        n_stored = buffer.transition_ids.max() // N_ENVS + 1 - n_before
-        for _ in range(2):
-            buffer.add(**step | {"done": np.zeros(N_ENVS)})
-        buffer.end_episodes()
-        lengths = set(buffer.ep_length[buffer.ep_length > 0].tolist())
-        assert lengths == ({2, 4} if n_stored else {5} if n_before == 3 else {4, 5} & lengths), n_lines
-        np.testing.assert_array_equal(buffer.priorities > 0, buffer.ep_length > 0)
-    else:
-        pytest.fail("add never came to its end")
-    assert n_lines > 20
-
-
-# ---- masses
-
-
-@pytest.mark.parametrize("mass", [1e291, 1.7e308])
-def test_masses_whose_sum_could_overflow_are_refused(mass):
-    buffer = filled("plain")
-    before = pickle.dumps(buffer)
-    steps = {name: [part] for name, part in step_of(buffer).items()}
-    with pytest.raises(ValueError, match=r"1e\+290"):
-        buffer.extend(**steps, masses=np.full((1, N_ENVS), mass))
-    assert pickle.dumps(buffer) == before
-
-
-def test_the_largest_masses_are_drawn_alike():
-    buffer = make(PrioritizedReplayBuffer, BOX)()
-    for i in range(N_ROWS):
-        buffer.extend(**{name: [part] for name, part in step_of(buffer, i).items()}, masses=np.full((1, N_ENVS), 1e290))
-    assert set(buffer.sample(12).indices) == set(range(12))
-
-
-@pytest.mark.parametrize("scheme", ["proportional", "rank"])
-def test_no_steps_come_with_no_masses(scheme):
-    buffer = make(PrioritizedReplayBuffer, BOX, scheme=scheme)()
-    buffer.extend([], [], [], [], [], [], masses=np.empty((0, N_ENVS)))
-    assert buffer.size() == 0
-
-
-def test_the_largest_masses_give_a_finite_maximum():
-    """A priority whose power they are is not a number any more; new transitions get the mass all the same."""
-    buffer = make(PrioritizedReplayBuffer, BOX, max_priority_interval=1)()
-    for i in range(2):
-        buffer.extend(**{name: [part] for name, part in step_of(buffer, i).items()}, masses=np.full((1, N_ENVS), 1e200))
-    assert buffer.update_priorities([0], [1.0]) == 1
-    assert buffer.max_priority == np.finfo(np.float64).max
-    buffer.add(**step_of(buffer))
-    assert buffer.priorities.max() == 1e200 == buffer.priorities[2, 0]

@@ -1,0 +1,129 @@
+"""Arguments of buffers, schemes and the monitor that are no numbers, too small, or missing."""
+
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from sb3_per import (
+    LAP,
+    PAL,
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+    PriorityMonitor,
+    Proportional,
+    RankBased,
+)
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
+
+TD_ERRORS = np.array([[0.5, -1.5], [-2.0, 2.0], [0.0, 1.0]])
+
+
+@pytest.mark.parametrize("value", ["auto", [0.6], (0.5, 0.6), np.array([0.5]), {}], ids=repr)
+@pytest.mark.parametrize("name", ["alpha", "beta_start", "beta_end", "epsilon", "uniform_fraction", "recency", "gamma"])
+def test_settings_that_are_no_numbers(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be .*, not .*{re.escape(repr(value))}"):
+        make_buffer(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "name", ["beta_start", "beta_end", "epsilon", "kappa", "uniform_fraction", "recency", "gamma", "n_steps"]
+)
+def test_settings_that_are_none(name):
+    with pytest.raises(ValueError, match=f"{name} must be .*, not None"):
+        make_buffer(**{name: None})
+
+
+@pytest.mark.parametrize("value", [[1.0], None, "1", np.ones(2), {}], ids=repr)
+def test_schemes_that_are_given_no_numbers(value):
+    for cls in (Proportional, RankBased, LAP, PAL):
+        with pytest.raises(ValueError, match="alpha must be .*not " + re.escape(repr(value))):
+            cls(alpha=value)
+    for cls in (LAP, PAL):
+        with pytest.raises(ValueError, match="kappa must be .*not " + re.escape(repr(value))):
+            cls(kappa=value)
+    with pytest.raises(ValueError, match="Unknown scheme"):
+        make_buffer(scheme=["lap"])
+
+
+def test_numbers_of_other_types():
+    """Of NumPy, arrays without an axis, fractions."""
+    for number in (np.float32(0.5), np.array(0.5), Fraction(1, 2)):
+        buffer = make_buffer(alpha=number, gamma=number, scheme="lap", kappa=number)
+        fill([buffer], 5)
+        assert buffer.update_priorities(buffer.sample(3).indices, np.ones(3)) == 3
+
+
+KINDS = {
+    "plain": lambda **kwargs: make_buffer(**kwargs),
+    "dict": lambda **kwargs: make_buffer(obs_space="dict", **kwargs),
+    "frames": lambda **kwargs: make_buffer(obs_space="image", frames=2, **kwargs),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [0, -5, 2.5, 1e4, None, True, [3]], ids=repr)
+def test_sizes_that_no_transition_fits_in(kind, value):
+    space = KINDS[kind]().observation_space
+    cls, frames = type(KINDS[kind]()), KINDS[kind]().frames
+    arguments = (space, ACTION_SPACES["box"], "cpu")
+    for call in (
+        lambda: cls(value, *arguments, frames=frames),
+        lambda: cls(buffer_size=value, observation_space=space, action_space=arguments[1], frames=frames),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"buffer_size must be an integer of at least 1, not {value!r}")):
+            call()
+    for call in (
+        lambda: cls(10, *arguments, value, frames=frames),
+        lambda: cls(10, *arguments, n_envs=value, frames=frames),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"n_envs must be an integer of at least 1, not {value!r}")):
+            call()
+
+
+def test_fewer_rows_than_environments():
+    """SB3 gives them one, and so do buffers that take the place of its own."""
+    assert PrioritizedReplayBuffer(3, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", 8).buffer_size == 1
+
+
+def test_spaces_without_a_value():
+    empty, full = spaces.Box(-1, 1, (0,)), spaces.Box(-1, 1, (2,))
+    for space, action_space, match in (
+        (empty, full, r"observation_space .* shape is \(0,\)"),
+        (spaces.Box(0, 1, (4, 0)), full, r"observation_space .* shape is \(4, 0\)"),
+        (full, empty, r"action_space .* shape is \(0,\)"),
+        (spaces.Dict({"a": full, "b": empty}), full, r"observation_space\['b'\] .* shape is \(0,\)"),
+    ):
+        cls = PrioritizedDictReplayBuffer if isinstance(space, spaces.Dict) else PrioritizedReplayBuffer
+        with pytest.raises(ValueError, match=match):
+            cls(10, space, action_space, "cpu")
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [PrioritizedReplayBuffer, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedSequenceReplayBuffer],
+)
+def test_arguments_that_are_missing(cls):
+    for args, missing in ((), "buffer_size"), ((10,), "observation_space"), ((10, OBSERVATION_SPACES["box"]), "action_space"):
+        with pytest.raises(TypeError, match=missing):
+            cls(*args)
+
+
+@pytest.mark.parametrize("obs_space", ["box", "dict"])
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_no_observations(obs_space, batch_size):
+    buffer = make_buffer(5, obs_space=obs_space)
+    fill([buffer], 3)
+    with pytest.raises(ValueError, match=f"batch_size must be .*at least 1, not {batch_size}"):
+        buffer.sample_observations(batch_size)
+
+
+@pytest.mark.parametrize("name", ["interval", "n_batches", "max_transitions"])
+def test_a_monitor_of_nothing(name):
+    for value in (0, [3], "3"):
+        with pytest.raises(ValueError, match=f"{name} must be .*, not .*{re.escape(str(value))}"):
+            PriorityMonitor(**{name: value})

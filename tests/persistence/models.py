@@ -1,0 +1,16 @@
+"""Small models."""
+
+from typing import Any
+
+from sb3_contrib import QRDQN
+from stable_baselines3 import DQN
+
+
+def env_of(cls: Any) -> str:
+    """An environment for a class of algorithms."""
+    return "CartPole-v1" if issubclass(cls, (DQN, QRDQN)) else "Pendulum-v1"
+
+
+def trained(cls: Any, timesteps: int = 60, **kwargs: Any) -> Any:
+    kwargs = dict(buffer_size=40, learning_starts=20, batch_size=8, policy_kwargs=dict(net_arch=[8]), seed=0) | kwargs
+    return cls("MlpPolicy", env_of(cls), **kwargs).learn(timesteps)

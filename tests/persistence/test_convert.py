@@ -1,0 +1,36 @@
+"""A pickled buffer becomes a directory."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from sb3_per.persistence.buffer_files import load_buffer
+from sb3_per.persistence.convert import main
+from tests.persistence.saved import assert_same, held
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
+
+
+def test_converting_a_pickle(tmp_path):
+    """SB3's and ours, at the command line, which wants consent."""
+    stock = ReplayBuffer(20, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", 2)
+    ours = make_buffer(10, 2, scheme="rank")
+    fill([stock, ours], 13)
+    for name, buffer in (("stock", stock), ("ours", ours)):
+        source, target = tmp_path / f"{name}.pkl", tmp_path / f"{name}.buffer"
+        source.write_bytes(pickle.dumps(buffer))
+        with pytest.raises(SystemExit):
+            main([str(source), str(target)])
+        assert not target.exists()
+        main([str(source), str(target), "--trust"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded = load_buffer(make_buffer(10, 2, scheme="rank"), target)
+        np.testing.assert_array_equal(loaded.observations, ours.observations)
+        with pytest.raises(ValueError, match="there already"):
+            main([str(source), str(target), "--trust"])
+    assert_same(held(loaded), held(ours))
+    with pytest.raises(ValueError, match=r"ends in \.buffer"):
+        main([str(source), str(tmp_path / "x.pkl"), "--trust"])

@@ -1,0 +1,299 @@
+"""A model saves and loads its buffer: as a directory, or as SB3's pickle; its own settings count."""
+
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from stable_baselines3 import DQN
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+
+from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PrioritizedReplayBuffer, Proportional
+from sb3_per.persistence.buffer_files import save_buffer
+from tests.persistence.models import trained
+from tests.persistence.saved import assert_same, held
+from tests.utils import STOCK, assert_same_state
+
+
+def test_model_saves_and_loads(tmp_path):
+    """The suffix chooses the format; an empty buffer is filled, another one is replaced."""
+    model = trained(PERSAC)
+    model.save_replay_buffer(tmp_path / "a.buffer")
+    assert (tmp_path / "a.buffer").is_dir()
+    model.save_replay_buffer(str(tmp_path / "b"))
+    assert (tmp_path / "b.pkl").is_file()
+    expected = held(model.replay_buffer)
+
+    fresh = trained(PERSAC, 0)
+    empty = fresh.replay_buffer
+    fresh.load_replay_buffer(str(tmp_path / "a.buffer"))
+    assert fresh.replay_buffer is empty
+    assert_same(held(empty), expected)
+
+    other = trained(PERSAC, 30)
+    old = other.replay_buffer
+    before = held(old)
+    other.load_replay_buffer(tmp_path / "a.buffer")
+    assert other.replay_buffer is not old
+    assert_same(held(old), before)
+    assert_same(held(other.replay_buffer), expected)
+
+    other.replay_buffer = None  # as SB3's own tests do it
+    other.load_replay_buffer(tmp_path / "a.buffer")
+    assert_same(held(other.replay_buffer), expected)
+
+
+def test_loading_goes_by_content(tmp_path):
+    """A pickle called ``.buffer`` is a pickle, a directory of any name is one of ours, and neither stands in for the other."""
+    model = trained(PERSAC)
+    with (tmp_path / "a.buffer").open("wb") as file:
+        pickle.dump(model.replay_buffer, file)
+    with pytest.raises(NotADirectoryError, match=r"a\.buffer"):
+        model.save_replay_buffer(tmp_path / "a.buffer")
+    expected = held(model.replay_buffer)
+    model.load_replay_buffer(tmp_path / "a.buffer")
+    assert_same(held(model.replay_buffer), expected)
+
+    save_buffer(model.replay_buffer, tmp_path / "plain_name")
+    model.load_replay_buffer(tmp_path / "plain_name")
+    assert_same(held(model.replay_buffer), expected)
+    for path in ("none.buffer", "none"):
+        with pytest.raises(FileNotFoundError, match="none"):
+            model.load_replay_buffer(tmp_path / path)
+    (tmp_path / "empty.buffer").mkdir()
+    model.save_replay_buffer(tmp_path / "empty")  # empty.pkl: not looked at
+    with pytest.raises(FileNotFoundError, match=r"empty\.buffer"):
+        model.load_replay_buffer(tmp_path / "empty.buffer")
+    assert_same(held(model.replay_buffer), expected)
+
+
+def test_an_error_leaves_the_model_as_it_was(tmp_path):
+    model = trained(PERSAC)
+    model.save_replay_buffer(tmp_path / "a.buffer")
+    next((tmp_path / "a.buffer").glob("seg-*")).write_bytes(b"")
+    buffer, before = model.replay_buffer, held(model.replay_buffer)
+    with pytest.raises(ValueError, match=r"seg-.* has 0 bytes"):
+        model.load_replay_buffer(tmp_path / "a.buffer")
+    assert model.replay_buffer is buffer
+    assert_same(held(buffer), before)
+
+
+def test_a_buffer_that_was_never_used(tmp_path):
+    model = trained(PERTD3, 0)
+    model.save_replay_buffer(tmp_path / "a.buffer")
+    model.load_replay_buffer(tmp_path / "a.buffer")
+    assert model.replay_buffer.size() == 0
+    model.learn(30)
+
+
+def test_an_own_buffer_class(tmp_path):
+    """Its own attributes stay those of the model's buffer."""
+
+    class Own(PrioritizedReplayBuffer):
+        tag = None
+
+    model = trained(PERSAC, replay_buffer_class=Own)
+    model.save_replay_buffer(tmp_path / "a.buffer")
+    fresh = trained(PERSAC, 0, replay_buffer_class=Own)
+    fresh.replay_buffer.tag = "mine"
+    fresh.load_replay_buffer(tmp_path / "a.buffer")
+    assert isinstance(fresh.replay_buffer, Own) and fresh.replay_buffer.tag == "mine"
+    assert_same(held(fresh.replay_buffer), held(model.replay_buffer))
+
+
+def test_what_comes_after_loading_is_cut_off(tmp_path):
+    """No n-step window goes from what was loaded to what is added next, also where an empty buffer was filled in place."""
+    model = trained(PERDQN, n_steps=3)
+    model.save(tmp_path / "m")
+    model.save_replay_buffer(tmp_path / "a.buffer")
+    resumed = PERDQN.load(tmp_path / "m", env=model.get_env())
+    resumed.load_replay_buffer(tmp_path / "a.buffer")
+    newest = resumed.replay_buffer.pos - 1
+    resumed.learn(3, reset_num_timesteps=False)
+    assert resumed.replay_buffer.dones[newest].all()
+
+
+# ---- pickles
+
+
+@pytest.mark.parametrize("cls", [PERSAC, PERDQN])
+def test_replay_buffer_round_trip(cls, tmp_path):
+    """Priorities, ids, beta and maximum survive, and so does what was handed out before."""
+    model = trained(cls, n_steps=2)
+    batch = model.replay_buffer.sample(8)
+    model.save_replay_buffer(tmp_path / "buffer")
+    loaded = trained(cls, 0, n_steps=2)
+    loaded.load_replay_buffer(tmp_path / "buffer")
+    assert_same_state(loaded.replay_buffer, model.replay_buffer)
+    for each in (model, loaded):
+        each.replay_buffer.update_priorities(batch.indices, np.arange(8.0))
+    np.testing.assert_array_equal(loaded.replay_buffer.priorities, model.replay_buffer.priorities)
+    loaded.learn(40, reset_num_timesteps=False)
+
+
+@pytest.mark.parametrize("cls", [PERSAC, PERDQN])
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize(
+    "memory", [{}, dict(optimize_memory_usage=True, replay_buffer_kwargs={"handle_timeout_termination": False})]
+)
+def test_stock_replay_buffer_becomes_prioritized(cls, n_steps, memory, tmp_path, monkeypatch):
+    """Its data kept and not copied, all of it at the maximum, with the settings of the model."""
+    stock = trained(STOCK[cls], **memory)
+    stock.save_replay_buffer(tmp_path / "buffer")
+    kwargs = {**memory, "n_steps": n_steps}
+    kwargs["replay_buffer_kwargs"] = {**memory.get("replay_buffer_kwargs", {}), "alpha": 0.8}
+    model = trained(cls, 0, **kwargs)
+    model.replay_buffer.beta = 0.6
+    read: list[ReplayBuffer] = []
+    unpickle = sys.modules["stable_baselines3.common.off_policy_algorithm"].load_from_pkl
+    monkeypatch.setattr(
+        "stable_baselines3.common.off_policy_algorithm.load_from_pkl", lambda *args: read.append(unpickle(*args)) or read[0]
+    )
+    model.load_replay_buffer(tmp_path / "buffer")
+    buffer = model.replay_buffer
+    assert type(buffer) is PrioritizedReplayBuffer
+    assert buffer.observations is read[0].observations
+    np.testing.assert_array_equal(buffer.observations, stock.replay_buffer.observations)
+    np.testing.assert_array_equal(buffer.rewards, stock.replay_buffer.rewards)
+    expected = np.ones((40, 1))
+    if memory:
+        expected[buffer.pos] = 0.0
+    np.testing.assert_array_equal(buffer.priorities, expected)
+    assert (buffer.scheme.alpha, buffer.n_steps, buffer.beta) == (0.8, n_steps, 0.6)
+    assert buffer.device == model.device
+    model.learn(40, reset_num_timesteps=False)
+    assert len(np.unique(buffer.priorities)) > 2
+
+
+def test_deleted_buffer_can_be_loaded_again(tmp_path):
+    """SB3 users drop the buffer to save memory."""
+    model = trained(PERDQN)
+    model.save_replay_buffer(tmp_path / "buffer")
+    model.replay_buffer = None
+    model.save(tmp_path / "model")
+    del model.replay_buffer
+    model.load_replay_buffer(tmp_path / "buffer")
+    assert model.replay_buffer.beta == 1.0
+    assert PERDQN.load(tmp_path / "model").replay_buffer.beta == 0.4
+
+
+def test_a_buffer_with_an_unsupported_scheme_is_refused(tmp_path):
+    trained(PERDQN, replay_buffer_kwargs=dict(scheme="lap")).save_replay_buffer(tmp_path / "buffer")
+    model = trained(PERQRDQN)
+    buffer = model.replay_buffer
+    with pytest.raises(NotImplementedError, match="PERQRDQN with LAP"):
+        model.load_replay_buffer(tmp_path / "buffer")
+    assert model.replay_buffer is buffer
+
+
+def saved_buffer(path: Any, **kwargs: Any) -> Any:
+    model = trained(PERDQN, **kwargs)
+    model.save_replay_buffer(path)
+    return model.replay_buffer
+
+
+@pytest.mark.parametrize(
+    "saved, asked, attribute, value",
+    [
+        (dict(n_steps=3), {}, "n_steps", 1),
+        ({}, dict(n_steps=3), "n_steps", 3),
+        (dict(n_steps=3, gamma=0.9), dict(n_steps=3, gamma=0.8), "gamma", 0.8),
+        ({}, dict(replay_buffer_kwargs=dict(beta_end=0.7, beta_start=0.5)), "beta_end", 0.7),
+        ({}, dict(replay_buffer_kwargs=dict(beta_anneal_steps=50)), "beta_anneal_steps", 50),
+        ({}, dict(replay_buffer_kwargs=dict(stratified=False)), "stratified", False),
+    ],
+)
+def test_settings_of_the_model_count(saved, asked, attribute, value, tmp_path):
+    """With a warning that names both values; priorities and ids stay."""
+    before = saved_buffer(tmp_path / "buffer", **saved)
+    model = trained(PERDQN, 0, **asked)
+    with pytest.warns(UserWarning, match=rf"{attribute}={getattr(before, attribute)!r} \(this model: {value!r}\)"):
+        model.load_replay_buffer(tmp_path / "buffer")
+    buffer = model.replay_buffer
+    assert getattr(buffer, attribute) == value
+    np.testing.assert_array_equal(buffer.priorities, before.priorities)
+    np.testing.assert_array_equal(buffer.transition_ids, before.transition_ids)
+    assert (buffer.max_priority, buffer.beta) == (before.max_priority, before.beta)
+    model.learn(30, reset_num_timesteps=False)
+    assert model.replay_buffer.beta == 1.0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        dict(scheme="rank"),
+        dict(scheme="lap"),
+        dict(alpha=0.9),
+        dict(scheme=Proportional(alpha=0.3)),
+        dict(td_error_reduction="max"),
+    ],
+)
+def test_another_scheme_makes_all_priorities_the_largest(asked, tmp_path):
+    before = saved_buffer(tmp_path / "buffer")
+    model = trained(PERDQN, 0, replay_buffer_kwargs=asked)
+    expected = model.replay_buffer.scheme
+    with pytest.warns(UserWarning, match=r"scheme=Proportional\(alpha=0.6.*this model: .*priorities anew"):
+        model.load_replay_buffer(tmp_path / "buffer")
+    buffer = model.replay_buffer
+    assert repr(buffer.scheme) == repr(expected)
+    np.testing.assert_array_equal(buffer.transition_ids, before.transition_ids)
+    np.testing.assert_array_equal(buffer.rewards, before.rewards)
+    if "rank" not in asked.values():
+        assert len(np.unique(buffer.priorities)) == 1
+    assert buffer.max_priority == before.max_priority
+    model.learn(30, reset_num_timesteps=False)
+
+
+@pytest.mark.parametrize(
+    "saved, asked",
+    [
+        (dict(replay_buffer_kwargs=dict(alpha=0.8, beta_start=0.1)), {}),  # nothing is asked for
+        (dict(gamma=0.9), dict(gamma=0.8)),  # only n-step returns use it
+        (dict(replay_buffer_kwargs=dict(alpha=0.8)), dict(replay_buffer_kwargs=dict(alpha=0.8, beta_end=1.0))),
+        (dict(replay_buffer_kwargs=dict(scheme="rank", alpha=0.8)), dict(replay_buffer_kwargs=dict(scheme="rank"))),
+        (dict(buffer_size=40), dict(buffer_size=30)),
+    ],
+)
+def test_no_warning_without_contradiction(saved, asked, tmp_path, recwarn):
+    before = saved_buffer(tmp_path / "buffer", **saved)
+    model = trained(PERDQN, 0, **asked)
+    model.load_replay_buffer(tmp_path / "buffer")
+    assert not [w for w in recwarn if "other settings" in str(w.message)]
+    np.testing.assert_array_equal(model.replay_buffer.priorities, before.priorities)
+    assert repr(model.replay_buffer.scheme) == repr(before.scheme)
+    assert model.replay_buffer.gamma == model.gamma
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize(
+    "env, message", [("n_envs", "n_envs 2, and the model has 1"), ("Acrobot-v1", "observations of shape")]
+)
+def test_a_buffer_of_another_shape_is_refused(env, message, plain, tmp_path):
+    other = make_vec_env("CartPole-v1", n_envs=2) if env == "n_envs" else env
+    cls = DQN if plain else PERDQN
+    cls("MlpPolicy", other, buffer_size=40, learning_starts=100).learn(20).save_replay_buffer(tmp_path / "buffer")
+    model = trained(PERDQN)
+    buffer, before = model.replay_buffer, pickle.dumps(model.replay_buffer)
+    with pytest.raises(ValueError, match=message):
+        model.load_replay_buffer(tmp_path / "buffer")
+    assert model.replay_buffer is buffer
+    assert pickle.dumps(buffer) == before
+
+
+def test_beta_does_not_fall_with_an_older_buffer(tmp_path):
+    saved_buffer(tmp_path / "buffer", timesteps=0)
+    model = trained(PERDQN)
+    model.load_replay_buffer(tmp_path / "buffer")
+    assert model.replay_buffer.beta == 1.0
+
+
+def test_a_buffer_in_which_nothing_can_be_drawn(tmp_path):
+    for cls in (DQN, PERDQN):
+        trained(cls, 0).save_replay_buffer(tmp_path / "buffer")
+        model = trained(PERDQN, 0)
+        model.load_replay_buffer(tmp_path / "buffer")
+        assert not model.replay_buffer.priorities.any()
+        model.learn(30)
+        assert (model.replay_buffer.priorities[:30] > 0).all()

@@ -1,0 +1,78 @@
+"""A run that is stopped and goes on is the same run."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+
+from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PrioritizedHerReplayBuffer
+from tests.buffers.test_her import make_env
+from tests.persistence.saved import assert_same, held
+
+
+def seed_all(seed: int) -> None:
+    np.random.seed(seed)
+    th.manual_seed(seed)
+
+
+def parameters(model: Any) -> list[np.ndarray]:
+    state = [*model.policy.state_dict().values()]
+    optimizers = [part for part in vars(model.policy).values() if hasattr(part, "optimizer")]
+    for part in optimizers:
+        state += [value for entry in part.optimizer.state_dict()["state"].values() for value in entry.values()]
+    return [np.asarray(value) for value in state]
+
+
+RUNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "SAC": (PERSAC, "Pendulum-v1", {}),
+    "SAC, rank, weighted actor": (
+        PERSAC,
+        "Pendulum-v1",
+        dict(replay_buffer_kwargs=dict(scheme="rank", actor_batch="weighted")),
+    ),
+    "TD3, LAP": (PERTD3, "Pendulum-v1", dict(replay_buffer_kwargs=dict(scheme="lap", kappa="auto", max_priority_interval=7))),
+    "TQC, 3 steps, recency": (PERTQC, "Pendulum-v1", dict(n_steps=3, replay_buffer_kwargs=dict(recency=0.99))),
+    "DQN, beta by draws": (PERDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(beta_anneal_steps=300))),
+    "DQN, memory": (
+        PERDQN,
+        "CartPole-v1",
+        dict(optimize_memory_usage=True, replay_buffer_kwargs=dict(handle_timeout_termination=False, unique=True)),
+    ),
+    "QRDQN, mean of new ones": (PERQRDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(initial_priority="mean"))),
+    "DQN, HER": (PERDQN, "bits", dict(replay_buffer_class=PrioritizedHerReplayBuffer)),
+}
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("run", RUNS)
+def test_a_stopped_run_is_the_same_run(run, n_envs, tmp_path):
+    """
+    One process goes on, another one loads what it has saved: parameters, moments of the optimizers, priorities and random
+    draws are equal to the bit. What no file has, the random state and the environment's, both set anew.
+    """
+    cls, env_id, kwargs = RUNS[run]
+
+    def envs() -> Any:
+        return make_env(n_envs) if env_id == "bits" else make_vec_env(env_id, n_envs)
+
+    policy = "MultiInputPolicy" if env_id == "bits" else "MlpPolicy"
+    settings = dict(learning_starts=40, batch_size=16, buffer_size=130, policy_kwargs=dict(net_arch=[8]), device="cpu")
+    first = cls(policy, envs(), seed=0, **settings, **kwargs).learn(180)
+    first.save(tmp_path / "model")
+    first.save_replay_buffer(tmp_path / "run.buffer")
+
+    first.set_env(envs())
+    second = cls.load(tmp_path / "model", env=envs(), device="cpu")
+    second.load_replay_buffer(tmp_path / "run.buffer")
+    for model in (first, second):
+        seed_all(7)
+        model.get_env().seed(3)
+        model.action_space.seed(3)
+        model.learn(90, reset_num_timesteps=False)
+        np.random.seed(1)
+    for actual, expected in zip(parameters(second), parameters(first), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    assert_same(held(second.replay_buffer), held(first.replay_buffer))
+    assert second.num_timesteps == first.num_timesteps and second._n_updates == first._n_updates
