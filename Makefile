@@ -57,6 +57,8 @@ benchmark: .venv/benchmark
 # What docs/evidence lacks, and the reports on what it has. All of it takes days of one core; a stopped campaign continues where it was.
 evidence: .venv/benchmark
 	$(BIN)/python benchmarks/cliffwalk.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/dose_response.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/dose_report.py
 	$(BIN)/python benchmarks/learning.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/report.py
 	test -e docs/evidence/run_time.csv || OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run_time.py

@@ -23,39 +23,61 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def run_missing(path: Path, jobs: Iterable[Job], function: Callable[..., dict[str, Any]], workers: int) -> int:
+def missing(path: Path, jobs: Iterable[Job]) -> list[Job]:
+    """
+    :param path: of the CSV file
+    :param jobs: name and arguments of each; names are told apart by their values as strings
+    :return: the jobs that the file has no row for
+    """
+    rows = read(path)
+    return [(name, arguments) for name, arguments in jobs if not any(_is_named(row, name) for row in rows)]
+
+
+def run_missing(
+    path: Path,
+    jobs: Iterable[Job],
+    function: Callable[..., dict[str, Any]],
+    workers: int,
+    deadline: float | None = None,
+) -> int:
     """
     Run the jobs that the file has no row for, and append a row as soon as one ends: its name, how long it took, its results.
 
     :param path: of the CSV file; made, with its folder, if it does not exist
-    :param jobs: name and arguments of each; names are told apart by their values as strings
+    :param jobs: as of :func:`missing`
     :param function: takes the arguments, returns the results; the same columns for every job of a file
     :param workers: processes, one job in each at a time
+    :param deadline: in seconds since the epoch; those that have begun by then end, and no other begins
     :return: how many jobs ran
     :raises Exception: what a job raises; the rows that are there stay, and the jobs that have not begun do not begin
     """
     jobs = list(jobs)
-    rows = read(path)
-    missing = [(name, arguments) for name, arguments in jobs if not any(_is_named(row, name) for row in rows)]
-    print(f"{path}: {len(jobs) - len(missing)} of {len(jobs)} runs are there", flush=True)
-    if not missing:
+    lacking = missing(path, jobs)
+    print(f"{path}: {len(jobs) - len(lacking)} of {len(jobs)} runs are there", flush=True)
+    if not lacking:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    start = time.time()
+    start, n_done = time.time(), 0
     # Spawned, not forked: a process that has used PyTorch's threads must not be forked.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(_timed, function, arguments): name for name, arguments in missing}
+        futures = {pool.submit(_timed, function, arguments): name for name, arguments in lacking}
         try:
-            for n_done, future in enumerate(as_completed(futures), start=1):
+            for future in as_completed(futures):
+                if future.cancelled():
+                    continue
+                n_done += 1
                 row = {**futures[future], **future.result()}
                 _append(path, row)
-                left = (time.time() - start) / n_done * (len(missing) - n_done)
+                left = (time.time() - start) / n_done * (len(lacking) - n_done)
                 values = ", ".join(str(value) for value in futures[future].values())
-                print(f"{n_done}/{len(missing)} {values}: {row['seconds']} s; {left / 60:.0f} min left", flush=True)
+                print(f"{n_done}/{len(lacking)} {values}: {row['seconds']} s; {left / 60:.0f} min left", flush=True)
+                if deadline is not None and time.time() > deadline:
+                    for each in futures:  # those that have begun go on
+                        each.cancel()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # or all others would run, and nobody would write them down
             raise
-    return len(missing)
+    return n_done
 
 
 def _is_named(row: dict[str, str], name: dict[str, Any]) -> bool:

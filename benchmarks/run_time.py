@@ -121,7 +121,7 @@ def report(seconds: dict[str, np.ndarray]) -> str:
     """Medians over the rounds, of the seconds and of the ratios within a round."""
     uniform = seconds["TD3"]
     lines = [f"{machine()}, one thread; HalfCheetah-v5, a million transitions, batch 256; {N_ROUNDS} rounds.", ""]
-    lines += ["| | seconds per 1,000 steps | over uniform (quartiles) |", "|---|---|---|"]
+    lines += ["| | seconds per 1,000 steps | over TD3 (quartiles) |", "|---|---|---|"]
     for variant, values in seconds.items():
         low, median, high = np.percentile(100 * (values / uniform - 1), [25, 50, 75])
         over = "" if variant == "TD3" else f"{median:+.0f}% ({low:+.0f} to {high:+.0f})"

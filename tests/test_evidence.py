@@ -1,5 +1,6 @@
 """The campaign behind docs/evidence: it continues, trains what it says, and its reports follow from its rows."""
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -44,6 +45,14 @@ def test_a_failure_loses_nothing(tmp_path):
     assert [row["seed"] for row in campaign.read(path)] == ["0"]
     assert campaign.run_missing(path, jobs(0, 1), dict, workers=1) == 1
     assert [row["seed"] for row in campaign.read(path)] == ["0", "1"]
+
+
+def test_no_run_begins_after_the_deadline(tmp_path):
+    path = tmp_path / "runs.csv"
+    n_run = campaign.run_missing(path, jobs(*range(50)), dict, workers=1, deadline=0.0)
+    assert 1 <= n_run < 50
+    assert [row["seed"] for row in campaign.read(path)] == [str(seed) for seed in range(n_run)]
+    assert len(campaign.missing(path, jobs(*range(50)))) == 50 - n_run
 
 
 # ---- suites
@@ -135,7 +144,6 @@ def test_confirmation_of_an_unknown_arm():
     [
         ("bits-rates", ["LAP", "no weights", "epsilon 0.01, mean, eta 0.25"]),
         ("chain-rates", ["defaults"]),
-        ("mountaincar-rates", ["defaults"]),
         ("sparse", ["PERDQN"]),
     ],
 )
@@ -169,7 +177,7 @@ def short(name: str, **changes) -> learning.Suite:
 
 
 # Suites of the same environments as another one, which differ in numbers only.
-TWIN = "(mountaincar|minatar|pairs)-rates|-confirmation|^continuous|memory-(cartpole|pendulum)"
+TWIN = "(minatar|pairs)-rates|-confirmation|memory-(cartpole|pendulum)"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +196,7 @@ def test_evaluations_do_not_change_training(name, which):
     assert seldom == {step: often[step] for step in ("40", "80", "120")}
 
 
-@pytest.mark.parametrize("name", ["bits-confirmation", "continuous-rates", "memory-pendulum"])
+@pytest.mark.parametrize("name", ["bits-confirmation", "continuous", "memory-pendulum"])
 def test_quick_runs(name):
     """To try a suite: with hindsight an episode must have ended before anything is drawn."""
     suite = learning.quick(learning.SUITES[name])
@@ -270,7 +278,7 @@ def test_probability_of_improvement():
     pairs = [
         [(x > y) + 0.5 * (x == y) for x in scores["other"][:, task] for y in scores["stock"][:, task]] for task in range(2)
     ]
-    figure, low, high = report.improvement(scores)["other"][:, 0]
+    figure, low, high = report.improvement(scores, {"other": "stock"})["other"][:, 0]
     assert figure == pytest.approx(np.mean(pairs))
     assert 0 <= low <= figure <= high <= 1
 
@@ -317,36 +325,104 @@ def write_rows(path, suite, curves) -> None:
 def test_summary_is_of_complete_suites(tmp_path, monkeypatch):
     """Of two with the same task the later one; one that lacks a run does not count, until it has it."""
     monkeypatch.setattr(report, "SAMPLES", 50)
-    settings = {"defaults": {}, "LAP": dict(scheme="lap", kappa=0.3), "other": dict(scheme="rank")}
+    settings = {
+        "uniform": dict(scheme="uniform"),
+        "defaults": {},
+        "LAP": dict(scheme="lap", kappa=0.3),
+        "other": dict(scheme="rank"),
+    }
     variants = {
         "SAC": learning.Variant("SAC"),
         **{name: learning.Variant("PERSAC", dict(replay_buffer_kwargs=each)) for name, each in settings.items()},
     }
+    rates = (1 / 3, 1.0, 3.0)
     plain = replace(learning.SUITES["pairs"], variants=variants, seeds=6, n_evaluations=5)
-    at_rates = replace(plain, variants=learning.at_rates(variants, 1e-3, (1 / 3, 1.0, 3.0)), rates=(1 / 3, 1.0, 3.0))
+    at_rates = replace(plain, variants=learning.at_rates(variants, 1e-3, rates), rates=rates)
     suites = {"plain": plain, "rates": at_rates, "longer": replace(plain, steps=2 * plain.steps)}
     monkeypatch.setattr(report, "SUITES", suites)
     rng = np.random.default_rng(0)
-    curves = {name: rng.normal(size=(6, 1, 5)) for name in (*plain.variants, *at_rates.variants)}
+    curves = {name: rng.normal(size=(6, 1, 5)) + 9 for name in (*plain.variants, *at_rates.variants)}
     for name in ("LAP", "LAP @ 0.333"):
         curves[name] += 100
     for name in ("plain", "rates"):
         write_rows(tmp_path / f"{name}.csv", suites[name], curves)
 
-    task = "PairsTrading-v0, 40,000 steps"
-    ((_, found),) = report.summarise(tmp_path).items()  # "longer" has no file yet
-    assert found.suite == "rates" and list(found.over_stock) == ["defaults", "LAP"]
-    assert found.over_stock["LAP"][0, 0] == 1.0  # of the mean over the rates
-    assert found.over_stock["defaults"][0, 0] < 1.0
-    assert {kind: estimate[0, 0] for kind, estimate in found.over_defaults.items()} == {"LAP": 1.0}
+    found = report.summarise(tmp_path, "uniform")  # "longer" has no file yet
+    assert {(each.suite, each.reference) for each in found} == {("rates", "uniform")}
+    assert [(each.endpoint, each.kind, each.n_runs) for each in found] == [
+        (endpoint, kind, n)
+        for endpoint, n in ((report.AT_MEAN, 6), (report.AT_BEST, 3))
+        for kind in ("stock", "defaults", "LAP")
+    ]
+    assert found[2].better[0] == 1.0 and found[2].effect[0] > 2  # LAP, of the mean over the rates
+    assert {each.kind for each in report.summarise(tmp_path, "defaults")} == {"LAP"}
     report.write_summary(tmp_path)
-    assert f"| {task} | `rates` | 3 | " in (tmp_path / "summary.md").read_text()
-    assert f"| {task} | `rates` | 3 | 1.00 [1.00, 1.00] |" in (tmp_path / "defaults.md").read_text()
+    assert "| `rates` | mean over three rates | LAP | uniform | 6 |" in (tmp_path / "summary.md").read_text()
+    assert "| `rates` | mean over three rates | LAP | defaults | 6 |" in (tmp_path / "defaults.md").read_text()
     assert (tmp_path / "summary.png").read_bytes().startswith(b"\x89PNG")
 
     lines = (tmp_path / "rates.csv").read_text().splitlines()
     (tmp_path / "rates.csv").write_text("\n".join(lines[:-1]))
-    assert report.summarise(tmp_path)[task].suite == "plain"
+    assert {each.suite for each in report.summarise(tmp_path, "uniform")} == {"plain"}
+
+
+def test_without_a_twin_stock_is_the_reference(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "SAMPLES", 50)
+    suite = replace(learning.SUITES["pairs"], seeds=6, n_evaluations=5)
+    monkeypatch.setattr(report, "SUITES", {"pairs": suite})
+    rng = np.random.default_rng(0)
+    write_rows(tmp_path / "pairs.csv", suite, {name: rng.normal(size=(6, 1, 5)) for name in suite.variants})
+    assert {each.reference for each in report.summarise(tmp_path, "uniform")} == {"stock"}
+
+
+def test_what_a_variant_is_compared_with():
+    """Its uniform twin with all else alike, or that of the algorithm, or the first variant; the twin with nothing."""
+    sparse, discrete, bits = (learning.SUITES[name] for name in ("sparse", "discrete", "bits-rates"))
+    assert set(report.references_of(sparse, sparse.variants).values()) == {"PERDQN, uniform"}
+    assert "PERDQN, uniform" not in report.references_of(sparse, sparse.variants)
+    found = report.references_of(discrete, discrete.variants)
+    assert found["PERDQN, Double Q, 3 steps"] == "uniform, Double Q, 3 steps"
+    assert found["PERDQN"] == found["uniform, Double Q, 3 steps"] == "DQN" and "DQN" not in found
+    doors = learning.SUITES["memory-doors"]
+    assert set(report.references_of(doors, doors.variants)) == set(doors.variants) - {"zero state"}
+    arms = dict.fromkeys(map(learning.arm_of, bits.variants))
+    assert set(arms) - set(report.arm_references(bits, arms)) == {"uniform"}
+    assert set(report.arm_references(bits, arms).values()) == {"uniform"}
+    for name in OF_AGENTS:
+        suite = learning.SUITES[name]
+        for other in report.references_of(suite, suite.variants).values():
+            assert other == next(iter(suite.variants)) or other.endswith("uniform")
+
+
+def test_permutation_p_is_that_of_all_permutations():
+    """Against listing them, with ties and in two environments."""
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(4, size=(3, 2)), rng.integers(2, 6, size=(3, 2))
+
+    def u(x, y):
+        return float(np.mean(0.5 + 0.5 * np.sign(x[:, None] - y[None])))
+
+    def shared_out(column):
+        both = np.concatenate([x[:, column], y[:, column]])
+        for chosen in itertools.combinations(range(6), 3):
+            yield both[list(chosen)], np.delete(both, chosen)
+
+    of_all = [(u(*a) + u(*b)) / 2 for a, b in itertools.product(shared_out(0), shared_out(1))]
+    expected = np.mean(np.abs(np.array(of_all) - 0.5) >= abs(u(x, y) - 0.5) - 1e-9)
+    assert report.permutation_p(x, y) == pytest.approx(expected)
+    separated = np.arange(5.0)[:, None]
+    assert report.permutation_p(separated, separated + 9) == pytest.approx(2 / 252)
+
+
+def test_holm():
+    assert report.holm({"a": 0.03, "b": 0.01, "c": 0.02}) == pytest.approx({"a": 0.04, "b": 0.03, "c": 0.04})
+    assert report.holm({"a": 0.4, "b": 0.6}) == pytest.approx({"a": 0.8, "b": 0.8})
+
+
+def test_no_interval_without_width():
+    estimates = {"a": np.array([[1.0], [1.0], [1.0]]), "b": np.array([[0.5], [0.4], [0.6]])}
+    assert report.cell(estimates, "a", 2) == "1.00"
+    assert report.cell(estimates, "b", 2) == "0.50 [0.40, 0.60]"
 
 
 def test_kinds_of_the_summary():
@@ -357,10 +433,12 @@ def test_kinds_of_the_summary():
     }
     at_another_rate = "PERDQN, learning rate / 4"
     assert at_another_rate in learning.SUITES["sparse"].variants and at_another_rate not in kinds["sparse"]
-    assert kinds["sparse"] == {"PERDQN": "defaults", "PERDQN, LAP": "LAP", "PERDQN, candidate": "candidate"}
-    assert kinds["continuous-rates"] == {"PERTD3, LAP": "LAP"}  # with nothing else
-    assert kinds["discrete"] == {"PERDQN": "defaults", "PERDQN, LAP": "LAP"}
+    stock = {"DQN": "stock", "PERDQN": "defaults", "PERDQN, LAP": "LAP"}
+    assert kinds["sparse"] == {**stock, "PERDQN, uniform": "uniform", "PERDQN, candidate": "candidate"}
+    assert kinds["discrete"] == stock
     assert {arm: kind for arm, kind in kinds["bits-rates"].items() if arm.endswith("@ 1")} == {
+        "DQN @ 1": "stock",
+        "uniform @ 1": "uniform",
         "defaults @ 1": "defaults",
         "LAP @ 1": "LAP",
         "epsilon 1e-06, no weights @ 1": "no weights",
@@ -368,16 +446,17 @@ def test_kinds_of_the_summary():
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
-def test_pages_show_the_summary(page):
-    assert "evidence/summary.png)" in (ROOT / page).read_text()
+@pytest.mark.parametrize("page", ["docs/evidence.md", "docs/gallery.md"])
+def test_pages_show_both_summaries(page):
+    text = (ROOT / page).read_text()
+    assert "(evidence/summary.png)" in text and "(evidence/dose-response.png)" in text
 
 
 def test_summary_has_every_complete_suite():
     summary = (EVIDENCE / "summary.md").read_text()
     for name, suite in learning.SUITES.items():
         for environment in () if name in (*learning.NOT_RUN, *OF_AGENTS) else suite.environments:
-            assert f"{environment.removeprefix('MinAtar/')}, {suite.steps:,} steps" in summary
+            assert f"{environment}, {suite.steps:,} steps" in summary
 
 
 @pytest.mark.slow
@@ -522,7 +601,7 @@ def test_figures_in_the_text_are_those_of_the_reports(page):
     reported = "".join(path.read_text() for path in EVIDENCE.glob("*.md"))
     text = " ".join((ROOT / page).read_text().split())
     text = re.sub(r"(?<=\d),(?=\d{3})", "", text)  # thousands
-    stated = re.findall(r"\d[\d.]* \[[\d.]+, [\d.]+\]", text)
+    stated = re.findall(r"-?\d[\d.]* \[-?[\d.]+, -?[\d.]+\]", text)
     assert stated
     assert [figure for figure in stated if figure not in reported] == []
 

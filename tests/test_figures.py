@@ -48,6 +48,11 @@ def test_everything_stands_out(background):
         assert contrast(color, background) > 2.7, color
 
 
+@pytest.mark.parametrize("background", ["#ffffff", "#000000"])
+def test_text_has_the_contrast_of_wcag(background):
+    assert contrast(figures.INK, background) >= 4.5
+
+
 @pytest.mark.parametrize("seen_by", SEEN_BY)
 def test_colors_differ(seen_by):
     """By more than ten times what can just be seen; where they are the same, lines and markers do."""

@@ -33,8 +33,9 @@ class PERDQN(DeepQMixin, DQN):
     Deep Q-Network (DQN, arXiv 1312.5602) with prioritized experience replay (PER, arXiv 1511.05952), and optionally Double
     Q-learning (arXiv 1509.06461).
 
-    Use it for discrete actions, above all where rewards are rare. With ``replay_buffer_class=HerReplayBuffer``, use
-    ``scheme="lap"`` or no weights (``beta_start=0, beta_end=0``).
+    Use it for discrete actions, above all where rewards are rare: PER was made for DQN on Atari. With HER
+    (``replay_buffer_class=HerReplayBuffer``), the default weights slowed learning down on BitFlipping;
+    ``scheme="lap"`` or no weights (``beta_start=0, beta_end=0``) did not.
 
     The loss is DQN's smooth L1 loss times the importance-sampling weight. The priority of a transition comes from its
     absolute TD error.

@@ -1,0 +1,215 @@
+"""
+Dose and response: the rarer the reward in the buffer, the more does prioritized replay help? The Blind Cliffwalk of Schaul et
+al. (2016), with a network in place of their table.
+
+    python benchmarks/dose_response.py                  # what is missing; then dose_report.py
+    python benchmarks/dose_response.py --seconds 600    # start no run after ten minutes; call again to continue
+
+n states in a row. The right action leads on, and has a reward of 1 in the last state; the wrong one ends the episode with
+reward 0. The buffer holds 2^(n + 1) transitions of random actions, in which one episode in 2^n succeeds on average. Both
+actions of every state occur, so at least one episode succeeds. Nothing is added later, so exploration plays no part.
+
+Why both actions occur: in a pilot, a seed with two successes at n = 11 was slow for every arm. Such seeds have no wrong action
+in one of the last states. Its value is then in no transition, and the endpoint waits for what the network makes of the others.
+Of 100 seeds each at n = 6, 8 and 11, 38 to 46 lacked an action, so the transitions are drawn again until none is lacking. Two
+successes alone make the task easier, not harder.
+
+Written down before the first run of the campaign:
+
+- Endpoint of a run: updates until every state's right action is within 25% of its true value, gamma^(steps to go), and above
+  the wrong one by half of that value; checked every 50 updates. A run that is not there after 50,000 counts as 50,000 and is
+  marked.
+- Each arm has its own learning rate at each size, the one of three with the lowest geometric mean of updates over the choosing
+  seeds.
+- All that is reported comes from the reporting seeds. No run had used those before, nor the choosing seeds.
+- What was cut for lack of time, after the choosing runs up to n = 12, of which only the run times had been looked at: five
+  choosing seeds became two at n = 14 and none at n = 16, which takes the learning rates of n = 14. The 15 reporting seeds run
+  one after the other, each at all sizes with all arms. Those that are complete when the time is over are reported, and no
+  other.
+- Primary endpoint: how the gain grows. The gain is the logarithm of the uniform twin's updates over the arm's, paired by seed:
+  the same observations, transitions and first network. Each seed gives one slope of the gain over n, by least squares over all
+  sizes. The gain of an arm grows if the mean slope is above 0. It is due to the priorities if the slope is also above that of
+  its shuffled control.
+- Tests: exact permutation of the signs, two-sided, with Holm's correction within each table. Intervals: 95% bootstrap over
+  seeds.
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from campaign import Job, missing, read, run_missing
+from controls import control_of, with_control
+from gymnasium import spaces
+from learning import NO_WEIGHTS
+from stable_baselines3.common.logger import Logger
+
+from sb3_per import PERDQN
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
+
+SIZES = (6, 8, 10, 12, 14, 16)
+RATES = (3e-4, 1e-3, 3e-3)
+# By size; a larger one takes the learning rates of the largest one here.
+CHOOSING = {6: range(100, 105), 8: range(100, 105), 10: range(100, 105), 12: range(100, 105), 14: range(100, 102)}
+REPORTING = range(200, 215)
+MAX_UPDATES = 50_000
+# Updates between two copies of the target network, and between two checks.
+PERIOD = 50
+N_FEATURES = 16
+
+# Beta reaches its end where the run does.
+_ANNEALED: dict[str, Any] = dict(beta_anneal_steps=MAX_UPDATES)
+ARMS: dict[str, dict[str, Any]] = {
+    "uniform": dict(scheme="uniform"),
+    "defaults": _ANNEALED,
+    "no weights": NO_WEIGHTS,
+    "LAP": dict(scheme="lap", alpha=0.4, kappa=0.01),
+    "rank": dict(scheme="rank", **_ANNEALED),
+    "shuffled, defaults": control_of(_ANNEALED),
+    "shuffled, no weights": control_of(NO_WEIGHTS),
+}
+
+
+class Cliffwalk(gym.Env):
+    """
+    The task as a seed draws it; only its spaces and its transitions are used.
+
+    :param n_states: in a row
+    :param seed: of the observations, the right actions and the transitions
+    """
+
+    observation_space = spaces.Box(-np.inf, np.inf, (N_FEATURES,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, n_states: int, seed: int):
+        rng = np.random.default_rng((n_states, seed))
+        self.n_states, self.gamma = n_states, 1 - 1 / n_states
+        self.observations = rng.standard_normal((n_states + 1, N_FEATURES), dtype=np.float32)
+        self.right_actions = rng.integers(2, size=n_states)
+        self.true_values = self.gamma ** np.arange(n_states - 1, -1, -1.0)
+        n_kinds = 0
+        while n_kinds < 2 * n_states:
+            self.states, self.is_right = self._walk(rng)
+            n_kinds = len(np.unique(2 * self.states + self.is_right))
+        self.rewards = self.is_right & (self.states == n_states - 1)
+
+    def _walk(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """States, and whether the action that a random policy takes there is right."""
+        is_right = rng.integers(2, size=2 ** (self.n_states + 1)).astype(bool)
+        states, state = np.empty(len(is_right), np.int64), 0
+        for i, leads_on in enumerate(is_right.tolist()):
+            states[i] = state
+            state = (state + 1) % self.n_states if leads_on else 0
+        return states, is_right
+
+    def fill(self, model: PERDQN) -> None:
+        """Store all transitions, in their order."""
+        right = self.right_actions[self.states]
+        model.replay_buffer.extend(
+            self.observations[self.states][:, None],
+            self.observations[self.states + 1][:, None],
+            np.where(self.is_right, right, 1 - right)[:, None, None],
+            self.rewards.astype(np.float32)[:, None],
+            (~self.is_right | self.rewards)[:, None],
+            [[{}]] * len(self.states),
+        )
+
+    def is_solved(self, model: PERDQN) -> bool:
+        """Whether the network has the values of all states' right actions, and prefers these."""
+        with th.no_grad():
+            values = model.q_net(th.as_tensor(self.observations[:-1])).numpy()
+        states = np.arange(self.n_states)
+        right, wrong = values[states, self.right_actions], values[states, 1 - self.right_actions]
+        is_close = np.abs(right - self.true_values) <= 0.25 * self.true_values
+        return bool(np.all(is_close & (right - wrong >= 0.5 * self.true_values)))
+
+
+def updates_until_solved(n_states: int, arm: str, learning_rate: float, seed: int) -> dict[str, Any]:
+    """
+    One run.
+
+    :param n_states: in a row
+    :param arm: a key of :data:`ARMS`
+    :param learning_rate: of Adam
+    :param seed: of the task, the first network and the draws
+    :return: ``updates``, whether it ``solved`` the task within them, and the number of ``successes`` in the buffer
+    """
+    th.set_num_threads(1)
+    task = Cliffwalk(n_states, seed)
+    model = PERDQN(
+        "MlpPolicy",
+        task,
+        learning_rate=learning_rate,
+        buffer_size=len(task.states),
+        batch_size=32,
+        gamma=task.gamma,
+        max_grad_norm=None,  # not clipped, which takes a fifth of the time
+        policy_kwargs=dict(net_arch=[64, 64], optimizer_kwargs=dict(fused=True)),
+        replay_buffer_kwargs=with_control(ARMS[arm]),
+        seed=seed,
+        device="cpu",
+    )
+    model.set_logger(Logger(None, []))
+    task.fill(model)
+    updates, is_solved = 0, False
+    while not is_solved and updates < MAX_UPDATES:
+        model.train(PERIOD)
+        updates += PERIOD
+        model.q_net_target.load_state_dict(model.q_net.state_dict())
+        is_solved = task.is_solved(model)
+    return {"updates": updates, "solved": int(is_solved), "successes": int(task.rewards.sum())}
+
+
+def _job(n_states: int, arm: str, learning_rate: float, seed: int) -> Job:
+    name = dict(n_states=n_states, arm=arm, learning_rate=learning_rate, seed=seed)
+    return name, tuple(name.values())
+
+
+def choosing_jobs() -> list[Job]:
+    """The runs that choose the learning rates, the small sizes first."""
+    return [_job(n, arm, rate, seed) for n, seeds in CHOOSING.items() for seed in seeds for arm in ARMS for rate in RATES]
+
+
+def reporting_jobs(chosen: dict[tuple[int, str], float]) -> list[Job]:
+    """The runs that are reported, seed by seed, so that a stopped campaign has whole seeds."""
+    largest = max(CHOOSING)
+    return [_job(n, arm, chosen[min(n, largest), arm], seed) for seed in REPORTING for n in SIZES for arm in ARMS]
+
+
+def chosen_rates(rows: list[dict[str, str]]) -> dict[tuple[int, str], float]:
+    """
+    :param rows: of the file, with all runs of the choosing seeds
+    :return: by size and arm: the learning rate with the lowest geometric mean of updates on those seeds
+    """
+    logs: dict[tuple[int, str], dict[float, list[float]]] = {}
+    for row in rows:
+        n_states = int(row["n_states"])
+        if int(row["seed"]) in CHOOSING.get(n_states, ()):
+            by_rate = logs.setdefault((n_states, row["arm"]), {})
+            by_rate.setdefault(float(row["learning_rate"]), []).append(np.log(float(row["updates"])))
+    return {key: min(by_rate, key=lambda rate: np.mean(by_rate[rate])) for key, by_rate in logs.items()}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
+    parser.add_argument("--seconds", type=float, help="start no run after so long")
+    parser.add_argument("--runs", type=Path, default=OUT / "dose-response.csv", help="CSV file of the runs")
+    args = parser.parse_args(arguments)
+    deadline = None if args.seconds is None else time.time() + args.seconds
+    run_missing(args.runs, choosing_jobs(), updates_until_solved, args.workers, deadline)
+    if not missing(args.runs, choosing_jobs()):
+        run_missing(args.runs, reporting_jobs(chosen_rates(read(args.runs))), updates_until_solved, args.workers, deadline)
+
+
+if __name__ == "__main__":
+    main()
