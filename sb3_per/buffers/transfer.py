@@ -74,7 +74,7 @@ def converted(cls: type[BufferT], buffer: Any, settings: dict[str, Any]) -> Buff
         made = cls(buffer.n_envs, **{**settings, **stock})
         _take_stock(made, buffer)
     else:
-        made = cls(buffer.n_envs, **{**settings_without(buffer, settings), **settings, **stock})
+        made = cls(buffer.n_envs, **{**settings_without(buffer, settings, cls), **settings, **stock})
         made.make_parts(buffer.storage)
         made.load(buffer.state(), shares_masses(made, buffer))
     made.use_storage(made.storage.converted(made.ring, frames_of(made.settings, made.observation_space)))
@@ -105,17 +105,19 @@ def _take_stock(buffer: "PrioritizedReplayBuffer", stock: Any) -> None:
     buffer.sampler.eligible.load(episodes, False)
 
 
-def settings_without(buffer: "PrioritizedReplayBuffer", changed: Collection[str]) -> dict[str, Any]:
+def settings_without(buffer: "PrioritizedReplayBuffer", changed: Collection[str], cls: type | None = None) -> dict[str, Any]:
     """
     :param buffer: prioritized
     :param changed: names of settings that will be replaced
+    :param cls: class that takes them, if it is another one: a buffer of transitions has no sequence length
     :return: its settings by name. Of the scheme all, or none if one of its settings is replaced
     """
     settings = buffer.settings
     found = {name: getattr(settings, name) for name in settings.names() if name not in SCHEME_SETTINGS}
     if set(changed).isdisjoint(SCHEME_SETTINGS):
         found["scheme"] = buffer.scheme
-    return {**found, **buffer.own_settings()}
+    owner: Any = next(c for c in (cls or type(buffer)).__mro__ if "own_settings" in vars(c))
+    return {**found, **owner.own_settings(buffer)} if isinstance(buffer, owner) else found
 
 
 def shares_masses(buffer: "PrioritizedReplayBuffer", other: "PrioritizedReplayBuffer") -> bool:

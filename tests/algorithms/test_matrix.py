@@ -1,7 +1,4 @@
-"""
-Every algorithm with every scheme, n-step returns, kind of observation and number of environments: a short `learn()` each, or
-the error that names the combination.
-"""
+"""Every algorithm with every scheme: a short `learn()` each, or the error that names the combination."""
 
 import itertools
 import re
@@ -45,7 +42,7 @@ class RandomEnv(gym.Env):
 
 
 class TinyExtractor(BaseFeaturesExtractor):
-    """Any observation, flattened: a CNN would make the test slow and show nothing more."""
+    """Flattens any observation: a CNN would be slow and show nothing more."""
 
     def __init__(self, observation_space: spaces.Space):
         super().__init__(observation_space, spaces.utils.flatdim(observation_space))
@@ -56,10 +53,10 @@ class TinyExtractor(BaseFeaturesExtractor):
 
 
 @pytest.mark.parametrize("cls, scheme", list(itertools.product(ALGORITHMS, SCHEMES)))
-def test_every_combination(cls, scheme):
+def test_every_algorithm_learns_with_every_scheme(cls, scheme):
     th.set_num_threads(1)
     discrete = cls in (PERDQN, PERQRDQN)
-    for n_steps, kind, n_envs in itertools.product((1, 3), POLICIES, (1, 3)):
+    for n_steps, kind, n_envs in ((1, "box", 3), (3, "box", 1), (3, "dict", 3), (1, "image", 1)):
         if POLICIES[kind] not in cls.policy_aliases:
             continue  # as upstream: CrossQ has an MlpPolicy only
         env = make_vec_env(lambda kind=kind: RandomEnv(kind, discrete), n_envs=n_envs)

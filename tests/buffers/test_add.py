@@ -1,4 +1,4 @@
-"""Adding steps: ids, ends of ids at a reset, several steps at once, and another storage."""
+"""Adding steps: ids, resets, several steps at once, and another storage."""
 
 import pickle
 from typing import Any
@@ -14,7 +14,7 @@ from sb3_per.storage.arrays import ArrayStorage, Steps
 from tests.utils import add_one, assert_same_batches, assert_same_state, contents_of, counting_env, fill, make_buffer
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_an_id_names_the_same_transition_for_ever(data):
     """Whatever is added and forgotten, in steps of all environments or of some; what is held has successive ids."""
@@ -69,28 +69,6 @@ def test_position_cannot_be_set(name, value):
     buffer = make_buffer(4)
     with pytest.raises(AttributeError, match=rf"{name} follows from the steps that were added: use add\(\)"):
         setattr(buffer, name, value)
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (dict(obs=np.zeros((2, 4))), r"obs must be numbers of shape \(2, 3\), not float64 of shape \(2, 4\)"),
-        (dict(next_obs=np.full((2, 3), "x")), "next_obs must be numbers of shape"),
-        (dict(action=np.zeros((2, 3))), r"action must be numbers of shape \(2, 2\)"),
-        (dict(reward=np.zeros(5)), r"reward must be numbers of shape \(2,\), not float64 of shape \(5,\)"),
-        (dict(done=np.zeros((3, 2))), r"done must be numbers of shape \(2,\)"),
-        (dict(infos=[{}, None]), "infos must hold one dictionary per environment"),
-    ],
-    ids=str,
-)
-def test_a_bad_step_changes_nothing(change, message):
-    buffer = make_buffer(4, n_envs=2)
-    fill([buffer], 6)
-    before = contents_of(buffer)
-    step = dict(obs=np.zeros((2, 3)), next_obs=np.zeros((2, 3)), action=np.zeros((2, 2)), reward=np.zeros(2), done=np.zeros(2))
-    with pytest.raises(ValueError, match=message):
-        buffer.add(**{**step, "infos": [{}, {}], **change})
-    assert_same_state(contents_of(buffer), before)
 
 
 @pytest.mark.parametrize("n_rows_added", [3, 13])

@@ -12,7 +12,6 @@ from tests.utils import (
     contents_of,
     fill,
     filled_buffer,
-    make_buffer,
 )
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -51,10 +50,3 @@ def test_copies_continue_alike(name, clone):
     twin.update_priorities(twin.sample(5).indices, np.full(5, 1e3))
     fill([twin], 1)
     assert_same_state(contents_of(buffer), before)  # they share nothing
-
-
-def test_a_pickle_of_another_version_is_refused():
-    buffer = make_buffer(4)
-    state = {**buffer.__getstate__(), "state_version": 1}
-    with pytest.raises(ValueError, match="version 1 of its state, and this release of sb3_per reads version 2"):
-        make_buffer(4).__setstate__(state)

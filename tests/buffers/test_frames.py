@@ -18,6 +18,7 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
+from sb3_per.buffers.transfer import emptied, take_steps
 from tests.storage.test_frames import ACTIONS, Stream, same_batches, same_bytes, shape_of
 
 
@@ -148,8 +149,8 @@ def test_a_framed_buffer_of_another_size_takes_the_newest_steps(n_rows):
         obs, next_obs, dones, infos = stream.step()
         buffer.add(obs, next_obs, np.zeros((2, 1)), np.zeros(2), dones, infos)
     for frames in (4, None):
-        other = buffer.emptied(n_rows, frames)
-        other.take_steps(buffer)
+        other = emptied(buffer, n_rows, frames)
+        take_steps(other, buffer)
         n = min(n_rows, 12)
         for name in ("observations", "next_observations"):
             rows, old_rows = ((each.pos - n + np.arange(n)) % each.buffer_size for each in (other, buffer))

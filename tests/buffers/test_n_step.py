@@ -48,7 +48,7 @@ def test_n_step_returns_by_hand(n_envs, n_steps, obs_space, optimize_memory_usag
             next_obs_of[e].append(next_obs[key][e])
         obs = next_obs
 
-        batch = buffer.sample(60)
+        batch = buffer.sample(80)
         n_drawable = (buffer.size() - (optimize_memory_usage and buffer.full)) * n_envs
         if n_drawable <= 40:
             assert len(set(batch.indices)) == n_drawable  # stratified: every step is a start

@@ -12,6 +12,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.transfer import emptied, take_steps
 from tests.buffers.sequence_reference import SHAPES, SPACES, Reference, make_sequences, played
 from tests.utils import (
     assert_same_batches,
@@ -58,8 +59,8 @@ def test_a_buffer_of_another_size_takes_the_newest_steps(n_rows, n_played):
     if buffer.priorities.any():
         batch = buffer.sample(9)
         buffer.update_priorities(batch.indices, np.random.default_rng(0).normal(size=(4, 9)))
-    other = buffer.emptied(n_rows)
-    other.take_steps(buffer)
+    other = emptied(buffer, n_rows)
+    take_steps(other, buffer)
     masses = dict(zip(buffer.rewards.ravel().tolist(), buffer.priorities.ravel().tolist(), strict=True))
     slots = np.flatnonzero(other.priorities)
     for slot in slots:

@@ -419,7 +419,7 @@ def test_bad_settings_are_refused(kwargs, error, message):
 
 def test_agents_that_are_not_recurrent_are_refused():
     kwargs = dict(replay_buffer_class=PrioritizedSequenceReplayBuffer, buffer_size=100)
-    with pytest.raises(NotImplementedError, match=r"PERDQN with PrioritizedSequenceReplayBuffer .* no memory"):
+    with pytest.raises(NotImplementedError, match=r"PERDQN with PrioritizedSequenceReplayBuffer .* is not recurrent"):
         PERDQN("MlpPolicy", "CartPole-v1", **kwargs)
 
 

@@ -9,8 +9,7 @@ import pytest
 from tests.utils import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 
 
-@pytest.mark.parametrize("stratified", [True, False])
-@pytest.mark.parametrize("rounds", [0, 4])
+@pytest.mark.parametrize("stratified, rounds", [(True, 0), (False, 4)])
 @pytest.mark.parametrize(
     "kind, kwargs",
     [

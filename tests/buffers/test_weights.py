@@ -55,9 +55,8 @@ def test_weights_count_transitions_of_all_environments(beta):
         dict(uniform_fraction=0.3, recency=0.999, recency_min=4),
     ],
 )
-@pytest.mark.parametrize("scheme", ["proportional", "rank"])
+@pytest.mark.parametrize("scheme, beta", [("proportional", 1.0), ("rank", 0.4)])
 @pytest.mark.parametrize("kind", ["plain", "memory", "her"])
-@pytest.mark.parametrize("beta", [0.4, 1.0])
 def test_weights_by_their_definition(kind, scheme, kwargs, beta):
     """(N P)^-beta, unchanged, divided by the largest of the batch, or by the mean."""
     if kind == "her" and "recency" in kwargs:

@@ -1,0 +1,224 @@
+"""Deliberate defects: each of them makes a test of the property that it breaks fail."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sb3_per.buffers.complete_windows as complete_windows
+import sb3_per.buffers.replay as replay
+import sb3_per.buffers.sequences as sequences
+from sb3_per import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.buffers.complete_windows import CompleteWindows
+from sb3_per.buffers.held import HeldTransitions
+from sb3_per.sampling.draw import Draw
+from sb3_per.sampling.sampler import Sampler
+from sb3_per.sampling.weights import ImportanceWeights
+from sb3_per.storage.frames import FrameStore
+from sb3_per.storage.ring import Ring
+from tests.buffers.sequence_reference import Reference, make_sequences
+from tests.buffers.test_separate_environments import STORY, Twins, live
+from tests.buffers.test_sequence_priorities import test_priority_of_a_window as check_priority_of_a_window
+from tests.buffers.test_uniform_fraction import test_draws_have_the_mixed_probabilities as check_probabilities
+from tests.buffers.test_weights import test_weights_by_their_definition as check_weights
+
+pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
+
+
+def check_story(kind: str) -> Callable[[], None]:
+    """Environments that stand at different steps, more than a lap apart."""
+
+    # A copy of a store of frames with a defect may not find its memory.
+    story = [action for action in STORY if kind != "frames" or action[0] not in ("reload", "copy")]
+
+    def check() -> None:
+        for seed in range(4):
+            live(Twins(kind, seed), story)
+
+    return check
+
+
+def check_windows() -> None:
+    """Windows of sequences."""
+    buffer = make_sequences(31, 2, n_steps=3, burn_in=2)
+    reference = Reference(buffer, seed=1, p_end=0.05)
+    for _ in range(25):
+        reference.play(3, p_told=0.03)
+        reference.check(buffer)
+
+
+def errors_raise_the_maximum(give: Any) -> Any:
+    def defective(self: Sampler, slots: np.ndarray, masses: np.ndarray | None) -> None:
+        give(self, slots, masses)
+        if masses is not None:
+            self.max_priority = max(self.max_priority, float(masses.max()))
+
+    return defective
+
+
+def maximum_for_mean(weigh: Any) -> Any:
+    def defective(self: ImportanceWeights, *args: Any) -> np.ndarray:
+        weights = weigh(self, *args)
+        return weights / weights.max() if self.normalization == "mean" else weights
+
+    return defective
+
+
+def late_states(add: Any) -> Any:
+    def defective(self: Any, *args: Any, states: Any = None, **kwargs: Any) -> None:
+        add(self, *args, states=[state + np.float32(1) for state in states], **kwargs)
+
+    return defective
+
+
+#: Owner and name of what decides, what stands in its place, and what must fail then.
+DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = {
+    "all environments become stale together": (
+        replay,
+        "read_update",
+        lambda old: lambda ids, added, *rest: old(ids, np.full_like(added, added.max()), *rest),
+        check_story("plain"),
+    ),
+    "windows end at the newest step of the slowest": (
+        Ring,
+        "n_after",
+        lambda old: lambda self, slots: (self.least - 1 - slots // self.n_envs) % self.n_rows,
+        check_story("windows"),
+    ),
+    "ids of one lap": (
+        Ring,
+        "ids_at",
+        lambda old: lambda self, slots: self.most // self.n_rows * self.capacity + slots,
+        check_story("plain"),
+    ),
+    "all transitions become new again": (
+        Ring,
+        "slots_between",
+        lambda old: lambda self, first, end: old(self, self.first, end),
+        check_story("plain"),
+    ),
+    "all episodes are cut": (
+        PrioritizedReplayBuffer,
+        "_cut",
+        lambda old: lambda self, envs: old(self, np.arange(self.n_envs)),
+        check_story("windows"),
+    ),
+    "no episode is cut": (
+        PrioritizedReplayBuffer,
+        "_truncate",
+        lambda old: lambda self, rows, envs: old(self, rows, envs) if self.n_envs == 1 else None,
+        check_story("windows"),
+    ),
+    "TD errors of add raise the maximum": (Sampler, "give", errors_raise_the_maximum, check_story("td_error")),
+    "an overwritten row is drawn": (
+        Ring,
+        "oldest",
+        lambda old: property(lambda self: self.first if self.n_envs > 1 else old.fget(self)),
+        check_story("memory"),
+    ),
+    "frames are given up by the newest step": (
+        FrameStore,
+        "_release",
+        lambda old: lambda self, number: old(self, max(number, self._next_number - 8)),
+        check_story("frames"),
+    ),
+    "frames of all environments in the rows of the first": (
+        FrameStore,
+        "write",
+        lambda old: lambda self, envs, rows, *obs: old(self, envs, np.full_like(rows, self._cursors[0, 0]), *obs),
+        check_story("frames"),
+    ),
+    "the maximum for the mean": (
+        ImportanceWeights,
+        "__call__",
+        maximum_for_mean,
+        lambda: check_weights("plain", "proportional", beta=0.4, kwargs={}),
+    ),
+    "N counts slots": (
+        Draw,
+        "n_p",
+        lambda old: lambda self, relative: relative * len(self.tree) / self.tree.total,
+        lambda: check_weights("memory", "proportional", beta=1.0, kwargs={}),
+    ),
+    "no uniform part in P": (
+        Draw,
+        "_relative",
+        lambda old: lambda self, slots, n_newest: self.tree[slots] * n_newest / self.tree.total,
+        lambda: check_weights("plain", "proportional", beta=1.0, kwargs=dict(uniform_fraction=0.2)),
+    ),
+    "uniform draws of slots that cannot be drawn": (
+        HeldTransitions,
+        "newest",
+        lambda old: lambda self, n: lambda numbers: (self.ring.next_id - self.ring.capacity + numbers) % self.ring.capacity,
+        lambda: check_probabilities("memory", "proportional", 0.9),
+    ),
+    "states after the step": (PrioritizedSequenceReplayBuffer, "add", late_states, check_windows),
+    "states of the anchors": (
+        sequences,
+        "RecurrentStates",
+        lambda old: lambda *args: old(*args[:3], 0, *args[4:]),
+        check_windows,
+    ),
+    "a reset within a window": (
+        sequences,
+        "window_lengths",
+        lambda old: lambda slots, dones, timeouts, *rest: old(slots, dones * 0, timeouts * 0, *rest),
+        check_windows,
+    ),
+    "n-step returns over a restart": (
+        PrioritizedSequenceReplayBuffer,
+        "_truncate",
+        lambda old: lambda self, rows, envs: None,
+        check_windows,
+    ),
+    "timeouts as terminations": (
+        sequences,
+        "read_columns",
+        lambda old: lambda *args: old(*args[:4], np.zeros_like(args[4])),
+        check_windows,
+    ),
+    "windows are not retired": (
+        CompleteWindows,
+        "oldest_anchor",
+        lambda old: property(lambda self: max(int(self.ring.first[0]), self.oldest_admitted)),
+        check_windows,
+    ),
+    "windows are drawn before they are complete": (
+        complete_windows,
+        "admit_windows",
+        lambda old: lambda *args: old(*args[:-1], args[-1] - 1),
+        check_windows,
+    ),
+    "padding counts in the mean": (
+        sequences,
+        "mix_over_time",
+        lambda old: lambda errors, is_step, eta: old(errors, np.ones_like(is_step), eta),
+        lambda: check_priority_of_a_window(eta=0.3, reduction="mean", n_critics=None),
+    ),
+}
+
+
+class Scrubbed(list):
+    """Memory that was given up is overwritten at once, and never used again."""
+
+    def append(self, piece: np.ndarray) -> None:
+        piece[:] = 123
+        self.kept = [*getattr(self, "kept", []), piece]
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_found(name, monkeypatch):
+    owner, attribute, change, check = DEFECTS[name]
+    monkeypatch.setattr(owner, attribute, change(copy.copy(getattr(owner, attribute))))
+    if owner is FrameStore:
+        init = FrameStore.__init__
+        monkeypatch.setattr(FrameStore, "__init__", lambda self, *a: (init(self, *a), setattr(self, "_free", Scrubbed()))[0])
+    with pytest.raises((AssertionError, ValueError, LookupError)):
+        check()
+
+
+def test_without_a_defect_the_checks_pass():
+    for check in (check_story("windows"), check_story("frames"), check_windows):
+        check()
