@@ -16,7 +16,7 @@ style.use(Path(__file__).with_name("figures.mplstyle"))
 WIDTH = matplotlib.rcParams["figure.figsize"][0]
 INK = f"#{matplotlib.rcParams['text.color'].lstrip('#')}"
 
-# Told apart with any colour blindness, on white and on the black of the pages: tests/test_figures.py.
+# Told apart with any colour blindness, on white and on the black of the pages: tests/project/test_figures.py.
 BLUE, ORANGE, MAGENTA, CYAN, GREEN = "#2a5ff0", "#c68324", "#ae3077", "#04a0c0", "#077a3b"
 PURPLE, SALMON, OLIVE, GREY = "#8a4fc4", "#e97c69", "#526f06", "#9b969e"
 

@@ -71,7 +71,7 @@ def play(folder: Path) -> None:
     for words in commands_of("\n".join(blocks("bash"))):
         run(words, clone)
     # `make test` ran the blocks of all pages but of those that are slow.
-    run([".venv/bin/pytest", "-q", "-m", "slow or not slow", "tests/test_docs.py"], clone)
+    run([".venv/bin/pytest", "-q", "-m", "slow or not slow", "tests/project/test_docs.py"], clone)
 
     project.mkdir()
     bin_folder = project / ".venv" / "bin"

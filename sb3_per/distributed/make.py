@@ -14,6 +14,7 @@ from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.messages import EnvRecipe
 from sb3_per.distributed.run import LoopSettings
 from sb3_per.distributed.vec_env import ActorVecEnv
+from sb3_per.utils.extras import install
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "exploration": (None, "ladder"),
@@ -159,7 +160,7 @@ def _engine(name: str, address: str | None, ray_options: dict[str, Any] | None) 
         return LocalEngine()
     if importlib.util.find_spec("ray") is None:
         raise ImportError(
-            "engine='ray' needs Ray: pip install 'sb3_per[distributed]'. Without Ray, engine='local' runs all in one process"
+            f"engine='ray' needs Ray: {install('distributed', 'ray')}. Without Ray, engine='local' runs all in one process"
         )
     from sb3_per.distributed.ray_engine import RayEngine
 

@@ -17,6 +17,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_per.buffers.her import PrioritizedHerReplayBuffer
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.storage.arrays import take
+from sb3_per.utils.extras import require
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -361,11 +362,7 @@ def _info_at(infos: dict[str, Any], t: int, n_steps: int) -> dict[str, Any]:
 
 
 def _import_minari() -> Any:
-    try:
-        import minari
-    except ImportError as error:
-        raise ImportError("Datasets of demonstrations need Minari: pip install 'sb3_per[minari]'") from error
-    return minari
+    return require("minari", "minari", "A dataset of demonstrations")
 
 
 def _require_own(buffer: ReplayBuffer) -> None:

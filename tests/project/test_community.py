@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import sb3_per
-from tests.test_docs import check_make
+from tests.project.test_docs import check_make
 from tests.utils import ROOT
 
 PYPROJECT = (ROOT / "pyproject.toml").read_text()

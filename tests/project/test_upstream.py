@@ -1,7 +1,7 @@
 """
 The test files of Stable-Baselines3 and sb3-contrib, from their source distributions, with our classes in place of theirs.
 
-    pytest -m slow tests/test_upstream.py
+    pytest -m slow tests/project/test_upstream.py
 """
 
 import importlib.metadata

@@ -219,7 +219,7 @@ def test_correct_commands_pass():
         make train ALGO=per_dqn  # a comment
         python benchmarks/speed.py --only sample \\
             --out speed
-        .venv/bin/pytest tests/test_docs.py -k correct
+        .venv/bin/pytest tests/project/test_docs.py -k correct
         pip install .
         pip install '.[extra,zoo]'
         """

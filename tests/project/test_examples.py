@@ -12,7 +12,7 @@ from stable_baselines3 import SAC, TD3
 
 from tests.utils import alone_with_ray
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py") if not path.stem.endswith("_env"))
 
 # What each script shows on the terminal, and which files it leaves.
