@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from gymnasium import spaces
@@ -175,7 +176,8 @@ def slices_of(first: int, end: int, n_rows: int) -> list[slice]:
 
 
 def _name(array: str, key: str | None) -> str:
-    return array if key is None else f"{array}.{key}"
+    # Quoted: names of a zip can be paths, and somebody may unpack it.
+    return array if key is None else f"{array}.{quote(key, safe='')}"
 
 
 # ---- state
