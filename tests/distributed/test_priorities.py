@@ -61,7 +61,7 @@ def test_new_transitions_have_the_priorities_of_actors():
     model = small(PERDQN, env, gradient_steps=0)
     model.learn(40)
     buffer = model.replay_buffer
-    assert buffer.max_priority == 1.0 and buffer.initial_priority == "max"
+    assert buffer.max_priority == 1.0 and buffer.sampler.initial_priority == "max"
     leaves = np.arange(40)
     td_errors = model._td_errors(buffer._gather(leaves, np.ones((40, 1), np.float32), None)).numpy().ravel()
     np.testing.assert_allclose(buffer.priorities.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)

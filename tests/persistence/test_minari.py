@@ -686,7 +686,7 @@ def assert_refused(dataset: Any, buffer: Any, error: type[Exception], *named: An
 def test_without_minari(monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
     for call in (lambda: to_minari(make_buffer(), "a-v0"), lambda: from_minari("a-v0", make_buffer())):
-        with pytest.raises(ImportError, match=r"pip install 'sb3_per\[minari\]'"):
+        with pytest.raises(ImportError, match='pip install "minari'):
             call()
 
 
