@@ -47,7 +47,6 @@ class CompleteWindows:
         #: which steps begin windows that can be drawn, bool of shape (n_rows, n_envs)
         self.is_ready = np.zeros((ring.n_rows, ring.n_envs), np.bool_)
         self._n_ready = 0
-        self._overwritten = np.zeros(ring.n_envs, np.int32)
         #: the oldest step that a window may begin with
         self.oldest_admitted = 0
         # The step of each environment that is to be decided next.
@@ -74,7 +73,6 @@ class CompleteWindows:
             starts,
             self.period,
             self.burn_in,
-            self._overwritten,
         )
 
     def number_all(self) -> None:

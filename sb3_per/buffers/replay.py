@@ -65,8 +65,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ...  # a gradient step on the loss times batch.weights, which gives td_errors
         buffer.update_priorities(batch.indices, td_errors)
 
-    Rows must come through :meth:`add`, :meth:`add_steps` or :meth:`extend`. SB3's arrays can be changed in place; an array that
-    is put in place of another one is not seen. Several threads may share a buffer.
+    Rows must come through :meth:`add`, :meth:`add_steps` or :meth:`extend`. SB3's arrays can be changed in place, but
+    not replaced by others. Several threads may share a buffer.
 
     :param buffer_size: number of transitions, over all environments
     :param observation_space: of the environment

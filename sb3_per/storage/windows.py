@@ -1,8 +1,7 @@
 """
 Windows of consecutive steps within an episode: where they begin, what is in them, and the n-step targets of their steps.
 
-It knows SB3's arrays by leaf, nothing of buffers, priorities or recurrent states. Here as in the whole package, leaf = row *
-n_envs + env; steps are counted from the first one that was ever added.
+Arrays are SB3's, by slot = row * n_envs + env; steps are counted from the first one that was ever added.
 """
 
 import numpy as np
@@ -23,26 +22,24 @@ def number_next(
     starts: np.ndarray,
     period: int,
     burn_in: int,
-    overwritten: np.ndarray,
 ) -> int:
     """
     Number a step within its episode, 0 for the first.
 
     :param episode_steps: to fill, numbers of the steps, shape (n_rows, n_envs)
     :param dones: ends of episodes, in the same shape
-    :param timeouts: those of them that are no terminations, in the same shape
+    :param timeouts: which of them are truncations, in the same shape
     :param row: of the step
     :param is_first: whether there is none before
     :param starts: whether an episode starts, beside where one has ended, shape (n_envs,)
     :param period: windows begin at every so many steps of an episode
     :param burn_in: steps before that which a window is unrolled from
-    :param overwritten: to fill, what stood in the row before, shape (n_envs,)
     :return: the sum of ``LEAVES_OPEN``, if an episode before had no end, and ``IS_UNROLLED_FROM``, if a window will be
         unrolled from this step, and this is not the start of its episode
     """
     found = 0
     before = (row - 1) % len(dones)
-    for e in range(overwritten.size):
+    for e in range(starts.size):
         number = 0
         if not (is_first or dones[before, e] != 0 or timeouts[before, e] != 0):
             if starts[e]:
@@ -51,7 +48,6 @@ def number_next(
                 number = episode_steps[before, e] + 1
                 if (number + burn_in) % period == 0:
                     found |= IS_UNROLLED_FROM
-        overwritten[e] = episode_steps[row, e]
         episode_steps[row, e] = number
     return found
 
@@ -65,15 +61,15 @@ def number_by_dones(
 
     :param episode_steps: to fill, shape (n_rows, n_envs)
     :param dones: ends of episodes, in the same shape
-    :param timeouts: those of them that are no terminations, in the same shape
+    :param timeouts: which of them are truncations, in the same shape
     :param first: the first of the steps
-    :param end: the step behind the last of them
+    :param end: the step after the last of them
     :param oldest: step that there is nothing before
     """
     n_rows, n_envs = episode_steps.shape
-    nowhere, overwritten = np.zeros(n_envs, np.bool_), np.empty(n_envs, episode_steps.dtype)
+    nowhere = np.zeros(n_envs, np.bool_)
     for step in range(first, end):
-        number_next(episode_steps, dones, timeouts, step % n_rows, step == oldest, nowhere, 1, 0, overwritten)
+        number_next(episode_steps, dones, timeouts, step % n_rows, step == oldest, nowhere, 1, 0)
 
 
 @kernel
@@ -83,11 +79,11 @@ def end_of_complete(
     """
     :param episode_steps: see :func:`number_next`, as the next two
     :param dones: ends of episodes
-    :param timeouts: those of them that are no terminations
+    :param timeouts: which of them are truncations
     :param end: step that is added next
     :param n_steps: in a complete window
     :param env: environment
-    :return: step behind the last one whose window is complete: so many steps from it on are recorded, or its episode is over
+    :return: step after the last one whose window is complete: so many steps from it on are recorded, or its episode is over
     """
     newest = (end - 1) % len(dones)
     if dones[newest, env] != 0 or timeouts[newest, env] != 0:
@@ -113,16 +109,16 @@ def admit_windows(
     Note which windows can be drawn, after steps were added.
 
     :param is_ready: to change, bool of shape (n_rows, n_envs)
-    :param n_looked_at: step behind the last one that this was decided for, to change, shape (n_envs,)
+    :param n_looked_at: step after the last one that this was decided for, to change, shape (n_envs,)
     :param episode_steps: see :func:`number_next`, as the next two
     :param dones: ends of episodes
-    :param timeouts: those of them that are no terminations
+    :param timeouts: which of them are truncations
     :param retired: the oldest step whose window could be drawn before
     :param oldest: the oldest step whose window may be drawn now
     :param end: step that is added next
     :param period: windows begin at every so many steps of an episode
     :param n_steps: in a complete window
-    :return: leaves of the windows that can be drawn from now on, from old to new; and how many cannot be drawn any more
+    :return: slots of the windows that can be drawn from now on, from old to new; and how many cannot be drawn any more
     """
     n_rows, n_envs = is_ready.shape
     n_gone = 0
@@ -135,61 +131,61 @@ def admit_windows(
         first[e] = max(n_looked_at[e], oldest)
         n_looked_at[e] = max(end_of_complete(episode_steps, dones, timeouts, end, n_steps, e), first[e])
         last = max(last, n_looked_at[e])
-    leaves = np.empty((last - first.min()) * n_envs, np.int64)
+    slots = np.empty((last - first.min()) * n_envs, np.int64)
     n = 0
     for step in range(first.min(), last):
         row = step % n_rows
         for e in range(n_envs):
             if first[e] <= step < n_looked_at[e] and episode_steps[row, e] % period == 0:
                 is_ready[row, e] = True
-                leaves[n] = row * n_envs + e
+                slots[n] = row * n_envs + e
                 n += 1
-    return leaves[:n], n_gone
+    return slots[:n], n_gone
 
 
 @kernel
 def window_lengths(
-    leaves: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, n_envs: int, n_behind: np.ndarray, n_steps: int
+    slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, n_envs: int, n_after: np.ndarray, n_steps: int
 ) -> np.ndarray:
     """
-    :param leaves: first steps of the windows, shape (batch_size,)
-    :param dones: ends of episodes by leaf, shape (capacity,)
-    :param timeouts: those of them that are no terminations, in the same shape
+    :param slots: first steps of the windows, shape (batch_size,)
+    :param dones: ends of episodes by slot, shape (capacity,)
+    :param timeouts: which of them are truncations, in the same shape
     :param n_envs: number of environments
-    :param n_behind: steps from the first one to the newest, shape (batch_size,)
+    :param n_after: steps from the first one to the newest, shape (batch_size,)
     :param n_steps: the longest that a window is
     :return: how many steps each has, from 1, shape (batch_size,)
     """
-    lengths = np.empty(leaves.size, np.int64)
-    for i in range(leaves.size):
-        leaf, length = leaves[i], 1
-        while length < min(n_steps, n_behind[i]) and dones[leaf] == 0 and timeouts[leaf] == 0:
+    lengths = np.empty(slots.size, np.int64)
+    for i in range(slots.size):
+        slot, length = slots[i], 1
+        while length < min(n_steps, n_after[i]) and dones[slot] == 0 and timeouts[slot] == 0:
             length += 1
-            leaf += n_envs
-            if leaf >= dones.size:
-                leaf -= dones.size
+            slot += n_envs
+            if slot >= dones.size:
+                slot -= dones.size
         lengths[i] = length
     return lengths
 
 
 @kernel
-def lay_out(leaves: np.ndarray, lengths: np.ndarray, n_rows: int, n_envs: int, capacity: int) -> np.ndarray:
+def lay_out(slots: np.ndarray, lengths: np.ndarray, n_rows: int, n_envs: int, capacity: int) -> np.ndarray:
     """
-    :param leaves: first steps, shape (batch_size,)
+    :param slots: first steps, shape (batch_size,)
     :param lengths: how many steps, shape (batch_size,)
     :param n_rows: of the result
     :param n_envs: number of environments
-    :param capacity: number of leaves
-    :return: leaves of all steps, time first, int64 of shape (n_rows, batch_size); behind the last one, the first again
+    :param capacity: number of slots
+    :return: slots of all steps, time first, int64 of shape (n_rows, batch_size); after the last one, the first again
     """
-    places = np.empty((n_rows, leaves.size), np.int64)
-    for i in range(leaves.size):
-        leaf = leaves[i]
+    places = np.empty((n_rows, slots.size), np.int64)
+    for i in range(slots.size):
+        slot = slots[i]
         for j in range(n_rows):
-            places[j, i] = leaf if j < lengths[i] else leaves[i]
-            leaf += n_envs
-            if leaf >= capacity:
-                leaf -= capacity
+            places[j, i] = slot if j < lengths[i] else slots[i]
+            slot += n_envs
+            if slot >= capacity:
+                slot -= capacity
     return places
 
 
@@ -198,12 +194,12 @@ def read_columns(
     places: np.ndarray, lengths: np.ndarray, rewards: np.ndarray, dones: np.ndarray, timeouts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    :param places: leaves of the steps, shape (n_steps, batch_size)
+    :param places: slots of the steps, shape (n_steps, batch_size)
     :param lengths: how many of them count, shape (batch_size,)
-    :param rewards: by leaf, as the next two, shape (capacity,)
+    :param rewards: by slot, as the next two, shape (capacity,)
     :param dones: ends of episodes
-    :param timeouts: those of them that are no terminations
-    :return: rewards, 0 behind the last step that counts, float32 of shape (n_steps, batch_size); and whether that step was a
+    :param timeouts: which of them are truncations
+    :return: rewards, 0 after the last step that counts, float32 of shape (n_steps, batch_size); and whether that step was a
         termination, float32 of shape (batch_size,)
     """
     n_steps, batch_size = places.shape
@@ -223,7 +219,7 @@ def n_step_targets(
     rewards: np.ndarray, lengths: np.ndarray, ends: np.ndarray, discounts: np.ndarray, sequence_length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """
-    What the value of each step is regressed on: the discounted sum of the next n rewards, and the value behind them. The sum
+    What the value of each step is regressed on: the discounted sum of the next n rewards, and the value after them. The sum
     ends early where the window ends.
 
     :param rewards: one by one, float32 of shape (n, batch_size)
@@ -231,13 +227,13 @@ def n_step_targets(
     :param ends: whether nothing follows the last one, float32 of shape (batch_size,)
     :param discounts: gamma^0 to gamma^n, float32 of shape (n_steps + 1,)
     :param sequence_length: number of steps that have a target
-    :return: of shape (sequence_length, batch_size), 0 where there is no step: sums, discounts of the values behind, whether
-        nothing is behind, all float32; position of what is behind, with 0 for what was observed before the first
+    :return: of shape (sequence_length, batch_size), 0 where there is no step: sums, discounts of the values after, whether
+        nothing is after, all float32; position of what is after, with 0 for what was observed before the first
         step, int64; whether there is a step, bool
     """
     shape = (sequence_length, lengths.size)
     sums, factors, terminal = np.zeros(shape, np.float32), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-    behind, is_step = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+    after, is_step = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
     for k in range(sequence_length):
         for i in range(lengths.size):
             if k >= lengths[i]:
@@ -249,8 +245,8 @@ def n_step_targets(
             sums[k, i], factors[k, i] = total, discounts[end - k]
             if end == lengths[i]:
                 terminal[k, i] = ends[i]
-            behind[k, i], is_step[k, i] = end, True
-    return sums, factors, terminal, behind, is_step
+            after[k, i], is_step[k, i] = end, True
+    return sums, factors, terminal, after, is_step
 
 
 @kernel
