@@ -65,8 +65,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ...  # a gradient step on the loss times batch.weights, which gives td_errors
         buffer.update_priorities(batch.indices, td_errors)
 
-    Rows must come through :meth:`add`, :meth:`add_steps` or :meth:`extend`. SB3's arrays can be changed in place, but
-    not replaced by others. Several threads may share a buffer.
+    Rows should come through :meth:`add`, :meth:`add_steps` or :meth:`extend`. SB3's arrays can be changed in place, but
+    not replaced by others; setting ``pos`` or ``full`` by hand makes all transitions new. Several threads may share a buffer.
 
     :param buffer_size: number of transitions, over all environments
     :param observation_space: of the environment
@@ -226,7 +226,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @pos.setter
     def pos(self, value: int) -> None:
-        self._require_construction("pos")
+        if "ring" in vars(self):  # SB3's constructor sets it before there is one
+            self._stand_at(value, self.full)
 
     @property
     def full(self) -> bool:
@@ -235,11 +236,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @full.setter
     def full(self, value: bool) -> None:
-        self._require_construction("full")
+        if "ring" in vars(self):
+            self._stand_at(self.pos, value)
 
-    def _require_construction(self, name: str) -> None:
-        if "ring" in vars(self):  # SB3's constructor sets it, and nobody else may
-            raise AttributeError(f"{name} follows from the steps that were added: use add(), add_steps() or reset()")
+    def _stand_at(self, pos: int, full: bool) -> None:
+        """Take the rows before ``pos``, or all of them, for new transitions that were written into SB3's arrays by hand."""
+        if (pos, full) != (self.pos, self.full):
+            self.ring.clear()
+            self.sampler.clear()
+            self.ring.advance(None, pos + self.buffer_size * full)
 
     @property
     def scheme(self) -> PriorityScheme:

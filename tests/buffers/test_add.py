@@ -64,11 +64,17 @@ def test_an_interrupted_add_stores_nothing(monkeypatch):
         assert (buffer.priorities > 0).sum() == buffer.size() * 2
 
 
-@pytest.mark.parametrize("name, value", [("pos", 1), ("full", True)])
-def test_position_cannot_be_set(name, value):
-    buffer = make_buffer(4)
-    with pytest.raises(AttributeError, match=rf"{name} follows from the steps that were added: use add\(\)"):
+@pytest.mark.parametrize("change, n_rows", [(dict(full=True), 4), (dict(pos=3), 3), (dict(full=False, pos=2), 2)], ids=str)
+def test_a_position_set_by_hand_makes_all_transitions_new(change, n_rows):
+    """As tests of Stable-Baselines3 do it, after writing into the arrays."""
+    buffer = make_buffer(4, n_envs=2)
+    fill([buffer], 1)
+    ids = buffer.sample(4).indices
+    for name, value in change.items():
         setattr(buffer, name, value)
+    assert (buffer.size(), (buffer.priorities > 0).sum()) == (n_rows, n_rows * 2)
+    assert buffer.update_priorities(ids, np.ones(4)) == 0
+    assert set(buffer.sample(100).indices) <= set(buffer.transition_ids[buffer.transition_ids >= 0])
 
 
 @pytest.mark.parametrize("n_rows_added", [3, 13])
