@@ -143,6 +143,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         return self.sequence_length + self.n_steps - 1
 
     def _make_eligibility(self) -> CompleteWindows:
+        # Of one step: that no episode starts, and the shapes of its states.
+        self._no_starts = np.zeros(self.n_envs, np.bool_)
+        self._shapes_of_step = [(n_layers, self.n_envs, hidden) for n_layers, hidden in self.state_shapes]
         rows = (self.buffer_size, self.n_envs)
         self.states = RecurrentStates(*rows, self.period, self.burn_in, self.state_shapes, self.store_state)
         lengths = (self.period, self.burn_in, self._n_recorded)
@@ -185,13 +188,14 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             of an episode the state is zero, whatever is given
         :raises ValueError: for starts or states of another shape; nothing is stored then
         """
-        starts = np.zeros(self.n_envs, np.bool_) if episode_starts is None else np.asarray(episode_starts, np.bool_)
+        starts = self._no_starts if episode_starts is None else np.asarray(episode_starts, np.bool_)
         if starts.shape != (self.n_envs,):
             raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
-        expected = [(n_layers, self.n_envs, hidden) for n_layers, hidden in self.state_shapes]
-        if states is not None and [tuple(state.shape) for state in states] != expected:
+        if states is not None and [tuple(state.shape) for state in states] != self._shapes_of_step:
             given = [tuple(state.shape) for state in states]
-            raise ValueError(f"states of shapes {given} do not fit state_shapes={self.state_shapes}: expected {expected}")
+            raise ValueError(
+                f"states of shapes {given} do not fit state_shapes={self.state_shapes}: expected {self._shapes_of_step}"
+            )
         for state in states or ():
             if state.is_complex() if isinstance(state, th.Tensor) else state.dtype.kind not in "fiub":
                 raise ValueError(f"states must hold real numbers, not {state.dtype}")
