@@ -18,6 +18,7 @@ from sb3_per import (
     PERSAC,
     PrioritizedHerReplayBuffer,
 )
+from sb3_per.storage.arrays import ArrayStorage
 from tests.utils import (
     assert_same,
 )
@@ -415,3 +416,25 @@ def test_a_buffer_without_goals_is_refused_where_goals_are_needed(tmp_path):
 def test_optimize_memory_usage_is_refused():
     with pytest.raises(NotImplementedError, match="optimize_memory_usage"):
         make_her(PrioritizedHerReplayBuffer, make_env(1), optimize_memory_usage=True)
+
+
+def test_an_interrupted_add_leaves_a_full_ring_that_goes_on(monkeypatch):
+    """Ctrl-C while any row of the ring is written, the last one too: the next step takes the same row."""
+    env = make_env(2)
+    for n_steps in range(12, 40):
+        buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=12)
+        player = Player(env, buffer)
+        player.step(n_steps)
+        ids, write = buffer.transition_ids, ArrayStorage.write
+
+        def interrupted(self: Any, *args: Any, write: Any = write) -> None:
+            write(self, *args)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(ArrayStorage, "write", interrupted)
+            player.step(1)
+        np.testing.assert_array_equal(buffer.transition_ids, ids)
+        player.step(2)
+        assert buffer.transition_ids.max() == (n_steps + 2) * 2 - 1
+        np.testing.assert_array_equal(buffer.priorities > 0, buffer.ep_length > 0)
