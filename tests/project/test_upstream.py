@@ -53,6 +53,7 @@ def put_ours_in_place(path: Path) -> None:
         end = imports[-1].end()
         # Runs are named by their class, and not by the stock algorithm.
         rest = text[end:].replace("logname = model_name.upper()", "logname = MODEL_DICT[model_name][0].__name__")
+        rest = rest.replace('tmp_path / "DQN_1"', 'tmp_path / f"{DQN.__name__}_1"')
         path.write_text("\n".join([text[:end], *ours, ""]) + rest)
 
 
