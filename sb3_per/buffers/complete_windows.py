@@ -75,12 +75,6 @@ class CompleteWindows:
             self.burn_in,
         )
 
-    def number_all(self) -> None:
-        """Number all steps by the ends of episodes alone: nobody told where they start."""
-        ring = self.ring
-        first = int(ring.first[0])
-        number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most, first)
-
     def episodes_ended(self) -> None:
         """Say that ends of episodes were written, so that windows may have become complete."""
         self._known = -1

@@ -337,9 +337,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ``initial_priority="td_error"``
         :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
         """
-        reads_infos = self.handle_timeout_termination or self.storage.infos is not None
-        timeouts = timeouts_of(infos, self.n_envs) if reads_infos else None
-        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts, infos)
+        steps = self._checked(obs, next_obs, action, reward, done, infos)
         masses = None if td_errors is None else self.sampler.masses_of(finite_abs(td_errors, self.n_envs))
         with self.lock:
             self._store(steps, masses)
@@ -413,14 +411,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         steps = list(zip(split_steps(obs), split_steps(next_obs), action, reward, done, infos, strict=True))
         if masses is not None:
             masses = checked_masses(masses, len(steps), self.n_envs, self.sampler.tree)
-        for a, b, c, d, e, step_infos in steps:  # all of them, before the first one is stored
-            checked_steps(self.storage, (self.n_envs,), a, b, c, d, e, timeouts_of(step_infos, self.n_envs))
+        for step in steps:  # all of them, before the first one is stored
+            self._checked(*step)
         with self.lock:
             for i, step in enumerate(steps):
                 self.add(*step)
                 if masses is not None:
                     newest = (self.ring.added - 1) % self.buffer_size * self.n_envs + np.arange(self.n_envs)
                     self.sampler.give(newest, masses[i])
+
+    def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> Steps:
+        """Check one step of all environments, see :meth:`add`."""
+        reads_infos = self.handle_timeout_termination or self.storage.infos is not None
+        timeouts = timeouts_of(infos, self.n_envs) if reads_infos else None
+        return checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts, infos)
 
     def _store(self, steps: Steps, masses: np.ndarray | None) -> None:
         """

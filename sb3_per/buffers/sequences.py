@@ -17,7 +17,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers.batches import to_torch_of
 from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.incoming import as_matrix, checked_steps, finite_abs, timeouts_of
+from sb3_per.buffers.incoming import as_matrix, finite_abs
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS, Count, Number, require, takes_settings
@@ -199,8 +199,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         for state in states or ():
             if state.is_complex() if isinstance(state, th.Tensor) else state.dtype.kind not in "fiub":
                 raise ValueError(f"states must hold real numbers, not {state.dtype}")
-        timeouts = timeouts_of(infos, self.n_envs) if self.handle_timeout_termination else None
-        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts)
+        steps = self._checked(obs, next_obs, action, reward, done, infos)
         if td_errors is not None:
             self.sampler.masses_of(finite_abs(td_errors, self.n_envs))  # raises
         with self.lock:

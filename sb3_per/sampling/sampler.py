@@ -186,12 +186,6 @@ class Sampler:
         self.given = None
         self.eligible.clear()
 
-    def forget_masses(self) -> None:
-        """Give every transition the mass of a new one."""
-        self.tree.clear()
-        self.given = None
-        self.eligible.forget_changes()
-
     def _mass_of_new(self) -> float:
         if self.initial_priority == "mean" and self.tree.total > 0.0:
             return self.tree.total / self._n_known

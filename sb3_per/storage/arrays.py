@@ -117,7 +117,7 @@ class ArrayStorage:
         # One dictionary for all: infos are replaced, and never written to.
         rest["infos"] = None if self.infos is None else np.full((n_rows, self.n_envs), {})
         obs, next_obs = _unkeyed(pairs)
-        return ArrayStorage(obs, next_obs, **rest, handles_timeouts=self.handles_timeouts)
+        return type(self)(obs, next_obs, **rest, handles_timeouts=self.handles_timeouts)
 
     def converted(self, ring: Ring, frames: dict[str | None, int]) -> "ArrayStorage":
         """
@@ -134,7 +134,7 @@ class ArrayStorage:
             pairs[key] = converted(obs, keyed(self.next_observations)[key], ring, frames.get(key))
         obs, next_obs = _unkeyed(pairs)
         arrays = {**self.arrays(), "observations": obs, "next_observations": next_obs}
-        return ArrayStorage(**arrays, handles_timeouts=self.handles_timeouts)
+        return type(self)(**arrays, handles_timeouts=self.handles_timeouts)
 
     def clear(self) -> None:
         """Forget all frames; rows are written over."""

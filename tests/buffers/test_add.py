@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_per import PERDQN, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.buffers.transfer import emptied, take_steps
 from sb3_per.storage.arrays import ArrayStorage, Steps
 from tests.utils import add_one, assert_same_batches, assert_same_state, contents_of, counting_env, fill, make_buffer
 
@@ -229,3 +230,26 @@ def test_a_run_with_another_storage_is_the_same():
         parameters.append(model.policy.state_dict())
     for key, value in parameters[0].items():
         assert th.equal(value, parameters[1][key]), key
+
+
+def test_an_emptied_buffer_keeps_the_kind_of_storage():
+    """So that steps that are copied, or loaded from a file, go through it, too."""
+    plain = make_buffer(10, n_envs=2)
+    other = OtherStorageBuffer(20, plain.observation_space, plain.action_space, "cpu", 2)
+    fill([plain, other], 7)
+    twin = emptied(other, 12)
+    take_steps(twin, other)
+    assert isinstance(twin.storage, NegatedStorage)
+    np.testing.assert_array_equal(twin.observations[:7], other.observations[:7])
+    np.testing.assert_array_equal(
+        twin.storage.read_observations(np.arange(14)), plain.storage.read_observations(np.arange(14))
+    )
+
+
+def test_infos_are_not_read_without_handling_of_timeouts():
+    """As in SB3, by `add` and by `extend`."""
+    buffer = make_buffer(6, n_envs=2, handle_timeout_termination=False)
+    zeros = np.zeros((1, 2, 3))
+    buffer.add(zeros[0], zeros[0], np.zeros((2, 2)), np.zeros(2), np.zeros(2), [None, None])
+    buffer.extend(zeros, zeros, np.zeros((1, 2, 2)), np.zeros((1, 2)), np.zeros((1, 2)), [[None, None]])
+    assert buffer.size() == 2
