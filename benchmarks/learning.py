@@ -310,23 +310,6 @@ SUITES["pairs-rates"] = replace(
     rates=THREE_RATES,
 )
 
-# Does the loss of the defaults in SpaceInvaders vanish, and does the gain in Breakout stay? Freeway is the sparse one: random
-# actions have a reward about once in 5,000 steps there, against once in 330 in Seaquest. Few arms: these runs are long.
-SUITES["minatar-rates"] = replace(
-    SUITES["discrete"],
-    endpoint="Mean return of the last three of fifteen evaluations, in each game on its own. " + _AT_RATES,
-    environments=("MinAtar/SpaceInvaders-v1", "MinAtar/Breakout-v1", "MinAtar/Freeway-v1"),
-    variants=at_rates(
-        {
-            "DQN": Variant("DQN"),
-            **_arms("DQN", uniform=dict(scheme="uniform"), defaults={}, LAP=DISCRETE_LAP, candidate=CANDIDATE),
-        },
-        2.5e-4,
-        THREE_RATES,
-    ),
-    rates=THREE_RATES,
-    seeds=6,
-)
 _CONFIRMED = "On seeds that nothing was chosen on, does what won in bits-rates hold? "
 
 
@@ -353,9 +336,6 @@ SUITES["bits-confirmation"] = on_new_seeds(
 )
 # The other suites at three rates are confirmations themselves: nothing was chosen on their seeds.
 SUITES.update(MEMORY_SUITES)
-
-# Suites whose runs are not there: `make evidence` makes them.
-NOT_RUN = ("minatar-rates",)
 
 
 def register_environments() -> None:
