@@ -20,6 +20,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.algorithms.constructors import require_arguments, require_order, signature_of
+from sb3_per.algorithms.demonstrations import PretrainingMixin, demonstration_metrics
 from sb3_per.algorithms.optimizers import step_together
 from sb3_per.buffers import (
     PrioritizedDictReplayBuffer,
@@ -35,7 +36,7 @@ from sb3_per.utils.extras import require
 SelfOffPolicyMixin = TypeVar("SelfOffPolicyMixin", bound="PrioritizedOffPolicyMixin")
 
 
-class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
+class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
     """
     Prioritized experience replay for an off-policy algorithm of SB3 or sb3-contrib.
 
@@ -221,6 +222,8 @@ class PrioritizedOffPolicyMixin(ActingMixin, CheckpointMixin):
             if n_written is not None:  # a buffer of the user's own may return nothing
                 self._n_stale_updates += len(batch.indices) - n_written
             weights.append(batch.weights)
+            if batch.is_demonstration is not None:
+                of_step = {**of_step, **demonstration_metrics(buffer, batch.is_demonstration, td_errors)}
             for name, value in of_step.items():
                 metrics[name if "/" in name else f"train/{name}"].append(value.detach())
 

@@ -12,7 +12,6 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.batches import read_transitions, to_torch_of
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.incoming import as_matrix
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import takes_settings
 from sb3_per.storage.arrays import Steps, flat, take
@@ -296,19 +295,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     def _gather(self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
         return read_transitions(self.storage, self.ring, self.returns, slots, weights, env, to_torch_of(self), self._relabel)
 
-    def update_priorities(self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor) -> int:
-        """
-        See :meth:`PrioritizedReplayBuffer.update_priorities`.
-
-        :param indices: transition ids from :meth:`sample`
-        :param td_errors: signed or absolute TD errors
-        :return: how many were written
-        """
-        if self.update_from_virtual:
-            return super().update_priorities(indices, td_errors)
-        n_real = len(indices) - self._n_virtual(len(indices))
-        errors = as_matrix(td_errors, len(indices))
-        return super().update_priorities(indices[:n_real], errors[:n_real])
+    def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
+        n = len(ids) if self.update_from_virtual else len(ids) - self._n_virtual(len(ids))
+        return super()._update(ids[:n], errors[:n])
 
     # ---- virtual transitions
 

@@ -6,7 +6,7 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,6 +17,7 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.batches import read_transitions, to_torch_of
+from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, checked_demonstrations, columns_of
 from sb3_per.buffers.held import HeldTransitions
 from sb3_per.buffers.incoming import (
     as_matrix,
@@ -35,7 +36,7 @@ from sb3_per.buffers.incoming import (
 from sb3_per.buffers.kernels import read_update
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import Count, make_settings, require, takes_settings
-from sb3_per.buffers.transfer import converted, frames_of, with_frames
+from sb3_per.buffers.transfer import converted, frames_of, parts_of, with_frames
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -119,6 +120,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all "
                 "observations once already"
             )
+        if self.settings.demonstration_fraction > 0.0 and optimize_memory_usage:
+            raise NotImplementedError(
+                f"demonstration_fraction={self.settings.demonstration_fraction} with optimize_memory_usage=True is not "
+                "supported: the observation after the last step of an episode is not stored"
+            )
 
     def _init_stock(self, *args: Any) -> None:
         """Call SB3's constructor with its arguments."""
@@ -148,6 +154,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         )
         betas = self.settings.some("beta_start beta_end beta_anneal_steps")
         self.weights = ImportanceWeights(self.scheme, self.settings.weight_normalization, **betas)
+        self.demonstrations = Demonstrations(self.settings, self.scheme, self.returns)
 
     def use_storage(self, storage: ArrayStorage) -> None:
         """
@@ -188,12 +195,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: all that is not in the storage: numbers, arrays, and dictionaries of these. Arrays by row end at the last row
             that holds anything
         """
-        return {
+        state = {
             "ring": self.ring.state(),
             "eligible": self.sampler.eligible.state(),
             "weights": self.weights.state(),
             "sampler": self.sampler.state(self.ring.n_rows_used * self.n_envs),
         }
+        return {**state, "demonstrations": self.demonstrations.state()} if len(self.demonstrations) else state
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """
@@ -205,6 +213,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.sampler.eligible.load(state["eligible"], keeps_masses)
         self.weights.load(state["weights"])
         self.sampler.load(state["sampler"], keeps_masses)
+        if "demonstrations" in state:
+            self.demonstrations.load(state["demonstrations"], keeps_masses)
 
     def __getstate__(self) -> dict[str, Any]:
         inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
@@ -493,11 +503,80 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
 
     def reset(self) -> None:
-        """Forget all transitions. Ids go on, so that ids from before are stale."""
+        """Forget all transitions but demonstrations. Ids go on, so that ids from before are stale."""
         with self.lock:
             self.ring.clear()
             self.sampler.clear()
             self.storage.clear()
+
+    # ---- demonstrations
+
+    def add_demonstrations(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: Iterable[list[dict[str, Any]]],
+    ) -> None:
+        """
+        Store transitions that stay: :meth:`add` never overwrites them, ``buffer_size`` does not count them, and :meth:`reset`
+        keeps them. ``demonstration_fraction`` is their share of each batch.
+
+        The steps of each of the k columns are successive steps of one environment; k need not be ``n_envs``. Where a column
+        ends in mid-episode, its last step becomes a truncation.
+
+        :param obs: observations, shape (n, k, ...), a dictionary of them, or one entry per step
+        :param next_obs: next observations, in the same form
+        :param action: actions, as the buffer stores them, shape (n, k, action_dim)
+        :param reward: rewards, shape (n, k)
+        :param done: ends of episodes, shape (n, k)
+        :param infos: for each step, one dictionary per column; SB3's ``TimeLimit.truncated`` marks truncations
+        :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
+        :raises NotImplementedError: with sequences, ``optimize_memory_usage`` and ``kappa="auto"``
+        """
+        self._require_demonstrations_to_fit()
+        timed = self.handle_timeout_termination
+        columns = checked_demonstrations(self.storage, timed, obs, next_obs, action, reward, done, infos)
+        self._store_demonstrations(columns)
+
+    def add_demonstrations_from(self, other: ReplayBuffer) -> None:
+        """
+        Store all transitions of another buffer as demonstrations, see :meth:`add_demonstrations`. With HER, their goals stay
+        as they were.
+
+        :param other: prioritized or SB3's, with the same observation and action space
+        :raises ValueError: for a buffer with other spaces, or an empty one
+        :raises NotImplementedError: with sequences, ``optimize_memory_usage`` and ``kappa="auto"``
+        """
+        self._require_demonstrations_to_fit()
+        for name in ("observation_space", "action_space"):
+            if getattr(self, name) != getattr(other, name):
+                raise ValueError(f"The other buffer has {name} {getattr(other, name)}, and this one {getattr(self, name)}")
+        if other.size() == 0:
+            raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
+        self._store_demonstrations(columns_of(*parts_of(other)))
+
+    def _store_demonstrations(self, columns: Iterable[Steps]) -> None:
+        frames = frames_of(self.settings, self.observation_space)
+        with self.lock:
+            for steps in columns:
+                self.demonstrations.add(steps, self.storage, frames)
+
+    def _require_demonstrations_to_fit(self) -> None:
+        """
+        :raises NotImplementedError: for a buffer that cannot hold demonstrations
+        """
+        if self.optimize_memory_usage:
+            raise NotImplementedError(
+                "Demonstrations with optimize_memory_usage=True are not supported: the observation after the last step of an "
+                "episode is not stored"
+            )
+        if getattr(self.scheme, "kappa_is_auto", False):
+            raise NotImplementedError(
+                "Demonstrations with kappa='auto' are not supported: the unit of kappa is the mean reward of experience alone"
+            )
 
     # ---- drawing
 
@@ -516,17 +595,35 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         with self.lock:
-            self._prepare_draw(env)
-            slots, relative = self._draw(batch_size, position)
-            weights = self.weights(relative, self.sampler.n_p)
-            samples = self._gather(slots, weights, env)
-            if self.settings.actor_batch == "weighted":
-                samples.n_p = self.sampler.n_p(relative)
+            others = self.demonstrations
+            n_others = self._n_demonstrations(batch_size)
+            slots, relative = _NO_SLOTS, _NO_MASSES
+            n_p: Callable[[np.ndarray], np.ndarray] = np.asarray
+            if n_others < batch_size:
+                self._prepare_draw(env)
+                slots, relative = self._draw(batch_size - n_others, position)
+                n_p = self.sampler.n_p
+            if others.are_drawn:
+                slots_of_others, relative = others.draw(n_others, n_p(relative), self.sampler.eligible.n)
+                n_p = np.asarray
+            weights = self.weights(relative, n_p)
+            samples = self._gather(slots, weights[: len(slots)], env)
             if self.draw_record is not None:
                 ids = samples.indices
-                self.draw_record.add(ids, weights, self.ring.added[ids % self.n_envs] * self.n_envs)
+                self.draw_record.add(ids, weights[: len(slots)], self.ring.added[ids % self.n_envs] * self.n_envs)
+            if others.are_drawn:
+                samples = others.joined(samples, slots_of_others, weights[len(slots) :], env, to_torch_of(self))
+            if self.settings.actor_batch == "weighted":
+                samples.n_p = n_p(relative)
             self.weights.count_draw()
         return samples
+
+    def _n_demonstrations(self, batch_size: int) -> int:
+        """How many transitions of a batch are demonstrations."""
+        if not self.demonstrations.are_drawn:
+            return 0
+        self.sampler.settle()
+        return self.demonstrations.n_in(batch_size, self.sampler.tree.total > 0.0)
 
     def _prepare_draw(self, env: VecNormalize | None) -> None:
         if self.sampler.wants_kappa:
@@ -553,8 +650,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         require("batch_size", batch_size, Count())
         with self.lock:
-            self._prepare_draw(env)
-            obs = self._gather_observations(self.sampler.draw_uniformly(batch_size))
+            n_others = self._n_demonstrations(batch_size)
+            slots = _NO_SLOTS
+            if n_others < batch_size:
+                self._prepare_draw(env)
+                slots = self.sampler.draw_uniformly(batch_size - n_others)
+            obs = self._gather_observations(slots)
+            if n_others > 0:
+                others = self.demonstrations.draw_observations(n_others)
+                obs = tree_map(lambda *parts: np.concatenate(parts), obs, others)
             return tree_map(to_torch_of(self), self._normalize_obs(obs, env))
 
     def _gather_observations(self, slots: np.ndarray) -> Any:
@@ -618,6 +722,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise IndexError(f"Transition ids are integers, not {ids.dtype}: {ids[0]}")
         errors = as_matrix(td_errors, len(ids))
         ids = as_batch(ids, np.int64)
+        if not len(self.demonstrations):
+            return self._update(ids, errors)
+        is_other = ids >= FIRST_ID
+        others, errors_of_others = self.demonstrations.located(ids[is_other], errors[is_other])
+        with self.lock:
+            n_written = self._update(ids[~is_other], errors[~is_other])
+            return n_written + self.demonstrations.sampler.update(others, errors_of_others)
+
+    def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
+        """
+        :param ids: of transitions that are no demonstrations, int64 of shape (n,)
+        :param errors: signed or absolute TD errors, shape (n, n_critics)
+        :return: how many were written
+        """
         slots, abs_td_errors = np.empty_like(ids), np.empty(errors.shape)
         with self.lock:
             ring = self.ring
@@ -644,8 +762,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def update_beta(self, progress_remaining: float) -> None:
         """
-        Anneal beta with training progress; without effect if ``beta_anneal_steps`` is set.
+        Anneal beta with training progress, unless ``beta_anneal_steps`` is set, and the share of demonstrations.
 
         :param progress_remaining: from 1 at the start to 0 at the end of training, as in SB3's schedules
         """
         self.weights.follow(progress_remaining)
+        self.demonstrations.follow(progress_remaining)
+
+
+_NO_SLOTS, _NO_MASSES = np.empty(0, np.int64), np.empty(0)

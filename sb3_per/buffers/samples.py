@@ -30,6 +30,9 @@ class PrioritizedReplayBufferSamples(_Fields):
 
     #: N P of each transition, float64 of shape (batch_size,), where an actor wants to weight by it; not part of the tuple
     n_p: np.ndarray | None = None
+    #: which transitions are demonstrations, bool of shape (batch_size,), where ``demonstration_fraction`` is above 0; not part
+    #: of the tuple
+    is_demonstration: np.ndarray | None = None
 
 
 class _SequenceFields(NamedTuple):
@@ -75,3 +78,6 @@ class SequenceReplayBufferSamples(_SequenceFields):
         """Where the mask is true, in its order: int64, positions in it when it is flat; ``None``: everywhere."""
         steps = self.mask.flatten().nonzero()[:, 0]
         return None if len(steps) == self.mask.numel() else steps
+
+    #: always ``None``: windows are never demonstrations
+    is_demonstration: None = None

@@ -126,6 +126,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             and "the error of a window is known when it is complete, not when its first step is added",
             "actor_batch='uniform'": settings.actor_batch == "uniform"
             and "observations of single transitions lack their past",
+            f"demonstration_fraction={settings.demonstration_fraction}": settings.demonstration_fraction > 0.0
+            and "demonstrations are single transitions, and have no recurrent states",
         }
         for what, reason in reasons.items():
             if reason:
@@ -220,6 +222,11 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         raise NotImplementedError(
             "Environments that add on their own are not supported with sequences: windows of all of them become complete, and "
             "are given up, by one cursor"
+        )
+
+    def _require_demonstrations_to_fit(self) -> None:
+        raise NotImplementedError(
+            "Demonstrations with sequences are not supported: they are single transitions, and have no recurrent states"
         )
 
     # ---- drawing

@@ -162,6 +162,9 @@ class PrioritySettings:
     n_steps: int = _setting(1, Count())
     gamma: float = _setting(0.99, _FRACTION)
     frames: Any = None
+    demonstration_fraction: float = _setting(0.0, _FRACTION)
+    demonstration_fraction_end: float | None = _setting(None, _FRACTION, none=True)
+    demonstration_bonus: float = _setting(0.0, Number("of at least 0"))
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -169,6 +172,12 @@ class PrioritySettings:
                 require(field.name, getattr(self, field.name), *field.metadata["allowed"], none=field.metadata["none"])
         if self.beta_end < self.beta_start:
             raise ValueError(f"beta never decreases: beta_end={self.beta_end} is below beta_start={self.beta_start}")
+        end, start = self.demonstration_fraction_end, self.demonstration_fraction
+        if end is not None and end > start:
+            raise ValueError(
+                f"The share of demonstrations never rises: demonstration_fraction_end={end} is above "
+                f"demonstration_fraction={start}"
+            )
         self._require_fitting_scheme(self.make_scheme())
         self._warn_of_ignored()
 
@@ -192,6 +201,11 @@ class PrioritySettings:
         return make_scheme(self.scheme, self.alpha, self.epsilon, self.kappa, self.td_error_reduction)
 
     def _require_fitting_scheme(self, scheme: PriorityScheme) -> None:
+        if self.demonstration_fraction > 0.0 and isinstance(scheme, LAP) and scheme.kappa_is_auto:
+            raise NotImplementedError(
+                f"demonstration_fraction={self.demonstration_fraction} with kappa='auto' is not supported: the unit of kappa "
+                "is the mean reward of experience alone. Set kappa to a number"
+            )
         if self.weight_normalization != "max" and not scheme.importance_sampling:
             raise ValueError(
                 f"weight_normalization={self.weight_normalization!r} has no effect with {scheme}: its weights are 1"
@@ -234,10 +248,12 @@ def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
         scheme = scheme.lower()
         uniform, weighted = scheme in ("uniform", "pal"), scheme in ("proportional", "rank")
         is_lap, is_plain, is_proportional = scheme in ("lap", "pal"), scheme == "uniform", scheme == "proportional"
+        is_rank = scheme == "rank"
     else:
         # An object brings its own, and nothing may stand beside it.
         uniform, weighted = scheme.draws_uniformly, scheme.importance_sampling
         is_lap, is_plain, is_proportional = isinstance(scheme, LAP), False, True
+        is_rank = isinstance(scheme, RankBased)
     weights = "'proportional' and 'rank' have importance-sampling weights"
     rules = {
         "alpha": (not is_plain, "'proportional', 'rank', 'lap' and 'pal' have an alpha"),
@@ -245,6 +261,7 @@ def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
         "epsilon": (is_proportional, "'proportional' adds it to |td|"),
         "kappa": (is_lap, "'lap' and 'pal' have a kappa"),
         "uniform_fraction": (not uniform, "'proportional', 'rank' and 'lap' draw by priority"),
+        "demonstration_bonus": (not uniform and not is_rank, "'proportional' and 'lap' draw in proportion to a priority"),
         **dict.fromkeys(("beta_start", "beta_end", "beta_anneal_steps"), (weighted, weights)),
     }
     is_used, users = rules.get(name, (True, ""))

@@ -16,6 +16,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.storage.arrays import ArrayStorage, keyed
 from sb3_per.storage.frames import framed, frames_by_key
+from sb3_per.storage.ring import Ring
 
 if TYPE_CHECKING:
     from sb3_per.buffers.replay import PrioritizedReplayBuffer
@@ -76,8 +77,11 @@ def converted(cls: type[BufferT], buffer: Any, settings: dict[str, Any]) -> Buff
     else:
         made = cls(buffer.n_envs, **{**settings_without(buffer, settings, cls), **settings, **stock})
         made.make_parts(buffer.storage)
+        made.demonstrations.take(buffer.demonstrations)
         made.load(buffer.state(), shares_masses(made, buffer))
-    made.use_storage(made.storage.converted(made.ring, frames_of(made.settings, made.observation_space)))
+    frames = frames_of(made.settings, made.observation_space)
+    made.use_storage(made.storage.converted(made.ring, frames))
+    made.demonstrations.convert(frames)
     return made
 
 
@@ -89,14 +93,26 @@ def _stock_arguments(buffer: Any) -> dict[str, Any]:
     return {name: getattr(buffer, name) for name in names.split()}
 
 
+def parts_of(buffer: Any) -> tuple[Ring, ArrayStorage]:
+    """
+    :param buffer: of SB3 or prioritized
+    :return: its ring and its storage; of an SB3 buffer, they are made, and the arrays are shared
+    """
+    if hasattr(buffer, "sampler"):
+        return buffer.ring, buffer.storage
+    next_observations = None if buffer.optimize_memory_usage else buffer.next_observations
+    infos = buffer.infos if getattr(buffer, "copy_info_dict", False) else None
+    arrays = (buffer.observations, next_observations, buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts, infos)
+    ring = Ring(buffer.buffer_size, buffer.n_envs, int(buffer.optimize_memory_usage))
+    ring.load({"added": np.full(buffer.n_envs, buffer.buffer_size * buffer.full + buffer.pos), "begin": 0})
+    return ring, ArrayStorage(*arrays, buffer.handle_timeout_termination)
+
+
 def _take_stock(buffer: "PrioritizedReplayBuffer", stock: Any) -> None:
     """Take over an SB3 buffer; all transitions get the largest priority."""
-    next_observations = None if stock.optimize_memory_usage else stock.next_observations
-    infos = stock.infos if getattr(stock, "copy_info_dict", False) else None
-    arrays = (stock.observations, next_observations, stock.actions, stock.rewards, stock.dones, stock.timeouts, infos)
-    buffer.make_parts(ArrayStorage(*arrays, stock.handle_timeout_termination))
-    added = np.full(stock.n_envs, stock.buffer_size * stock.full + stock.pos)
-    buffer.ring.load({"added": added, "begin": 0})
+    ring, storage = parts_of(stock)
+    buffer.make_parts(storage)
+    buffer.ring.load(ring.state())
     episodes = {}
     if isinstance(stock, HerReplayBuffer):
         n = stock.size()
@@ -171,6 +187,7 @@ def take_steps(target: "PrioritizedReplayBuffer", source: "PrioritizedReplayBuff
     n_taken = int((target.ring.added - target.ring.begin).min())
     rows, old_rows = ((r.most - n_taken + np.arange(n_taken)) % r.n_rows for r in (target.ring, ring))
     target.sampler.eligible.take(source.sampler.eligible, rows, old_rows)
+    target.demonstrations.take(source.demonstrations, keeps_masses)
     target.weights.load(source.weights.state())
     target.sampler.load_numbers(source.sampler.state(0), keeps_masses)
 

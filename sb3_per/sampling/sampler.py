@@ -30,6 +30,7 @@ class Sampler:
     :param initial_priority: of a new slot: ``"max"``, ``"mean"`` or ``"td_error"``
     :param max_priority_interval: number of updates after which ``max_priority`` becomes the largest in the tree; ``None``:
         never
+    :param bonus: added to all priorities, in units of the TD error
     :param draw_settings: of the draw, see :class:`~sb3_per.sampling.draw.Draw`
     """
 
@@ -40,10 +41,11 @@ class Sampler:
         eligible: Eligibility,
         initial_priority: str = "max",
         max_priority_interval: int | None = None,
+        bonus: float = 0.0,
         **draw_settings: Any,
     ):
         self.scheme, self.eligible = scheme, eligible
-        self.initial_priority, self.max_priority_interval = initial_priority, max_priority_interval
+        self.initial_priority, self.max_priority_interval, self.bonus = initial_priority, max_priority_interval, bonus
         self.tree = scheme.make_tree(capacity)
         # Changes nothing, but loads numba's kernels: the first draw need not wait for them.
         self.tree.fill(0, 0, 0.0)
@@ -216,6 +218,8 @@ class Sampler:
             return 0
         reduced = self.scheme.reduce(abs_td_errors)
         priority = self.scheme.priority(reduced)
+        if self.bonus > 0.0:
+            priority = priority + self.bonus
         largest = float(priority[priority.argmax()])  # faster than `max`
         if not largest < np.inf:
             raise ValueError(f"{self.scheme}.priority() gave {largest}: it must be finite")

@@ -97,25 +97,31 @@ class ArrayStorage:
         found = {name: getattr(self, name) for name in names.split()}
         return {name: array for name, array in found.items() if array is not None}
 
-    def emptied(self, n_rows: int, frames: dict[str | None, int]) -> "ArrayStorage":
+    def emptied(
+        self, n_rows: int, frames: dict[str | None, int], n_envs: int | None = None, with_infos: bool = True
+    ) -> "ArrayStorage":
         """
         :param n_rows: number of rows
         :param frames: number of frames in a stack, by key; all other observations are in arrays
+        :param n_envs: number of environments; ``None``: as many
+        :param with_infos: whether infos are kept if they are here
         :return: a storage of the same shapes with nothing in it
         """
 
+        n_envs = self.n_envs if n_envs is None else n_envs
+
         def empty(array: Any) -> Any:
             # Not `zeros_like`, which writes all of it: memory is taken for rows that are written.
-            return None if array is None else np.zeros((n_rows, *array.shape[1:]), array.dtype)
+            return None if array is None else np.zeros((n_rows, n_envs, *array.shape[2:]), array.dtype)
 
         pairs: dict[str | None, Any] = {}
         for key, obs in keyed(self.observations).items():
             next_obs = None if self.next_observations is None else keyed(self.next_observations)[key]
             is_framed = key in frames
-            pairs[key] = framed(n_rows, self.n_envs, obs, frames[key]) if is_framed else (empty(obs), empty(next_obs))
+            pairs[key] = framed(n_rows, n_envs, obs, frames[key]) if is_framed else (empty(obs), empty(next_obs))
         rest: dict[str, Any] = {name: empty(getattr(self, name)) for name in ("actions", "rewards", "dones", "timeouts")}
         # One dictionary for all: infos are replaced, and never written to.
-        rest["infos"] = None if self.infos is None else np.full((n_rows, self.n_envs), {})
+        rest["infos"] = np.full((n_rows, n_envs), {}) if with_infos and self.infos is not None else None
         obs, next_obs = _unkeyed(pairs)
         return type(self)(obs, next_obs, **rest, handles_timeouts=self.handles_timeouts)
 

@@ -1,0 +1,93 @@
+"""Learning from demonstrations: before the first step in the environment, and what the log says of them."""
+
+from typing import Any, TypeVar
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import TrainFreq
+from stable_baselines3.common.utils import configure_logger
+
+from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.settings import Count, require
+from sb3_per.utils import extras
+
+SelfPretrainingMixin = TypeVar("SelfPretrainingMixin", bound="PretrainingMixin")
+
+
+class PretrainingMixin(OffPolicyAlgorithm):
+    """Learn from demonstrations before the first step in the environment."""
+
+    def pretrain(
+        self: SelfPretrainingMixin, gradient_steps: int, log_interval: int = 1_000, progress_bar: bool = False
+    ) -> SelfPretrainingMixin:
+        """
+        Update the networks from demonstrations alone, whatever ``demonstration_fraction`` is. Nothing counts as a step of the
+        environment. Target networks are updated as often as they would be while learning.
+
+        ::
+
+            model.replay_buffer.add_demonstrations_from(expert_buffer)
+            model.pretrain(5_000)
+            model.learn(100_000)
+
+        :param gradient_steps: number of updates
+        :param log_interval: number of updates between two records, which go into a run of their own, ``..._pretrain``
+        :param progress_bar: whether to show a progress bar
+        :return: this model
+        :raises ValueError: for a number below 1, or without demonstrations
+        :raises ImportError: for a progress bar without tqdm
+        """
+        require("gradient_steps", gradient_steps, Count())
+        require("log_interval", log_interval, Count())
+        buffer: Any = self.replay_buffer
+        if buffer is None or not len(buffer.demonstrations):
+            raise ValueError(
+                "pretrain() needs demonstrations, and the buffer has none. Add some first: "
+                "model.replay_buffer.add_demonstrations(...)"
+            )
+        bar = extras.require("tqdm", "extra", "progress_bar=True").tqdm(total=gradient_steps) if progress_bar else None
+        if not self._custom_logger:
+            name = f"{type(self).__name__}_pretrain"
+            self._logger = configure_logger(self.verbose, self.tensorboard_log, name, True)
+        frequency = self.train_freq
+        n_calls = frequency.frequency if isinstance(frequency, TrainFreq) and frequency.unit.value == "step" else 1
+        n_at_once = self.gradient_steps if self.gradient_steps > 0 else n_calls * self.n_envs
+        n_done = 0
+        with buffer.demonstrations.only():
+            while n_done < gradient_steps:
+                n = min(n_at_once, gradient_steps - n_done)
+                self.train(n, self.batch_size)
+                for _ in range(n_calls):
+                    self._on_step()  # DQN's target network
+                if (n_done + n) // log_interval > n_done // log_interval or n_done + n == gradient_steps:
+                    self.logger.dump(n_done + n)
+                n_done += n
+                if bar is not None:
+                    bar.update(n)
+        if bar is not None:
+            bar.close()
+        return self
+
+
+def demonstration_metrics(
+    buffer: PrioritizedReplayBuffer, is_demonstration: np.ndarray, td_errors: th.Tensor
+) -> dict[str, th.Tensor]:
+    """
+    :param buffer: that the batch is of
+    :param is_demonstration: bool of shape (batch_size,)
+    :param td_errors: signed TD errors, shape (batch_size, n_critics)
+    :return: share of demonstrations in the batch, mean ``|td|`` of both parts, and mean priority p of the demonstrations in
+        it, by the name in the log
+    """
+    errors = td_errors.detach().abs().to("cpu", th.float64)
+    of_these = errors[is_demonstration]
+    metrics = {"demonstrations/share": th.tensor(is_demonstration.mean())}
+    if len(of_these):
+        scheme = buffer.scheme
+        priorities = scheme.priority(scheme.reduce(of_these.numpy())) + buffer.settings.demonstration_bonus
+        metrics["demonstrations/td_error"] = of_these.mean()
+        metrics["demonstrations/mean_priority"] = th.tensor(priorities.mean())
+    if len(of_these) < len(errors):
+        metrics["demonstrations/td_error_of_experience"] = errors[~is_demonstration].mean()
+    return metrics

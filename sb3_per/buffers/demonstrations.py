@@ -1,0 +1,343 @@
+"""
+Demonstrations: transitions that stay, and are part of every batch.
+
+RLPD (Ball et al. 2023, arXiv 2302.02948) draws half of every batch from offline data. DQfD (Hester et al. 2018, arXiv
+1704.03732) keeps demonstrations for ever and raises their priority.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_per.buffers.batches import read_transitions
+from sb3_per.buffers.held import HeldTransitions
+from sb3_per.buffers.incoming import checked_steps, timeouts_of
+from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
+from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.sampling.sampler import Sampler
+from sb3_per.sampling.schemes import PriorityScheme
+from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
+from sb3_per.storage.n_step import NStepReturns
+from sb3_per.storage.ring import Ring
+
+#: Id of the first demonstration. Ids of experience stay far below.
+FIRST_ID = 2**62
+
+_ENV = np.zeros(1, np.int64)
+
+
+class Demonstrations:
+    """
+    A second ring, storage and sampler, and their share of each batch.
+
+    The ring has one environment and grows instead of writing over anything: episode follows episode. Its transitions are
+    drawn by the scheme of the buffer, in proportion to their mass among themselves.
+
+    :param settings: of the buffer
+    :param scheme: of the buffer
+    :param returns: n-step returns of the buffer
+    """
+
+    def __init__(self, settings: PrioritySettings, scheme: PriorityScheme, returns: NStepReturns):
+        self.settings, self.scheme, self.returns = settings, scheme, returns
+        # Whether batches come from the demonstrations alone.
+        self._alone = False
+        # Largest training progress so far, from 0 to 1.
+        self._progress = 0.0
+        # None until there is a first demonstration.
+        self.storage: ArrayStorage | None = None
+        self.ring, self.sampler = self._make_parts(1)
+
+    def _make_parts(self, n_rows: int) -> tuple[Ring, Sampler]:
+        ring = Ring(n_rows, 1)
+        settings = self.settings.some("max_priority_interval stratified uniform_fraction unique")
+        mean_or_max = "mean" if self.settings.initial_priority == "mean" else "max"
+        draw_settings = dict(settings, initial_priority=mean_or_max, recency=1.0, recency_min=1)
+        bonus = self.settings.demonstration_bonus
+        return ring, Sampler(self.scheme, n_rows, HeldTransitions(ring), bonus=bonus, **draw_settings)
+
+    def __len__(self) -> int:
+        """Number of demonstrations."""
+        return self.ring.most
+
+    # ---- writing
+
+    def add(self, steps: Steps, like: ArrayStorage, frames: dict[str | None, int]) -> None:
+        """
+        Store the steps of one episode or more after all others. The last step ends an episode.
+
+        :param steps: arrays of shape (n, 1, ...), checked
+        :param like: storage of the same shapes
+        :param frames: number of frames in a stack, by key
+        """
+        n = len(steps[3])
+        self._reserve(len(self) + n, like, frames)
+        obs, next_obs, actions, rewards, dones, timeouts, _ = steps
+        dones = np.array(dones)
+        timeouts = np.zeros_like(dones) if timeouts is None else np.array(timeouts)
+        if not dones[-1]:
+            dones[-1] = timeouts[-1] = True
+        assert self.storage is not None
+        self.storage.write(self.ring.rows_of_next(_ENV, n), _ENV, (obs, next_obs, actions, rewards, dones, timeouts, None))
+        self.ring.advance(_ENV, n)
+
+    def _reserve(self, n_rows: int, like: ArrayStorage, frames: dict[str | None, int]) -> None:
+        """Make room for a number of rows in all. Arrays at least double, so that an episode at a time costs no square."""
+        if self.storage is not None and n_rows <= self.ring.n_rows:
+            return
+        n_rows = max(n_rows, 2 * self.ring.n_rows)
+        storage = like.emptied(n_rows, frames, n_envs=1, with_infos=False)
+        if self.storage is not None:
+            rows = np.arange(len(self))[:, None]
+            storage.write(rows, _ENV, self.storage.read_steps(rows))
+        self._move_to(storage)
+
+    def _move_to(self, storage: ArrayStorage) -> None:
+        state = self.state()
+        self.storage = storage
+        self.ring, self.sampler = self._make_parts(storage.n_rows)
+        self.load(state)
+
+    # ---- drawing
+
+    @property
+    def are_drawn(self) -> bool:
+        """Whether batches may hold demonstrations."""
+        return self._alone or self.settings.demonstration_fraction > 0.0
+
+    @property
+    def share(self) -> float:
+        """Current share of the demonstrations in a batch, in [0, 1]."""
+        start, end = self.settings.demonstration_fraction, self.settings.demonstration_fraction_end
+        return start if end is None else start + self._progress * (end - start)
+
+    @contextmanager
+    def only(self) -> Iterator[None]:
+        """Draw whole batches of demonstrations within a ``with`` block."""
+        self._alone = True
+        try:
+            yield
+        finally:
+            self._alone = False
+
+    def follow(self, progress_remaining: float) -> None:
+        """
+        Move the share with training progress. It never goes back, e.g. in a resumed run.
+
+        :param progress_remaining: from 1 at the start to 0 at the end of training, as in SB3's schedules
+        """
+        self._progress = max(self._progress, 1.0 - progress_remaining)
+
+    def n_in(self, batch_size: int, has_experience: bool) -> int:
+        """
+        :param batch_size: number of transitions
+        :param has_experience: whether anything else can be drawn
+        :return: how many of them are demonstrations
+        :raises ValueError: if there are none to draw
+        """
+        share = 1.0 if self._alone else self.share
+        if len(self) == 0 and share > 0.0:
+            raise ValueError(
+                f"demonstration_fraction={self.settings.demonstration_fraction} needs demonstrations, and the buffer has "
+                "none. Add some first: buffer.add_demonstrations(...), buffer.add_demonstrations_from(other_buffer), or "
+                "from_minari(dataset, buffer, demonstrations=True)"
+            )
+        return batch_size if not has_experience and len(self) else round(share * batch_size)
+
+    def draw(self, n: int, n_p: np.ndarray, n_eligible: int) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param n: how many demonstrations
+        :param n_p: N P of the rest of the batch, each among the experience alone, shape (batch_size - n,)
+        :param n_eligible: number of transitions of experience that can be drawn
+        :return: slots, int64 of shape (n,), and N P of the whole batch among both together, float64 of shape (batch_size,)
+        """
+        if n == 0:
+            slots, of_these = np.empty(0, np.int64), np.empty(0)
+        else:
+            self.sampler.settle()
+            slots, relative = self.sampler.draw(n)
+            of_these = self.sampler.n_p(relative)
+        n_all, batch_size = n_eligible + len(self), n + len(n_p)
+        share = n / batch_size
+        parts = (n_p * ((1.0 - share) * n_all / max(n_eligible, 1)), of_these * (share * n_all / max(len(self), 1)))
+        return slots, np.concatenate(parts)
+
+    def draw_observations(self, n: int) -> Any:
+        """
+        :param n: how many
+        :return: observations drawn uniformly, shape (n, ...), or a dictionary of them
+        """
+        assert self.storage is not None
+        self.sampler.settle()
+        return self.storage.read_observations(self.sampler.draw_uniformly(n))
+
+    def joined(
+        self,
+        experience: PrioritizedReplayBufferSamples,
+        slots: np.ndarray,
+        weights: np.ndarray,
+        env: VecNormalize | None,
+        to_torch: Callable[[np.ndarray], th.Tensor],
+    ) -> PrioritizedReplayBufferSamples:
+        """
+        :param experience: first part of a batch
+        :param slots: of the demonstrations that are the second part, int64 of shape (n,)
+        :param weights: importance-sampling weights of these, float32 of shape (n, 1)
+        :param env: associated VecNormalize
+        :param to_torch: makes tensors of arrays
+        :return: the whole batch, which says what is a demonstration
+        """
+        batch = experience
+        if len(slots):
+            assert self.storage is not None
+            these = read_transitions(self.storage, self.ring, self.returns, slots, weights, env, to_torch)
+            these = these._replace(indices=these.indices + FIRST_ID)
+            batch = PrioritizedReplayBufferSamples(*map(_concatenated, experience, these))
+        batch.is_demonstration = np.arange(len(batch.indices)) >= len(experience.indices)
+        return batch
+
+    # ---- updating
+
+    def located(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param ids: of demonstrations, int64 of shape (n,)
+        :param td_errors: of shape (n, n_critics)
+        :return: slots, and ``|td|``
+        :raises IndexError: for an id that was never issued
+        :raises ValueError: for an error that is NaN or infinite
+        """
+        slots, errors = ids - FIRST_ID, np.abs(td_errors, dtype=np.float64)
+        if slots.size and slots.max() >= len(self):
+            raise IndexError(
+                f"Transition id {ids[slots.argmax()]} was never issued: ids of demonstrations are in "
+                f"[{FIRST_ID}, {FIRST_ID + len(self)})"
+            )
+        if not np.isfinite(errors).all():
+            raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]}")
+        return slots, errors
+
+    # ---- saving
+
+    def state(self) -> dict[str, Any]:
+        """
+        :return: all that is not in the storage: numbers, arrays, and dictionaries of these
+        """
+        return {
+            "progress": self._progress,
+            "ring": self.ring.state(),
+            "eligible": self.sampler.eligible.state(),
+            "sampler": self.sampler.state(len(self)),
+        }
+
+    def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
+        """
+        :param state: from :meth:`state` of demonstrations whose storage is there already; there may be room for more
+        :param keeps_masses: whether they are of the same scheme; otherwise all get the largest priority
+        :raises ValueError: if it contradicts itself; these demonstrations are of no use then
+        """
+        progress = float(state["progress"])
+        if not 0.0 <= progress <= 1.0:
+            raise ValueError(f"progress must be in [0, 1], not {progress}")
+        self._progress = progress
+        self.ring.load(state["ring"])
+        if self.ring.begin or self.ring.most > self.ring.n_rows:
+            raise ValueError(f"demonstrations are never overwritten, but their ring stands at {self.ring.state()}")
+        self.sampler.eligible.load(state["eligible"], keeps_masses)
+        self.sampler.load(state["sampler"], keeps_masses)
+
+    def take(self, other: "Demonstrations", keeps_masses: bool = True) -> None:
+        """
+        Take over the demonstrations of another buffer; storage is shared.
+
+        :param other: not to be used any more
+        :param keeps_masses: whether it has the same scheme
+        """
+        if other.storage is not None:
+            self.storage = other.storage
+            self.ring, self.sampler = self._make_parts(self.storage.n_rows)
+            self.load(other.state(), keeps_masses)
+
+    def convert(self, frames: dict[str | None, int]) -> None:
+        """
+        :param frames: number of frames in a stack, by key; all other observations are in arrays from now on
+        """
+        if self.storage is not None:
+            self.storage = self.storage.converted(self.ring, frames)
+
+
+# ---- what comes in
+
+
+def checked_demonstrations(
+    storage: ArrayStorage,
+    handles_timeouts: bool,
+    obs: Any,
+    next_obs: Any,
+    actions: Any,
+    rewards: Any,
+    dones: Any,
+    infos: Iterable[Any],
+) -> list[Steps]:
+    """
+    Check steps of k environments.
+
+    :param storage: of the buffer, whose shapes count
+    :param handles_timeouts: SB3's ``handle_timeout_termination``
+    :param obs: observations, shape (n, k, ...), a dictionary of them, or one entry per step
+    :param next_obs: next observations, in the same form
+    :param actions: actions, shape (n, k, action_dim)
+    :param rewards: rewards, shape (n, k)
+    :param dones: ends of episodes, shape (n, k)
+    :param infos: for each step, one dictionary per environment
+    :return: of each environment its steps, arrays of shape (n, 1, ...)
+    :raises ValueError: for another shape, or values that are not numbers
+    """
+    lead = np.shape(rewards)
+    if len(lead) != 2 or 0 in lead:
+        raise ValueError(f"rewards of demonstrations must have shape (n, n_envs), with n and n_envs above 0, not {lead}")
+    infos = list(infos)
+    if len(infos) != lead[0]:
+        raise ValueError(f"infos of {len(infos)} steps do not fit rewards of shape {lead}")
+    timeouts = None
+    if handles_timeouts:
+        by_step = [timeouts_of(of_step, lead[1]) or [False] * lead[1] for of_step in infos]
+        timeouts = np.array(by_step, dtype=bool)
+    arrays = (_stacked(obs), _stacked(next_obs), actions, rewards, dones, timeouts)
+    *checked, _ = checked_steps(storage, (lead[0], lead[1]), *arrays)
+
+    def column(env: int) -> Steps:
+        parts = (None if part is None else tree_map(lambda array: array[:, env : env + 1], part) for part in checked)
+        return (*parts, None)  # type: ignore[return-value]
+
+    return [column(env) for env in range(lead[1])]
+
+
+def _stacked(obs: Any) -> Any:
+    """Observations of all steps from a list of dictionaries, one a step; everything else as it is."""
+    if isinstance(obs, dict) or not len(obs) or not isinstance(obs[0], dict):
+        return obs
+    return {key: np.stack([step[key] for step in obs]) for key in obs[0]}
+
+
+def columns_of(ring: Ring, storage: ArrayStorage) -> Iterable[Steps]:
+    """
+    :param ring: of a buffer
+    :param storage: of the same buffer
+    :return: of each environment all complete steps that it holds, arrays of shape (n, 1, ...)
+    """
+    for env in range(ring.n_envs):
+        steps = np.arange(ring.oldest[env], ring.added[env])
+        if len(steps):
+            yield storage.read_steps((steps % ring.n_rows * ring.n_envs + env)[:, None])
+
+
+def _concatenated(first: Any, second: Any) -> Any:
+    if first is None:
+        return None
+    if isinstance(first, np.ndarray):
+        return np.concatenate((first, second))
+    return tree_map(lambda a, b: th.cat((a, b)), first, second)

@@ -1,0 +1,135 @@
+"""Learning from demonstrations: every algorithm, before and during learning, and what the log says."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.logger import KVWriter, Logger
+
+from sb3_per import PERDQN, PERSAC
+from tests.utils import STOCK, fill
+
+DISCRETE = [cls.__name__ for cls in STOCK if "DQN" in cls.__name__]
+
+
+class Records(KVWriter):
+    """Keeps what is logged."""
+
+    def __init__(self):
+        self.lines = []
+
+    def write(self, key_values, key_excluded, step=0):
+        self.lines.append(dict(key_values))
+
+
+def make_model(cls, **kwargs):
+    """A small model on a task of its action space, with 40 demonstrations, and what it logs."""
+    env = "CartPole-v1" if cls.__name__ in DISCRETE else "Pendulum-v1"
+    buffer_kwargs = dict(demonstration_fraction=0.25, **kwargs.pop("replay_buffer_kwargs", {}))
+    settings = dict(policy_kwargs=dict(net_arch=[8]), buffer_size=200, learning_starts=0, batch_size=16, seed=0, device="cpu")
+    model = cls("MlpPolicy", env, **{**settings, **kwargs}, replay_buffer_kwargs=buffer_kwargs)
+    expert = cls("MlpPolicy", env, **{**settings, "learning_starts": 100}).learn(40)
+    model.replay_buffer.add_demonstrations_from(expert.replay_buffer)
+    records = Records()
+    model.set_logger(Logger(None, [records]))
+    return model, records.lines
+
+
+def parameters(model):
+    return th.cat([p.detach().ravel().clone() for p in model.policy.parameters()])
+
+
+@pytest.mark.parametrize("cls", STOCK, ids=lambda cls: cls.__name__)
+def test_every_algorithm_pretrains_and_learns_from_mixed_batches(cls):
+    model, lines = make_model(cls, train_freq=1, gradient_steps=1)
+    before = parameters(model)
+    assert model.pretrain(5) is model
+    assert (model.num_timesteps, model._n_updates, model.replay_buffer.size()) == (0, 5, 0)
+    assert not th.equal(parameters(model), before)
+    assert lines[-1]["demonstrations/share"] == 1.0 and "demonstrations/td_error_of_experience" not in lines[-1]
+    model.learn(30, log_interval=1)
+    model.dump_logs()
+    last = lines[-1]
+    assert last["demonstrations/share"] == 0.25
+    for name in ("td_error", "td_error_of_experience", "mean_priority"):
+        assert np.isfinite(last[f"demonstrations/{name}"]) and last[f"demonstrations/{name}"] > 0.0
+    assert len(model.replay_buffer.demonstrations) == 40
+
+
+def test_learning_starts_at_the_first_step():
+    model, _ = make_model(PERSAC)
+    model.learn(3)
+    assert model._n_updates >= 2 and model.replay_buffer.size() == 3
+
+
+def test_pretraining_moves_the_target_network_as_learning_does():
+    """A target network that is copied every 20 steps, with an update every 4: after every fifth update."""
+    model, _ = make_model(PERDQN, train_freq=4, gradient_steps=1, target_update_interval=20)
+    for n_updates in range(1, 11):
+        before = th.cat([p.ravel().clone() for p in model.q_net_target.parameters()])
+        model.pretrain(1)
+        is_copied = not th.equal(th.cat([p.ravel() for p in model.q_net_target.parameters()]), before)
+        assert is_copied == (n_updates % 5 == 0)
+
+
+def test_pretraining_without_demonstrations_is_refused():
+    model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=100, policy_kwargs=dict(net_arch=[8]))
+    with pytest.raises(ValueError, match="needs demonstrations"):
+        model.pretrain(10)
+    with pytest.raises(ValueError, match="gradient_steps must be an integer of at least 1, not 0"):
+        model.pretrain(0)
+
+
+def test_pretraining_works_without_a_share_and_logs_at_intervals():
+    model, lines = make_model(PERSAC, gradient_steps=-1, train_freq=3)
+    model.replay_buffer = type(model.replay_buffer).from_replay_buffer(model.replay_buffer, demonstration_fraction=0.0)
+    model.pretrain(10, log_interval=4, progress_bar=True)
+    assert len(lines) == 3 and model._n_updates == 10
+    assert not model.replay_buffer.demonstrations.are_drawn
+
+
+def test_share_follows_the_training_progress():
+    model, _ = make_model(PERSAC, replay_buffer_kwargs=dict(demonstration_fraction_end=0.0))
+    model.learn(60)
+    assert model.replay_buffer.demonstrations.share == pytest.approx(0.0, abs=0.01)
+
+
+def test_hindsight_learns_before_its_first_episode_has_ended():
+    env = BitFlippingEnv(n_bits=3, continuous=False, max_steps=50)
+    settings = dict(policy_kwargs=dict(net_arch=[8]), buffer_size=100, batch_size=8, train_freq=1, device="cpu")
+    settings["replay_buffer_class"] = HerReplayBuffer
+    expert = PERDQN("MultiInputPolicy", env, learning_starts=99, **settings).learn(30)
+    with_share = dict(replay_buffer_kwargs=dict(demonstration_fraction=0.5), learning_starts=0)
+    model = PERDQN("MultiInputPolicy", env, **with_share, **settings)
+    model.replay_buffer.add_demonstrations_from(expert.replay_buffer)
+    model.learn(3)
+    assert model._n_updates >= 2
+
+
+def test_a_saved_model_keeps_the_settings(tmp_path):
+    model, _ = make_model(PERSAC, replay_buffer_kwargs=dict(demonstration_bonus=0.5))
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    loaded = PERSAC.load(tmp_path / "model", env=gym.make("Pendulum-v1"))
+    assert loaded.replay_buffer.settings == model.replay_buffer.settings
+    loaded.load_replay_buffer(tmp_path / "buffer.pkl")
+    assert len(loaded.replay_buffer.demonstrations) == 40
+
+
+def test_demonstrations_that_are_not_drawn_change_no_update():
+    models = []
+    for with_demonstrations in (False, True):
+        model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=100, learning_starts=10, policy_kwargs=dict(net_arch=[8]))
+        if with_demonstrations:
+            stored = type(model.replay_buffer)(10, model.observation_space, model.action_space)
+            fill([stored], 5)
+            model.replay_buffer.add_demonstrations_from(stored)
+        th.manual_seed(0)
+        for layer in model.policy.modules():
+            if isinstance(layer, th.nn.Linear):
+                layer.reset_parameters()
+        model.set_random_seed(0)
+        models.append(model.learn(40))
+    assert th.equal(*map(parameters, models))

@@ -1,0 +1,429 @@
+"""Demonstrations: their share of each batch, probabilities and weights of both parts, and that nothing overwrites them."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from sb3_per import (
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+)
+from sb3_per.buffers.settings import IgnoredSettingWarning
+from tests.buffers.test_her import Player, make_env, make_her
+from tests.buffers.test_n_step import brute_force_n_step
+from tests.storage.test_frames import ACTIONS, Stream, shape_of
+from tests.utils import (
+    ACTION_SPACES,
+    OBSERVATION_SPACES,
+    assert_same,
+    assert_same_batches,
+    contents_of,
+    fill,
+    make_buffer,
+    normalizer,
+    stock_like,
+)
+
+
+def demonstrations(space: spaces.Space, n: int, k: int = 1, seed: int = 0, p_end: float = 0.2) -> list[Any]:
+    """Arguments of ``add_demonstrations``: random steps, with terminations and truncations, their rewards 1000, 1001, ..."""
+    rng = np.random.default_rng(seed)
+    space.seed(seed)
+    dones = rng.random((n, k)) < p_end
+    infos = [[{"TimeLimit.truncated": bool(done and rng.random() < 0.5)} for done in row] for row in dones]
+
+    def observations() -> Any:
+        samples = [[space.sample() for _ in range(k)] for _ in range(n)]
+        if isinstance(space, spaces.Dict):
+            return {key: np.array([[sample[key] for sample in row] for row in samples]) for key in space.spaces}
+        return np.array(samples)
+
+    actions = rng.uniform(-1, 1, (n, k, 2)).astype(np.float32)
+    return [observations(), observations(), actions, 1000.0 + np.arange(n * k).reshape(n, k), dones, infos]
+
+
+def mixed(n_demonstrations: int = 7, n_steps: int = 20, **kwargs: Any) -> PrioritizedReplayBuffer:
+    """A buffer of two environments with experience and demonstrations, whose priorities differ."""
+    buffer = make_buffer(12, 2, **{"demonstration_fraction": 0.25, **kwargs})
+    buffer.add_demonstrations(*demonstrations(buffer.observation_space, n_demonstrations))
+    fill([buffer], n_steps)
+    ids = np.concatenate([buffer.transition_ids[buffer.transition_ids >= 0], demonstration_ids(buffer)])
+    buffer.update_priorities(ids, np.random.default_rng(1).exponential(size=len(ids)) ** 2)
+    return buffer
+
+
+def demonstration_ids(buffer: PrioritizedReplayBuffer) -> np.ndarray:
+    """Ids of all demonstrations, in their order, as batches show them."""
+    found: set[int] = set()
+    while len(found) < len(buffer.demonstrations):
+        found |= {int(i) for batch in [buffer.sample(256)] for i in batch.indices[batch.is_demonstration]}
+    return np.sort(np.array(list(found)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(share=st.floats(0.001, 1.0), batch_size=st.integers(1, 300), seed=st.integers(0, 3))
+def test_each_batch_has_exactly_the_share_of_demonstrations(share, batch_size, seed):
+    buffer = make_buffer(12, 2, demonstration_fraction=share)
+    buffer.add_demonstrations(*demonstrations(buffer.observation_space, 5, seed=seed))
+    fill([buffer], 20)
+    batch = buffer.sample(batch_size)
+    assert batch.is_demonstration.shape == (batch_size,) and batch.is_demonstration.dtype == bool
+    assert batch.is_demonstration.sum() == round(share * batch_size)
+    np.testing.assert_array_equal(batch.rewards.numpy()[:, 0] >= 1000.0, batch.is_demonstration)
+    assert batch.indices.dtype == np.int64 and batch.weights.max() == 1.0 and len(batch.weights) == batch_size
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        dict(scheme="rank"),
+        dict(scheme="lap", kappa=0.1),
+        dict(scheme="uniform"),
+        dict(uniform_fraction=0.3),
+        dict(demonstration_bonus=0.5),
+        dict(weight_normalization="mean", beta_start=0.7),
+        dict(weight_normalization="none"),
+    ],
+    ids=str,
+)
+def test_probabilities_and_weights_are_those_of_a_mixture(kwargs, stratified):
+    """P(i) = (1 - s) m_i / sum m for experience and s m_i / sum m for demonstrations, each sum over its own part."""
+    buffer = make_buffer(12, 1, demonstration_fraction=0.25, stratified=stratified, **kwargs)
+    buffer.add_demonstrations(*demonstrations(buffer.observation_space, 7))
+    fill([buffer], 20)
+    errors = {i: float(e) for i, e in enumerate(np.random.default_rng(1).exponential(size=20) ** 2)}
+    demo_ids = demonstration_ids(buffer)
+    errors |= {int(i): e for i, e in zip(demo_ids, np.random.default_rng(2).exponential(size=7), strict=True)}
+    buffer.update_priorities(np.array(list(errors)), np.array(list(errors.values())))
+
+    parts = []
+    eta, bonus = kwargs.get("uniform_fraction", 0.0), kwargs.get("demonstration_bonus", 0.0)
+    for ids, share, extra in ((np.arange(8, 20), 0.75, 0.0), (demo_ids, 0.25, bonus)):
+        td = np.array([errors[int(i)] for i in ids])
+        masses = {
+            "proportional": (td + 1e-6 + extra) ** 0.6,
+            "rank": (1.0 + np.argsort(np.argsort(-td))) ** -0.7,
+            "lap": np.maximum(td, 0.1) ** 0.4,
+            "uniform": np.ones(len(td)),
+        }[kwargs.get("scheme", "proportional")]
+        parts.append(
+            {int(i): share * ((1 - eta) * m + eta / len(ids)) for i, m in zip(ids, masses / masses.sum(), strict=True)}
+        )
+    probability = parts[0] | parts[1]
+
+    batches = [buffer.sample(64) for _ in range(400)]
+    counts = {i: 0 for i in probability}
+    for batch in batches:
+        for i in batch.indices.tolist():
+            counts[i] += 1
+    expected = np.array(list(probability.values())) * 64 * 400
+    if stratified:  # far less spread than independent draws
+        np.testing.assert_allclose(list(counts.values()), expected, atol=5 * np.sqrt(expected.max()))
+    else:
+        assert chisquare(list(counts.values()), expected).pvalue > 1e-4
+
+    batch = buffer.sample(64)
+    weights = np.array([(19 * probability[i]) ** -buffer.beta for i in batch.indices.tolist()])
+    if kwargs.get("scheme") in ("lap", "uniform"):
+        weights[:] = 1.0
+    weights /= {"max": weights.max(), "mean": weights.mean(), "none": 1.0}[kwargs.get("weight_normalization", "max")]
+    np.testing.assert_allclose(batch.weights.numpy()[:, 0], weights, rtol=1e-5)
+
+
+def test_without_a_share_nothing_changes():
+    """Demonstrations that are stored and not drawn leave the draw as it is, to the bit."""
+    plain, other = (make_buffer(12, 2, n_steps=3) for _ in range(2))
+    other.add_demonstrations(*demonstrations(other.observation_space, 5))
+    fill([plain, other], 20)
+    for _ in range(5):
+        batches = []
+        for buffer in (plain, other):
+            np.random.seed(0)
+            batch = buffer.sample(16)
+            assert batch.is_demonstration is None
+            buffer.update_priorities(batch.indices, np.arange(16.0))
+            batches.append(batch)
+        assert_same_batches(*batches)
+
+
+def test_demonstrations_stay_after_ten_laps_and_a_reset():
+    buffer = mixed(n_demonstrations=9)
+    kept = [np.array(part) for part in buffer.demonstrations.storage.arrays().values()]
+    ids = demonstration_ids(buffer)
+    fill([buffer], 120, seed=1)
+    buffer.reset()
+    for part, before in zip(buffer.demonstrations.storage.arrays().values(), kept, strict=True):
+        np.testing.assert_array_equal(part, before)
+    np.testing.assert_array_equal(demonstration_ids(buffer), ids)
+    assert buffer.size() == 0 and buffer.update_priorities(ids, np.ones(9)) == 9
+    batch = buffer.sample(10)  # there is nothing else to draw
+    assert batch.is_demonstration.all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), min_size=1, max_size=6))
+def test_demonstrations_hold_what_was_added_however_they_grow(sizes):
+    """Columns follow each other, ids do not change when arrays grow, and nothing goes over a seam."""
+    buffer = make_buffer(5, 2, demonstration_fraction=1.0, n_steps=3)
+    expected: list[Any] = []
+    for seed, (n, k) in enumerate(sizes):
+        added = demonstrations(buffer.observation_space, n, k, seed=seed)
+        buffer.add_demonstrations(*added)
+        obs, _, actions, rewards, dones, infos = added
+        for env in range(k):
+            for t in range(n):
+                is_last = t == n - 1
+                truncated = infos[t][env]["TimeLimit.truncated"] or (is_last and not dones[t, env])
+                expected.append((obs[t, env], actions[t, env], rewards[t, env], dones[t, env] or is_last, truncated))
+    assert len(buffer.demonstrations) == len(expected)
+    batch = buffer.sample(100)
+    first = int(demonstration_ids(buffer)[0])
+    steps = [(float(reward), bool(done), bool(truncated)) for _, _, reward, done, truncated in expected]
+    for i, index in enumerate(batch.indices - first):
+        value, discount, _, done = brute_force_n_step(steps, index, 3, 0.99)
+        np.testing.assert_array_equal(batch.observations[i], expected[index][0])
+        np.testing.assert_array_equal(batch.actions[i], expected[index][1])
+        assert batch.rewards[i].item() == pytest.approx(value, rel=1e-6)
+        assert batch.discounts[i].item() == pytest.approx(discount) and batch.dones[i].item() == done
+
+
+def test_ids_of_demonstrations_update_their_priorities():
+    buffer = mixed(n_demonstrations=6)
+    ids = demonstration_ids(buffer)
+    batch = buffer.sample(40)
+    before = buffer.priorities
+    assert buffer.update_priorities(ids, np.array([0, 0, 0, 0, 0, 1e9])) == 6
+    np.testing.assert_array_equal(buffer.priorities, before)
+    batch = buffer.sample(40)
+    assert set(batch.indices[batch.is_demonstration]) == {ids[5]}
+
+
+@pytest.mark.parametrize("bad", ["id", "error of a demonstration", "error of experience", "unknown id"])
+def test_a_refused_update_changes_neither_part(bad):
+    buffer = mixed()
+    batch = buffer.sample(40)
+    ids, errors = batch.indices.copy(), np.ones(40)
+    if bad == "id":
+        ids[-1] = demonstration_ids(buffer)[-1] + 1
+    elif bad == "unknown id":
+        ids[0] = 10_000
+    else:
+        errors[-1 if bad == "error of a demonstration" else 0] = np.nan
+    before = pickle.dumps(buffer)
+    with pytest.raises(IndexError if "id" in bad else ValueError, match=r"never issued|finite"):
+        buffer.update_priorities(ids, errors)
+    assert pickle.dumps(buffer) == before
+
+
+def test_share_falls_with_training_progress_and_never_rises():
+    buffer = mixed(demonstration_fraction=0.5, demonstration_fraction_end=0.1)
+    for remaining, share in ((1.0, 0.5), (0.5, 0.3), (0.75, 0.3), (0.0, 0.1), (1.0, 0.1)):
+        buffer.update_beta(remaining)
+        assert buffer.sample(100).is_demonstration.sum() == round(100 * share)
+
+
+def test_the_bonus_is_added_to_the_priority():
+    buffer = mixed(n_demonstrations=2, demonstration_bonus=3.0, alpha=1.0, stratified=True)
+    ids = demonstration_ids(buffer)
+    buffer.update_priorities(ids, np.array([0.0, 6.0]))  # priorities 3 and 9
+    batch = buffer.sample(1600)
+    counts = [(batch.indices == i).sum() for i in ids]
+    assert counts == pytest.approx([100, 300], abs=1)
+
+
+@pytest.mark.parametrize("scheme", ["rank", "uniform", "pal"])
+def test_a_bonus_without_effect_warns(scheme):
+    with pytest.warns(IgnoredSettingWarning, match="demonstration_bonus"):
+        make_buffer(scheme=scheme, demonstration_fraction=0.5, demonstration_bonus=1.0)
+
+
+# ---- kinds of buffers
+
+
+@pytest.mark.parametrize("obs_space", ["box", "dict", "image", "discrete"])
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_rows_are_those_of_a_stock_buffer(obs_space, n_steps):
+    """Normalized when drawn; a plain prioritized buffer with the same rows is the reference."""
+    space = OBSERVATION_SPACES[obs_space]
+    buffer = make_buffer(10, 2, obs_space, demonstration_fraction=0.5, n_steps=n_steps)
+    fill([buffer], 15)
+    added = demonstrations(space, 6, seed=5)
+    added[4][-1] = True  # the end of an episode either way
+    buffer.add_demonstrations(*added)
+    plain = make_buffer(6, 1, obs_space, n_steps=n_steps)
+    plain.extend(*added)
+    env = normalizer(space, ACTION_SPACES["box"]) if obs_space == "box" else None
+    batch = buffer.sample(20, env=env)
+    slots = batch.indices[10:] - demonstration_ids(buffer)[0]
+    expected = plain.read(slots, env)
+    for name in ("observations", "actions", "next_observations", "dones", "rewards", "discounts"):
+        value = getattr(batch, name)
+        half = {k: v[10:] for k, v in value.items()} if isinstance(value, dict) else None if value is None else value[10:]
+        assert_same(half, getattr(expected, name))
+
+
+def test_frames_are_stored_once_for_demonstrations_too():
+    space = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)
+    framed = PrioritizedReplayBuffer(24, space, ACTIONS, "cpu", 1, frames=4, demonstration_fraction=1.0)
+    stream = Stream("channels first", 4, np.uint8, 1, 0)
+    steps = [stream.step() for _ in range(60)]
+    obs, next_obs, dones, infos = (list(part) for part in zip(*steps, strict=True))
+    framed.add_demonstrations(
+        np.array(obs), np.array(next_obs), np.zeros((60, 1, 1)), np.zeros((60, 1)), np.array(dones), infos
+    )
+    batch = framed.sample(200)
+    rows = batch.indices - demonstration_ids(framed)[0]
+    np.testing.assert_array_equal(batch.observations.numpy(), np.array(obs)[rows, 0])
+    np.testing.assert_array_equal(batch.next_observations.numpy(), np.array(next_obs)[rows, 0])
+    (store,) = framed.demonstrations.storage.frame_stores.values()
+    assert store.n_frames_held < 2 * 60
+    plain = PrioritizedReplayBuffer.from_replay_buffer(framed, frames=None)
+    np.testing.assert_array_equal(plain.demonstrations.storage.observations[:60, 0], np.array(obs)[:, 0])
+
+
+@pytest.mark.parametrize("update_from_virtual", [True, False])
+def test_goals_of_demonstrations_stay_with_hindsight(update_from_virtual):
+    env = make_env(2)
+    buffer = make_her(PrioritizedHerReplayBuffer, env, demonstration_fraction=0.5, update_from_virtual=update_from_virtual)
+    other = make_her(PrioritizedHerReplayBuffer, env)
+    Player(env, other, seed=3).step(10)
+    buffer.add_demonstrations_from(other)
+    assert len(buffer.demonstrations) == 20
+    batch = buffer.sample(8)  # no episode has ended
+    assert batch.is_demonstration.all()
+    Player(env, buffer).step(12)
+    batch = buffer.sample(40)
+    assert batch.is_demonstration.tolist() == [False] * 20 + [True] * 20
+    first = demonstration_ids(buffer)[0]
+    steps, envs = np.divmod(batch.indices[20:] - first, 10)[::-1]
+    np.testing.assert_array_equal(batch.observations["desired_goal"][20:], other.observations["desired_goal"][steps, envs])
+    np.testing.assert_array_equal(batch.rewards[20:, 0], other.rewards[steps, envs])
+    n_written = buffer.update_priorities(batch.indices, np.ones(40))
+    assert n_written == (40 if update_from_virtual else 20 + 20 - int(buffer.her_ratio * 20))
+
+
+def test_several_environments_need_not_have_as_many_demonstrations():
+    buffer = make_buffer(10, 4, demonstration_fraction=0.5)
+    buffer.add_demonstrations(*demonstrations(buffer.observation_space, 5, k=1))
+    buffer.add_demonstrations(*demonstrations(buffer.observation_space, 5, k=3))
+    assert len(buffer.demonstrations) == 20 and buffer.size() == 0
+
+
+@pytest.mark.parametrize("kind", ["prioritized", "stock", "itself"])
+def test_another_buffer_becomes_demonstrations(kind):
+    buffer, other = make_buffer(12, 2, demonstration_fraction=1.0), make_buffer(12, 2)
+    stock = stock_like(other)
+    fill([other, stock, buffer], 30)
+    buffer.add_demonstrations_from({"prioritized": other, "stock": stock, "itself": buffer}[kind])
+    rewards = buffer.sample(300).rewards
+    assert set(rewards.ravel().tolist()) == set(other.rewards.ravel().tolist())
+
+
+# ---- copies
+
+
+@pytest.mark.parametrize("copied", ["pickle", "copy", "from_replay_buffer"])
+def test_copies_hold_the_demonstrations(copied):
+    buffer = mixed(demonstration_bonus=0.2)
+    buffer.update_beta(0.5)
+    if copied == "pickle":
+        other = pickle.loads(pickle.dumps(buffer))
+    elif copied == "copy":
+        other = copy.deepcopy(buffer)
+    else:
+        other = PrioritizedReplayBuffer.from_replay_buffer(copy.deepcopy(buffer))
+    batches = []
+    for each in (buffer, other):
+        np.random.seed(3)
+        batches.append(each.sample(32))
+    assert_same_batches(*batches)
+
+
+def test_another_scheme_keeps_the_demonstrations_and_not_their_masses():
+    buffer = mixed()
+    rows = contents_of(buffer)
+    other = PrioritizedReplayBuffer.from_replay_buffer(buffer, scheme="lap")
+    assert other.settings.demonstration_fraction == 0.25
+    batch = other.sample(28)
+    counts = [(batch.indices == i).sum() for i in demonstration_ids(other)]
+    assert counts == [1] * 7
+    np.testing.assert_array_equal(contents_of(other)["rewards"][None], rows["rewards"][None])
+
+
+# ---- refused
+
+
+def test_a_share_without_demonstrations_says_how_to_add_some():
+    buffer = make_buffer(demonstration_fraction=0.25)
+    fill([buffer], 5)
+    with pytest.raises(ValueError, match=r"demonstration_fraction=0.25 .* buffer.add_demonstrations"):
+        buffer.sample(4)
+
+
+@pytest.mark.parametrize(
+    "settings_, error, message",
+    [
+        (dict(demonstration_fraction=-0.1), ValueError, "demonstration_fraction must be a number .* not -0.1"),
+        (dict(demonstration_fraction=1.1), ValueError, "demonstration_fraction"),
+        (dict(demonstration_fraction=0.2, demonstration_fraction_end=0.5), ValueError, "demonstration_fraction_end=0.5"),
+        (dict(demonstration_bonus=-1), ValueError, "demonstration_bonus"),
+        (dict(demonstration_fraction=0.2, scheme="lap", kappa="auto"), NotImplementedError, "kappa='auto'"),
+        (dict(demonstration_fraction=0.2, optimize_memory_usage=True), NotImplementedError, "optimize_memory_usage"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings_, error, message):
+    storage = dict(handle_timeout_termination=False) if "optimize_memory_usage" in settings_ else {}
+    with pytest.raises(error, match=message):
+        make_buffer(**settings_, **storage)
+
+
+def test_sequences_refuse_demonstrations():
+    spaces_ = (OBSERVATION_SPACES["box"], ACTION_SPACES["box"])
+    with pytest.raises(NotImplementedError, match=r"demonstration_fraction=0\.5 with sequences"):
+        PrioritizedSequenceReplayBuffer(100, *spaces_, demonstration_fraction=0.5)
+    buffer = PrioritizedSequenceReplayBuffer(100, *spaces_)
+    with pytest.raises(NotImplementedError, match="sequences"):
+        buffer.add_demonstrations(*demonstrations(spaces_[0], 5))
+
+
+@pytest.mark.parametrize("wrong", range(6))
+def test_refused_demonstrations_change_nothing(wrong):
+    buffer = mixed()
+    added = demonstrations(buffer.observation_space, 4)
+    added[wrong] = [np.zeros((4, 1, 9)), np.zeros((3, 1, 3)), np.zeros((4, 1, 5)), np.zeros(4), np.zeros((2, 1)), [[{}]] * 3][
+        wrong
+    ]
+    before = pickle.dumps(buffer)
+    with pytest.raises(ValueError):
+        buffer.add_demonstrations(*added)
+    assert pickle.dumps(buffer) == before
+
+
+def test_another_space_or_an_empty_buffer_is_refused():
+    buffer = make_buffer(demonstration_fraction=0.5)
+    with pytest.raises(ValueError, match="observation_space"):
+        buffer.add_demonstrations_from(make_buffer(obs_space="box64"))
+    with pytest.raises(ValueError, match="empty"):
+        buffer.add_demonstrations_from(make_buffer())
+
+
+def test_uniform_observations_for_the_actor_have_the_share_too():
+    buffer = make_buffer(12, 1, demonstration_fraction=0.25, actor_batch="uniform")
+    added = demonstrations(buffer.observation_space, 5, seed=9)
+    buffer.add_demonstrations(*added)
+    fill([buffer], 12)
+    observations = buffer.sample_observations(40)
+    known = {row.tobytes() for row in np.asarray(added[0], np.float32)[:, 0]}
+    assert sum(row.numpy().tobytes() in known for row in observations) == 10
+    assert isinstance(observations, th.Tensor)
