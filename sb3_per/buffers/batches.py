@@ -9,7 +9,7 @@ import torch as th
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers.kernels import read_batch
+from sb3_per.buffers.kernels import read_batch, read_update
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.storage.arrays import ArrayStorage, tree_map
 from sb3_per.storage.n_step import NStepReturns
@@ -19,27 +19,27 @@ from sb3_per.storage.ring import Ring
 #: (batch_size, n_steps), their slots in the same shape, and how many of them count, shape (batch_size,); ``None``: all.
 Relabel = Callable[[Any, Any, np.ndarray, np.ndarray, np.ndarray | None], None]
 
+#: Observations, actions, next observations, terminations, rewards, discounts of n-step returns or ``None``, and ids: arrays of
+#: a batch, or dictionaries of them.
+Transitions = tuple[Any, np.ndarray, Any, np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]
+
 
 def read_transitions(
     storage: ArrayStorage,
     ring: Ring,
     returns: NStepReturns,
     slots: np.ndarray,
-    weights: np.ndarray,
     env: VecNormalize | None,
-    to_torch: Callable[[np.ndarray], th.Tensor],
     relabel: Relabel | None = None,
-) -> PrioritizedReplayBufferSamples:
+) -> Transitions:
     """
     :param storage: of the transitions
     :param ring: says which ids they have
     :param returns: of n steps
     :param slots: that hold transitions, int64 of shape (batch_size,)
-    :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
     :param env: associated VecNormalize
-    :param to_torch: makes tensors of arrays
     :param relabel: changes the batch before it is normalized
-    :return: the batch
+    :return: the transitions
     """
     dones, timeouts = storage.dones.ravel(), storage.timeouts.ravel()
     windows, lengths, last = slots[:, None], None, slots
@@ -56,6 +56,32 @@ def read_transitions(
     discounts = None
     if lengths is not None:
         rewards, discounts = returns.returns(rewards, lengths)
+    return obs, actions, next_obs, ends, rewards, discounts, ids
+
+
+def joined(first: Transitions, second: Transitions) -> Transitions:
+    """
+    :param first: transitions
+    :param second: in the same form
+    :return: both, in this order
+    """
+
+    def join(one: Any, other: Any) -> Any:
+        return None if one is None else tree_map(lambda *parts: np.concatenate(parts), one, other)
+
+    return tuple(map(join, first, second))
+
+
+def to_samples(
+    transitions: Transitions, weights: np.ndarray, to_torch: Callable[[np.ndarray], th.Tensor]
+) -> PrioritizedReplayBufferSamples:
+    """
+    :param transitions: of a batch
+    :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
+    :param to_torch: makes tensors of arrays
+    :return: the batch
+    """
+    obs, actions, next_obs, ends, rewards, discounts, ids = transitions
     return PrioritizedReplayBufferSamples(
         tree_map(to_torch, obs),
         to_torch(actions),
@@ -66,6 +92,28 @@ def read_transitions(
         to_torch(weights),
         ids,
     )
+
+
+def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """
+    :param ring: of the transitions
+    :param ids: int64 of shape (n,)
+    :param td_errors: shape (n, n_critics)
+    :param first_id: what the ids of this ring are counted from
+    :return: slots and ``|td|`` of the transitions that are still there
+    :raises IndexError: for an id that was never issued
+    :raises ValueError: for a TD error that is NaN or infinite
+    """
+    slots, abs_td_errors = np.empty_like(ids), np.empty(td_errors.shape)
+    own = ids - first_id if first_id else ids
+    n, bad = read_update(own, ring.added, ring.begin, ring.n_rows, ring.n_spoilt, td_errors, slots, abs_td_errors)
+    if bad >= 0 and not ring.was_issued(own[bad]):
+        start = f"counted from {first_id} on, " if first_id else ""
+        raise IndexError(f"Transition id {ids[bad]} was never issued: {start}{ring.issued_ids(own[bad])}")
+    if bad >= 0:
+        errors = td_errors[bad]
+        raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]} (transition id {ids[bad]})")
+    return (slots, abs_td_errors) if n == len(ids) else (slots[:n], abs_td_errors[:n])
 
 
 def to_torch_of(buffer: BaseBuffer) -> Callable[[np.ndarray], th.Tensor]:

@@ -5,18 +5,16 @@ RLPD (Ball et al. 2023, arXiv 2302.02948) draws half of every batch from offline
 1704.03732) keeps demonstrations for ever and raises their priority.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch as th
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers.batches import read_transitions
+from sb3_per.buffers.batches import Transitions, located, read_transitions
 from sb3_per.buffers.held import HeldTransitions
 from sb3_per.buffers.incoming import checked_steps, timeouts_of
-from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -175,30 +173,15 @@ class Demonstrations:
         self.sampler.settle()
         return self.storage.read_observations(self.sampler.draw_uniformly(n))
 
-    def joined(
-        self,
-        experience: PrioritizedReplayBufferSamples,
-        slots: np.ndarray,
-        weights: np.ndarray,
-        env: VecNormalize | None,
-        to_torch: Callable[[np.ndarray], th.Tensor],
-    ) -> PrioritizedReplayBufferSamples:
+    def read(self, slots: np.ndarray, env: VecNormalize | None) -> Transitions:
         """
-        :param experience: first part of a batch
-        :param slots: of the demonstrations that are the second part, int64 of shape (n,)
-        :param weights: importance-sampling weights of these, float32 of shape (n, 1)
+        :param slots: int64 of shape (n,)
         :param env: associated VecNormalize
-        :param to_torch: makes tensors of arrays
-        :return: the whole batch, which says what is a demonstration
+        :return: these demonstrations
         """
-        batch = experience
-        if len(slots):
-            assert self.storage is not None
-            these = read_transitions(self.storage, self.ring, self.returns, slots, weights, env, to_torch)
-            these = these._replace(indices=these.indices + FIRST_ID)
-            batch = PrioritizedReplayBufferSamples(*map(_concatenated, experience, these))
-        batch.is_demonstration = np.arange(len(batch.indices)) >= len(experience.indices)
-        return batch
+        assert self.storage is not None
+        *arrays, ids = read_transitions(self.storage, self.ring, self.returns, slots, env)
+        return (*arrays, ids + FIRST_ID)
 
     # ---- updating
 
@@ -210,15 +193,7 @@ class Demonstrations:
         :raises IndexError: for an id that was never issued
         :raises ValueError: for an error that is NaN or infinite
         """
-        slots, errors = ids - FIRST_ID, np.abs(td_errors, dtype=np.float64)
-        if slots.size and slots.max() >= len(self):
-            raise IndexError(
-                f"Transition id {ids[slots.argmax()]} was never issued: ids of demonstrations are in "
-                f"[{FIRST_ID}, {FIRST_ID + len(self)})"
-            )
-        if not np.isfinite(errors).all():
-            raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]}")
-        return slots, errors
+        return located(self.ring, ids, td_errors, FIRST_ID)
 
     # ---- saving
 
@@ -333,11 +308,3 @@ def columns_of(ring: Ring, storage: ArrayStorage) -> Iterable[Steps]:
         steps = np.arange(ring.oldest[env], ring.added[env])
         if len(steps):
             yield storage.read_steps((steps % ring.n_rows * ring.n_envs + env)[:, None])
-
-
-def _concatenated(first: Any, second: Any) -> Any:
-    if first is None:
-        return None
-    if isinstance(first, np.ndarray):
-        return np.concatenate((first, second))
-    return tree_map(lambda a, b: th.cat((a, b)), first, second)

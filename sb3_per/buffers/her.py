@@ -10,7 +10,6 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers.batches import read_transitions, to_torch_of
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import takes_settings
@@ -291,9 +290,6 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             # Stratified draws are sorted by age: without shuffling, the old transitions would never be relabelled.
             order = np.random.permutation(len(slots))
         return slots[order], relative[order]
-
-    def _gather(self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
-        return read_transitions(self.storage, self.ring, self.returns, slots, weights, env, to_torch_of(self), self._relabel)
 
     def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         n = len(ids) if self.update_from_virtual else len(ids) - self._n_virtual(len(ids))

@@ -16,7 +16,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers.batches import read_transitions, to_torch_of
+from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, to_samples, to_torch_of
 from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, checked_demonstrations, columns_of
 from sb3_per.buffers.held import HeldTransitions
 from sb3_per.buffers.incoming import (
@@ -33,7 +33,6 @@ from sb3_per.buffers.incoming import (
     timeouts_of,
     with_time_axis,
 )
-from sb3_per.buffers.kernels import read_update
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import Count, make_settings, require, takes_settings
 from sb3_per.buffers.transfer import converted, frames_of, parts_of, with_frames
@@ -81,6 +80,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     :raises TypeError: for an unknown setting; the message names the nearest
     :raises NotImplementedError: for settings that do not go together
     """
+
+    # HER's new goals.
+    _relabel: Relabel | None = None
 
     @takes_settings
     def __init__(
@@ -595,7 +597,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         with self.lock:
-            others = self.demonstrations
+            others, of_others = self.demonstrations, None
             n_others = self._n_demonstrations(batch_size)
             slots, relative = _NO_SLOTS, _NO_MASSES
             n_p: Callable[[np.ndarray], np.ndarray] = np.asarray
@@ -603,18 +605,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 self._prepare_draw(env)
                 slots, relative = self._draw(batch_size - n_others, position)
                 n_p = self.sampler.n_p
-            if others.are_drawn:
-                slots_of_others, relative = others.draw(n_others, n_p(relative), self.sampler.eligible.n)
+            if n_others > 0:
+                of_others, relative = others.draw(n_others, n_p(relative), self.sampler.eligible.n)
                 n_p = np.asarray
             weights = self.weights(relative, n_p)
-            samples = self._gather(slots, weights[: len(slots)], env)
-            if self.draw_record is not None:
-                ids = samples.indices
-                self.draw_record.add(ids, weights[: len(slots)], self.ring.added[ids % self.n_envs] * self.n_envs)
+            samples = self._gather(slots, weights, env, of_others)
             if others.are_drawn:
-                samples = others.joined(samples, slots_of_others, weights[len(slots) :], env, to_torch_of(self))
+                samples.is_demonstration = np.arange(batch_size) >= len(slots)
             if self.settings.actor_batch == "weighted":
                 samples.n_p = n_p(relative)
+            if self.draw_record is not None:
+                ids = samples.indices[: len(slots)]
+                self.draw_record.add(ids, weights[: len(slots)], self.ring.added[ids % self.n_envs] * self.n_envs)
             self.weights.count_draw()
         return samples
 
@@ -692,14 +694,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         return self._gather(slots, np.ones((len(slots), 1), np.float32), env)
 
-    def _gather(self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
+    def _gather(
+        self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None, others: np.ndarray | None = None
+    ) -> PrioritizedReplayBufferSamples:
         """
-        :param slots: int64 of shape (batch_size,)
-        :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
+        :param slots: int64 of shape (n,)
+        :param weights: importance-sampling weights of the batch, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
+        :param others: slots of demonstrations, the rest of the batch; ``None``: there is none
         :return: the transitions in these slots
         """
-        return read_transitions(self.storage, self.ring, self.returns, slots, weights, env, to_torch_of(self))
+        transitions = read_transitions(self.storage, self.ring, self.returns, slots, env, self._relabel)
+        if others is not None:
+            transitions = joined(transitions, self.demonstrations.read(others, env))
+        return to_samples(transitions, weights, to_torch_of(self))
 
     # ---- updating
 
@@ -722,13 +730,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise IndexError(f"Transition ids are integers, not {ids.dtype}: {ids[0]}")
         errors = as_matrix(td_errors, len(ids))
         ids = as_batch(ids, np.int64)
-        if not len(self.demonstrations):
-            return self._update(ids, errors)
-        is_other = ids >= FIRST_ID
-        others, errors_of_others = self.demonstrations.located(ids[is_other], errors[is_other])
+        others, errors_of_others = None, errors
+        if len(self.demonstrations):
+            is_other = ids >= FIRST_ID
+            others, errors_of_others = self.demonstrations.located(ids[is_other], errors[is_other])
+            ids, errors = ids[~is_other], errors[~is_other]
         with self.lock:
-            n_written = self._update(ids[~is_other], errors[~is_other])
-            return n_written + self.demonstrations.sampler.update(others, errors_of_others)
+            n_written = self._update(ids, errors)
+            return n_written if others is None else n_written + self.demonstrations.sampler.update(others, errors_of_others)
 
     def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """
@@ -736,20 +745,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param errors: signed or absolute TD errors, shape (n, n_critics)
         :return: how many were written
         """
-        slots, abs_td_errors = np.empty_like(ids), np.empty(errors.shape)
-        with self.lock:
-            ring = self.ring
-            n, bad = read_update(ids, ring.added, ring.begin, ring.n_rows, ring.n_spoilt, errors, slots, abs_td_errors)
-            if bad >= 0:
-                self._refuse_update(ids[bad], errors[bad])
-            if n < len(ids):
-                slots, abs_td_errors = slots[:n], abs_td_errors[:n]
-            return self.sampler.update(slots, abs_td_errors)
-
-    def _refuse_update(self, transition_id: int, errors: np.ndarray) -> NoReturn:
-        if not self.ring.was_issued(transition_id):
-            raise IndexError(f"Transition id {transition_id} was never issued: {self.ring.issued_ids(transition_id)}")
-        raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]} (transition id {transition_id})")
+        return self.sampler.update(*located(self.ring, ids, errors))
 
     @property
     def beta(self) -> float:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sb3_per.buffers.batches as batches
 import sb3_per.buffers.complete_windows as complete_windows
-import sb3_per.buffers.replay as replay
 import sb3_per.buffers.sequences as sequences
 from sb3_per import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.complete_windows import CompleteWindows
@@ -76,7 +76,7 @@ def late_states(add: Any) -> Any:
 #: Owner and name of what decides, what stands in its place, and what must fail then.
 DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = {
     "all environments become stale together": (
-        replay,
+        batches,
         "read_update",
         lambda old: lambda ids, added, *rest: old(ids, np.full_like(added, added.max()), *rest),
         check_story("plain"),
