@@ -8,6 +8,7 @@ noise until it has found the way. The learner then has ten of its episodes, and 
 """
 
 import os
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import EvalCallback, StopTrainingOnRewardThreshold
@@ -24,7 +25,9 @@ SHORT = bool(os.environ.get("SB3_PER_SHORT"))
 def train_expert(seed: int = 0, steps: int = 50_000) -> PERSAC:
     """Learn with noise that keeps its direction for a while, until the task is solved, a return of 90."""
     noise = OrnsteinUhlenbeckActionNoise(np.zeros(1), np.full(1, 0.5))
-    settings = dict(learning_rate=1e-3, policy_kwargs=dict(net_arch=[64, 64]), learning_starts=1_000, device="cpu")
+    settings: dict[str, Any] = dict(
+        learning_rate=1e-3, policy_kwargs=dict(net_arch=[64, 64]), learning_starts=1_000, device="cpu"
+    )
     expert = PERSAC("MlpPolicy", make_vec_env(TASK, seed=seed), action_noise=noise, seed=seed, **settings)
     solved = StopTrainingOnRewardThreshold(90.0)
     test_env = make_vec_env(TASK, seed=1_000)
@@ -42,7 +45,8 @@ def record(expert: PERSAC, n_episodes: int, seed: int = 100) -> PrioritizedRepla
     """
     env = make_vec_env(TASK, seed=seed)
     buffer = PrioritizedReplayBuffer(n_episodes * 999, env.observation_space, env.action_space, device="cpu")
-    obs, n_ended = env.reset(), 0
+    obs: Any = env.reset()
+    n_ended = 0
     while n_ended < n_episodes:
         action, _ = expert.predict(obs, deterministic=True)
         next_obs, rewards, dones, infos = env.step(action)

@@ -64,16 +64,15 @@ class Demonstrations:
 
     # ---- writing
 
-    def add(self, steps: Steps, like: ArrayStorage, frames: dict[str | None, int]) -> None:
+    def add(self, steps: Steps, like: ArrayStorage) -> None:
         """
         Store the steps of one episode or more after all others. The last step ends an episode.
 
         :param steps: arrays of shape (n, 1, ...), checked
         :param like: storage of the same shapes
-        :param frames: number of frames in a stack, by key
         """
         n = len(steps[3])
-        self._reserve(len(self) + n, like, frames)
+        self.reserve(len(self) + n, like)
         obs, next_obs, actions, rewards, dones, timeouts, _ = steps
         dones = np.array(dones)
         timeouts = np.zeros_like(dones) if timeouts is None else np.array(timeouts)
@@ -83,18 +82,21 @@ class Demonstrations:
         self.storage.write(self.ring.rows_of_next(_ENV, n), _ENV, (obs, next_obs, actions, rewards, dones, timeouts, None))
         self.ring.advance(_ENV, n)
 
-    def _reserve(self, n_rows: int, like: ArrayStorage, frames: dict[str | None, int]) -> None:
-        """Make room for a number of rows in all. Arrays at least double, so that an episode at a time costs no square."""
+    def reserve(self, n_rows: int, like: ArrayStorage) -> None:
+        """
+        Make room. Arrays at least double, so that adding one episode at a time takes no square of the time.
+
+        :param n_rows: number of demonstrations that fit afterwards
+        :param like: storage of the same shapes
+        """
         if self.storage is not None and n_rows <= self.ring.n_rows:
             return
         n_rows = max(n_rows, 2 * self.ring.n_rows)
+        frames = {key: store.n_frames for key, store in like.frame_stores.items()}
         storage = like.emptied(n_rows, frames, n_envs=1, with_infos=False)
         if self.storage is not None:
             rows = np.arange(len(self))[:, None]
             storage.write(rows, _ENV, self.storage.read_steps(rows))
-        self._move_to(storage)
-
-    def _move_to(self, storage: ArrayStorage) -> None:
         state = self.state()
         self.storage = storage
         self.ring, self.sampler = self._make_parts(storage.n_rows)

@@ -561,10 +561,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._store_demonstrations(columns_of(*parts_of(other)))
 
     def _store_demonstrations(self, columns: Iterable[Steps]) -> None:
-        frames = frames_of(self.settings, self.observation_space)
         with self.lock:
             for steps in columns:
-                self.demonstrations.add(steps, self.storage, frames)
+                self.demonstrations.add(steps, self.storage)
 
     def _require_demonstrations_to_fit(self) -> None:
         """

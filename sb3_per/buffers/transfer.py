@@ -188,6 +188,7 @@ def take_steps(target: "PrioritizedReplayBuffer", source: "PrioritizedReplayBuff
     rows, old_rows = ((r.most - n_taken + np.arange(n_taken)) % r.n_rows for r in (target.ring, ring))
     target.sampler.eligible.take(source.sampler.eligible, rows, old_rows)
     target.demonstrations.take(source.demonstrations, keeps_masses)
+    target.demonstrations.convert({key: store.n_frames for key, store in target.storage.frame_stores.items()})
     target.weights.load(source.weights.state())
     target.sampler.load_numbers(source.sampler.state(0), keeps_masses)
 
