@@ -133,11 +133,10 @@ def test_replay_buffer_round_trip(cls, tmp_path):
     loaded.learn(40, reset_num_timesteps=False)
 
 
-@pytest.mark.parametrize("cls", [PERSAC, PERDQN])
-@pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize(
-    "memory", [{}, dict(optimize_memory_usage=True, replay_buffer_kwargs={"handle_timeout_termination": False})]
-)
+MEMORY: dict[str, Any] = dict(optimize_memory_usage=True, replay_buffer_kwargs={"handle_timeout_termination": False})
+
+
+@pytest.mark.parametrize("cls, n_steps, memory", [(PERDQN, 1, {}), (PERSAC, 3, {}), (PERDQN, 3, MEMORY)])
 def test_stock_replay_buffer_becomes_prioritized(cls, n_steps, memory, tmp_path, monkeypatch):
     """Its data kept and not copied, all of it at the maximum, with the settings of the model."""
     stock = trained(STOCK[cls], **memory)
@@ -224,7 +223,6 @@ def test_settings_of_the_model_count(saved, asked, attribute, value, tmp_path):
     "asked",
     [
         dict(scheme="rank"),
-        dict(scheme="lap"),
         dict(alpha=0.9),
         dict(scheme=Proportional(alpha=0.3)),
         dict(td_error_reduction="max"),
@@ -266,8 +264,10 @@ def test_no_warning_without_contradiction(saved, asked, tmp_path, recwarn):
     assert model.replay_buffer.gamma == model.gamma
 
 
-@pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.parametrize("env, message", [("n_envs", "it has n_envs 2, the model 1"), ("Acrobot-v1", "observations of shape")])
+@pytest.mark.parametrize(
+    "env, message, plain",
+    [("n_envs", "it has n_envs 2, the model 1", False), ("Acrobot-v1", "observations of shape", True)],
+)
 def test_a_buffer_of_another_shape_is_refused(env, message, plain, tmp_path):
     other = make_vec_env("CartPole-v1", n_envs=2) if env == "n_envs" else env
     cls = DQN if plain else PERDQN
