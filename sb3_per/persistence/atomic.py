@@ -18,8 +18,8 @@ _T = TypeVar("_T")
 
 TEMPORARY = ".tmp"
 
-# Errors of file systems, e.g. on clusters, that cannot make a directory durable.
-_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+# Errors of file systems, e.g. on clusters, that have no locks or cannot make a directory durable.
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
@@ -91,6 +91,7 @@ def sole_writer(directory: Path) -> Iterator[None]:
 
     :param directory: directory to write to
     :raises BlockingIOError: if another process or thread is writing to it
+    :raises OSError: if the lock cannot be opened, e.g. because it is a link
     """
     lock = FileLock(directory / ".lock", timeout=0)
     try:
@@ -98,6 +99,8 @@ def sole_writer(directory: Path) -> Iterator[None]:
     except Timeout as error:
         raise BlockingIOError(f"Another process or thread is saving to {directory} at this moment") from error
     except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in _UNSUPPORTED:
+            raise
         warnings.warn(f"{directory} cannot be locked ({error}): make sure that nobody else saves to it")
     try:
         yield

@@ -98,8 +98,8 @@ def _write(
     numbers = {name: value for name, value in state.items() if name not in arrays}
     generation = max((numbers_in(name)[0] for name in manifests_in(directory)), default=0) + 1
     manifest = Manifest(generation, num_timesteps, contents.about(buffer), numbers, [])
-    new: list[tuple[Part, Callable[[], Arrays]]]
-    new = [(Part(f"state-{generation:08d}.npz", "state", 0, 0, 0, {}), lambda: arrays)]
+    part_of_state = Part(f"state-{generation:08d}.npz", "state", *contents.held_steps(buffer.ring), 0, {})
+    new: list[tuple[Part, Callable[[], Arrays]]] = [(part_of_state, lambda: arrays)]
     for stream in contents.streams_of(buffer):
         kept, begin = _kept(stream, saved)
         manifest.parts += kept

@@ -70,8 +70,8 @@ class Part:
 
     :param name: name of the file
     :param stream: name of the stream that it belongs to, or ``"state"``
-    :param first: number of its first step or frame; 0 for the state
-    :param end: number after the last; 0 for the state
+    :param first: number of its first step or frame
+    :param end: number after the last
     :param size: size of the file, bytes
     :param members: its arrays by name
     """

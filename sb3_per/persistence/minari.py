@@ -54,9 +54,7 @@ def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -
     :raises ValueError: for an empty buffer, an ``observation_space`` that does not fit, a Box of actions without finite bounds
         or with integers, and by Minari, e.g. if the dataset exists. An incomplete dataset is deleted
     """
-    minari = _import_minari()
-    _require_own(buffer)
-    _require_range(buffer.action_space)
+    minari = _minari_for(buffer)
     settings = {"observation_space": buffer.observation_space, "action_space": buffer.action_space, **kwargs}
     channels_last = _channels_last(settings["observation_space"], buffer.observation_space)
     with buffer.lock:
@@ -201,8 +199,7 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer)
         buffer can hold, or fewer than it has environments: before anything is changed. Also for an episode that contradicts
         its metadata; what was added before it stays
     """
-    minari = _import_minari()
-    _require_own(buffer)
+    minari = _minari_for(buffer)
     dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
     channels_last = _channels_last(dataset.observation_space, buffer.observation_space)
     lengths = _checked_lengths(dataset, buffer)
@@ -232,7 +229,6 @@ def _checked_lengths(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer) 
         raise ValueError(
             f"The action space of the dataset is not that of the buffer: {dataset.action_space} and {buffer.action_space}"
         )
-    _require_range(buffer.action_space)
     metadata = dataset.storage.get_episode_metadata(dataset.episode_indices)
     lengths = np.array([episode["total_steps"] for episode in metadata], dtype=np.int64)
     n_most = (buffer.buffer_size - buffer.optimize_memory_usage) * buffer.n_envs
@@ -316,21 +312,23 @@ def _info_at(infos: dict[str, Any], t: int, n_steps: int) -> dict[str, Any]:
 # ---- both
 
 
-def _import_minari() -> Any:
-    return require("minari", "minari", "A dataset of demonstrations")
-
-
-def _require_own(buffer: ReplayBuffer) -> None:
+def _minari_for(buffer: ReplayBuffer) -> Any:
+    """
+    :param buffer: buffer to export or to import into
+    :return: the package Minari
+    :raises ImportError: without Minari
+    :raises TypeError: for a buffer of another package
+    :raises ValueError: for a Box of actions without finite bounds or with integers
+    """
     if not isinstance(buffer, PrioritizedReplayBuffer):
         raise TypeError(
             f"A {type(buffer).__name__} is not a buffer of this package: convert it with "
             "PrioritizedReplayBuffer.from_replay_buffer()"
         )
-
-
-def _require_range(space: spaces.Space) -> None:
+    space = buffer.action_space
     if isinstance(space, spaces.Box) and not (space.dtype.kind == "f" and np.isfinite([space.low, space.high]).all()):
         raise ValueError(f"SB3 stores actions scaled to [-1, 1], which needs floats with finite bounds, not {space}")
+    return require("minari", "minari", "A dataset of demonstrations")
 
 
 def _spaces_of(buffer: PrioritizedReplayBuffer) -> Any:

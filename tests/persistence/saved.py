@@ -1,4 +1,4 @@
-"""What tests of files need: buffers of every kind, what is in them, and a disk that is watched."""
+"""Helpers for tests of files: buffers of every kind, their contents, and a watched disk."""
 
 import copy
 import hashlib

@@ -1,4 +1,4 @@
-"""Checkpoints: the newest whole pair of a model and its buffer is found, and goes on."""
+"""Checkpoints: the newest complete pair of model and buffer is found and can be continued."""
 
 import inspect
 import os

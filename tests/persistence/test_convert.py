@@ -1,4 +1,4 @@
-"""A pickled buffer becomes a directory."""
+"""Converting a pickled buffer to a directory."""
 
 import pickle
 import warnings

@@ -1,4 +1,4 @@
-"""What is there after a kill, a full disk and a loss of power, and with two who save at once."""
+"""Saved buffers survive kills, full disks, loss of power and a second writer."""
 
 import builtins
 import copy
@@ -279,7 +279,7 @@ def test_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
 # ---- others
 
 
-def test_two_who_save_at_once(tmp_path, monkeypatch):
+def test_second_writer_is_refused(tmp_path, monkeypatch):
     """The second is turned away while the first is at it, whatever it does at that moment; then each adds a generation."""
     path, refusals = tmp_path / "x.buffer", []
     first, second = make("plain"), make("plain")
@@ -332,7 +332,7 @@ def test_file_system_without_locks_and_synced_directories(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("kind, keep", [*((kind, 2) for kind in KINDS), ("frames", 1), ("plain", 3)])
-def test_buffers_that_alternate(keep, kind, tmp_path, small_files, monkeypatch):
+def test_two_buffers_share_a_directory(keep, kind, tmp_path, small_files, monkeypatch):
     """In one directory: each generation is one of them as a whole. They have the same past."""
     watch(lambda *_: None, monkeypatch)
     path = tmp_path / "x.buffer"
@@ -358,7 +358,7 @@ def test_buffers_that_alternate(keep, kind, tmp_path, small_files, monkeypatch):
             assert steps == 0 or digest(load(kind, path / name)) == saved[steps]
 
 
-def test_reader_whose_generation_is_removed(tmp_path, monkeypatch):
+def test_reader_loads_the_newest_if_its_generation_is_removed(tmp_path, monkeypatch):
     """A writer goes on while it reads: it gets the newest one, and nothing to worry about."""
     path, buffer = tmp_path / "x.buffer", make("plain")
     player = Player(buffer, seed=0)
@@ -578,7 +578,7 @@ FORGOTTEN: dict[str, Callable[[Path], bool]] = {
 
 
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
-def test_loss_of_power_is_noticed(forgotten, tmp_path):
+def test_a_missing_sync_loses_data(forgotten, tmp_path):
     """The test before fails if a sync is left out."""
     path = tmp_path / "x.buffer"
     events, digests = recorded("plain", path)
@@ -589,7 +589,7 @@ def test_loss_of_power_is_noticed(forgotten, tmp_path):
 
 
 @pytest.mark.parametrize("when", [0, 1])
-def test_loss_of_power_is_noticed_for_each_sync_of_the_directory(when, tmp_path):
+def test_each_missing_sync_of_the_directory_loses_data(when, tmp_path):
     """The one before the manifest, and the one behind it."""
     path = tmp_path / "x.buffer"
     events, digests = recorded("plain", path, n_saves=2)

@@ -1,4 +1,4 @@
-"""Files that are damaged, and directories that somebody has made to do harm."""
+"""Damaged files, and directories made to do harm."""
 
 import errno
 import functools

@@ -1,4 +1,4 @@
-"""Minari datasets: what a buffer holds comes out as episodes, and goes into a buffer as it was."""
+"""Minari datasets: a buffer is exported as episodes, and imported without change."""
 
 import copy
 import itertools
@@ -316,7 +316,7 @@ def test_form_of_discrete_data():
     assert buffer.observation_space.contains(episode.observations[0])
 
 
-def test_what_minari_is_told(datasets_folder):
+def test_metadata_is_passed_to_minari(datasets_folder):
     buffer = make_buffer()
     fill([buffer], 5)
     name = new_id()
@@ -488,7 +488,7 @@ def test_truncations_bootstrap_and_terminations_do_not():
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_own_steps_are_not_continued(n_envs):
+def test_import_does_not_continue_episodes_of_the_buffer(n_envs):
     """Neither by those of the dataset nor the other way round."""
     dataset, space = chain(False, None, length=5)
     buffer = PrioritizedReplayBuffer(60, space, DISCRETE, device="cpu", n_envs=n_envs, n_steps=4, gamma=1.0)
@@ -689,7 +689,7 @@ def test_without_minari(monkeypatch):
 # ---- with an algorithm
 
 
-def test_what_an_algorithm_played_is_what_the_environment_saw():
+def test_exported_actions_reproduce_the_environment():
     """The environment, set back to each observation, answers to the action of the dataset with the next one and the reward."""
     model = PERSAC("MlpPolicy", make_vec_env("Pendulum-v1", n_envs=2, seed=1), buffer_size=700, learning_starts=10_000, seed=1)
     model.learn(600)

@@ -103,7 +103,7 @@ def test_an_own_buffer_class(tmp_path):
     assert_same(held(fresh.replay_buffer), held(model.replay_buffer))
 
 
-def test_what_comes_after_loading_is_cut_off(tmp_path):
+def test_steps_after_loading_begin_a_new_episode(tmp_path):
     """No n-step window goes from what was loaded to what is added next, also where an empty buffer was filled in place."""
     model = trained(PERDQN, n_steps=3)
     model.save(tmp_path / "m")

@@ -1,4 +1,4 @@
-"""A zip of a model stays SB3's, in both directions."""
+"""Zips of models can be loaded by the stock algorithms, and zips of these by ours."""
 
 import io
 import os
@@ -180,7 +180,7 @@ def test_fewer_steps_than_the_zip(tmp_path):
 # ---- what is in the files
 
 
-def test_a_scheme_that_is_not_there_any_more(tmp_path, monkeypatch):
+def test_a_missing_scheme_class_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(
         sys.modules[__name__], "GoneScheme", type("GoneScheme", (Proportional,), {"__module__": __name__}), raising=False
     )
@@ -204,7 +204,7 @@ def test_a_scheme_that_is_not_there_any_more(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_saving_says_what_stock_does_not_load(policy, env, kwargs, what, tmp_path, recwarn):
+def test_saving_warns_about_zips_that_stock_cannot_load(policy, env, kwargs, what, tmp_path, recwarn):
     for n_steps in (1, 3):
         recwarn.clear()
         PERDQN(policy, env(), n_steps=n_steps, buffer_size=40, **kwargs).save(tmp_path / "model")

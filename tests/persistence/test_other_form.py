@@ -1,4 +1,4 @@
-"""Into a buffer of another size, with other frames, or another scheme; and what does not fit at all."""
+"""Loading into a buffer of another size, with other frames or another scheme, and buffers that do not fit."""
 
 import re
 from typing import Any
@@ -59,7 +59,7 @@ def test_the_newest_steps_that_fit_are_loaded(kind, n_rows, lives, tmp_path, sma
 
 
 @pytest.mark.parametrize("n_rows", [6, 11, 40])
-def test_episodes_come_along_as_a_whole_or_cannot_be_drawn(n_rows, tmp_path):
+def test_only_complete_episodes_can_be_drawn_after_loading(n_rows, tmp_path):
     buffer = make("her")
     Player(buffer).live(40)
     save_buffer(buffer, tmp_path / "x.buffer")
@@ -82,7 +82,7 @@ def test_episodes_come_along_as_a_whole_or_cannot_be_drawn(n_rows, tmp_path):
 
 
 @pytest.mark.parametrize("n_rows", [9, 12, 40])
-def test_windows_come_along_as_a_whole(n_rows, tmp_path):
+def test_complete_windows_are_loaded(n_rows, tmp_path):
     """With their recurrent states, where those of the prefix are there as well."""
     buffer = make("sequences")
     rng = np.random.default_rng(0)
@@ -169,7 +169,7 @@ def other(name: str, value: Any) -> PrioritizedReplayBuffer:
         ("n_envs", 4),
     ],
 )
-def test_what_does_not_fit_is_refused(name, value, tmp_path):
+def test_other_spaces_are_refused(name, value, tmp_path):
     """The error names what differs and both values; the live buffer stays, and nothing is loaded in part."""
     buffer = make_buffer(20, 2)
     fill([buffer], 15)

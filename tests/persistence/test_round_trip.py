@@ -1,4 +1,4 @@
-"""What is loaded is what was saved, and goes on as it would have; what is saved is what is new."""
+"""A loaded buffer equals the saved one and draws the same; a save writes only what is new."""
 
 import copy
 import json
@@ -219,7 +219,7 @@ def test_numpy_alone_can_read_it(tmp_path):
     assert manifest["numbers"]["sampler/max_priority"] == 1.0
 
 
-def test_a_generation_of_ones_choice_can_be_loaded(tmp_path):
+def test_an_older_generation_can_be_chosen(tmp_path):
     """Its manifest stands for it."""
     buffer, path, states = make("plain"), tmp_path / "x.buffer", []
     for i in range(3):
@@ -242,7 +242,7 @@ def test_a_bad_keep_is_refused(value, tmp_path):
 
 
 @pytest.mark.parametrize("value, name", [([{"x": object()}], "object"), ({"__array__": 5}, "dict")])
-def test_infos_that_only_a_pickle_can_hold_are_named(value, name, tmp_path):
+def test_infos_that_need_a_pickle_are_refused(value, name, tmp_path):
     """Before anything is written."""
     buffer, path = make("her"), tmp_path / "x.buffer"
     Player(buffer).live(6)
