@@ -1,1 +1,1 @@
-"""Buffers on disk: files that survive a kill at any moment, grow by what is new, and run no code when they are read."""
+"""Save models and buffers to files that survive a kill, grow only by what is new, and run no code when they are loaded."""

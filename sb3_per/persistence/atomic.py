@@ -1,7 +1,7 @@
 """
-Files that are there as a whole or not at all, after a kill and after a loss of power.
+Write files that are complete or do not exist, even after a kill or a loss of power.
 
-A file is written under a temporary name, made durable, and renamed; the name is durable once its directory is.
+A file is written under a temporary name, made durable, and renamed. The name is durable once its directory is.
 """
 
 import errno
@@ -18,24 +18,25 @@ _T = TypeVar("_T")
 
 TEMPORARY = ".tmp"
 
-# Answers of file systems, e.g. on clusters, that have no locks, or cannot make a directory durable.
+# Errors of file systems, e.g. on clusters, that have no locks or cannot make a directory durable.
 _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
     """
-    Write a file that takes the place of another only when it is whole. Its name is durable after :func:`sync_directory`.
+    Write a file, which replaces one of the same name only when it is complete. The name is durable after
+    :func:`sync_directory`.
 
-    :param path: of the file, in a directory that exists
-    :param write: is given the open file
+    :param path: path of the file, in a directory that exists
+    :param write: writes the content into an open file
     :return: what ``write`` returned
-    :raises OSError: e.g. on a full disk; what was there before is there still, and nothing else
+    :raises OSError: e.g. on a full disk; the old file remains, and no temporary one
     """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
-        # Made anew: what has that name may be a link that somebody else put there.
+        # "x", because the name may be a link that somebody else put there.
         with open(temporary, "xb") as file:
             result = write(file)
             file.flush()
@@ -50,9 +51,9 @@ def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
 
 def sync_directory(path: Path) -> None:
     """
-    Make durable which files a directory has.
+    Make the names in a directory durable.
 
-    :param path: of the directory
+    :param path: path of the directory
     """
     if os.name == "nt":
         return  # a directory cannot be opened there; NTFS journals its names
@@ -68,46 +69,40 @@ def sync_directory(path: Path) -> None:
 
 def make_directory(path: Path) -> None:
     """
-    Make a directory, with those above it, durable.
+    Make a directory and those above it, durably.
 
-    :param path: of the directory
-    :raises NotADirectoryError: if there is a file of that name
+    :param path: absolute path of the directory
+    :raises NotADirectoryError: if a file has this name
     """
     if path.exists() and not path.is_dir():
-        raise NotADirectoryError(f"{path} is a file, and a directory is needed: remove it, or take another name")
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    # Also of the one that is there: who made it may have been killed before it was durable.
-    with suppress(PermissionError):  # others own what it is in, and it can be passed and not read
-        sync_directory((missing[-1].parent if missing else path).parent)
-    for folder in reversed(missing):
-        with suppress(FileExistsError):
-            os.mkdir(folder)
-        sync_directory(folder.parent)
+        raise NotADirectoryError(f"{path} is a file, and a directory is needed: remove the file, or choose another name")
+    n_missing = sum(not folder.exists() for folder in path.parents)
+    os.makedirs(path, exist_ok=True)
+    # Also if the directory exists: the process that made it may have been killed before the name was durable.
+    for folder in path.parents[: n_missing + 1]:
+        with suppress(PermissionError):  # a folder of others, which may be passed but not read
+            sync_directory(folder)
 
 
 @contextmanager
 def sole_writer(directory: Path) -> Iterator[None]:
     """
-    Keep other writers away. The operating system gives the lock back when a process ends, however it ends.
+    Keep other writers away. The operating system releases the lock when a process ends, however it ends.
 
-    :param directory: that is written to
-    :raises BlockingIOError: if another writer is at it
-    :raises FileExistsError: if something else than a file has the name of the lock
+    :param directory: directory to write to
+    :raises BlockingIOError: if another process or thread is writing to it
+    :raises OSError: if the lock cannot be opened, e.g. because it is a link
     """
-    path = directory / ".lock"
-    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
-        raise FileExistsError(f"{path} must be a file: it keeps other writers away. Remove what has its name")
-    lock = FileLock(path, timeout=0)
+    lock = FileLock(directory / ".lock", timeout=0)
     try:
         lock.acquire()
     except Timeout as error:
         raise BlockingIOError(f"Another process or thread is saving to {directory} at this moment") from error
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in _UNSUPPORTED:
             raise
-        warnings.warn(f"The file system of {directory} has no locks: see to it that nobody else saves there ({error})")
+        warnings.warn(f"{directory} cannot be locked ({error}): make sure that nobody else saves to it")
     try:
         yield
     finally:
-        with suppress(OSError):
-            lock.release()
+        lock.release()

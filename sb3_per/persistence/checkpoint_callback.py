@@ -1,8 +1,4 @@
-"""
-Checkpoints of a run that may be killed at any moment, and finding the newest one that is whole.
-
-It knows models and the names of their files, nothing of what is in them.
-"""
+"""Save checkpoints of a run that may be killed at any moment, and find the newest complete one."""
 
 import pickle
 import re
@@ -13,31 +9,31 @@ from typing import Any
 from stable_baselines3.common.callbacks import CheckpointCallback
 
 from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.settings import Count, require
 from sb3_per.persistence.atomic import TEMPORARY, make_directory, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
-from sb3_per.persistence.generations import Directory, num_timesteps_of
+from sb3_per.persistence.generations import is_whole, manifests_in, numbers_in
 
-#: behind the prefix, in the name of a buffer
+#: follows the prefix in the name of a buffer
 BUFFER = f"_replay_buffer{SUFFIX}"
 
 
 class BufferCheckpointCallback(CheckpointCallback):
     """
-    SB3's callback for checkpoints, which a kill at any moment leaves whole. The replay buffer has one directory,
-    ``PREFIX_replay_buffer.buffer``, to which every checkpoint adds what is new.
+    SB3's checkpoint callback with files that stay complete if the run is killed. All checkpoints of the replay buffer share a
+    directory, ``PREFIX_replay_buffer.buffer``, and each adds only what is new.
 
-    Each file takes the place of an older one when it is whole; the buffer comes last, so that its newest generation has a
-    model.
+    The buffer is saved last, so that its newest generation always has a model.
 
-    :param save_freq: save every so many calls of the callback, each of which is one step of every environment
-    :param save_path: folder of the files
-    :param name_prefix: of their names
-    :param save_replay_buffer: save the buffer as well
-    :param save_vecnormalize: save the statistics of ``VecNormalize`` as well
-    :param verbose: 2 for a line for every file
-    :param keep: generations of the buffer that stay, at least 1; models stay all
-    :raises ValueError: for another ``keep``
-    :raises TypeError: when training starts, for a model whose buffer is not one of this package
+    :param save_freq: number of calls between checkpoints; each call is one step of every environment
+    :param save_path: folder of the checkpoints
+    :param name_prefix: first part of the names of the files
+    :param save_replay_buffer: whether to save the buffer too
+    :param save_vecnormalize: whether to save the statistics of ``VecNormalize`` too
+    :param verbose: 2 for a message about every file
+    :param keep: number of generations of the buffer to keep, at least 1; all models are kept
+    :raises ValueError: for a ``keep`` below 1
+    :raises TypeError: when training starts, for a model whose buffer is not from this package
     """
 
     def __init__(
@@ -51,8 +47,7 @@ class BufferCheckpointCallback(CheckpointCallback):
         keep: int = 2,
     ):
         super().__init__(save_freq, save_path, name_prefix, save_replay_buffer, save_vecnormalize, verbose)
-        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-            raise ValueError(f"keep must be an integer of at least 1, not {keep!r}")
+        require("keep", keep, Count())
         self.keep = keep
 
     def _init_callback(self) -> None:
@@ -60,13 +55,13 @@ class BufferCheckpointCallback(CheckpointCallback):
         if self.save_replay_buffer and not (buffer is None or isinstance(buffer, PrioritizedReplayBuffer)):
             raise TypeError(
                 f"{type(self.model).__name__} has a {type(buffer).__name__}, which only SB3's CheckpointCallback can save, as "
-                "a pickle: take that one, or save_replay_buffer=False"
+                "a pickle: use that callback, or save_replay_buffer=False"
             )
         make_directory(Path(self.save_path).absolute())
         super()._init_callback()
         leftover = re.compile(rf"{re.escape(self.name_prefix)}_(vecnormalize_)?[0-9]+_steps\.(zip|pkl){re.escape(TEMPORARY)}")
         for path in Path(self.save_path).iterdir():
-            if leftover.fullmatch(path.name) and path.is_file():  # of a run that was killed
+            if leftover.fullmatch(path.name) and path.is_file():  # left by a run that was killed
                 path.unlink()
 
     def _on_step(self) -> bool:
@@ -80,7 +75,7 @@ class BufferCheckpointCallback(CheckpointCallback):
         normalize = self.model.get_vec_normalize_env() if self.save_vecnormalize else None
         if normalize is not None:
             path = Path(self._checkpoint_path("vecnormalize_", extension="pkl"))
-            # What its `save` does, but for the file's place.
+            # As `VecNormalize.save` does, but through a temporary file.
             self._write("VecNormalize", path, lambda path: write_file(path, lambda file: pickle.dump(normalize, file)))
             sync_directory(path.parent)
         buffer = getattr(self.model, "replay_buffer", None)
@@ -96,20 +91,18 @@ class BufferCheckpointCallback(CheckpointCallback):
 
 def latest_checkpoint(folder: str | Path) -> tuple[Path, Path] | None:
     """
-    The newest model of a folder whose buffer is there as well, of the same moment, and both whole.
+    Find the newest model whose buffer was saved at the same step, both complete.
 
-    :param folder: that :class:`BufferCheckpointCallback` has saved to; it need not exist
-    :return: path of the model's zip, and a path for ``load_replay_buffer``: the directory of the buffer or, if that holds
-        something newer, the manifest that belongs to the model; ``None`` if there is no pair
+    :param folder: folder that :class:`BufferCheckpointCallback` saves to; it need not exist
+    :return: path of the model, and a path for ``load_replay_buffer``: the directory of the buffer or, if the directory has a
+        newer complete generation, the manifest that belongs to the model. ``None`` if there is no such pair
     """
-    folder = Path(folder)
     pairs: list[tuple[int, Path, Path]] = []
-    for path in folder.glob(f"*{BUFFER}"):
-        directory = Directory(path.absolute())
-        whole = [name for name in directory.manifests() if directory.is_whole(name)]
+    for path in Path(folder).glob(f"*{BUFFER}"):
+        whole = [name for name in manifests_in(path) if is_whole(path / name, with_contents=True)]
         for name in whole:
-            steps = num_timesteps_of(name)
-            model = folder / f"{path.name.removesuffix(BUFFER)}_{steps}_steps.zip"
+            steps = numbers_in(name)[1]
+            model = path.with_name(f"{path.name.removesuffix(BUFFER)}_{steps}_steps.zip")
             pairs.append((steps, model, path if name == whole[0] else path / name))
     pairs.sort(key=lambda pair: pair[0], reverse=True)
     return next(((model, path) for _, model, path in pairs if _is_whole_zip(model)), None)
@@ -117,13 +110,15 @@ def latest_checkpoint(folder: str | Path) -> tuple[Path, Path] | None:
 
 def manifest_of(path: Path, num_timesteps: int) -> Path | None:
     """
+    Find the generation that belongs to a model. It may be damaged.
+
     :param path: directory of a buffer
-    :param num_timesteps: of a model
-    :return: a path for ``load_replay_buffer``: the directory if its newest generation is of that moment, the manifest of an
-        older one that is, or ``None``; not whether it is whole
+    :param num_timesteps: steps of the model
+    :return: a path for ``load_replay_buffer``: the directory if its newest generation fits, or the manifest of an older one;
+        ``None`` if no generation fits
     """
-    names = Directory(path.absolute()).manifests()
-    fitting = [name for name in names if num_timesteps_of(name) == num_timesteps]
+    names = manifests_in(path)
+    fitting = [name for name in names if numbers_in(name)[1] == num_timesteps]
     return None if not fitting else path if fitting[0] == names[0] else path / fitting[0]
 
 

@@ -1,28 +1,28 @@
-"""What of a buffer is saved, and what tells whether it fits another one."""
+"""
+What is saved of a buffer: facts, rows, pools of frames, and state.
 
+Rows and frames are streams, which are written once. The state is small and is written with every generation.
+"""
+
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 from gymnasium import spaces
 
-from sb3_per.buffers import (
-    PrioritizedDictReplayBuffer,
-    PrioritizedDictSequenceReplayBuffer,
-    PrioritizedHerReplayBuffer,
-    PrioritizedReplayBuffer,
-    PrioritizedSequenceReplayBuffer,
-)
+from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.persistence import infos
-from sb3_per.storage.arrays import keyed
+from sb3_per.storage.arrays import ArrayStorage, keyed
 from sb3_per.storage.frames import FramedArray, FrameStore
+from sb3_per.storage.ring import Ring
 
-# Flags that SB3 keeps as floats, and that are saved as bytes.
+# Flags that SB3 stores as floats. They are saved as bytes.
 _FLAGS = ("dones", "timeouts")
 
-# With ``optimize_memory_usage``: the observations after the newest ones, which lie over the oldest ones in a full ring.
+# With ``optimize_memory_usage``: the next observations of the newest steps. In a full ring they take the place of the oldest.
 _NEWEST = "newest_next_observations"
 
 
@@ -31,18 +31,14 @@ _NEWEST = "newest_next_observations"
 
 def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """
-    :param buffer: any
-    :return: what tells whether its files fit another one
+    Describe a buffer, to tell whether its files fit another one.
+
+    :param buffer: prioritized buffer
+    :return: kind, spaces and form of the buffer, as JSON can hold them
     """
-    kinds = (
-        PrioritizedDictSequenceReplayBuffer,
-        PrioritizedSequenceReplayBuffer,
-        PrioritizedHerReplayBuffer,
-        PrioritizedDictReplayBuffer,
-        PrioritizedReplayBuffer,
-    )
     facts = {
-        "kind": next(kind.__name__ for kind in kinds if isinstance(buffer, kind)),
+        # A subclass of a user stores what its base class of this package stores.
+        "kind": next(kind.__name__ for kind in type(buffer).__mro__ if kind.__module__.startswith("sb3_per.")),
         "observation_space": _describe(buffer.observation_space, with_bounds=False),
         "action_space": _describe(buffer.action_space, with_bounds=True),
         "n_envs": buffer.n_envs,
@@ -54,7 +50,7 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
             {"key": key, "n_frames": int(store.n_frames), "axis": store.axis}
             for key, store in buffer.storage.frame_stores.items()
         ],
-        # Whose masses they are, and of what.
+        # A mass has a meaning only together with its scheme and with what is drawn.
         "scheme": f"{buffer.scheme!r}, by {buffer.sampler.eligible.unit}",
     }
     if isinstance(buffer, PrioritizedSequenceReplayBuffer):
@@ -65,37 +61,58 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
 
 def _describe(space: spaces.Space, with_bounds: bool) -> dict[str, Any]:
     """
-    :param space: of observations or actions
-    :param with_bounds: actions are scaled with their bounds when they are stored; observations are not
-    :return: what data of this space look like
+    :param space: space of observations or actions
+    :param with_bounds: whether bounds matter: stored actions are scaled with them, observations are not
+    :return: description of the space, as JSON can hold it
     """
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "spaces": {str(key): _describe(part, with_bounds) for key, part in space.spaces.items()}}
     described: dict[str, Any] = {"type": type(space).__name__, "shape": list(space.shape or ()), "dtype": str(space.dtype)}
-    if isinstance(space, spaces.Box) and with_bounds:
-        described.update(low=np.asarray(space.low, float).tolist(), high=np.asarray(space.high, float).tolist())
-    elif isinstance(space, spaces.Discrete):
-        described.update(n=int(space.n), start=int(space.start))
-    elif isinstance(space, spaces.MultiDiscrete):
-        described.update(nvec=np.asarray(space.nvec).tolist())
+    for name in ("n", "start", "nvec", *(("low", "high") if with_bounds else ())):
+        if hasattr(space, name):
+            described[name] = np.asarray(getattr(space, name)).tolist()
     return described
 
 
 # ---- rows and frames
 
 
+class Collection(NamedTuple):
+    """
+    Transitions that share a ring and a storage.
+
+    :param prefix: first part of the names of their streams and arrays; empty for what ``add`` stores
+    :param ring: position of each environment
+    :param storage: rows and frames
+    """
+
+    prefix: str
+    ring: Ring
+    storage: ArrayStorage
+
+
+def collections_of(buffer: PrioritizedReplayBuffer) -> list[Collection]:
+    """
+    List all transitions that a buffer owns. Everything below goes through this list.
+
+    :param buffer: prioritized buffer
+    :return: its collections
+    """
+    return [Collection("", buffer.ring, buffer.storage)]
+
+
 @dataclass
 class Stream:
     """
-    What is numbered on and on, and written once.
+    Rows or frames of a buffer. Each has a number, which it keeps, so that it is written only once.
 
-    :param name: of the stream
-    :param prefix: of the names of its files
-    :param first: number of what is held
-    :param end: number after it
-    :param end_of_final: number after what does not change any more; all after it is written anew every time
-    :param n_bytes: of one
-    :param arrays: of a range, by name, in parts along the first axis
+    :param name: name of the stream
+    :param prefix: first part of the names of its files
+    :param first: number of the oldest entry that is held
+    :param end: number after the newest
+    :param end_of_final: entries from this number on may still change; they are written with every generation
+    :param n_bytes: size of one entry, bytes
+    :param arrays: returns the arrays of a range of numbers by name, in parts along the first axis
     """
 
     name: str
@@ -109,11 +126,20 @@ class Stream:
 
 def streams_of(buffer: PrioritizedReplayBuffer) -> list[Stream]:
     """
-    :param buffer: any
-    :return: its rows by step, and its pools of frames. Step ``s`` is in row ``s % n_rows`` of all environments, also of those
-        that stand at an older one
+    :param buffer: prioritized buffer
+    :return: its rows, numbered by step, and its pools of frames
     """
-    ring, rows = buffer.ring, rows_of(buffer)
+    streams = []
+    for collection in collections_of(buffer):
+        streams.append(_stream_of_rows(collection))
+        for name, store in pools_of(collection).items():
+            first, end = store.numbers
+            streams.append(Stream(name, "frm", first, end, end, store.frame_bytes, functools.partial(_frames, store)))
+    return streams
+
+
+def _stream_of_rows(collection: Collection) -> Stream:
+    ring, rows = collection.ring, rows_of(collection)
 
     def arrays_of_steps(first: int, end: int) -> dict[str, list[np.ndarray]]:
         arrays = {name: [array[part] for part in slices_of(first, end, ring.n_rows)] for name, array in rows.items()}
@@ -122,25 +148,29 @@ def streams_of(buffer: PrioritizedReplayBuffer) -> list[Stream]:
         return arrays
 
     n_bytes = sum(array[:1].nbytes for array in rows.values())
-    first = ring.most - ring.n_rows_used
-    # From the step of the slowest environment on, rows are still written to.
-    streams = [Stream("rows", "seg", first, ring.most, max(ring.least, first), n_bytes, arrays_of_steps)]
-    for name, store in pools_of(buffer).items():
-        begin, end = store.numbers
-
-        def arrays_of_frames(first: int, end: int, store: FrameStore = store) -> dict[str, list[np.ndarray]]:
-            return {"frames": store.frames(first, end)}
-
-        streams.append(Stream(name, "frm", begin, end, end, store.frame_bytes, arrays_of_frames))
-    return streams
+    first, end = held_steps(ring)
+    # The slowest environment still writes to the steps from `least` on.
+    return Stream(f"{collection.prefix}rows", "seg", first, end, max(ring.least, first), n_bytes, arrays_of_steps)
 
 
-def rows_of(buffer: PrioritizedReplayBuffer) -> dict[str, np.ndarray]:
+def _frames(store: FrameStore, first: int, end: int) -> dict[str, list[np.ndarray]]:
+    return {"frames": store.frames(first, end)}
+
+
+def held_steps(ring: Ring) -> tuple[int, int]:
     """
-    :param buffer: any
-    :return: arrays that do not change after a step, of shape (n_rows, n_envs, ...), by name
+    :param ring: position of each environment
+    :return: the step in the oldest row, and the step after the newest row
     """
-    storage = buffer.storage
+    return ring.most - ring.n_rows_used, ring.most
+
+
+def rows_of(collection: Collection) -> dict[str, np.ndarray]:
+    """
+    :param collection: transitions of a buffer
+    :return: arrays that do not change after a step, shape (n_rows, n_envs, ...), by name
+    """
+    storage = collection.storage
     rows = {"actions": storage.actions, "rewards": storage.rewards}
     for key, obs in keyed(storage.observations).items():
         if isinstance(obs, FramedArray):
@@ -154,20 +184,23 @@ def rows_of(buffer: PrioritizedReplayBuffer) -> dict[str, np.ndarray]:
     return rows
 
 
-def pools_of(buffer: PrioritizedReplayBuffer) -> dict[str, FrameStore]:
+def pools_of(collection: Collection) -> dict[str, FrameStore]:
     """
-    :param buffer: any
+    :param collection: transitions of a buffer
     :return: its pools of frames, by the name of their stream
     """
-    return {_name("frames", key): store for key, store in buffer.storage.frame_stores.items()}
+    stores = collection.storage.frame_stores
+    return {f"{collection.prefix}{_name('frames', key)}": store for key, store in stores.items()}
 
 
 def slices_of(first: int, end: int, n_rows: int) -> list[slice]:
     """
-    :param first: step
-    :param end: the step after the last one, at most ``n_rows`` later
-    :param n_rows: of the ring
-    :return: the rows of these steps, in order
+    Find the rows of successive steps: step ``s`` is in row ``s % n_rows`` of every environment.
+
+    :param first: number of the first step
+    :param end: number after the last step, at most ``first + n_rows``
+    :param n_rows: number of rows of the ring
+    :return: one or two slices of rows, in the order of the steps
     """
     begin, n = first % n_rows, end - first
     n_before_end = min(n, n_rows - begin)
@@ -176,100 +209,75 @@ def slices_of(first: int, end: int, n_rows: int) -> list[slice]:
 
 
 def _name(array: str, key: str | None) -> str:
-    # Quoted: names of a zip can be paths, and somebody may unpack it.
+    # Quoted: a name in a zip can be a path, and somebody may unpack it.
     return array if key is None else f"{array}.{quote(key, safe='')}"
 
 
 # ---- state
 
 
-@dataclass
-class State:
+def state_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """
-    All that may change after a step. Small, and written every time.
+    Collect all that may change after a step. Arrays by row begin with row 0.
 
-    :param first: step in the oldest row
-    :param end: step after the newest row
-    :param numbers: by name, joined with slashes
-    :param arrays: likewise; those by row begin with row 0
+    :param buffer: prioritized buffer
+    :return: numbers and arrays, of which some are views; names of nested dictionaries are joined with slashes
     """
-
-    first: int
-    end: int
-    numbers: dict[str, Any]
-    arrays: dict[str, np.ndarray]
-
-    @classmethod
-    def of(cls, buffer: PrioritizedReplayBuffer) -> "State":
-        """
-        :param buffer: any
-        :return: its state; parts of it are views
-        """
-        ring, storage = buffer.ring, buffer.storage
-        state = cls(ring.most - ring.n_rows_used, ring.most, {}, {})
-        state._flatten("", buffer.state())
-        state.arrays.update({name: _as_bytes(getattr(storage, name)[: ring.n_rows_used]) for name in _FLAGS})
+    state = _flat("", buffer.state())
+    for prefix, ring, storage in collections_of(buffer):
+        state.update({prefix + name: _as_bytes(getattr(storage, name)[: ring.n_rows_used]) for name in _FLAGS})
         if storage.next_observations is None:
-            state.arrays[_NEWEST] = storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)]
-        return state
+            state[prefix + _NEWEST] = storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)]
+    return state
 
-    def _flatten(self, prefix: str, content: dict[str, Any]) -> None:
-        for key, value in content.items():
-            name = f"{prefix}{key}"
-            if isinstance(value, dict):
-                self._flatten(f"{name}/", value)
-            elif isinstance(value, np.ndarray):
-                self.arrays[name] = value
-            else:
-                self.numbers[name] = value
 
-    def nested(self) -> dict[str, Any]:
-        """What :meth:`PrioritizedReplayBuffer.state` has given."""
-        nested: dict[str, Any] = {}
-        for name, value in {**self.numbers, **self.arrays}.items():
-            *parents, key = name.split("/")
-            place = nested
-            for parent in parents:
-                place = place.setdefault(parent, {})
-            place[key] = value
-        return nested
+def _flat(prefix: str, content: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat.update(_flat(f"{prefix}{key}/", value) if isinstance(value, dict) else {prefix + key: value})
+    return flat
 
-    def put_into(self, buffer: PrioritizedReplayBuffer, keeps_masses: bool) -> None:
-        """
-        :param buffer: an empty one, of the same kind and size, whose rows and frames are there already
-        :param keeps_masses: whether its masses are those that were saved
-        :raises Exception: if it contradicts itself; the buffer is of no use then
-        """
-        ring, storage = buffer.ring, buffer.storage
+
+def nested(state: dict[str, Any]) -> dict[str, Any]:
+    """
+    Undo the joining of names.
+
+    :param state: from :func:`state_of`
+    :return: what :meth:`PrioritizedReplayBuffer.state` returned, and the entries without a slash
+    """
+    content: dict[str, Any] = {}
+    for name, value in state.items():
+        *parents, key = name.split("/")
+        place = content
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[key] = value
+    return content
+
+
+def put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_masses: bool) -> None:
+    """
+    :param buffer: empty buffer of the kind and size that was saved, whose rows and frames are read; useless after an error
+    :param state: from :func:`state_of`
+    :param keeps_masses: whether the buffer has the scheme that was saved
+    :raises Exception: if the state contradicts itself
+    """
+    for prefix, _, storage in collections_of(buffer):
         for name in _FLAGS:
-            getattr(storage, name)[: self.end - self.first] = self.arrays[name]
-        buffer.load(self.nested(), keeps_masses)
-        if (ring.most - ring.n_rows_used, ring.most) != (self.first, self.end):
-            raise ValueError(f"steps from {self.first} to {self.end} are not those of {ring.state()}")
+            flags = state[prefix + name]
+            getattr(storage, name)[: len(flags)] = flags
+    buffer.load(nested(state), keeps_masses)
+    for prefix, ring, storage in collections_of(buffer):
+        if any(len(state[prefix + name]) != ring.n_rows_used for name in _FLAGS):
+            raise ValueError(f"the ends of episodes are not those of {ring.n_rows_used} rows")
         if storage.next_observations is None:
-            storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)] = self.arrays[_NEWEST]
+            storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)] = state[prefix + _NEWEST]
         for store in storage.frame_stores.values():
             store.adopt(ring.first, ring.added)
 
 
-def expected_arrays(buffer: PrioritizedReplayBuffer) -> dict[str, list[tuple[np.dtype, tuple[int, ...], int]]]:
-    """
-    Forms of the arrays of a state, so that nothing else is read.
-
-    :param buffer: an empty one, of the kind and size of the one that was saved
-    :return: by name: type, shape of an entry, and the largest number of entries
-    """
-    storage, size = buffer.storage, buffer.ring.capacity
-    state = State.of(buffer)
-    forms = {name: [(array.dtype, array.shape[1:], max(size, len(array)))] for name, array in state.arrays.items()}
-    for name in _FLAGS:
-        forms[name] = [(dtype, getattr(storage, name).shape[1:], size) for dtype in (np.dtype(np.uint8), storage.dones.dtype)]
-    forms["sampler/given_masses"] = [(np.dtype(np.float64), (), size)]
-    return forms
-
-
 def _as_bytes(flags: np.ndarray) -> np.ndarray:
-    """SB3 writes zeros and ones as floats; where that is all, a quarter of the bytes will do."""
+    """Flags as bytes, unless something else than 0 and 1 was written by hand."""
     with np.errstate(invalid="ignore"):
         small = flags.astype(np.uint8)
     return small if np.array_equal(small, flags) else flags

@@ -1,6 +1,4 @@
-"""
-Info dictionaries as JSON: what hindsight keeps of them with ``copy_info_dict``, without the pickles that could run code.
-"""
+"""Info dictionaries as JSON: a HER buffer keeps them with ``copy_info_dict``, and loading a pickle could run code."""
 
 import json
 import re
@@ -8,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-# What JSON has no word for; the key that says which it is.
+# Keys that mark what JSON cannot express.
 _ARRAY, _TUPLE = "__array__", "__tuple__"
 
-# Booleans, integers and floats: no objects, which would be pickles.
+# Booleans, integers and floats, but no objects, which would be pickles.
 _PLAIN_TYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
 
 
 def encode(infos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
-    :param infos: dictionaries, an array of objects of any shape
-    :return: all of them as JSON, uint8 of shape (bytes,), and where each ends, int64 in the shape of ``infos``
+    :param infos: array of dictionaries, of any shape
+    :return: their JSON, uint8 array of shape (n_bytes,), and the end of each, int64 array in the shape of ``infos``
     :raises ValueError: for a value that JSON cannot hold
     """
     texts = [json.dumps(_plain(info, "info")).encode() for info in infos.reshape(-1)]
@@ -28,9 +26,9 @@ def encode(infos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def decode(texts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """
-    :param texts: what :func:`encode` gave
-    :param ends: likewise
-    :return: the dictionaries, an array of objects in the shape of ``ends``
+    :param texts: first result of :func:`encode`
+    :param ends: second result of :func:`encode`
+    :return: array of dictionaries, in the shape of ``ends``
     :raises ValueError: for anything else
     """
     infos = np.empty(ends.size, object)
@@ -38,13 +36,13 @@ def decode(texts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     for i, end in enumerate(ends.reshape(-1).tolist()):
         infos[i] = json.loads(data[start:end], object_hook=_special)
         if not isinstance(infos[i], dict):
-            raise ValueError(f"{infos[i]!r} is no info dictionary")
+            raise ValueError(f"{infos[i]!r} is not an info dictionary")
         start = end
     return infos.reshape(ends.shape)
 
 
 def _plain(value: Any, name: str) -> Any:
-    """The same of what JSON knows."""
+    """A value in the types of JSON."""
     if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)):
         return value
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
@@ -56,8 +54,8 @@ def _plain(value: Any, name: str) -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) and key not in (_ARRAY, _TUPLE) for key in value):
         return {key: _plain(part, f"{name}[{key!r}]") for key, part in value.items()}
     raise ValueError(
-        f"{name} is a {type(value).__name__}, which can only be saved as a pickle, and those run code when they are loaded: "
-        "save under another name than .buffer, or do without copy_info_dict"
+        f"{name} is a {type(value).__name__}, which can only be saved as a pickle, and a pickle runs code when it is loaded: "
+        "save to a name that does not end in .buffer, or leave out copy_info_dict"
     )
 
 

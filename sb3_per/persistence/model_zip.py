@@ -185,14 +185,11 @@ class CheckpointMixin(OffPolicyAlgorithm):
         """
         if saved is None:
             return {}, 0.0
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            content = json_to_data(saved)
+        content = json_to_data(saved)
         if "settings" not in content:
             raise ValueError(
-                "The buffer settings of this zip cannot be read, perhaps because the class of its scheme is missing "
-                f"({'; '.join(str(warning.message).strip() for warning in caught)}). Make the class importable under its old "
-                "name, or pass replay_buffer_kwargs to load()"
+                "The buffer settings of this zip cannot be read, perhaps because the class of its scheme is missing. Make the "
+                "class importable under its old name, or pass replay_buffer_kwargs to load()"
             )
         return content["settings"], float(content["beta"])
 
@@ -325,9 +322,6 @@ def _zip_path(path: pathlib.Path) -> pathlib.Path:
     """
     if path.suffix == "":
         path = path.with_name(f"{path.name}.zip")
-    if path.is_dir():
-        warnings.warn(f"{path} is a folder, so the model is saved to {path}_2")
-        return _zip_path(path.with_name(f"{path.name}_2"))
     # Resolved, so that a link stays a link.
     path = path.resolve()
     make_directory(path.parent)

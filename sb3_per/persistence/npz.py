@@ -1,9 +1,9 @@
 """
-NumPy's ``.npz``, not compressed, written from and read into arrays that are there already.
+NumPy's ``.npz``, not compressed, written from and read into arrays that exist already.
 
-``numpy.load`` reads what this writes, but is not used to read it: it allocates what the file asks for, and copies every array
-once more, which is 64 MiB beside the buffer for each file under way. Here the manifest says where the bytes of an array lie,
-how many they are, and their CRC-32. Nothing else of the file is looked at.
+``numpy.load`` can read these files, but we do not use it: it allocates what the file asks for, and copies every array once
+more, which takes 64 MiB of RAM for each file that is read at the same time. Here the manifest says where the bytes of an array
+are, how many, and their CRC-32. Nothing else in the file is read.
 """
 
 import errno
@@ -20,26 +20,30 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from numba.core.errors import NumbaError
 from numpy.lib import format as npy
 
-# Bytes that are read or written at a time: they are still in the cache when their checksum is computed.
+#: arrays by name, each in parts along the first axis, at least one
+Arrays = dict[str, list[np.ndarray]]
+
+# Bytes that are read or written at a time. They are still in the cache when their checksum is computed.
 _CHUNK = 2**20
 
 
 class DamagedFileError(ValueError):
-    """A file is not what was written: its message names the file and the damage."""
+    """A file is not as it was written. The message names the file and the damage."""
 
 
 @dataclass
 class Member:
     """
-    What the manifest says of an array in a file.
+    Description of an array in a file.
 
-    :param shape: of the array
-    :param dtype: as in the header of the array, e.g. ``"<f4"``
-    :param offset: where in the file the member begins, with the header of the array
-    :param n_bytes: of header and array
-    :param crc32: of both
+    :param shape: shape of the array
+    :param dtype: type as NumPy writes it, e.g. ``"<f4"``
+    :param offset: position of the header of the array in the file, bytes
+    :param n_bytes: size of header and array
+    :param crc32: checksum of both
     """
 
     shape: list[int]
@@ -48,21 +52,29 @@ class Member:
     n_bytes: int
     crc32: int
 
-    def fits(self, dtype: np.dtype, shape: Sequence[int]) -> bool:
+    @property
+    def is_plain(self) -> bool:
+        """Whether these are booleans or numbers of this machine: no objects, and no strings."""
+        return np.dtype(self.dtype).kind in "biuf" and np.dtype(self.dtype).isnative
+
+    @property
+    def n_bytes_of_array(self) -> int:
+        """Size without the header."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def fits(self, array: np.ndarray) -> bool:
         """
-        :param dtype: that is wanted
-        :param shape: likewise
-        :return: whether this is such an array
+        :param array: any array
+        :return: whether some entries of this array could be read into it
         """
-        n_bytes = math.prod(shape) * dtype.itemsize
-        return (self.dtype, self.shape) == (dtype.str, list(shape)) and self.n_bytes >= n_bytes
+        return (self.dtype, self.shape[1:]) == (array.dtype.str, list(array.shape[1:]))
 
 
-def write_npz(file: BinaryIO, arrays: dict[str, list[np.ndarray]]) -> dict[str, Member]:
+def write_npz(file: BinaryIO, arrays: Arrays) -> dict[str, Member]:
     """
-    :param file: open for writing, empty
-    :param arrays: by name, in parts along the first axis, at least one
-    :return: what was written, by name
+    :param file: empty file, open for writing
+    :param arrays: arrays to write
+    :return: description of each array, by name
     """
     members = {}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -70,7 +82,7 @@ def write_npz(file: BinaryIO, arrays: dict[str, list[np.ndarray]]) -> dict[str, 
             shape, dtype = (sum(map(len, blocks)), *blocks[0].shape[1:]), blocks[0].dtype
             header = io.BytesIO()
             npy.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
-            info = zipfile.ZipInfo(f"{name}.npy")  # with a fixed date: the same contents are the same bytes
+            info = zipfile.ZipInfo(f"{name}.npy")  # with a fixed date, so that equal contents are equal bytes
             info.file_size = len(header.getvalue()) + math.prod(shape) * dtype.itemsize
             with archive.open(info, "w") as out:
                 offset = file.tell()
@@ -84,22 +96,24 @@ def write_npz(file: BinaryIO, arrays: dict[str, list[np.ndarray]]) -> dict[str, 
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
-    """Memory of a contiguous array."""
+    """The bytes of a contiguous array."""
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
 def read_member(file: BinaryIO, name: str, member: Member, into: Sequence[np.ndarray] = ()) -> None:
     """
-    Read a member to its end. Its last bytes go into arrays, those before them nowhere.
+    Read an array to its end. The last bytes go into given arrays, and all bytes into the checksum.
 
-    :param file: open for reading
-    :param name: of file and member, in errors
-    :param member: to read
-    :param into: contiguous arrays, no larger than the member
-    :raises DamagedFileError: if the bytes are not those that were written; what has been read is not to be used then
+    :param file: file, open for reading
+    :param name: name of file and array, for errors
+    :param member: description of the array
+    :param into: contiguous arrays, at most as large as this one
+    :raises DamagedFileError: if the bytes are not those that were written; do not use what was read then
     """
     scratch = np.empty(_CHUNK, np.uint8).data
     n_before, crc = member.n_bytes - sum(array.nbytes for array in into), 0
+    if n_before < 0:
+        raise DamagedFileError(f"{name} is damaged: it has too few entries")
     file.seek(member.offset)
     chunks = [scratch[: min(_CHUNK, n_before - start)] for start in range(0, n_before, _CHUNK)]
     for array in into:
@@ -113,17 +127,17 @@ def read_member(file: BinaryIO, name: str, member: Member, into: Sequence[np.nda
         raise DamagedFileError(f"{name} is damaged: its checksum is {crc:08x}, not {member.crc32:08x}")
 
 
-# What comes of contents that do not agree with themselves.
-CONTRADICTIONS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+# Errors that contents raise when they contradict themselves. Numba raises its own for types that a kernel does not take.
+CONTRADICTIONS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, NumbaError)
 
 
 @contextmanager
 def as_damage(path: Path) -> Iterator[None]:
     """
-    Call it damage if contents do not agree with themselves.
+    Turn errors of contents that contradict themselves into damage.
 
-    :param path: of the file that holds them
-    :raises DamagedFileError: in place of another error
+    :param path: path of the file with these contents
+    :raises DamagedFileError: instead of the other error
     """
     try:
         yield
@@ -136,17 +150,17 @@ def as_damage(path: Path) -> Iterator[None]:
 @contextmanager
 def open_plain(path: Path, n_bytes: int | None = None) -> Iterator[BinaryIO]:
     """
-    Open a file of a directory that may have been made by somebody else.
+    Open a file in a directory that somebody else may have made.
 
-    :param path: of the file
-    :param n_bytes: its size, if it is known
+    :param path: path of the file
+    :param n_bytes: expected size; ``None``: any
     :return: the file, open for reading
-    :raises DamagedFileError: if it is not there, has another size, or is a link or anything but a plain file
+    :raises DamagedFileError: if the file is missing, has another size, or is a link, a pipe or a directory
     """
     try:
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
-            raise DamagedFileError(f"{path} is damaged: it is no plain file")
+            raise DamagedFileError(f"{path} is damaged: it is not a plain file")
         if n_bytes is not None and found.st_size != n_bytes:
             raise DamagedFileError(f"{path} is damaged: it has {found.st_size} bytes, not {n_bytes}")
         with open(path, "rb") as file:

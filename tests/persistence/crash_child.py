@@ -19,7 +19,7 @@ import pytest
 
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
-from sb3_per.persistence.generations import Directory
+from sb3_per.persistence.generations import manifests_in
 from tests.persistence.saved import KINDS, Player, digest, make, named_files, names_of, one_after_the_other, watch
 
 
@@ -37,7 +37,7 @@ def run(kind: str, directory: str, seed: int, n_saves: int, fail_at: int = -1, *
     log = os.open(path.parent / "log", os.O_CREAT | os.O_APPEND | os.O_RDWR)
     number = (path.parent / "log").read_text().count("begin")
     buffer = make(kind)
-    if Directory(path).manifests():
+    if manifests_in(path):
         buffer = load_buffer(buffer, path)
     player, left = Player(buffer, seed=seed), [fail_at]
 

@@ -1,4 +1,4 @@
-"""What tests of files need: buffers of every kind, what is in them, and a disk that is watched."""
+"""Helpers for tests of files: buffers of every kind, their contents, and a watched disk."""
 
 import copy
 import hashlib
@@ -23,7 +23,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.persistence.generations import Directory, Manifest
+from sb3_per.persistence.generations import Manifest, manifests_in
 from sb3_per.persistence.npz import write_npz
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -239,7 +239,7 @@ def names_of(directory: Path) -> set[str]:
 
 def named_files(directory: Path) -> set[str]:
     """What belongs to the generations that are there."""
-    manifests = [Manifest.read(directory / name) for name in Directory(directory).manifests()]
+    manifests = [Manifest.read(directory / name) for name in manifests_in(directory)]
     return {name for manifest in manifests for name in [manifest.name, *(part.name for part in manifest.parts)]}
 
 
@@ -258,7 +258,7 @@ def write_signed(path: Path, text: str) -> None:
 
 def rewrite(directory: Path, stream: str, change: Callable[[dict[str, np.ndarray]], Any]) -> None:
     """Change the arrays of the only generation's first file of a stream, and make all checksums fit."""
-    (name,) = Directory(directory).manifests()
+    (name,) = manifests_in(directory)
     manifest = Manifest.read(directory / name)
     part = manifest.of_stream(stream)[0]
     with np.load(directory / part.name) as archive:
@@ -307,9 +307,10 @@ class Disk:
     def fsync(self, descriptor: int) -> None:
         self.announce("fsync", self.paths[descriptor])  # and nothing else: a test that is killed loses no power
 
-    def mkdir(self, path: Any) -> None:
-        self.announce("mkdir", Path(path))
-        os.mkdir(path)
+    def makedirs(self, path: Any, exist_ok: bool) -> None:
+        if not os.path.exists(path):
+            self.announce("mkdir", Path(path))
+        os.makedirs(path, exist_ok=exist_ok)
 
     def replace(self, source: Any, target: Any) -> None:
         self.announce("replace", Path(source), Path(target))

@@ -1,4 +1,4 @@
-"""Checkpoints: the newest whole pair of a model and its buffer is found, and goes on."""
+"""Checkpoints: the newest complete pair of model and buffer is found and can be continued."""
 
 import inspect
 import os
@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERSAC, BufferCheckpointCallback, latest_checkpoint
 from sb3_per.persistence import atomic
-from sb3_per.persistence.generations import Directory
+from sb3_per.persistence.generations import manifests_in
 from tests.persistence.saved import assert_same, held
 
 
@@ -55,7 +55,7 @@ def test_checkpoints_of_one_run(tmp_path):
     names = sorted(os.listdir(folder))
     statistics = [f"a_vecnormalize_{n}_steps.pkl" for n in (120, 160, 200, 40, 80)]
     assert names == sorted(["a_replay_buffer.buffer", *(f"a_{n}_steps.zip" for n in range(40, 201, 40)), *statistics])
-    assert [name.split("-")[2] for name in Directory(folder / "a_replay_buffer.buffer").manifests()] == [
+    assert [name.split("-")[2] for name in manifests_in(folder / "a_replay_buffer.buffer")] == [
         "200.json",
         "160.json",
     ]
@@ -101,8 +101,15 @@ def damage(path: Path, how: str) -> None:
         path.write_bytes(content[:900] + bytes([content[900] ^ 1]) + content[901:])
 
 
-@pytest.mark.parametrize("how", ["missing", "cut", "flipped"])
-@pytest.mark.parametrize("what", ["model", "manifest", "state", "buffer"])
+@pytest.mark.parametrize(
+    "what, how",
+    [
+        *(("model", how) for how in ("missing", "cut", "flipped")),
+        *(("manifest", how) for how in ("missing", "flipped")),
+        ("state", "flipped"),
+        ("buffer", "cut"),
+    ],
+)
 def test_the_newest_pair_that_is_whole(what, how, tmp_path):
     """A model and a buffer of the same moment, whatever of the newest is damaged; loading both gives that moment."""
     model = make_model()

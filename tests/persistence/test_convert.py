@@ -1,4 +1,4 @@
-"""A pickled buffer becomes a directory."""
+"""Converting a pickled buffer to a directory."""
 
 import pickle
 import warnings
@@ -29,7 +29,7 @@ def test_converting_a_pickle(tmp_path):
             warnings.simplefilter("ignore")
             loaded = load_buffer(make_buffer(10, 2, scheme="rank"), target)
         np.testing.assert_array_equal(loaded.observations, ours.observations)
-        with pytest.raises(ValueError, match="there already"):
+        with pytest.raises(ValueError, match="must be a new directory"):
             main([str(source), str(target), "--trust"])
     assert_same(held(loaded), held(ours))
     with pytest.raises(ValueError, match=r"ends in \.buffer"):

@@ -1,4 +1,4 @@
-"""What is there after a kill, a full disk and a loss of power, and with two who save at once."""
+"""Saved buffers survive kills, full disks, loss of power and a second writer."""
 
 import builtins
 import copy
@@ -26,7 +26,7 @@ import sb3_per.persistence.atomic as atomic
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
-from sb3_per.persistence.generations import Directory, Part, num_timesteps_of
+from sb3_per.persistence.generations import Part, manifests_in, numbers_in
 from tests.persistence.saved import KINDS, Player, digest, make, named_files, names_of, watch
 from tests.utils import ROOT
 
@@ -41,7 +41,7 @@ def load(kind: str, path: Path) -> Any:
 
 
 def newest(path: Path) -> int:
-    return num_timesteps_of(Directory(path).manifests()[0])
+    return numbers_in(manifests_in(path)[0])[1]
 
 
 @pytest.fixture
@@ -117,14 +117,8 @@ def kill_again_and_again(forker: Any, kind: str, tmp_path: Path, n_kills: int, s
     assert log.count("begin") > log.count("done") > 1, "some of them were under way"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_killed_at_random_moments(forker, kind, tmp_path):
-    kill_again_and_again(forker, kind, tmp_path, 4, signal.SIGKILL, 0)
-
-
 def test_terminated_at_random_moments(forker, tmp_path):
-    kill_again_and_again(forker, "plain", tmp_path, 4, signal.SIGTERM, 1)
+    kill_again_and_again(forker, "plain", tmp_path, 2, signal.SIGTERM, 1)
 
 
 @pytest.mark.slow
@@ -285,7 +279,7 @@ def test_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
 # ---- others
 
 
-def test_two_who_save_at_once(tmp_path, monkeypatch):
+def test_second_writer_is_refused(tmp_path, monkeypatch):
     """The second is turned away while the first is at it, whatever it does at that moment; then each adds a generation."""
     path, refusals = tmp_path / "x.buffer", []
     first, second = make("plain"), make("plain")
@@ -332,14 +326,13 @@ def test_file_system_without_locks_and_synced_directories(tmp_path, monkeypatch)
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: unsupported() if stat.S_ISDIR(os.fstat(fd).st_mode) else fsync(fd))
     buffer = make("plain")
-    with pytest.warns(UserWarning, match="has no locks"):
+    with pytest.warns(UserWarning, match="cannot be locked"):
         save_buffer(buffer, tmp_path / "x.buffer")
     assert digest(load("plain", tmp_path / "x.buffer")) == digest(buffer)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("keep", [1, 2, 3])
-def test_buffers_that_alternate(keep, kind, tmp_path, small_files, monkeypatch):
+@pytest.mark.parametrize("kind, keep", [*((kind, 2) for kind in KINDS), ("frames", 1), ("plain", 3)])
+def test_two_buffers_share_a_directory(keep, kind, tmp_path, small_files, monkeypatch):
     """In one directory: each generation is one of them as a whole. They have the same past."""
     watch(lambda *_: None, monkeypatch)
     path = tmp_path / "x.buffer"
@@ -358,33 +351,33 @@ def test_buffers_that_alternate(keep, kind, tmp_path, small_files, monkeypatch):
         # With one generation, nothing is left of what the other has saved.
         assert all("is missing" in str(warning.message) for warning in caught) and (keep == 1 or not caught)
         saved[i] = digest(player.buffer)
-        names = Directory(path).manifests()
+        names = manifests_in(path)
         assert len(names) == min(keep, i + 1) and names_of(path) == named_files(path)
         for name in names:
-            steps = num_timesteps_of(name)
+            steps = numbers_in(name)[1]
             assert steps == 0 or digest(load(kind, path / name)) == saved[steps]
 
 
-def test_reader_whose_generation_is_removed(tmp_path, monkeypatch):
+def test_reader_loads_the_newest_if_its_generation_is_removed(tmp_path, monkeypatch):
     """A writer goes on while it reads: it gets the newest one, and nothing to worry about."""
     path, buffer = tmp_path / "x.buffer", make("plain")
     player = Player(buffer, seed=0)
     player.live(9)
     for i in range(3):
         save_buffer(buffer, path, num_timesteps=i, keep=3)
-    left, open_part = [2], Part.open
+    left, read = [2], Part.read
 
     def interrupted(*args: Any) -> Any:
         if left[0]:
             left[0] -= 1
             player.live(9)
             with monkeypatch.context() as patch:  # what the writer reads, nobody interrupts
-                patch.setattr(Part, "open", open_part)
+                patch.setattr(Part, "read", read)
                 save_buffer(buffer, path, num_timesteps=10 - left[0], full=True, keep=1)
-        return open_part(*args)
+        return read(*args)
 
     watch(lambda *_: None, monkeypatch)  # one after the other: the files that are read, so that the writer is not two
-    monkeypatch.setattr(Part, "open", interrupted)
+    monkeypatch.setattr(Part, "read", interrupted)
     assert digest(load("plain", path)) == digest(buffer)
     assert left == [0]
 
@@ -567,7 +560,7 @@ def test_loss_of_power_after_a_kill(n_before, tmp_path):
                     events.append(("done", i))
                 except Killed:
                     killed_at = -1
-                    buffer = load("plain", path) if Directory(path).manifests() else make("plain")
+                    buffer = load("plain", path) if manifests_in(path) else make("plain")
         shutil.rmtree(path)
         assert_nothing_is_lost("plain", events, digests, path)
         if ("done", n_before) in events:
@@ -585,7 +578,7 @@ FORGOTTEN: dict[str, Callable[[Path], bool]] = {
 
 
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
-def test_loss_of_power_is_noticed(forgotten, tmp_path):
+def test_a_missing_sync_loses_data(forgotten, tmp_path):
     """The test before fails if a sync is left out."""
     path = tmp_path / "x.buffer"
     events, digests = recorded("plain", path)
@@ -596,7 +589,7 @@ def test_loss_of_power_is_noticed(forgotten, tmp_path):
 
 
 @pytest.mark.parametrize("when", [0, 1])
-def test_loss_of_power_is_noticed_for_each_sync_of_the_directory(when, tmp_path):
+def test_each_missing_sync_of_the_directory_loses_data(when, tmp_path):
     """The one before the manifest, and the one behind it."""
     path = tmp_path / "x.buffer"
     events, digests = recorded("plain", path, n_saves=2)

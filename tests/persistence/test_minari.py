@@ -1,4 +1,4 @@
-"""Minari datasets: what a buffer holds comes out as episodes, and goes into a buffer as it was."""
+"""Minari datasets: a buffer is exported as episodes, and imported without change."""
 
 import copy
 import itertools
@@ -155,9 +155,10 @@ def assert_holds_the_same(buffer: Any, source: Any, atol_of_actions: float = 0.0
 # ---- there and back
 
 
-@pytest.mark.parametrize("n_steps", [7, 10, 37])
-@pytest.mark.parametrize("n_envs", [1, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind, n_envs, n_steps",
+    [*((kind, 3, 37) for kind in KINDS), *((kind, 1, n) for kind in ("her", "optimized", "frames") for n in (7, 10))],
+)
 @pytest.mark.filterwarnings("ignore:With optimize_memory_usage")
 def test_round_trip(kind, n_envs, n_steps):
     """
@@ -219,7 +220,7 @@ def test_round_trip_of_scaled_actions():
     np.testing.assert_allclose(np.concatenate([held(copied, i)["action"] for i in range(2)]), again, rtol=0, atol=2e-7)
 
 
-@pytest.mark.parametrize("bounds", [(-1, 1), (-2, 2), (0, 1)])
+@pytest.mark.parametrize("bounds", [(-2, 2), (0, 1)])
 def test_common_ranges_cost_no_bit(bounds):
     space = spaces.Box(*bounds, (2,), np.float32)
     buffer, copied = (make("box", 200, 1, space) for _ in range(2))
@@ -315,7 +316,7 @@ def test_form_of_discrete_data():
     assert buffer.observation_space.contains(episode.observations[0])
 
 
-def test_what_minari_is_told(datasets_folder):
+def test_metadata_is_passed_to_minari(datasets_folder):
     buffer = make_buffer()
     fill([buffer], 5)
     name = new_id()
@@ -487,7 +488,7 @@ def test_truncations_bootstrap_and_terminations_do_not():
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_own_steps_are_not_continued(n_envs):
+def test_import_does_not_continue_episodes_of_the_buffer(n_envs):
     """Neither by those of the dataset nor the other way round."""
     dataset, space = chain(False, None, length=5)
     buffer = PrioritizedReplayBuffer(60, space, DISCRETE, device="cpu", n_envs=n_envs, n_steps=4, gamma=1.0)
@@ -603,15 +604,11 @@ def test_by_name():
     ("theirs", "ours"),
     [
         (BOX, spaces.Box(-1, 1, (4,))),
-        (BOX, spaces.Box(-1, 1, (3,), np.float64)),
         (BOX, spaces.Box(-1, 2, (3,))),
-        (BOX, spaces.Discrete(3)),
-        (spaces.Discrete(3), spaces.Discrete(4)),
         (IMAGE, spaces.Box(0, 255, (3, 5, 4), np.uint8)),
         (IMAGE, spaces.Box(0, 1, (3, 4, 5), np.uint8)),
         (spaces.Dict({"a": BOX, "b": BOX}), spaces.Dict({"a": BOX})),
         (spaces.Dict({"a": BOX}), spaces.Dict({"a": BOX, "b": BOX})),
-        (spaces.Dict({"a": BOX}), spaces.Dict({"b": BOX})),
         (spaces.Dict({"a": BOX}), BOX),
         (BOX, spaces.Dict({"a": BOX})),
     ],
@@ -628,7 +625,6 @@ def test_other_observations_are_refused(theirs, ours):
     [
         (spaces.Discrete(3), spaces.Discrete(4)),
         (ODD_ACTIONS, spaces.Box(-1, 1, (3,))),
-        (ODD_ACTIONS, spaces.Discrete(3)),
     ],
 )
 def test_other_actions_are_refused(theirs, ours):
@@ -693,7 +689,7 @@ def test_without_minari(monkeypatch):
 # ---- with an algorithm
 
 
-def test_what_an_algorithm_played_is_what_the_environment_saw():
+def test_exported_actions_reproduce_the_environment():
     """The environment, set back to each observation, answers to the action of the dataset with the next one and the reward."""
     model = PERSAC("MlpPolicy", make_vec_env("Pendulum-v1", n_envs=2, seed=1), buffer_size=700, learning_starts=10_000, seed=1)
     model.learn(600)

@@ -103,7 +103,7 @@ def test_an_own_buffer_class(tmp_path):
     assert_same(held(fresh.replay_buffer), held(model.replay_buffer))
 
 
-def test_what_comes_after_loading_is_cut_off(tmp_path):
+def test_steps_after_loading_begin_a_new_episode(tmp_path):
     """No n-step window goes from what was loaded to what is added next, also where an empty buffer was filled in place."""
     model = trained(PERDQN, n_steps=3)
     model.save(tmp_path / "m")
@@ -133,11 +133,10 @@ def test_replay_buffer_round_trip(cls, tmp_path):
     loaded.learn(40, reset_num_timesteps=False)
 
 
-@pytest.mark.parametrize("cls", [PERSAC, PERDQN])
-@pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize(
-    "memory", [{}, dict(optimize_memory_usage=True, replay_buffer_kwargs={"handle_timeout_termination": False})]
-)
+MEMORY: dict[str, Any] = dict(optimize_memory_usage=True, replay_buffer_kwargs={"handle_timeout_termination": False})
+
+
+@pytest.mark.parametrize("cls, n_steps, memory", [(PERDQN, 1, {}), (PERSAC, 3, {}), (PERDQN, 3, MEMORY)])
 def test_stock_replay_buffer_becomes_prioritized(cls, n_steps, memory, tmp_path, monkeypatch):
     """Its data kept and not copied, all of it at the maximum, with the settings of the model."""
     stock = trained(STOCK[cls], **memory)
@@ -224,7 +223,6 @@ def test_settings_of_the_model_count(saved, asked, attribute, value, tmp_path):
     "asked",
     [
         dict(scheme="rank"),
-        dict(scheme="lap"),
         dict(alpha=0.9),
         dict(scheme=Proportional(alpha=0.3)),
         dict(td_error_reduction="max"),
@@ -266,8 +264,10 @@ def test_no_warning_without_contradiction(saved, asked, tmp_path, recwarn):
     assert model.replay_buffer.gamma == model.gamma
 
 
-@pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.parametrize("env, message", [("n_envs", "it has n_envs 2, the model 1"), ("Acrobot-v1", "observations of shape")])
+@pytest.mark.parametrize(
+    "env, message, plain",
+    [("n_envs", "it has n_envs 2, the model 1", False), ("Acrobot-v1", "observations of shape", True)],
+)
 def test_a_buffer_of_another_shape_is_refused(env, message, plain, tmp_path):
     other = make_vec_env("CartPole-v1", n_envs=2) if env == "n_envs" else env
     cls = DQN if plain else PERDQN

@@ -1,4 +1,4 @@
-"""Into a buffer of another size, with other frames, or another scheme; and what does not fit at all."""
+"""Loading into a buffer of another size, with other frames or another scheme, and buffers that do not fit."""
 
 import re
 from typing import Any
@@ -25,20 +25,18 @@ from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 
 
-@pytest.fixture(params=["large files", "small files"])
-def files(request, monkeypatch):
-    """Many files, of which the first begins before what is held, and which are read in any order."""
-    if request.param == "small files":
-        monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 0)
-        monkeypatch.setattr(buffer_files, "_SMALL_SHARE", 0)
-        monkeypatch.setattr(buffer_files, "in_parallel", lambda functions: one_after_the_other(functions[::-1])[::-1])
+@pytest.fixture
+def small_files(monkeypatch):
+    """Many files, of which the first begins before the oldest step, and which are read in any order."""
+    monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(buffer_files, "_SMALL_SHARE", 0)
+    monkeypatch.setattr(buffer_files, "in_parallel", lambda functions: one_after_the_other(functions[::-1]))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("her", "sequences")])
-@pytest.mark.parametrize("n_rows", [3, 15, 40])
-@pytest.mark.parametrize("lives", [[2], [9, 7], [20, 3, 40, 1]], ids=str)
-def test_the_newest_steps_that_fit_come_along(kind, n_rows, lives, tmp_path, files):
-    """Of each environment, with their masses; no old id is taken for a new one; and it goes on."""
+@pytest.mark.parametrize("n_rows, lives", [(3, [20, 3, 40, 1]), (15, [9, 7]), (15, [20, 3, 40, 1]), (40, [40, 3]), (40, [2])])
+def test_the_newest_steps_that_fit_are_loaded(kind, n_rows, lives, tmp_path, small_files):
+    """For each environment, with their masses and new ids. The loaded buffer can be used and saved."""
     buffer, path = make(kind), tmp_path / "x.buffer"
     player = Player(buffer, seed=n_rows)
     for n in lives:
@@ -60,8 +58,8 @@ def test_the_newest_steps_that_fit_come_along(kind, n_rows, lives, tmp_path, fil
     assert_same(held(load_buffer(make(kind, n_rows), tmp_path / "y.buffer")), held(loaded))
 
 
-@pytest.mark.parametrize("n_rows", [6, 11, 16, 40])
-def test_episodes_come_along_as_a_whole_or_cannot_be_drawn(n_rows, tmp_path):
+@pytest.mark.parametrize("n_rows", [6, 11, 40])
+def test_only_complete_episodes_can_be_drawn_after_loading(n_rows, tmp_path):
     buffer = make("her")
     Player(buffer).live(40)
     save_buffer(buffer, tmp_path / "x.buffer")
@@ -84,7 +82,7 @@ def test_episodes_come_along_as_a_whole_or_cannot_be_drawn(n_rows, tmp_path):
 
 
 @pytest.mark.parametrize("n_rows", [9, 12, 40])
-def test_windows_come_along_as_a_whole(n_rows, tmp_path):
+def test_complete_windows_are_loaded(n_rows, tmp_path):
     """With their recurrent states, where those of the prefix are there as well."""
     buffer = make("sequences")
     rng = np.random.default_rng(0)
@@ -106,14 +104,15 @@ def test_windows_come_along_as_a_whole(n_rows, tmp_path):
     Player(loaded).live(20)
 
 
-@pytest.mark.parametrize("frames", [None, {"image": 1}, {"a/../b": 3}, {"image": 3, "a/../b": 3}], ids=str)
-@pytest.mark.parametrize("n_rows", [5, 16, 40])
+@pytest.mark.parametrize(
+    "frames, n_rows", [(None, 5), ({"image": 1}, 16), ({"a/../b": 3}, 40), ({"image": 3, "a/../b": 3}, 5)], ids=str
+)
 def test_frames_change_with_the_model(frames, n_rows, tmp_path):
     """With another scheme and another size: all that can be different at once."""
     buffer = make("frames")
     Player(buffer, seed=3).add(40)
     save_buffer(buffer, tmp_path / "x.buffer")
-    with pytest.warns(UserWarning, match="all priorities are the largest now"):
+    with pytest.warns(UserWarning, match="all transitions get the largest priority"):
         loaded = load_buffer(make("frames", n_rows, frames=frames, scheme="rank"), tmp_path / "x.buffer")
     assert_newest(loaded, buffer, with_masses=False)
     assert loaded.settings.frames == frames
@@ -135,7 +134,7 @@ def test_another_scheme_makes_all_priorities_the_largest(changed, tmp_path):
     if "rank" not in changed.values():
         np.testing.assert_array_equal(loaded.priorities[:15], float(loaded.scheme.mass_of_new(loaded.max_priority)))
     save_buffer(loaded, path)
-    with pytest.warns(UserWarning, match="all priorities"):
+    with pytest.warns(UserWarning, match="all transitions"):
         back = load_buffer(buffer, path)
     assert len(np.unique(back.priorities[:15])) == 1
 
@@ -145,7 +144,7 @@ def test_other_windows_make_all_priorities_the_largest(changed, tmp_path):
     buffer = make("sequences")
     Player(buffer).live(14)
     save_buffer(buffer, tmp_path / "x.buffer")
-    with pytest.warns(UserWarning, match="all priorities are the largest now"):
+    with pytest.warns(UserWarning, match="all transitions get the largest priority"):
         loaded = load_buffer(make("sequences", **changed), tmp_path / "x.buffer")
     np.testing.assert_array_equal(loaded.rewards, buffer.rewards)
     masses = loaded.priorities[loaded.priorities > 0]
@@ -170,7 +169,7 @@ def other(name: str, value: Any) -> PrioritizedReplayBuffer:
         ("n_envs", 4),
     ],
 )
-def test_what_does_not_fit_is_refused(name, value, tmp_path):
+def test_other_spaces_are_refused(name, value, tmp_path):
     """The error names what differs and both values; the live buffer stays, and nothing is loaded in part."""
     buffer = make_buffer(20, 2)
     fill([buffer], 15)

@@ -1,4 +1,4 @@
-"""A run that is stopped and goes on is the same run."""
+"""A run that is stopped and resumed equals one that was not stopped."""
 
 from typing import Any
 
