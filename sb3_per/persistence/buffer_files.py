@@ -6,6 +6,7 @@ and is written in full every time.
 """
 
 import functools
+import itertools
 import os
 import uuid
 import warnings
@@ -100,7 +101,7 @@ def _write(
     manifest = Manifest(generation, num_timesteps, contents.about(buffer), numbers, [])
     part_of_state = Part(f"state-{generation:08d}.npz", "state", *contents.held_steps(buffer.ring), 0, {})
     new: list[tuple[Part, Callable[[], Arrays]]] = [(part_of_state, lambda: arrays)]
-    for stream in contents.streams_of(buffer):
+    for stream in itertools.chain.from_iterable(map(contents.streams_of, contents.collections_of(buffer))):
         kept, begin = _kept(stream, saved)
         manifest.parts += kept
         new += _new(stream, begin)
@@ -126,7 +127,10 @@ def _restorable_state(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """
     state = contents.state_of(buffer)
     try:
-        emptied(buffer).load(contents.nested(state))
+        trial = emptied(buffer)
+        if len(buffer.demonstrations):
+            trial.demonstrations.reserve(len(buffer.demonstrations), trial.storage)
+        trial.load(contents.nested(state))
         for collection in contents.collections_of(buffer):
             for store in collection.storage.frame_stores.values():
                 store.require_sound()
@@ -142,7 +146,8 @@ def _saved_at(buffer: PrioritizedReplayBuffer, directory: Path, full: bool) -> l
     for name in manifests_in(directory):
         with suppress(DamagedFileError):
             Manifest.read(directory / name)  # refuses another version, which may not be able to read what this one leaves
-    parts = [] if full else _SAVED.get(buffer.storage, {}).get(directory, [])
+    stored = () if full else [_SAVED.get(each.storage, {}) for each in contents.collections_of(buffer)]
+    parts = [part for saved in stored for part in saved.get(directory, [])]
     try:
         for part in parts:
             part.read(directory, {})
@@ -154,9 +159,10 @@ def _saved_at(buffer: PrioritizedReplayBuffer, directory: Path, full: bool) -> l
 
 def _remember(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest) -> None:
     """Keep for the next save those files whose rows do not change any more."""
-    ends = {stream.name: stream.end_of_final for stream in contents.streams_of(buffer)}
-    parts = [part for part in manifest.parts if part.end <= ends.get(part.stream, -1)]
-    _SAVED.setdefault(buffer.storage, {})[directory] = parts
+    for collection in contents.collections_of(buffer):
+        ends = {stream.name: stream.end_of_final for stream in contents.streams_of(collection)}
+        parts = [part for part in manifest.parts if part.end <= ends.get(part.stream, -1)]
+        _SAVED.setdefault(collection.storage, {})[directory] = parts
 
 
 def _kept(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], int]:
@@ -260,6 +266,11 @@ def _load_generation(buffer: BufferT, path: Path) -> BufferT:
         keeps_masses = found["scheme"] == facts["scheme"]
         is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
         loaded = emptied(buffer) if is_same_form else emptied(buffer, _n_rows_of(manifest), _frames_of(found["frames"]))
+        demonstrations = manifest.of_stream(f"{contents.DEMONSTRATIONS}rows")
+        if demonstrations:
+            n = _range_of(demonstrations)[1]
+            _require_room(n, manifest)
+            loaded.demonstrations.reserve(n, loaded.storage)
         _read(loaded, path.parent, manifest, keeps_masses)
     if is_same_form:
         _remember(loaded, path.parent, manifest)
@@ -292,9 +303,13 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
 def _n_rows_of(manifest: Manifest) -> int:
     """Number of rows of the saved buffer, if its files can hold so many."""
     n_rows = int(manifest.about["buffer_size"])
-    if n_rows * manifest.about["n_envs"] > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
-        raise ValueError(f"{n_rows} rows are more than the files can hold")
+    _require_room(n_rows * manifest.about["n_envs"], manifest)
     return n_rows
+
+
+def _require_room(n_slots: int, manifest: Manifest) -> None:
+    if n_slots > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
+        raise ValueError(f"{n_slots} transitions are more than the files can hold")
 
 
 def _frames_of(entries: list[dict[str, Any]]) -> Any:

@@ -26,6 +26,10 @@ _FLAGS = ("dones", "timeouts")
 _NEWEST = "newest_next_observations"
 
 
+#: First part of the names of what belongs to the demonstrations.
+DEMONSTRATIONS = "demonstrations/"
+
+
 # ---- facts
 
 
@@ -98,7 +102,10 @@ def collections_of(buffer: PrioritizedReplayBuffer) -> list[Collection]:
     :param buffer: prioritized buffer
     :return: its collections
     """
-    return [Collection("", buffer.ring, buffer.storage)]
+    others, collections = buffer.demonstrations, [Collection("", buffer.ring, buffer.storage)]
+    if others.storage is not None:
+        collections.append(Collection(DEMONSTRATIONS, others.ring, others.storage))
+    return collections
 
 
 @dataclass
@@ -124,17 +131,15 @@ class Stream:
     arrays: Callable[[int, int], dict[str, list[np.ndarray]]]
 
 
-def streams_of(buffer: PrioritizedReplayBuffer) -> list[Stream]:
+def streams_of(collection: Collection) -> list[Stream]:
     """
-    :param buffer: prioritized buffer
+    :param collection: transitions of a buffer
     :return: its rows, numbered by step, and its pools of frames
     """
-    streams = []
-    for collection in collections_of(buffer):
-        streams.append(_stream_of_rows(collection))
-        for name, store in pools_of(collection).items():
-            first, end = store.numbers
-            streams.append(Stream(name, "frm", first, end, end, store.frame_bytes, functools.partial(_frames, store)))
+    streams = [_stream_of_rows(collection)]
+    for name, store in pools_of(collection).items():
+        first, end = store.numbers
+        streams.append(Stream(name, "frm", first, end, end, store.frame_bytes, functools.partial(_frames, store)))
     return streams
 
 

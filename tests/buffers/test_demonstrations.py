@@ -51,11 +51,11 @@ def demonstrations(space: spaces.Space, n: int, k: int = 1, seed: int = 0, p_end
     return [observations(), observations(), actions, 1000.0 + np.arange(n * k).reshape(n, k), dones, infos]
 
 
-def mixed(n_demonstrations: int = 7, n_steps: int = 20, **kwargs: Any) -> PrioritizedReplayBuffer:
+def mixed(n_demonstrations: int = 7, **kwargs: Any) -> PrioritizedReplayBuffer:
     """A buffer of two environments with experience and demonstrations, whose priorities differ."""
     buffer = make_buffer(12, 2, **{"demonstration_fraction": 0.25, **kwargs})
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, n_demonstrations))
-    fill([buffer], n_steps)
+    fill([buffer], 20)
     ids = np.concatenate([buffer.transition_ids[buffer.transition_ids >= 0], demonstration_ids(buffer)])
     buffer.update_priorities(ids, np.random.default_rng(1).exponential(size=len(ids)) ** 2)
     return buffer

@@ -1,0 +1,96 @@
+"""Demonstrations in files: written once, restored with their masses, whatever the buffer has become."""
+
+import numpy as np
+import pytest
+
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from tests.buffers.test_demonstrations import demonstration_ids, demonstrations, mixed
+from tests.utils import assert_same_batches, fill, make_buffer
+
+
+def same_draws(first, second):
+    batches = []
+    for buffer in (first, second):
+        np.random.seed(0)
+        batches.append(buffer.sample(64))
+    assert_same_batches(*batches)
+    np.testing.assert_array_equal(batches[0].is_demonstration, batches[1].is_demonstration)
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "rank", "uniform"])
+def test_a_buffer_comes_back_with_its_demonstrations(tmp_path, scheme):
+    settings = dict(scheme=scheme, demonstration_fraction=0.4, demonstration_fraction_end=0.2, n_steps=3)
+    buffer = mixed(**settings)
+    buffer.update_beta(0.5)
+    save_buffer(buffer, tmp_path / "b.buffer")
+    same_draws(load_buffer(make_buffer(12, 2, **settings), tmp_path / "b.buffer"), buffer)
+
+
+def test_demonstrations_are_written_once(tmp_path):
+    """A file of another generation has the same rows; only new demonstrations are added."""
+    path, buffer = tmp_path / "b.buffer", mixed()
+
+    def parts():
+        from sb3_per.persistence.generations import Manifest, manifests_in
+
+        manifest = Manifest.read(path / manifests_in(path)[0])
+        return [part.name for part in manifest.of_stream("demonstrations/rows")]
+
+    save_buffer(buffer, path)
+    first = parts()
+    fill([buffer], 5)
+    buffer.update_priorities(demonstration_ids(buffer), np.arange(7.0))
+    save_buffer(buffer, path)
+    assert parts() == first and len(first) == 1
+    loaded = load_buffer(make_buffer(12, 2, demonstration_fraction=0.25), path)
+    same_draws(loaded, buffer)
+    save_buffer(loaded, path)
+    assert parts() == first
+    loaded.add_demonstrations(*demonstrations(loaded.observation_space, 3, seed=1))
+    save_buffer(loaded, path)
+    same_draws(load_buffer(buffer, path), loaded)
+
+
+def test_another_size_and_scheme_keep_the_demonstrations(tmp_path):
+    buffer = mixed()
+    save_buffer(buffer, tmp_path / "b.buffer")
+    larger = load_buffer(make_buffer(30, 2, demonstration_fraction=0.25), tmp_path / "b.buffer")
+    np.random.seed(0)
+    ids = demonstration_ids(larger)
+    np.testing.assert_array_equal(ids, demonstration_ids(buffer))
+    with pytest.warns(UserWarning, match="largest priority"):
+        other = load_buffer(make_buffer(12, 2, demonstration_fraction=0.25, scheme="lap"), tmp_path / "b.buffer")
+    batch = other.sample(28)
+    assert [(batch.indices == i).sum() for i in ids] == [1] * 7
+
+
+def test_a_buffer_that_had_demonstrations_becomes_what_was_saved(tmp_path):
+    plain = make_buffer(12, 2)
+    fill([plain], 20)
+    save_buffer(plain, tmp_path / "b.buffer")
+    loaded = load_buffer(mixed(), tmp_path / "b.buffer")
+    assert len(loaded.demonstrations) == 0 and loaded.size() == plain.size()
+
+
+def test_frames_of_demonstrations_come_back_after_they_have_grown(tmp_path):
+    from gymnasium import spaces
+
+    from sb3_per import PrioritizedReplayBuffer
+    from tests.storage.test_frames import ACTIONS, Stream, shape_of
+
+    def new():
+        space = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)
+        return PrioritizedReplayBuffer(24, space, ACTIONS, "cpu", 1, frames=4, demonstration_fraction=1.0)
+
+    buffer, stream, observations = new(), Stream("channels first", 4, np.uint8, 1, 0), []
+    for n in (30, 50):
+        obs, next_obs, dones, infos = (list(part) for part in zip(*(stream.step() for _ in range(n)), strict=True))
+        observations += obs
+        rest = (np.zeros((n, 1, 1)), np.zeros((n, 1)), np.array(dones), infos)
+        buffer.add_demonstrations(np.array(obs), np.array(next_obs), *rest)
+        save_buffer(buffer, tmp_path / "b.buffer")
+    loaded = load_buffer(new(), tmp_path / "b.buffer")
+    same_draws(loaded, buffer)
+    batch = loaded.sample(100)
+    rows = batch.indices - demonstration_ids(loaded)[0]
+    np.testing.assert_array_equal(batch.observations.numpy(), np.array(observations)[rows, 0])
