@@ -182,7 +182,7 @@ class ArrayStorage:
         for key, store in self.frame_stores.items():
             obs, next_obs = (each if key is None else each[key] for each in (observations, next_observations))
             if envs is None:
-                store.write_row(rows, obs, next_obs)
+                store.write(np.arange(self.n_envs), rows, obs[None], next_obs[None])
             elif rows.size:
                 store.write(envs, rows[0], obs, next_obs)
 

@@ -305,13 +305,13 @@ def test_without_memory_for_another_piece_nothing_changes(monkeypatch):
     store, empty = framed.observations.store, np.empty
 
     def fail(shape: Any, *args: Any, **kwargs: Any) -> Any:
-        if shape == store.frame_bytes << store._shift:
+        if shape == store.frame_bytes << store._pool.shift:
             raise MemoryError
         return empty(shape, *args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "empty", fail)
-        framed.observations.store._free.clear()
+        framed.observations.store._pool._free.clear()
         failed = False
         for _ in range(40):
             obs, next_obs, dones, infos = stream.step()
@@ -411,7 +411,7 @@ def test_a_store_of_one_row_and_one_byte():
     """Of one row and one frame of one byte: nothing is assumed of sizes."""
     store = FrameStore(1, 1, (1,), np.uint8, 1)
     for value in (0, 5, 5, 0, 255):
-        store.write_row(0, np.array([[value]]), np.array([[value ^ 1]]))
+        store.write(np.zeros(1, np.int64), 0, np.array([[[value]]]), np.array([[[value ^ 1]]]))
         assert store.gather(np.array([0]), False).tolist() == [[value]]
         assert store.gather(np.array([0]), True).tolist() == [[value ^ 1]]
     with pytest.raises(IndexError, match="1"):
