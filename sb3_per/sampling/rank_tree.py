@@ -5,6 +5,8 @@ The slots that can be drawn are sorted by priority, the largest first. Number r 
 proportional to r^-alpha. The interface is that of the sum tree. The paper approximates the order by a heap; here it is exact.
 """
 
+from typing import Any
+
 import numpy as np
 
 from sb3_per.sampling.rank_kernels import (
@@ -76,23 +78,32 @@ class RankTree(SumTree):
         masses: np.ndarray = np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
         return masses
 
-    def ranked(self) -> tuple[np.ndarray, np.ndarray]:
+    def written(self) -> np.ndarray:
         """
+        :return: priority of every slot, 0 for those that cannot be drawn, float64 of shape (capacity,)
+        """
+        slots, priorities = self._ranked()
+        written = np.zeros(self.capacity)
+        written[slots] = priorities
+        return written
+
+    def state(self, n_leaves: int) -> dict[str, np.ndarray]:
+        """
+        :param n_leaves: without influence
         :return: slots that can be drawn, int64, those of the largest priorities first, and their priorities, float64
         """
-        slots = slots_at(self._arrays, np.arange(n_ranked(self._arrays)))
-        return slots, priorities_of(self._arrays, slots)
+        slots, priorities = self._ranked()
+        return {"ranked_slots": slots, "ranked_priorities": priorities}
 
-    def rank(self, slots: np.ndarray, priorities: np.ndarray) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """
-        Set the order, as :meth:`ranked` returned it. All other slots are empty then.
+        Set the order. All slots that are not in the state cannot be drawn then.
 
-        :param slots: slots that can be drawn, integers, each of them once
-        :param priorities: their priorities, above 0, the largest first
+        :param state: from :meth:`state` of a tree of the same capacity
         :raises IndexError: for a slot outside ``[0, capacity)``, or a repeated one
-        :raises ValueError: if the priorities are not in order. Nothing changes in either case
+        :raises ValueError: if the priorities are not in order. Nothing is changed in either case.
         """
-        slots, priorities = as_batch(slots, np.int64), as_batch(priorities, np.float64)
+        slots, priorities = as_batch(state["ranked_slots"], np.int64), as_batch(state["ranked_priorities"], np.float64)
         for slot in (slots.min(initial=0), slots.max(initial=0)):
             self._require_leaf(slot)
         is_ranked = np.zeros(self.capacity, np.bool_)  # `np.unique` takes 20 times as long
@@ -103,6 +114,11 @@ class RankTree(SumTree):
             raise ValueError("Priorities must be above 0, one for each slot, the largest first")
         self.clear()
         lay_out_all(self._arrays, priorities, slots)
+
+    def _ranked(self) -> tuple[np.ndarray, np.ndarray]:
+        """Slots that can be drawn, those of the largest priorities first, and their priorities."""
+        slots = slots_at(self._arrays, np.arange(n_ranked(self._arrays)))
+        return slots, priorities_of(self._arrays, slots)
 
     def sum_range(self, first: int, n: int) -> float:
         """Refuse, as :meth:`find_range` does: prefix sums run over ranks."""
@@ -123,7 +139,7 @@ class RankTree(SumTree):
 
         Many changes one after the other, such as those of new transitions, would move the directory over and over again.
         """
-        order, order_priorities = self.ranked()
+        order, order_priorities = self._ranked()
         # Of repeated slots the last one counts. Of equal priorities the one that was set last ranks first.
         changed, first = np.unique(changed[::-1], return_index=True)
         latest_first = np.argsort(first, kind="stable")

@@ -7,14 +7,18 @@ import numpy as np
 
 from sb3_per.sampling.draw import Draw
 from sb3_per.sampling.eligibility import Eligibility
-from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.schemes import LAP, PriorityScheme
 
 # Number of updates after which the mean absolute reward is computed anew, as in MR.Q (arXiv 2501.16142).
 KAPPA_INTERVAL = 250
 
-# Draws in a row without an update after which a warning says that nobody updates the priorities.
+# Number of draws in a row without an update after which a warning is given, once.
 _MANY_DRAWS = 10
+_NO_UPDATES = (
+    f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm neither weights "
+    "its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in its place (PERSAC for SAC, "
+    'PERDQN for DQN, ...), or scheme="uniform"'
+)
 
 
 class Sampler:
@@ -49,7 +53,7 @@ class Sampler:
         self.tree = scheme.make_tree(capacity)
         # Changes nothing, but loads numba's kernels: the first draw need not wait for them.
         self.tree.fill(0, 0, 0.0)
-        # Draws in a row without an update, -1 once a warning has said so.
+        # Number of draws in a row without an update; no longer reset once it has reached `_MANY_DRAWS`.
         self._n_unanswered = 0
         self._draw = Draw(self.tree, scheme, eligible, **draw_settings)
         #: largest priority seen so far, in units of the TD error (before the exponent)
@@ -81,8 +85,9 @@ class Sampler:
         :param position: k / K of the k-th of K draws, for ``recency``; ``None``: a random number
         :return: slots, int64, and numbers in proportion to their probabilities, float64, both of shape (batch_size,)
         """
-        if self._n_unanswered >= 0:
-            self._count_unanswered()
+        self._n_unanswered += 1
+        if self._n_unanswered == _MANY_DRAWS and self.scheme.alpha > 0.0:
+            warnings.warn(_NO_UPDATES)
         return self._draw(batch_size, position)
 
     def draw_uniformly(self, batch_size: int) -> np.ndarray:
@@ -104,18 +109,6 @@ class Sampler:
         """Whether the random numbers are those of SB3's own buffer."""
         return self._draw.is_stock
 
-    def _count_unanswered(self) -> None:
-        self._n_unanswered += 1
-        if self._n_unanswered < _MANY_DRAWS:
-            return
-        self._n_unanswered = -1
-        if self.scheme.alpha > 0.0:
-            warnings.warn(
-                f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm "
-                "neither weights its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in "
-                'its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform"'
-            )
-
     # ---- new transitions
 
     def settle(self) -> None:
@@ -124,17 +117,17 @@ class Sampler:
         if not new.size and not gone.size:
             return
         if new.size:
-            mass = self._mass_of_new()
+            masses = self._masses_of_new(new)  # before a mass is removed, which the mean counts
         if gone.size:
             self.tree.update(gone, 0.0)
         if new.size:
-            self._insert(new, mass)
+            self.tree.update(new, masses)
         if self.initial_priority == "mean":
             self._n_known = self.eligible.n
 
-    def _insert(self, slots: np.ndarray, mass: float) -> None:
-        """Let new transitions be drawn, with the mass that they came with or a given one."""
-        masses = np.full(len(slots), mass)
+    def _masses_of_new(self, slots: np.ndarray) -> np.ndarray:
+        """Masses that new transitions came with, or that of a transition without a TD error."""
+        masses = np.full(len(slots), self._mass_of_new())
         if self.given is not None:
             given = self.given[slots]
             if self._kappa_is_auto:
@@ -142,7 +135,7 @@ class Sampler:
                 given[is_error] = self.scheme.mass(self.scheme.priority(-given[is_error]))
             is_given = ~np.isnan(given)
             masses[is_given] = given[is_given]
-        self.tree.update(slots, masses)
+        return masses
 
     def give(self, slots: np.ndarray, masses: np.ndarray | None) -> None:
         """
@@ -208,7 +201,7 @@ class Sampler:
         :param abs_td_errors: ``|td|``, finite float64 of shape (n, n_critics)
         :return: how many were written
         """
-        if self._n_unanswered > 0:
+        if self._n_unanswered < _MANY_DRAWS:
             self._n_unanswered = 0
         self.settle()  # before `max_priority` changes
         is_eligible = self.eligible.among(slots)
@@ -281,11 +274,8 @@ class Sampler:
             "kappa": getattr(self.scheme, "kappa", None),
             "largest_without_unit": self._largest_without_unit,
             "n_known": self._n_known,
+            **self.tree.state(n_slots),
         }
-        if isinstance(self.tree, RankTree):
-            state["ranked_slots"], state["ranked_priorities"] = self.tree.ranked()
-        else:
-            state["masses"] = self.tree.masses[:n_slots]
         if self.given is not None:
             state["given_masses"] = self.given[:n_slots]
         return state
@@ -296,12 +286,9 @@ class Sampler:
             slots without one
         """
         given = np.full(len(self.tree), np.nan) if self.given is None else self.given.copy()
-        if isinstance(self.tree, RankTree):
-            slots, priorities = self.tree.ranked()
-            given[slots] = priorities
-        elif self._largest_without_unit is None:
-            has_mass = self.tree.masses > 0.0
-            given[has_mass] = self.tree.masses[has_mass]
+        if self._largest_without_unit is None:
+            written = self.tree.written()
+            given[written > 0.0] = written[written > 0.0]
         return given
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
@@ -311,24 +298,15 @@ class Sampler:
         :raises ValueError: if it is not such a state; this sampler is of no use then
         """
         self.load_numbers(state, keeps_masses)
+        self.tree.clear()
+        self.given = None
         if not keeps_masses:
-            self.tree.clear()
-            self.given = None
             return
         self._n_known = _count(state["n_known"], "n_known")
-        self.tree.clear()
-        if isinstance(self.tree, RankTree):
-            self.tree.rank(state["ranked_slots"], state["ranked_priorities"])
-        else:
-            masses = np.asarray(state["masses"])
-            if masses.size:
-                self.tree.update(np.arange(len(masses)), masses)
-            if not self.tree.total < np.inf:
-                raise ValueError("the sum of all masses is infinite")
-        self.given = None
+        self.tree.load(state)
         if "given_masses" in state:
             given = np.asarray(state["given_masses"])
-            if not np.isfinite(given[~np.isnan(given)]).all() and not isinstance(self.tree, RankTree):
+            if np.isinf(given).any() and not self.tree.takes(np.inf):
                 raise ValueError("a mass is infinite")
             self.given = np.full(len(self.tree), np.nan)
             self.given[: len(given)] = given

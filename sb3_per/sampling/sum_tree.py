@@ -371,6 +371,31 @@ class SumTree:
         """Empty every leaf."""
         self._sums.fill(0.0)
 
+    def written(self) -> np.ndarray:
+        """
+        :return: by leaf, what :meth:`update` takes to give it its mass, float64 of shape (capacity,); not to be written to
+        """
+        return self._masses()
+
+    def state(self, n_leaves: int) -> dict[str, np.ndarray]:
+        """
+        :param n_leaves: number of leaves, from 0 on, that may have a mass
+        :return: arrays, see :meth:`load`
+        """
+        return {"masses": self.masses[:n_leaves]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """
+        Fill an empty tree.
+
+        :param state: from :meth:`state` of a tree of the same capacity
+        :raises ValueError: if it is not such a state
+        """
+        masses = np.asarray(state["masses"])
+        self.update(np.arange(len(masses)), masses)
+        if not self.total < np.inf:
+            raise ValueError("the sum of all masses is infinite")
+
     @classmethod
     def takes(cls, mass: float) -> bool:
         """
