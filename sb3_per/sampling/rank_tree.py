@@ -1,8 +1,8 @@
 """
 Rank tree: draw slots by the rank of their priority (Schaul et al. 2016, section 3.3).
 
-The slots that can be drawn are sorted by priority, the largest first. Number r of that order is drawn with probability
-proportional to r^-alpha. The interface is that of the sum tree. The paper approximates the order by a heap; here it is exact.
+The slots that can be drawn are sorted by priority, the largest first. The r-th slot in this order is drawn with probability
+proportional to r^-alpha. The paper approximates the order by a heap; here it is exact.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from sb3_per.sampling.rank_kernels import (
 )
 from sb3_per.sampling.sum_tree import ALL_WRITTEN, SumTree, as_batch, spread
 
-# Fewer changes at once are made one after the other.
+# Least number of changes at once for which the whole order is laid out anew.
 _MANY = 4096
 
 
@@ -30,9 +30,9 @@ class RankTree(SumTree):
     """
     Exact ranks of priorities, and draws by rank (Schaul et al. 2016, section 3.3).
 
-    A :class:`~sb3_per.sampling.sum_tree.SumTree` is given masses, this tree priorities: only their order counts, infinity is
-    allowed, and a slot of priority 0 cannot be drawn. The mass of a slot is rank^-alpha, with rank 1 for the largest
-    priority. Of equal priorities, the one that was set last ranks first. Prefix sums run over the ranks, not over the slots.
+    It has the methods of :class:`~sb3_per.sampling.sum_tree.SumTree`, but :meth:`update` takes priorities, not masses. Only
+    their order counts. Infinity is allowed, and a slot of priority 0 cannot be drawn. The mass of a slot is rank^-alpha, with
+    rank 1 for the largest priority. Of equal priorities, the newest ranks first. Prefix sums run over ranks, not over slots.
 
     Memory: about 60 bytes per slot.
 
@@ -67,7 +67,9 @@ class RankTree(SumTree):
         """See :meth:`SumTree.takes`; infinity is allowed."""
         return mass >= 0.0
 
-    def _masses(self) -> np.ndarray:
+    @property
+    def masses(self) -> np.ndarray:
+        """Mass of every slot, float64 of shape (capacity,)."""
         masses = np.zeros(self.capacity)
         ranks = np.arange(n_ranked(self._arrays))
         masses[slots_at(self._arrays, ranks)] = (ranks + 1.0) ** -self.alpha
@@ -127,9 +129,9 @@ class RankTree(SumTree):
     def _write(self, slots: np.ndarray, masses: np.ndarray) -> int:
         if slots.size < max(n_ranked(self._arrays) // 4, _MANY):
             return write(self._arrays, slots, masses)
-        bad = (slots < 0) | (slots >= self.capacity) | ~(masses >= 0.0)
-        if bad.any():
-            return int(bad.argmax())
+        is_bad = (slots < 0) | (slots >= self.capacity) | ~(masses >= 0.0)
+        if is_bad.any():
+            return int(is_bad.argmax())
         self._rebuild(slots, masses)
         return ALL_WRITTEN
 
@@ -153,9 +155,6 @@ class RankTree(SumTree):
 
         self.clear()
         lay_out_all(self._arrays, masses[by_priority], slots[by_priority])
-
-    def _fill(self, first: int, last: int, mass: float) -> None:
-        self._write(np.arange(first, last + 1), np.full(last + 1 - first, mass))
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         return slots_at(self._arrays, ranks_at(self._cumulative, n_ranked(self._arrays), self.alpha, prefix_sums))

@@ -51,8 +51,7 @@ class Sampler:
         self.scheme, self.eligible = scheme, eligible
         self.initial_priority, self.max_priority_interval, self.bonus = initial_priority, max_priority_interval, bonus
         self.tree = scheme.make_tree(capacity)
-        # Changes nothing, but loads numba's kernels: the first draw need not wait for them.
-        self.tree.fill(0, 0, 0.0)
+        self.tree.update(0, 0.0)  # changes nothing, but loads the kernel before the first step
         # Number of draws in a row without an update; no longer reset once it has reached `_MANY_DRAWS`.
         self._n_unanswered = 0
         self._draw = Draw(self.tree, scheme, eligible, **draw_settings)

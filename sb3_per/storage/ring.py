@@ -157,8 +157,10 @@ class Ring:
         :param slots: integers of any shape
         :return: ids of the transitions there, -1 for an empty slot, in the same shape
         """
-        flat = np.ascontiguousarray(slots, np.int64).reshape(-1)
-        return _ids_at(flat, self.added, self.begin, self.n_rows).reshape(np.shape(slots))
+        rows, envs = np.divmod(slots, self.n_envs)
+        newest = self.added[envs] - 1
+        steps = newest - (newest - rows) % self.n_rows  # the newest step that was written to each row
+        return np.where(steps >= self.begin, steps * self.n_envs + envs, -1)
 
     def was_issued(self, transition_id: int) -> bool:
         """Whether a transition ever had this id."""
@@ -245,18 +247,6 @@ class Ring:
             raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {added} since step {begin}")
         self.begin = begin
         self._stand(added)
-
-
-@kernel
-def _ids_at(slots: np.ndarray, added: np.ndarray, begin: int, n_rows: int) -> np.ndarray:
-    """See :meth:`Ring.ids_at`."""
-    ids = np.empty(slots.size, np.int64)
-    for i in range(slots.size):
-        row, env = slots[i] // added.size, slots[i] % added.size
-        # The newest step that this row has seen.
-        step = added[env] - 1 - (added[env] - 1 - row) % n_rows
-        ids[i] = step * added.size + env if step >= begin else -1
-    return ids
 
 
 @kernel

@@ -268,13 +268,9 @@ def test_overflowing_sums_stay_inside_the_tree():
 @pytest.mark.parametrize(
     "call, error, value",
     [
-        (lambda t: t.fill(0, 9, 1.0), IndexError, "9"),
-        (lambda t: t.fill(-1, 2, 1.0), IndexError, "-1"),
-        (lambda t: t.fill(4, 4, 1.0), IndexError, "4"),
-        (lambda t: t.fill(10**12, 10**12, 1.0), IndexError, "1000000000000"),
-        (lambda t: t.fill(0, 2, -1.0), ValueError, "-1.0"),
-        (lambda t: t.fill(0, 2, np.nan), ValueError, "nan"),
         (lambda t: t.update([0, 4], 1.0), IndexError, "4"),
+        (lambda t: t.update(10**12, 1.0), IndexError, "1000000000000"),
+        (lambda t: t.update([0, 2], [1.0, -1.0]), ValueError, "-1.0"),
         (lambda t: t.update(np.array([2**63], dtype=np.uint64), 1.0), IndexError, "outside"),
         (lambda t: t[[0, 9]], IndexError, "9"),
     ],
@@ -287,19 +283,3 @@ def test_nothing_outside_of_a_tree_is_touched(make_tree, call, error, value):
     with pytest.raises(error, match=value):
         call(tree)
     np.testing.assert_array_equal(tree[:], before)
-
-
-def test_fill_writes_a_slice():
-    for first, last in [(0, 0), (2, 19), (7, 8), (19, 19), (0, 19)]:
-        tree, reference = SumTree(20), np.arange(20.0)
-        tree.update(np.arange(20), reference)
-        tree.fill(first, last, 3.0)
-        reference[first : last + 1] = 3.0
-        np.testing.assert_array_equal(tree[:], reference)
-        assert tree.total == reference.sum()
-    with pytest.raises(ValueError, match="inf"):
-        tree.fill(0, 1, np.inf)
-    ranks = RankTree(4, 0.7)
-    ranks.fill(1, 2, np.inf)  # before all others, whatever they are
-    ranks.update([0], [1e300])
-    np.testing.assert_allclose(ranks[:], [3**-0.7, 2**-0.7, 1.0, 0.0])
