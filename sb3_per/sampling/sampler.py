@@ -1,4 +1,4 @@
-"""The sampler: sampling masses of slots, the mass of new ones, and what an update of priorities changes."""
+"""The sampler: the sampling mass of every slot, from its insertion over updates to the draw."""
 
 import warnings
 from typing import Any
@@ -23,19 +23,19 @@ _NO_UPDATES = (
 
 class Sampler:
     """
-    Draws slots in proportion to their mass p^alpha (Schaul et al. 2016, equation 1). It never sees an observation.
+    Draws slots in proportion to their mass p^alpha (Schaul et al. 2016, equation 1).
 
-    The tree is updated lazily: new slots are inserted at the next draw or update, with the mass that they came with or that
-    of ``max_priority``.
+    The tree is updated lazily. The next draw or update inserts new slots, with the mass that they came with or that of
+    ``max_priority``.
 
-    :param scheme: what a priority and a mass are
+    :param scheme: prioritization scheme, which turns TD errors into priorities and masses
     :param capacity: number of slots
-    :param eligible: which slots can be drawn
-    :param initial_priority: of a new slot: ``"max"``, ``"mean"`` or ``"td_error"``
+    :param eligible: says which slots can be drawn
+    :param initial_priority: priority of a new slot: ``"max"``, ``"mean"`` or ``"td_error"``
     :param max_priority_interval: number of updates after which ``max_priority`` becomes the largest in the tree; ``None``:
         never
     :param bonus: added to all priorities, in units of the TD error
-    :param draw_settings: of the draw, see :class:`~sb3_per.sampling.draw.Draw`
+    :param draw_settings: settings of :class:`~sb3_per.sampling.draw.Draw`
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Sampler:
         self.given: np.ndarray | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the count of draws, so that a draw changes nothing that is saved."""
+        """Leave out the count of draws, so that a draw changes nothing that is saved."""
         return {**vars(self), "_n_unanswered": 0}
 
     # ---- drawing
@@ -125,7 +125,7 @@ class Sampler:
             self._n_known = self.eligible.n
 
     def _masses_of_new(self, slots: np.ndarray) -> np.ndarray:
-        """Masses that new transitions came with, or that of a transition without a TD error."""
+        """Return the masses that new slots came with, and otherwise that of ``max_priority``."""
         masses = np.full(len(slots), self._mass_of_new())
         if self.given is not None:
             given = self.given[slots]
@@ -140,8 +140,8 @@ class Sampler:
         """
         Remember masses that transitions come with, until the transitions are inserted.
 
-        :param slots: of transitions that were just written, int64 of shape (n,)
-        :param masses: float64 of shape (n,); ``None``: they come without
+        :param slots: slots of transitions that were just written, int64 of shape (n,)
+        :param masses: float64 of shape (n,); ``None``: the transitions come without
         """
         if self.given is None:
             if masses is None:
@@ -175,7 +175,7 @@ class Sampler:
         self.tree.update(slots, 0.0)
 
     def clear(self) -> None:
-        """The ring was emptied; ``max_priority`` stays."""
+        """Forget all slots, after the ring was emptied. ``max_priority`` stays."""
         self.tree.clear()
         self.given = None
         self.eligible.clear()
@@ -196,9 +196,9 @@ class Sampler:
         """
         Set priorities. Of repeated slots the last one counts; slots that cannot be drawn are skipped.
 
-        :param slots: of complete transitions, int64 of shape (n,)
+        :param slots: slots of complete transitions, int64 of shape (n,)
         :param abs_td_errors: ``|td|``, finite float64 of shape (n, n_critics)
-        :return: how many were written
+        :return: number of slots that were written
         """
         if self._n_unanswered < _MANY_DRAWS:
             self._n_unanswered = 0
@@ -235,14 +235,14 @@ class Sampler:
 
     @property
     def wants_kappa(self) -> bool:
-        """Whether kappa="auto" is due to be refreshed."""
+        """Whether :meth:`refresh_kappa` is due, with kappa="auto"."""
         return self.n_updates >= self._next_kappa
 
     def refresh_kappa(self, mean_abs_reward: float) -> None:
         """
-        Take a new unit for kappa="auto". The first one also replaces all masses, which had none.
+        Set an automatic kappa. The first one also replaces all masses, which had no unit.
 
-        :param mean_abs_reward: of the buffer, as the learner sees it; 0 if there is no unit yet
+        :param mean_abs_reward: mean absolute reward of the buffer, as the learner sees it; 0: unknown, which changes nothing
         """
         assert isinstance(self.scheme, LAP)
         self._next_kappa = self.n_updates + KAPPA_INTERVAL
@@ -261,7 +261,7 @@ class Sampler:
 
     def state(self, n_slots: int) -> dict[str, Any]:
         """
-        :param n_slots: slots, from 0 on, that hold anything
+        :param n_slots: number of slots, from 0 on, that hold anything
         :return: numbers and arrays, see :meth:`load`
         """
         state: dict[str, Any] = {
@@ -312,7 +312,7 @@ class Sampler:
 
     def load_numbers(self, state: dict[str, Any], is_same_scheme: bool) -> None:
         """
-        Take over what does not belong to a slot.
+        Restore what does not belong to a slot.
 
         :param state: from :meth:`state` of a sampler of any capacity
         :param is_same_scheme: whether it has the same scheme
