@@ -64,10 +64,8 @@ class Sampler:
         self._next_kappa: float = 0.0 if self._kappa_is_auto else np.inf
         # Until kappa="auto" has a unit, the largest |td| of an update; `None` from then on, and for other schemes.
         self._largest_without_unit: float | None = 0.0 if self._kappa_is_auto else None
-        # Number of slots with a mass, counted for the mean.
-        self._n_known = 0
-        # `max_priority` and the mass of a new slot that belongs to it.
-        self._mass_of_max: tuple[float, float] | None = None
+        self._n_known = 0  # slots with a mass, counted for the mean
+        self._mass_of_max: tuple[float, float] | None = None  # `max_priority`, and the mass of a new slot then
         #: by slot, masses that transitions came with until they are in the tree, NaN for none; allocated when needed. With
         #: kappa="auto", -|td| stands for a TD error: only the kappa of the next draw makes a mass of it
         self.given: np.ndarray | None = None
@@ -220,16 +218,12 @@ class Sampler:
         if self._largest_without_unit is not None:
             self.give(slots, -reduced)
             self._largest_without_unit = max(self._largest_without_unit, float(reduced.max()))
-        if self.max_priority_interval is not None or self._kappa_is_auto:
-            self._count_update()
-        return len(slots)
-
-    def _count_update(self) -> None:
-        self.n_updates += 1
+        self.n_updates += self.max_priority_interval is not None or self._kappa_is_auto
         if self.max_priority_interval is not None and self.n_updates % self.max_priority_interval == 0:
             mass = float(self.tree[:].max())
             self.max_priority = self.scheme.priority_of(mass)
             self._mass_of_max = (self.max_priority, mass)  # to the bit: no power of a root
+        return len(slots)
 
     # ---- kappa="auto"
 

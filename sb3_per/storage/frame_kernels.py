@@ -58,6 +58,17 @@ def _refer(slot: np.ndarray, numbers: np.ndarray, least: int) -> int:
 
 
 @kernel
+def _least_needed(cursors: np.ndarray, lowest: np.ndarray, end: int) -> int:
+    """Find the least number that the oldest row of any environment refers to."""
+    least, n_rows = end, len(lowest)
+    for env in range(len(cursors)):
+        row, n_written = cursors[env]
+        if n_written > 0:
+            least = min(least, lowest[(row - min(n_written, n_rows)) % n_rows, env])
+    return least
+
+
+@kernel
 def encode(
     observations: np.ndarray,
     next_observations: np.ndarray,
@@ -82,12 +93,12 @@ def encode(
     :param cursors: row that is written next and number of steps written, shape (n_envs, 2); changed
     :param references: of every slot, shape (n_rows * n_envs, 2 * n_frames); changed
     :param lowest: least number that each slot refers to, shape (n_rows, n_envs); changed
-    :param addresses: of the pool
-    :param shift: of the pool
+    :param addresses: of the pool, as the next two
+    :param shift: of its pieces
     :param end: number of the frame that is stored next
     :return: the new ``end``, the least number that any slot refers to, and the number of steps shifted by one frame
     """
-    n_frames, n_rows, n_shifted = last_numbers.shape[1], len(lowest), 0
+    n_frames, n_shifted = last_numbers.shape[1], 0
     numbers = np.empty(n_frames, np.int64)
     for t in range(len(observations)):
         for e in range(envs.size):
@@ -95,28 +106,23 @@ def encode(
             row = cursors[env, 0]
             slot = references[row * len(cursors) + env]
             before = last_bytes[env] if t == 0 else next_observations[t - 1, e]
-            least = end
+            first = end
             if _are_equal(obs.reshape(-1), before.reshape(-1)):
                 numbers[:] = last_numbers[env]
             else:
                 end = _store_all(obs, numbers, addresses, shift, end)
-            least = _refer(slot[:n_frames], numbers, least)
+            first = _refer(slot[:n_frames], numbers, first)
             if _are_equal(next_obs[:-1].reshape(-1), obs[1:].reshape(-1)):
                 n_shifted += 1
                 numbers[:-1] = numbers[1:].copy()
                 numbers[-1], end = _store(next_obs[-1], addresses, shift, end)
             else:
                 end = _store_all(next_obs, numbers, addresses, shift, end)
-            lowest[row, env] = _refer(slot[n_frames:], numbers, least)
+            lowest[row, env] = _refer(slot[n_frames:], numbers, first)
             last_numbers[env] = numbers
-            cursors[env, 0] = (row + 1) % n_rows
+            cursors[env, 0] = (row + 1) % len(lowest)
             cursors[env, 1] += 1
-    first = end
-    for env in range(len(cursors)):
-        row, n_written = cursors[env]
-        if n_written > 0:
-            first = min(first, lowest[(row - min(n_written, n_rows)) % n_rows, env])
-    return end, first, n_shifted
+    return end, _least_needed(cursors, lowest, end), n_shifted
 
 
 @kernel
