@@ -1,4 +1,4 @@
-"""The draw: by mass, partly uniform, from the newest transitions only, or without repeats."""
+"""Draw slots: by mass, partly uniformly, from the newest transitions only, or without repeats."""
 
 import numpy as np
 
@@ -7,21 +7,21 @@ from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.schemes import PriorityScheme, Uniform
 from sb3_per.sampling.sum_tree import SumTree, spread
 
-# How often the missing part of a batch without repeats is drawn again, before everything that is left is looked at.
+# How often the missing part of a batch without repeats is drawn again, before a race among all remaining slots.
 _ROUNDS = 4
 
 
 class Draw:
     """
-    Draws slots. It reads the tree and changes nothing.
+    Draw slots, without changing the tree.
 
-    :param tree: sampling masses
-    :param scheme: whose masses these are
-    :param eligible: which slots can be drawn
-    :param stratified: one draw from each of ``batch_size`` equal slices
+    :param tree: tree of the sampling masses
+    :param scheme: scheme of the masses
+    :param eligible: says which slots can be drawn
+    :param stratified: whether to draw once from each of ``batch_size`` equal slices
     :param uniform_fraction: share eta of uniform draws, in [0, 1)
-    :param unique: no slot twice in a batch
-    :param recency: in (0, 1], see :meth:`_n_newest`; 1: off
+    :param unique: whether a batch holds no slot twice
+    :param recency: factor in (0, 1], see :meth:`_n_newest`; 1: off
     :param recency_min: least number of transitions to draw from with ``recency``
     """
 
@@ -39,17 +39,17 @@ class Draw:
         self.tree, self.eligible = tree, eligible
         self.stratified, self.unique, self.recency, self.recency_min = stratified, unique, recency, recency_min
         self.eta = 0.0 if scheme.draws_uniformly else uniform_fraction
-        #: whether the probabilities are in proportion to the masses in the tree
+        #: whether probabilities are in proportion to the masses
         self.is_by_mass = self.eta == 0.0 and recency == 1.0
-        #: whether the random numbers are those of SB3's own buffer
+        #: whether it draws the random numbers that SB3's own buffer draws
         self.is_stock = isinstance(scheme, Uniform) and not stratified and recency == 1.0 and not unique
 
     def __call__(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """
         :param batch_size: number of slots
         :param position: k / K of the k-th of K draws, for ``recency``; ``None``: a random number
-        :return: slots, int64, in the order of the batch, and numbers in proportion to their probabilities, float64, both of
-            shape (batch_size,): masses, or N P where the probabilities are not in proportion to the masses
+        :return: slots, int64 of shape (batch_size,), and numbers in proportion to their probabilities, float64 in the same
+            shape: masses, or N P where probabilities are not in proportion to the masses
         """
         if self.is_stock:
             return self.eligible.stock_draw(batch_size), np.ones(batch_size)
@@ -65,8 +65,10 @@ class Draw:
 
     def uniform(self, batch_size: int) -> np.ndarray:
         """
+        Draw uniformly.
+
         :param batch_size: number of slots
-        :return: slots drawn uniformly, int64 of shape (batch_size,)
+        :return: slots, int64 of shape (batch_size,)
         """
         n = self.eligible.n
         numbers = (spread(np.random.random_sample(batch_size), 1.0, self.stratified) * n).astype(np.int64)
@@ -81,8 +83,8 @@ class Draw:
 
     def _n_newest(self, position: float | None) -> int:
         """
-        Emphasizing recent experience (ERE, Wang & Ross 2019, arXiv 1906.04009): draw from the newest
-        max(N recency^(1000 k / K), recency_min) transitions.
+        Count the newest transitions to draw from: max(N recency^(1000 k / K), recency_min), which emphasizes recent experience
+        (ERE, Wang & Ross 2019, arXiv 1906.04009).
         """
         n = self.eligible.n
         if self.recency == 1.0:
@@ -93,9 +95,9 @@ class Draw:
     def _find(self, uniforms: np.ndarray, stratified: bool, n_newest: int) -> np.ndarray:
         """
         :param uniforms: numbers in [0, 1), shape (batch_size,)
-        :param stratified: one in each of ``batch_size`` equal slices
-        :param n_newest: how many of the newest transitions to draw from
-        :return: slots, with probability (1 - eta) m / sum m + eta / n
+        :param stratified: whether each is for its own of ``batch_size`` equal slices
+        :param n_newest: number of the newest transitions to draw from
+        :return: slots, drawn with probability (1 - eta) m / sum m + eta / n
         """
         fractions = spread(uniforms, 1.0, stratified)
         if self.eta == 0.0:
@@ -109,8 +111,8 @@ class Draw:
 
     def _find_by_mass(self, fractions: np.ndarray, n_newest: int) -> np.ndarray:
         """
-        :param fractions: of the sum of the masses, in [0, 1), shape (n,)
-        :param n_newest: how many of the newest transitions to draw from
+        :param fractions: prefix sums over the sum of the masses, in [0, 1), shape (n,)
+        :param n_newest: number of the newest transitions to draw from
         :return: slots, shape (n,)
         """
         if n_newest == self.eligible.n:
@@ -125,8 +127,8 @@ class Draw:
 
     def _relative(self, slots: np.ndarray, n_newest: int) -> np.ndarray:
         """
-        :param slots: drawn, of any shape
-        :param n_newest: how many of the newest transitions they were drawn from
+        :param slots: drawn slots, of any shape
+        :param n_newest: number of the newest transitions that they were drawn from
         :return: see :meth:`__call__`
         """
         masses: np.ndarray = self.tree[slots]
@@ -135,7 +137,7 @@ class Draw:
         return np.asarray((1.0 - self.eta) * masses * (n_newest / self._total_of(n_newest)) + self.eta)
 
     def _total_of(self, n_newest: int) -> float:
-        """Sum of the masses of the newest transitions."""
+        """Sum the masses of the newest transitions."""
         if n_newest == self.eligible.n:
             return self.tree.total
         first = self._first_of_range(n_newest)
@@ -144,18 +146,18 @@ class Draw:
         return float(self.tree[self.eligible.newest(n_newest)(np.arange(n_newest))].sum())
 
     def _first_of_range(self, n_newest: int) -> int | None:
-        """First slot of the newest transitions, if they are neighbours in the tree; otherwise each of them is looked at."""
+        """Find the first slot of the newest transitions, ``None`` if they are not neighbours in the tree."""
         return None if isinstance(self.tree, RankTree) else self.eligible.first_of_range(n_newest)
 
     # ---- without repeats
 
     def _without_repeats(self, slots: np.ndarray, n_newest: int) -> np.ndarray:
         """
-        Replace repeated slots by draws from what is left. Drawing from everything and keeping only new slots is the same.
+        Replace repeated slots by draws from the others. Drawing from all slots and keeping only new ones is the same.
 
-        :param slots: drawn; stratified ones keep their places, independent ones are a sequence
-        :param n_newest: how many of the newest transitions to draw from
-        :return: as many, all different
+        :param slots: drawn slots; stratified ones keep their places
+        :param n_newest: number of the newest transitions to draw from
+        :return: as many slots, all different
         """
         is_first = _first_occurrences(slots)
         chosen = slots[is_first]
@@ -175,12 +177,12 @@ class Draw:
 
     def _successive(self, n: int, chosen: np.ndarray, n_newest: int) -> np.ndarray:
         """
-        Draw without replacement as a race: each slot arrives after an exponential time with its probability as the rate, and
-        the first n to arrive are drawn.
+        Draw without replacement as a race: each slot arrives after an exponential time whose rate is its probability, and the
+        first n to arrive are drawn.
 
-        :param n: how many
-        :param chosen: slots that were drawn already
-        :param n_newest: how many of the newest transitions to draw from
+        :param n: number of slots
+        :param chosen: slots that were drawn before
+        :param n_newest: number of the newest transitions to draw from
         :return: slots in the order of the draws
         """
         candidates = self.eligible.newest(n_newest)(np.arange(n_newest))
@@ -192,7 +194,7 @@ class Draw:
 
 
 def _first_occurrences(slots: np.ndarray) -> np.ndarray:
-    """Which entries were not there before, bool of the same shape."""
+    """Find the first occurrence of each slot: bool in the same shape."""
     is_first = np.zeros(len(slots), dtype=bool)
     is_first[np.unique(slots, return_index=True)[1]] = True
     return is_first

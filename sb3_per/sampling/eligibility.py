@@ -1,4 +1,4 @@
-"""Which transitions can be drawn: what a buffer tells its sampler."""
+"""Interface through which a buffer tells its sampler which transitions can be drawn."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -7,11 +7,11 @@ import numpy as np
 
 
 class Eligibility(Protocol):
-    """What a :class:`~sb3_per.sampling.sampler.Sampler` asks. Each kind of buffer has its own."""
+    """Says which transitions can be drawn. Each kind of buffer has its own class with these methods."""
 
     @property
     def unit(self) -> str:
-        """What a mass belongs to; masses move between two buffers only if this is the same."""
+        """What a mass belongs to, e.g. a transition. Masses move between two buffers only if this is the same."""
 
     @property
     def n(self) -> int:
@@ -19,33 +19,33 @@ class Eligibility(Protocol):
 
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """
-        What happened since the last call.
+        Report what has changed since the last call.
 
-        :return: slots that can be drawn from now on, and slots that cannot any more, int64
+        :return: slots that can be drawn from now on, and slots that can no longer be drawn, int64
         """
 
     def forget_changes(self) -> None:
         """Report everything that can be drawn as new at the next call of :meth:`changes`."""
 
     def clear(self) -> None:
-        """The ring was emptied."""
+        """Forget everything, after the ring was emptied."""
 
     def among(self, slots: np.ndarray) -> np.ndarray | None:
         """
-        :param slots: of complete transitions, int64 of shape (n,)
+        :param slots: slots of complete transitions, int64 of shape (n,)
         :return: which of them can be drawn, bool of shape (n,); ``None`` if all can
         """
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """
-        :param n: how many of the newest transitions that can be drawn
+        :param n: number of the newest transitions that can be drawn
         :return: function from numbers in [0, n) to the slots of these transitions, in any order
         """
 
     def first_of_range(self, n: int) -> int | None:
         """
-        :param n: how many of the newest transitions that can be drawn
-        :return: the first of n neighbouring slots that hold exactly these, where slot 0 follows the last one; ``None`` if they
+        :param n: number of the newest transitions that can be drawn
+        :return: first of the n neighbouring slots that hold exactly these, where slot 0 follows the last one; ``None`` if they
             are not neighbours
         """
 
@@ -53,12 +53,12 @@ class Eligibility(Protocol):
         """
         Draw uniformly, with the random numbers that SB3's buffer of this kind draws.
 
-        :param n: how many
+        :param n: number of slots
         :return: slots, int64 of shape (n,)
         """
 
     def state(self) -> dict[str, Any]:
-        """Numbers and arrays, see :meth:`load`. Arrays by row end at the last row that holds anything."""
+        """Return numbers and arrays, see :meth:`load`. Arrays by row end at the last row that holds anything."""
 
     def load(self, state: dict[str, Any], is_known: bool) -> None:
         """

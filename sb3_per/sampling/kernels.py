@@ -1,6 +1,5 @@
 """Compile kernels with numba, and give them a few instructions that numba does not have."""
 
-import functools
 import pickle
 import warnings
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from typing import Any, TypeVar, cast
 from llvmlite import ir
 from numba import config, njit, types
 from numba.core.caching import FunctionCache
-from numba.core.cgutils import create_struct_proxy, raw_memcpy
+from numba.core.cgutils import create_struct_proxy
 from numba.extending import intrinsic
 
 if config.DISABLE_JIT:  # type: ignore[attr-defined]
@@ -78,33 +77,3 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, index), generate
-
-
-@cast(Callable[..., Callable[..., None]], intrinsic)
-def copy_from_address(typing_context: Any, array: Any, index: Any, address: Any, n_bytes: Any) -> Any:
-    """
-    Copy bytes from an address into an array: ``copy_from_address(array, index, address, n_bytes)``, in kernels.
-
-    It serves memory in several pieces, which cannot be passed to a kernel as arrays. Nothing is checked.
-
-    :param array: contiguous 1-D uint8 array
-    :param index: unsigned position of the first byte in the array
-    :param address: address of the first byte, uint64
-    :param n_bytes: number of bytes, uint64
-    """
-    return types.void(array, index, address, n_bytes), functools.partial(_copy, to_array=True)
-
-
-@cast(Callable[..., Callable[..., None]], intrinsic)
-def copy_to_address(typing_context: Any, array: Any, index: Any, address: Any, n_bytes: Any) -> Any:
-    """Copy bytes of an array to an address: the arguments are those of :func:`copy_from_address`."""
-    return types.void(array, index, address, n_bytes), functools.partial(_copy, to_array=False)
-
-
-def _copy(context: Any, builder: Any, signature: Any, arguments: Any, to_array: bool) -> Any:
-    data = create_struct_proxy(signature.args[0])(context, builder, value=arguments[0]).data
-    in_array = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-    elsewhere = builder.inttoptr(arguments[2], ir.IntType(8).as_pointer())
-    target, source = (in_array, elsewhere) if to_array else (elsewhere, in_array)
-    raw_memcpy(builder, target, source, arguments[3], 1)
-    return context.get_dummy_value()

@@ -1,9 +1,11 @@
 """
 Rank tree: draw slots by the rank of their priority (Schaul et al. 2016, section 3.3).
 
-The slots that can be drawn are sorted by priority, the largest first. Number r of that order is drawn with probability
-proportional to r^-alpha. The interface is that of the sum tree. The paper approximates the order by a heap; here it is exact.
+The slots that can be drawn are sorted by priority, the largest first. The r-th slot in this order is drawn with probability
+proportional to r^-alpha. The paper approximates the order by a heap; here it is exact.
 """
+
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from sb3_per.sampling.rank_kernels import (
 )
 from sb3_per.sampling.sum_tree import ALL_WRITTEN, SumTree, as_batch, spread
 
-# Fewer changes at once are made one after the other.
+# Least number of changes at once for which the whole order is laid out anew.
 _MANY = 4096
 
 
@@ -28,9 +30,9 @@ class RankTree(SumTree):
     """
     Exact ranks of priorities, and draws by rank (Schaul et al. 2016, section 3.3).
 
-    A :class:`~sb3_per.sampling.sum_tree.SumTree` is given masses, this tree priorities: only their order counts, infinity is
-    allowed, and a slot of priority 0 cannot be drawn. The mass of a slot is rank^-alpha, with rank 1 for the largest
-    priority. Of equal priorities, the one that was set last ranks first. Prefix sums run over the ranks, not over the slots.
+    It has the methods of :class:`~sb3_per.sampling.sum_tree.SumTree`, but :meth:`update` takes priorities, not masses. Only
+    their order counts. Infinity is allowed, and a slot of priority 0 cannot be drawn. The mass of a slot is rank^-alpha, with
+    rank 1 for the largest priority. Of equal priorities, the newest ranks first. Prefix sums run over ranks, not over slots.
 
     Memory: about 60 bytes per slot.
 
@@ -65,7 +67,9 @@ class RankTree(SumTree):
         """See :meth:`SumTree.takes`; infinity is allowed."""
         return mass >= 0.0
 
-    def _masses(self) -> np.ndarray:
+    @property
+    def masses(self) -> np.ndarray:
+        """Mass of every slot, float64 of shape (capacity,)."""
         masses = np.zeros(self.capacity)
         ranks = np.arange(n_ranked(self._arrays))
         masses[slots_at(self._arrays, ranks)] = (ranks + 1.0) ** -self.alpha
@@ -76,23 +80,32 @@ class RankTree(SumTree):
         masses: np.ndarray = np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
         return masses
 
-    def ranked(self) -> tuple[np.ndarray, np.ndarray]:
+    def written(self) -> np.ndarray:
         """
+        :return: priority of every slot, 0 for those that cannot be drawn, float64 of shape (capacity,)
+        """
+        slots, priorities = self._ranked()
+        written = np.zeros(self.capacity)
+        written[slots] = priorities
+        return written
+
+    def state(self, n_leaves: int) -> dict[str, np.ndarray]:
+        """
+        :param n_leaves: without influence
         :return: slots that can be drawn, int64, those of the largest priorities first, and their priorities, float64
         """
-        slots = slots_at(self._arrays, np.arange(n_ranked(self._arrays)))
-        return slots, priorities_of(self._arrays, slots)
+        slots, priorities = self._ranked()
+        return {"ranked_slots": slots, "ranked_priorities": priorities}
 
-    def rank(self, slots: np.ndarray, priorities: np.ndarray) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """
-        Set the order, as :meth:`ranked` returned it. All other slots are empty then.
+        Set the order. All slots that are not in the state cannot be drawn then.
 
-        :param slots: slots that can be drawn, integers, each of them once
-        :param priorities: their priorities, above 0, the largest first
+        :param state: from :meth:`state` of a tree of the same capacity
         :raises IndexError: for a slot outside ``[0, capacity)``, or a repeated one
-        :raises ValueError: if the priorities are not in order. Nothing changes in either case
+        :raises ValueError: if the priorities are not in order. Nothing is changed in either case.
         """
-        slots, priorities = as_batch(slots, np.int64), as_batch(priorities, np.float64)
+        slots, priorities = as_batch(state["ranked_slots"], np.int64), as_batch(state["ranked_priorities"], np.float64)
         for slot in (slots.min(initial=0), slots.max(initial=0)):
             self._require_leaf(slot)
         is_ranked = np.zeros(self.capacity, np.bool_)  # `np.unique` takes 20 times as long
@@ -104,6 +117,11 @@ class RankTree(SumTree):
         self.clear()
         lay_out_all(self._arrays, priorities, slots)
 
+    def _ranked(self) -> tuple[np.ndarray, np.ndarray]:
+        """Slots that can be drawn, those of the largest priorities first, and their priorities."""
+        slots = slots_at(self._arrays, np.arange(n_ranked(self._arrays)))
+        return slots, priorities_of(self._arrays, slots)
+
     def sum_range(self, first: int, n: int) -> float:
         """Refuse, as :meth:`find_range` does: prefix sums run over ranks."""
         raise NotImplementedError("The prefix sums of a RankTree run over ranks, not over slots")
@@ -111,9 +129,9 @@ class RankTree(SumTree):
     def _write(self, slots: np.ndarray, masses: np.ndarray) -> int:
         if slots.size < max(n_ranked(self._arrays) // 4, _MANY):
             return write(self._arrays, slots, masses)
-        bad = (slots < 0) | (slots >= self.capacity) | ~(masses >= 0.0)
-        if bad.any():
-            return int(bad.argmax())
+        is_bad = (slots < 0) | (slots >= self.capacity) | ~(masses >= 0.0)
+        if is_bad.any():
+            return int(is_bad.argmax())
         self._rebuild(slots, masses)
         return ALL_WRITTEN
 
@@ -123,7 +141,7 @@ class RankTree(SumTree):
 
         Many changes one after the other, such as those of new transitions, would move the directory over and over again.
         """
-        order, order_priorities = self.ranked()
+        order, order_priorities = self._ranked()
         # Of repeated slots the last one counts. Of equal priorities the one that was set last ranks first.
         changed, first = np.unique(changed[::-1], return_index=True)
         latest_first = np.argsort(first, kind="stable")
@@ -137,9 +155,6 @@ class RankTree(SumTree):
 
         self.clear()
         lay_out_all(self._arrays, masses[by_priority], slots[by_priority])
-
-    def _fill(self, first: int, last: int, mass: float) -> None:
-        self._write(np.arange(first, last + 1), np.full(last + 1 - first, mass))
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         return slots_at(self._arrays, ranks_at(self._cumulative, n_ranked(self._arrays), self.alpha, prefix_sums))

@@ -1,4 +1,4 @@
-"""The sampler: sampling masses of slots, the mass of new ones, and what an update of priorities changes."""
+"""The sampler: the sampling mass of every slot, from its insertion over updates to the draw."""
 
 import warnings
 from typing import Any
@@ -7,31 +7,35 @@ import numpy as np
 
 from sb3_per.sampling.draw import Draw
 from sb3_per.sampling.eligibility import Eligibility
-from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.schemes import LAP, PriorityScheme
 
 # Number of updates after which the mean absolute reward is computed anew, as in MR.Q (arXiv 2501.16142).
 KAPPA_INTERVAL = 250
 
-# Draws in a row without an update after which a warning says that nobody updates the priorities.
+# Number of draws in a row without an update after which a warning is given, once.
 _MANY_DRAWS = 10
+_NO_UPDATES = (
+    f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm neither weights "
+    "its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in its place (PERSAC for SAC, "
+    'PERDQN for DQN, ...), or scheme="uniform"'
+)
 
 
 class Sampler:
     """
-    Draws slots in proportion to their mass p^alpha (Schaul et al. 2016, equation 1). It never sees an observation.
+    Draws slots in proportion to their mass p^alpha (Schaul et al. 2016, equation 1).
 
-    The tree is updated lazily: new slots are inserted at the next draw or update, with the mass that they came with or that
-    of ``max_priority``.
+    The tree is updated lazily. The next draw or update inserts new slots, with the mass that they came with or that of
+    ``max_priority``.
 
-    :param scheme: what a priority and a mass are
+    :param scheme: prioritization scheme, which turns TD errors into priorities and masses
     :param capacity: number of slots
-    :param eligible: which slots can be drawn
-    :param initial_priority: of a new slot: ``"max"``, ``"mean"`` or ``"td_error"``
+    :param eligible: says which slots can be drawn
+    :param initial_priority: priority of a new slot: ``"max"``, ``"mean"`` or ``"td_error"``
     :param max_priority_interval: number of updates after which ``max_priority`` becomes the largest in the tree; ``None``:
         never
     :param bonus: added to all priorities, in units of the TD error
-    :param draw_settings: of the draw, see :class:`~sb3_per.sampling.draw.Draw`
+    :param draw_settings: settings of :class:`~sb3_per.sampling.draw.Draw`
     """
 
     def __init__(
@@ -47,9 +51,8 @@ class Sampler:
         self.scheme, self.eligible = scheme, eligible
         self.initial_priority, self.max_priority_interval, self.bonus = initial_priority, max_priority_interval, bonus
         self.tree = scheme.make_tree(capacity)
-        # Changes nothing, but loads numba's kernels: the first draw need not wait for them.
-        self.tree.fill(0, 0, 0.0)
-        # Draws in a row without an update, -1 once a warning has said so.
+        self.tree.update(0, 0.0)  # changes nothing, but loads the kernel before the first step
+        # Number of draws in a row without an update; no longer reset once it has reached `_MANY_DRAWS`.
         self._n_unanswered = 0
         self._draw = Draw(self.tree, scheme, eligible, **draw_settings)
         #: largest priority seen so far, in units of the TD error (before the exponent)
@@ -61,16 +64,14 @@ class Sampler:
         self._next_kappa: float = 0.0 if self._kappa_is_auto else np.inf
         # Until kappa="auto" has a unit, the largest |td| of an update; `None` from then on, and for other schemes.
         self._largest_without_unit: float | None = 0.0 if self._kappa_is_auto else None
-        # Number of slots with a mass, counted for the mean.
-        self._n_known = 0
-        # `max_priority` and the mass of a new slot that belongs to it.
-        self._mass_of_max: tuple[float, float] | None = None
+        self._n_known = 0  # slots with a mass, counted for the mean
+        self._mass_of_max: tuple[float, float] | None = None  # `max_priority`, and the mass of a new slot then
         #: by slot, masses that transitions came with until they are in the tree, NaN for none; allocated when needed. With
         #: kappa="auto", -|td| stands for a TD error: only the kappa of the next draw makes a mass of it
         self.given: np.ndarray | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the count of draws, so that a draw changes nothing that is saved."""
+        """Leave out the count of draws, so that a draw changes nothing that is saved."""
         return {**vars(self), "_n_unanswered": 0}
 
     # ---- drawing
@@ -81,8 +82,9 @@ class Sampler:
         :param position: k / K of the k-th of K draws, for ``recency``; ``None``: a random number
         :return: slots, int64, and numbers in proportion to their probabilities, float64, both of shape (batch_size,)
         """
-        if self._n_unanswered >= 0:
-            self._count_unanswered()
+        self._n_unanswered += 1
+        if self._n_unanswered == _MANY_DRAWS and self.scheme.alpha > 0.0:
+            warnings.warn(_NO_UPDATES)
         return self._draw(batch_size, position)
 
     def draw_uniformly(self, batch_size: int) -> np.ndarray:
@@ -104,18 +106,6 @@ class Sampler:
         """Whether the random numbers are those of SB3's own buffer."""
         return self._draw.is_stock
 
-    def _count_unanswered(self) -> None:
-        self._n_unanswered += 1
-        if self._n_unanswered < _MANY_DRAWS:
-            return
-        self._n_unanswered = -1
-        if self.scheme.alpha > 0.0:
-            warnings.warn(
-                f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm "
-                "neither weights its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in "
-                'its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform"'
-            )
-
     # ---- new transitions
 
     def settle(self) -> None:
@@ -124,17 +114,17 @@ class Sampler:
         if not new.size and not gone.size:
             return
         if new.size:
-            mass = self._mass_of_new()
+            masses = self._masses_of_new(new)  # before a mass is removed, which the mean counts
         if gone.size:
             self.tree.update(gone, 0.0)
         if new.size:
-            self._insert(new, mass)
+            self.tree.update(new, masses)
         if self.initial_priority == "mean":
             self._n_known = self.eligible.n
 
-    def _insert(self, slots: np.ndarray, mass: float) -> None:
-        """Let new transitions be drawn, with the mass that they came with or a given one."""
-        masses = np.full(len(slots), mass)
+    def _masses_of_new(self, slots: np.ndarray) -> np.ndarray:
+        """Return the masses that new slots came with, and otherwise that of ``max_priority``."""
+        masses = np.full(len(slots), self._mass_of_new())
         if self.given is not None:
             given = self.given[slots]
             if self._kappa_is_auto:
@@ -142,14 +132,14 @@ class Sampler:
                 given[is_error] = self.scheme.mass(self.scheme.priority(-given[is_error]))
             is_given = ~np.isnan(given)
             masses[is_given] = given[is_given]
-        self.tree.update(slots, masses)
+        return masses
 
     def give(self, slots: np.ndarray, masses: np.ndarray | None) -> None:
         """
         Remember masses that transitions come with, until the transitions are inserted.
 
-        :param slots: of transitions that were just written, int64 of shape (n,)
-        :param masses: float64 of shape (n,); ``None``: they come without
+        :param slots: slots of transitions that were just written, int64 of shape (n,)
+        :param masses: float64 of shape (n,); ``None``: the transitions come without
         """
         if self.given is None:
             if masses is None:
@@ -183,7 +173,7 @@ class Sampler:
         self.tree.update(slots, 0.0)
 
     def clear(self) -> None:
-        """The ring was emptied; ``max_priority`` stays."""
+        """Forget all slots, after the ring was emptied. ``max_priority`` stays."""
         self.tree.clear()
         self.given = None
         self.eligible.clear()
@@ -204,11 +194,11 @@ class Sampler:
         """
         Set priorities. Of repeated slots the last one counts; slots that cannot be drawn are skipped.
 
-        :param slots: of complete transitions, int64 of shape (n,)
+        :param slots: slots of complete transitions, int64 of shape (n,)
         :param abs_td_errors: ``|td|``, finite float64 of shape (n, n_critics)
-        :return: how many were written
+        :return: number of slots that were written
         """
-        if self._n_unanswered > 0:
+        if self._n_unanswered < _MANY_DRAWS:
             self._n_unanswered = 0
         self.settle()  # before `max_priority` changes
         is_eligible = self.eligible.among(slots)
@@ -228,29 +218,25 @@ class Sampler:
         if self._largest_without_unit is not None:
             self.give(slots, -reduced)
             self._largest_without_unit = max(self._largest_without_unit, float(reduced.max()))
-        if self.max_priority_interval is not None or self._kappa_is_auto:
-            self._count_update()
-        return len(slots)
-
-    def _count_update(self) -> None:
-        self.n_updates += 1
+        self.n_updates += self.max_priority_interval is not None or self._kappa_is_auto
         if self.max_priority_interval is not None and self.n_updates % self.max_priority_interval == 0:
             mass = float(self.tree[:].max())
             self.max_priority = self.scheme.priority_of(mass)
             self._mass_of_max = (self.max_priority, mass)  # to the bit: no power of a root
+        return len(slots)
 
     # ---- kappa="auto"
 
     @property
     def wants_kappa(self) -> bool:
-        """Whether kappa="auto" is due to be refreshed."""
+        """Whether :meth:`refresh_kappa` is due, with kappa="auto"."""
         return self.n_updates >= self._next_kappa
 
     def refresh_kappa(self, mean_abs_reward: float) -> None:
         """
-        Take a new unit for kappa="auto". The first one also replaces all masses, which had none.
+        Set an automatic kappa. The first one also replaces all masses, which had no unit.
 
-        :param mean_abs_reward: of the buffer, as the learner sees it; 0 if there is no unit yet
+        :param mean_abs_reward: mean absolute reward of the buffer, as the learner sees it; 0: unknown, which changes nothing
         """
         assert isinstance(self.scheme, LAP)
         self._next_kappa = self.n_updates + KAPPA_INTERVAL
@@ -269,7 +255,7 @@ class Sampler:
 
     def state(self, n_slots: int) -> dict[str, Any]:
         """
-        :param n_slots: slots, from 0 on, that hold anything
+        :param n_slots: number of slots, from 0 on, that hold anything
         :return: numbers and arrays, see :meth:`load`
         """
         state: dict[str, Any] = {
@@ -281,11 +267,8 @@ class Sampler:
             "kappa": getattr(self.scheme, "kappa", None),
             "largest_without_unit": self._largest_without_unit,
             "n_known": self._n_known,
+            **self.tree.state(n_slots),
         }
-        if isinstance(self.tree, RankTree):
-            state["ranked_slots"], state["ranked_priorities"] = self.tree.ranked()
-        else:
-            state["masses"] = self.tree.masses[:n_slots]
         if self.given is not None:
             state["given_masses"] = self.given[:n_slots]
         return state
@@ -296,12 +279,9 @@ class Sampler:
             slots without one
         """
         given = np.full(len(self.tree), np.nan) if self.given is None else self.given.copy()
-        if isinstance(self.tree, RankTree):
-            slots, priorities = self.tree.ranked()
-            given[slots] = priorities
-        elif self._largest_without_unit is None:
-            has_mass = self.tree.masses > 0.0
-            given[has_mass] = self.tree.masses[has_mass]
+        if self._largest_without_unit is None:
+            written = self.tree.written()
+            given[written > 0.0] = written[written > 0.0]
         return given
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
@@ -311,31 +291,22 @@ class Sampler:
         :raises ValueError: if it is not such a state; this sampler is of no use then
         """
         self.load_numbers(state, keeps_masses)
+        self.tree.clear()
+        self.given = None
         if not keeps_masses:
-            self.tree.clear()
-            self.given = None
             return
         self._n_known = _count(state["n_known"], "n_known")
-        self.tree.clear()
-        if isinstance(self.tree, RankTree):
-            self.tree.rank(state["ranked_slots"], state["ranked_priorities"])
-        else:
-            masses = np.asarray(state["masses"])
-            if masses.size:
-                self.tree.update(np.arange(len(masses)), masses)
-            if not self.tree.total < np.inf:
-                raise ValueError("the sum of all masses is infinite")
-        self.given = None
+        self.tree.load(state)
         if "given_masses" in state:
             given = np.asarray(state["given_masses"])
-            if not np.isfinite(given[~np.isnan(given)]).all() and not isinstance(self.tree, RankTree):
+            if np.isinf(given).any() and not self.tree.takes(np.inf):
                 raise ValueError("a mass is infinite")
             self.given = np.full(len(self.tree), np.nan)
             self.given[: len(given)] = given
 
     def load_numbers(self, state: dict[str, Any], is_same_scheme: bool) -> None:
         """
-        Take over what does not belong to a slot.
+        Restore what does not belong to a slot.
 
         :param state: from :meth:`state` of a sampler of any capacity
         :param is_same_scheme: whether it has the same scheme

@@ -133,6 +133,8 @@ class PriorityScheme:
         """
         if abs_td_errors.ndim != 2 or abs_td_errors.shape[1] == 0:
             raise ValueError(f"abs_td_errors must have shape (batch_size, n_critics), not {abs_td_errors.shape}")
+        if abs_td_errors.shape[1] == 1:
+            return abs_td_errors[:, 0]
         reduced: np.ndarray = _reduce(abs_td_errors, _REDUCTIONS.index(self.td_error_reduction))
         return reduced
 

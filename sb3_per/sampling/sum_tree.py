@@ -1,14 +1,12 @@
 """
-Sum tree: who gets drawn.
+Sum tree: draw leaves in proportion to their mass (Schaul et al. 2016, appendix B.2.1).
 
-The leaves hold the masses, every node above them the sum of its children (Schaul et al. 2016, appendix B.2.1). It knows
-numbers and their positions, nothing of transitions, rewards or priorities.
+The leaves hold the masses, and every other node holds the sum of its children. A node has eight children, which lie side by
+side in one cache line. A search halves them three times, as if all levels of the paper's binary tree were stored. This takes
+half of the memory and fewer cache misses.
 
-A node has eight children, which lie side by side and are halved three times when a leaf is searched: the sums are those of
-the paper's binary tree, of which two levels in three are not stored. That costs fewer cache misses and half of the memory.
-
-The compiled kernels move the whole batch down (or up) one level at a time: the loads of one level do not depend on each
-other, and those of the next one are under way before they are needed, so the latency of the memory is all but hidden.
+The kernels move the whole batch down or up one level at a time. The loads of one level do not depend on each other, and the
+next level is prefetched, so most of the memory latency is hidden.
 """
 
 from typing import Any, ClassVar
@@ -17,13 +15,13 @@ import numpy as np
 
 from sb3_per.sampling.kernels import kernel, prefetch
 
-# What `_write` answers when the batch was fine; anything else is the position of the first bad entry.
+# What `_write` returns for a good batch. Anything else is the position of the first bad entry.
 ALL_WRITTEN = -1
 
-# Children of a node: as many as a cache line holds.
+# Children of a node: as many as fit into a cache line.
 _WIDTH = 8
 
-# Indices are unsigned in the inner loops: with signed ones, every access first asks whether it counts from the end.
+# Inner loops use unsigned indices: with a signed one, every access first checks whether it counts from the end.
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 
 
@@ -39,7 +37,7 @@ def _sum(sums: np.ndarray, first: np.uint64) -> float:
 
 @kernel
 def _write(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np.ndarray, masses: np.ndarray) -> int:
-    """Set the leaves, or change nothing and return the position of the first bad entry."""
+    """Set masses, or change nothing and return the position of the first bad entry."""
     for i in range(leaves.size):
         if not (0 <= leaves[i] < capacity and 0.0 <= masses[i] < np.inf):  # a NaN fails the comparison as well
             return i
@@ -64,23 +62,11 @@ def _write(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np.ndarr
 
 
 @kernel
-def _fill(sums: np.ndarray, starts: np.ndarray, first: int, last: int, mass: float) -> None:
-    """Give all leaves from the first to the last one the same mass."""
-    sums[first : last + 1] = mass
-    low, high = np.uint64(first), np.uint64(last)
-    for level in range(1, starts.size):
-        low >>= _THREE
-        high >>= _THREE
-        for node in range(low, high + _ONE):
-            sums[starts[level] + node] = _sum(sums, starts[level - 1] + (node << _THREE))
-
-
-@kernel
 def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, float]:
-    """Which of eight siblings a prefix sum of theirs belongs to, and what is left of it there."""
+    """Find which of eight siblings a prefix sum of theirs belongs to, and how much of it is left there."""
     node = first
-    # Which half of the eight, which half of those, which of the two. No branches: one that goes either way half of the time
-    # costs more than it saves.
+    # Choose a half of the eight, a half of the four, one of the two. There are no branches, because the processor would
+    # mispredict half of them.
     left = (sums[node] + sums[node + _ONE]) + (sums[node + _TWO] + sums[node + _THREE])
     node += np.uint64(left <= rest) << _TWO
     rest = rest - left if left <= rest else rest
@@ -91,7 +77,7 @@ def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, 
     node += np.uint64(left <= rest)
     rest = rest - left if left <= rest else rest
     if sums[node] == 0.0:
-        # Rounding, or a value at the end, has led behind the last child with mass: that is the one.
+        # Rounding, or a value at the end, has led past the last child with mass: take that child.
         rest = np.inf
         while sums[node] == 0.0 and node > first:
             node -= _ONE
@@ -100,7 +86,7 @@ def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, 
 
 @kernel
 def _find(sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
-    """Leaf of every prefix sum."""
+    """Find the leaf of every prefix sum."""
     total = sums[-1]
     found = np.zeros(prefix_sums.size, np.uint64)
     remainders = np.empty(prefix_sums.size)
@@ -118,11 +104,11 @@ def _find(sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray) -> np.n
 @kernel
 def _cover(starts: np.ndarray, first: int, n: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """
-    The fewest nodes whose leaves are the n from the first one on; after the last leaf of all, the first follows.
+    Find the fewest nodes whose leaves are the n neighbours from ``first`` on. Leaf 0 follows the last one.
 
     :return: positions of the nodes, in the order of their leaves, and the level of each
     """
-    # Of two pieces with two borders, up to seven nodes a level each.
+    # Two pieces with two borders each, and up to seven nodes per level and border.
     nodes, levels = np.empty(28 * starts.size, np.uint64), np.empty(28 * starts.size, np.int64)
     n_nodes = 0
     for leaf, end in ((first, min(first + n, capacity)), (0, first + n - capacity)):
@@ -170,7 +156,7 @@ def _find_range(
 
 @kernel
 def spread(uniforms: np.ndarray, total: float, stratified: bool) -> np.ndarray:
-    """Turn uniform numbers into prefix sums: over ``[0, total)``, or each over its own slice of it."""
+    """Scale uniform numbers to prefix sums in ``[0, total)``, or each to its own slice of it."""
     prefix_sums = np.empty(uniforms.size)
     stratum = total / uniforms.size
     for i in range(uniforms.size):
@@ -192,7 +178,7 @@ def as_batch(values: Any, dtype: type) -> np.ndarray:
     """
     Contiguous, writable 1-D array, copied only where it is something else.
 
-    The kernels are compiled anew for every memory layout they meet, so they are shown a single one.
+    Numba compiles a kernel anew for every memory layout, so the kernels get only this one.
     """
     array = np.asarray(values)
     if array.dtype.type is not dtype or array.ndim != 1 or not array.flags.carray:
@@ -201,7 +187,7 @@ def as_batch(values: Any, dtype: type) -> np.ndarray:
 
 
 def _aligned_zeros(size: int) -> np.ndarray:
-    """Zeros, 1-D float64, that begin with a cache line: siblings across two lines make an update take twice as long."""
+    """Allocate float64 zeros at the start of a cache line. If siblings lie in two lines, an update takes twice as long."""
     memory = np.zeros(size + _WIDTH)
     first = -memory.ctypes.data // memory.itemsize % _WIDTH
     return memory[first : first + size]
@@ -218,20 +204,20 @@ class SumTree:
     :raises ValueError: if the capacity is below 1
     """
 
-    # What :meth:`takes` asks for, in words.
+    # What :meth:`takes` allows, in words.
     _BOUNDS: ClassVar[str] = "finite and at least 0"
 
     def __init__(self, capacity: int):
         if capacity < 1:
             raise ValueError(f"The capacity of a {type(self).__name__} must be at least 1, not {capacity}")
         self.capacity = int(capacity)
-        # Sizes of the levels from the leaves up to the root, all but the root in whole groups of siblings.
+        # Sizes of the levels from the leaves to the root. All but the root are whole groups of siblings.
         sizes = [self.capacity]
         while sizes[-1] > 1:
             n_parents = -(-sizes[-1] // _WIDTH)
             sizes[-1] = n_parents * _WIDTH
             sizes.append(n_parents)
-        # One level after the other, the root last; and where each begins.
+        # All levels in a row, the root last, and the position where each begins.
         self._sums = _aligned_zeros(sum(sizes))
         self._starts = np.cumsum([0, *sizes[:-1]]).astype(np.uint64)
 
@@ -251,17 +237,19 @@ class SumTree:
 
     @property
     def masses(self) -> np.ndarray:
-        """Mass of every leaf, shape (capacity,). Not to be written to: it may be a view."""
-        return self._masses()
+        """Mass of every leaf, float64 of shape (capacity,). Do not write to it: it may be a view."""
+        return self._sums[: self.capacity]
 
     def __getitem__(self, indices: Any) -> Any:
         """
+        Read masses.
+
         :param indices: a leaf, an array of leaves of any shape, or a slice
-        :return: the mass of each, float64 in the shape of ``indices``; a copy, never a view
+        :return: mass of each leaf, float64 in the shape of ``indices``; always a copy
         :raises IndexError: for a leaf outside ``[0, capacity)``; negative indices do not wrap
         """
         if isinstance(indices, slice):
-            return self._masses()[indices].copy()
+            return self.masses[indices].copy()
         indices = self._integers(indices)
         outside = (indices < 0) | (indices >= self.capacity)
         if outside.any():
@@ -292,10 +280,10 @@ class SumTree:
 
     def find(self, prefix_sums: Any) -> Any:
         """
-        Leaf ``i`` with ``cumsum[i - 1] <= v < cumsum[i]``: the inverse of the cumulative distribution.
+        Find the leaf ``i`` with ``cumsum[i - 1] <= v < cumsum[i]``: invert the cumulative distribution.
 
         :param prefix_sums: a value ``v >= 0``, or an array of them, in the unit of the masses
-        :return: the leaf of each, int64 in the shape of ``prefix_sums``; never an empty leaf, and the last
+        :return: leaf of each value, int64 in the shape of ``prefix_sums``; never an empty leaf, and the last
             non-empty leaf for ``v >= total``
         :raises ValueError: if all leaves are empty, or for a negative or NaN value
         """
@@ -321,14 +309,14 @@ class SumTree:
 
     def sum_range(self, first: int, n: int) -> float:
         """
-        Sum of the masses of neighbouring leaves; leaf 0 follows the last one. What lies outside has no influence, not even by
-        rounding. In time logarithmic in the capacity.
+        Sum the masses of neighbouring leaves; leaf 0 follows the last one. Other leaves have no influence, not even by
+        rounding. Takes logarithmic time.
 
         :param first: first leaf
-        :param n: how many, from 1 to ``capacity``
-        :return: the sum
+        :param n: number of leaves, from 1 to ``capacity``
+        :return: sum of their masses
         :raises IndexError: for a leaf outside ``[0, capacity)``
-        :raises ValueError: for another number
+        :raises ValueError: for another number of leaves
         """
         self._require_leaf(first)
         if not 1 <= n <= self.capacity:
@@ -337,12 +325,12 @@ class SumTree:
 
     def find_range(self, prefix_sums: np.ndarray, first: int, n: int) -> np.ndarray:
         """
-        :meth:`find` in the range of :meth:`sum_range`, as if it were all there is.
+        Find leaves as :meth:`find` does, in the range of :meth:`sum_range` alone.
 
-        :param prefix_sums: at least 0, in the unit of the masses, shape (batch_size,)
+        :param prefix_sums: values of at least 0, in the unit of the masses, shape (batch_size,)
         :param first: first leaf
-        :param n: how many
-        :return: the leaf of each, int64 of shape (batch_size,); never an empty leaf
+        :param n: number of leaves
+        :return: leaf of each value, int64 of shape (batch_size,); never an empty leaf
         :raises ValueError: if all leaves of the range are empty
         """
         if not self.sum_range(first, n) > 0.0:
@@ -351,25 +339,34 @@ class SumTree:
         found: np.ndarray = _find_range(self._sums, self._starts, values, first, n, self.capacity)
         return found
 
-    def fill(self, first: int, last: int, mass: float) -> None:
-        """
-        Set the mass of neighbouring leaves, as ``tree[first : last + 1] = mass`` would.
-
-        :param first: first leaf
-        :param last: last leaf, at least the first
-        :param mass: mass of all of them, finite and at least 0
-        :raises IndexError: for a leaf outside ``[0, capacity)``
-        :raises ValueError: for a negative or non-finite mass. Nothing is changed in either case.
-        """
-        if not (0 <= first <= last < self.capacity and self.takes(mass)):
-            self._require_leaf(first)
-            self._require_leaf(last)
-            raise ValueError(f"A priority must be {self._BOUNDS}, not {mass} (leaves {first} to {last})")
-        self._fill(first, last, mass)
-
     def clear(self) -> None:
         """Empty every leaf."""
         self._sums.fill(0.0)
+
+    def written(self) -> np.ndarray:
+        """
+        :return: by leaf, what :meth:`update` takes to give it its mass, float64 of shape (capacity,); not to be written to
+        """
+        return self.masses
+
+    def state(self, n_leaves: int) -> dict[str, np.ndarray]:
+        """
+        :param n_leaves: number of leaves, from 0 on, that may have a mass
+        :return: arrays, see :meth:`load`
+        """
+        return {"masses": self.masses[:n_leaves]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """
+        Fill an empty tree.
+
+        :param state: from :meth:`state` of a tree of the same capacity
+        :raises ValueError: if it is not such a state
+        """
+        masses = np.asarray(state["masses"])
+        self.update(np.arange(len(masses)), masses)
+        if not self.total < np.inf:
+            raise ValueError("the sum of all masses is infinite")
 
     @classmethod
     def takes(cls, mass: float) -> bool:
@@ -387,31 +384,23 @@ class SumTree:
         if not self.total > 0.0:
             raise ValueError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty")
 
-    # ---- what a tree of another kind replaces; the arguments are known to be good
-
-    def _masses(self) -> np.ndarray:
-        """Mass of every leaf, shape (capacity,)."""
-        return self._sums[: self.capacity]
+    # ---- what a tree of another kind replaces; the arguments were checked before
 
     def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
-        """Mass of these leaves, of any shape; a copy."""
+        """Read the masses of leaves, an array of any shape; a copy."""
         masses: np.ndarray = self._sums[leaves]
         return masses
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
-        """Set masses; ``ALL_WRITTEN``, or the position of the first bad entry, and then nothing is changed."""
+        """Set masses and return ``ALL_WRITTEN``, or change nothing and return the position of the first bad entry."""
         return _write(self._sums, self._starts, self.capacity, leaves, masses)
 
-    def _fill(self, first: int, last: int, mass: float) -> None:
-        """Set the mass of neighbouring leaves."""
-        _fill(self._sums, self._starts, first, last, mass)
-
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        """Leaves of prefix sums, shape (batch_size,)."""
+        """Find the leaves of prefix sums, shape (batch_size,)."""
         return _find(self._sums, self._starts, prefix_sums)
 
     def _draw(self, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Leaves and masses of uniform numbers, shape (batch_size,)."""
+        """Draw leaves, and read their masses, for uniform numbers of shape (batch_size,)."""
         return _draw(self._sums, self._starts, uniforms, stratified)
 
     @staticmethod

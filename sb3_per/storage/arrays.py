@@ -1,8 +1,7 @@
 """
-Storage: what is kept of every transition.
+Storage of transitions in SB3's arrays, or with frames in place of the observations, see :mod:`sb3_per.storage.frames`.
 
-A storage answers two calls, :meth:`ArrayStorage.write` and :meth:`ArrayStorage.read`. This one keeps SB3's arrays, or
-frames in place of the observations, see :mod:`sb3_per.storage.frames`.
+A buffer needs two methods of a storage: :meth:`ArrayStorage.write` and :meth:`ArrayStorage.read`.
 """
 
 from collections.abc import Callable
@@ -35,10 +34,11 @@ def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 def take(stored: "np.ndarray | FramedArray", slots: np.ndarray) -> np.ndarray:
     """
+    Read slots. ``take`` from the flat view is several times faster than ``stored[rows, envs]``.
+
     :param stored: array of shape (n_rows, n_envs, ...), or frames
     :param slots: integers of any shape
-    :return: a copy of these slots, shape (*slots.shape, ...). ``take`` from the flat view is several times faster than
-        ``stored[rows, envs]``
+    :return: a copy, shape (*slots.shape, ...)
     """
     if isinstance(stored, FramedArray):
         return stored.at(slots)
@@ -47,15 +47,17 @@ def take(stored: "np.ndarray | FramedArray", slots: np.ndarray) -> np.ndarray:
 
 def flat(stored: np.ndarray) -> np.ndarray:
     """
-    :param stored: one of SB3's arrays, shape (n_rows, n_envs, ...)
-    :return: the same by slot, shape (capacity, ...); a copy only if the array is not contiguous, as no array of SB3's is
+    View an array by slot.
+
+    :param stored: one of SB3's arrays, shape (n_rows, n_envs, ...), contiguous
+    :return: a view of shape (capacity, ...); a copy if the array is not contiguous
     """
     return stored.reshape(-1, *stored.shape[2:])
 
 
 class ArrayStorage:
     """
-    SB3's arrays of shape (n_rows, n_envs, ...).
+    Keep transitions in SB3's arrays of shape (n_rows, n_envs, ...).
 
     :param observations: array, frames, or a dictionary of these
     :param next_observations: in the same form; ``None`` with ``optimize_memory_usage``, where the next observation of a row is
@@ -64,7 +66,7 @@ class ArrayStorage:
     :param rewards: shape (n_rows, n_envs), as the next two
     :param dones: ends of episodes
     :param timeouts: which of them are truncations
-    :param infos: info dictionaries, if they are kept, an array of objects
+    :param infos: info dictionaries, an array of objects; ``None``: not kept
     :param handles_timeouts: SB3's ``handle_timeout_termination``; otherwise ``timeouts`` stay 0
     """
 
@@ -83,7 +85,7 @@ class ArrayStorage:
         self.actions, self.rewards, self.dones, self.timeouts, self.infos = actions, rewards, dones, timeouts, infos
         self.handles_timeouts = handles_timeouts
         self.n_rows, self.n_envs = rewards.shape
-        #: of one observation, or a dictionary of them, and of one action
+        #: shape of one observation, or a dictionary of shapes; and shape of one action
         self.obs_shape: Any = tree_map(lambda part: part.shape[2:], observations)
         self.action_shape: tuple[int, ...] = actions.shape[2:]
         #: stores of frames by key; ``None`` is the key of observations that are no dictionary
@@ -92,7 +94,7 @@ class ArrayStorage:
         }
 
     def arrays(self) -> dict[str, Any]:
-        """What SB3's buffers have as attributes, by name."""
+        """Return the arrays that SB3's buffers have as attributes, by name."""
         names = "observations next_observations actions rewards dones timeouts infos"
         found = {name: getattr(self, name) for name in names.split()}
         return {name: array for name, array in found.items() if array is not None}
@@ -101,17 +103,19 @@ class ArrayStorage:
         self, n_rows: int, frames: dict[str | None, int], n_envs: int | None = None, with_infos: bool = True
     ) -> "ArrayStorage":
         """
+        Make an empty storage of the same shapes.
+
         :param n_rows: number of rows
-        :param frames: number of frames in a stack, by key; all other observations are in arrays
-        :param n_envs: number of environments; ``None``: as many
-        :param with_infos: whether infos are kept if they are here
-        :return: a storage of the same shapes with nothing in it
+        :param frames: number of frames in a stack, by key; all other observations are kept in arrays
+        :param n_envs: number of environments; ``None``: as many as here
+        :param with_infos: whether infos are kept if they are kept here
+        :return: the new storage
         """
 
         n_envs = self.n_envs if n_envs is None else n_envs
 
         def empty(array: Any) -> Any:
-            # Not `zeros_like`, which writes all of it: memory is taken for rows that are written.
+            # `zeros_like` would write to all memory; this way only rows that are written take any.
             return None if array is None else np.zeros((n_rows, n_envs, *array.shape[2:]), array.dtype)
 
         pairs: dict[str | None, Any] = {}
@@ -129,9 +133,9 @@ class ArrayStorage:
         """
         Move observations from arrays to frames, or back; all other arrays are shared.
 
-        :param ring: says what is held
+        :param ring: ring, which says what is held
         :param frames: number of frames in a stack, by key
-        :return: a storage in this form; this one if it has it
+        :return: a storage in this form; this one if it has the form already
         """
         if {key: store.n_frames for key, store in self.frame_stores.items()} == frames:
             return self
@@ -151,8 +155,8 @@ class ArrayStorage:
         """
         Store steps that were checked before.
 
-        :param rows: the row of one step of all environments, or int64 of shape (T, k)
-        :param envs: environments that the steps belong to, int64 of shape (k,); ``None``: all of them
+        :param rows: row of one step of all environments, or int64 of shape (T, k)
+        :param envs: environments of the steps, int64 of shape (k,); ``None``: all of them
         :param steps: arrays in the matching shapes
         """
         at = rows if envs is None else (rows, envs)
@@ -182,13 +186,15 @@ class ArrayStorage:
         for key, store in self.frame_stores.items():
             obs, next_obs = (each if key is None else each[key] for each in (observations, next_observations))
             if envs is None:
-                store.write_row(rows, obs, next_obs)
+                store.write(np.arange(self.n_envs), rows, obs[None], next_obs[None])
             elif rows.size:
                 store.write(envs, rows[0], obs, next_obs)
 
     def read(self, slots: np.ndarray, last: np.ndarray) -> tuple[Any, Any, np.ndarray]:
         """
-        :param slots: of transitions, int64 of shape (batch_size,)
+        Read a batch.
+
+        :param slots: slots of transitions, int64 of shape (batch_size,)
         :param last: slots of the last step of each, which differ from ``slots`` for n-step returns
         :return: observations, next observations of the last steps, and actions: copies of shape (batch_size, ...)
         """
@@ -196,8 +202,10 @@ class ArrayStorage:
 
     def read_steps(self, slots: np.ndarray) -> Steps:
         """
+        Read everything that is stored of some steps.
+
         :param slots: int64 of shape (T, k)
-        :return: all that is stored of these steps
+        :return: arrays of shape (T, k, ...)
         """
         arrays = (take(part, slots) for part in (self.actions, self.rewards, self.dones, self.timeouts))
         infos = None if self.infos is None else take(self.infos, slots)
@@ -205,15 +213,19 @@ class ArrayStorage:
 
     def read_observations(self, slots: np.ndarray) -> Any:
         """
+        Read observations.
+
         :param slots: integers of any shape
-        :return: a copy of these observations, shape (*slots.shape, ...); a dictionary for Dict observation spaces
+        :return: a copy, shape (*slots.shape, ...); a dictionary for Dict observation spaces
         """
         return tree_map(lambda stored: take(stored, slots), self.observations)
 
     def read_next_observations(self, slots: np.ndarray) -> Any:
         """
+        Read next observations.
+
         :param slots: integers of any shape
-        :return: a copy of the observations after them, in the form of :meth:`read_observations`
+        :return: a copy, in the form of :meth:`read_observations`
         """
         if self.next_observations is None:
             return take(self.observations, (slots + self.n_envs) % (self.n_rows * self.n_envs))
@@ -229,14 +241,14 @@ def keyed(observations: Any) -> dict[str | None, Any]:
 
 
 def _unkeyed(pairs: dict[str | None, tuple[Any, Any]]) -> Any:
-    """Observations and next observations of pairs by key."""
+    """Turn pairs by key into observations and next observations."""
     if None in pairs:
         return pairs[None]
     return {key: pair[0] for key, pair in pairs.items()}, {key: pair[1] for key, pair in pairs.items()}
 
 
 def _put(stored: Any, at: Any, given: Any) -> None:
-    """Write what does not go into frames."""
+    """Write to arrays; frames were written before."""
     if isinstance(stored, np.ndarray):
         stored[at] = given
     elif isinstance(stored, dict):

@@ -1,14 +1,11 @@
-"""
-What is done with the bytes of frames: compared, stored in a pool, and copied out of it.
-
-The pool is in pieces: ``addresses`` by the last bits of their number, frames of ``2 ** shift`` numbers in each.
-"""
+"""Kernels that compare frames byte by byte, store them in the pool, and read them."""
 
 import numpy as np
 
-from sb3_per.sampling.kernels import copy_from_address, copy_to_address, kernel
+from sb3_per.sampling.kernels import kernel
+from sb3_per.storage.frame_pool import read_frame, write_frame
 
-# Reference to the frame whose bytes are all 0, which is never stored; no frame gets this number.
+# Reference to the frame whose bytes are all 0. It is never stored, and no frame gets this number.
 ZERO = 2**32 - 1
 
 # Words that are compared without a branch in between.
@@ -17,7 +14,7 @@ _BLOCK = 128
 
 @kernel
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
-    """The same bytes; a block at a time, without a branch inside."""
+    """Whether the words are the same."""
     for start in range(0, a.size, _BLOCK):
         part_a, part_b = a[start : start + _BLOCK], b[start : start + _BLOCK]
         difference = a.dtype.type(0)
@@ -29,40 +26,46 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @kernel
-def _is_zero(a: np.ndarray) -> bool:
-    for start in range(0, a.size, _BLOCK):
-        part = a[start : start + _BLOCK]
-        found = a.dtype.type(0)
-        for i in range(part.size):
-            found |= part[i]
-        if found != 0:
-            return False
-    return True
+def _store(frame: np.ndarray, addresses: np.ndarray, shift: int, end: int) -> tuple[int, int]:
+    """Store a frame under the number ``end``. Return its number, -1 for the zero frame, and the next ``end``."""
+    if not frame[:1].any() and _are_equal(frame[1:], frame[:-1]):  # the first word is 0, and each equals the one before
+        return -1, end
+    if end % (1 << 32) == ZERO:
+        end += 1
+    write_frame(frame, end, addresses, shift)
+    return end, end + 1
 
 
 @kernel
-def _store(frame: np.ndarray, addresses: np.ndarray, shift: int, next_number: int) -> tuple[int, int]:
-    """Number of the frame, -1 for the zero frame, and the number that comes next."""
-    if _is_zero(frame):
-        return -1, next_number
-    if next_number % (1 << 32) == ZERO:
-        next_number += 1
-    segment, place = next_number >> shift, next_number & ((1 << shift) - 1)
-    n_bytes = frame.size * frame.itemsize
-    address = addresses[segment % addresses.size] + np.uint64(place * n_bytes)
-    copy_to_address(frame, np.uint64(0), address, np.uint64(n_bytes))
-    return next_number, next_number + 1
-
-
-@kernel
-def _store_all(frames: np.ndarray, numbers: np.ndarray, addresses: np.ndarray, shift: int, next_number: int) -> int:
-    """Numbers of all frames of a stack; a frame that repeats the one before, as padding does, is that one."""
+def _store_all(frames: np.ndarray, numbers: np.ndarray, addresses: np.ndarray, shift: int, end: int) -> int:
+    """Store all frames of a stack, write their numbers, and return the next ``end``. Padding may repeat a frame."""
     for j in range(numbers.size):
         if j > 0 and _are_equal(frames[j], frames[j - 1]):
             numbers[j] = numbers[j - 1]
         else:
-            numbers[j], next_number = _store(frames[j], addresses, shift, next_number)
-    return next_number
+            numbers[j], end = _store(frames[j], addresses, shift, end)
+    return end
+
+
+@kernel
+def _refer(slot: np.ndarray, numbers: np.ndarray, least: int) -> int:
+    """Write the references to frames, and return the least of their numbers and ``least``."""
+    for j in range(numbers.size):
+        slot[j] = numbers[j] if numbers[j] >= 0 else ZERO
+        if numbers[j] >= 0:
+            least = min(least, numbers[j])
+    return least
+
+
+@kernel
+def _least_needed(cursors: np.ndarray, lowest: np.ndarray, end: int) -> int:
+    """Find the least number that the oldest row of any environment refers to."""
+    least, n_rows = end, len(lowest)
+    for env in range(len(cursors)):
+        row, n_written = cursors[env]
+        if n_written > 0:
+            least = min(least, lowest[(row - min(n_written, n_rows)) % n_rows, env])
+    return least
 
 
 @kernel
@@ -77,96 +80,66 @@ def encode(
     lowest: np.ndarray,
     addresses: np.ndarray,
     shift: int,
-    next_number: int,
+    end: int,
 ) -> tuple[int, int, int]:
     """
-    Fill the references of a slot of each of these columns, and the numbers of what is the last one from then on.
+    Store T successive steps of k environments. A frame that is there already is not stored again.
 
-    :return: number of the frame that is stored next; least number that a slot of any column refers to; how many have shifted
-        by one
+    :param observations: words of the frames, shape (T, k, n_frames, words of a frame)
+    :param next_observations: words of the next observations, in the same shape
+    :param last_bytes: newest next observation of every environment, shape (n_envs, n_frames, words of a frame)
+    :param last_numbers: numbers of its frames, -1 for the zero frame, shape (n_envs, n_frames); changed
+    :param envs: environments that the steps belong to, int64 of shape (k,)
+    :param cursors: row that is written next and number of steps written, shape (n_envs, 2); changed
+    :param references: of every slot, shape (n_rows * n_envs, 2 * n_frames); changed
+    :param lowest: least number that each slot refers to, shape (n_rows, n_envs); changed
+    :param addresses: of the pool, as the next two
+    :param shift: of its pieces
+    :param end: number of the frame that is stored next
+    :return: the new ``end``, the least number that any slot refers to, and the number of steps shifted by one frame
     """
-    n_frames, n_rows, n_shifted = observations.shape[1], len(lowest), 0
+    n_frames, n_shifted = last_numbers.shape[1], 0
     numbers = np.empty(n_frames, np.int64)
-    for e in range(envs.size):
-        env, row = envs[e], cursors[envs[e], 0]
-        slot, least = references[row * len(cursors) + env], next_number
-        if _are_equal(observations[e].reshape(-1), last_bytes[e].reshape(-1)):
-            numbers[:] = last_numbers[env]
-        else:
-            next_number = _store_all(observations[e], numbers, addresses, shift, next_number)
-        for j in range(n_frames):
-            slot[j] = numbers[j] if numbers[j] >= 0 else ZERO
-            if numbers[j] >= 0:
-                least = min(least, numbers[j])
-        has_shifted = True
-        for j in range(n_frames - 1):
-            has_shifted = has_shifted and _are_equal(next_observations[e, j], observations[e, j + 1])
-        if has_shifted:
-            n_shifted += 1
-            numbers[: n_frames - 1] = numbers[1:].copy()
-            numbers[n_frames - 1], next_number = _store(next_observations[e, n_frames - 1], addresses, shift, next_number)
-        else:
-            next_number = _store_all(next_observations[e], numbers, addresses, shift, next_number)
-        for j in range(n_frames):
-            slot[n_frames + j] = numbers[j] if numbers[j] >= 0 else ZERO
-            if numbers[j] >= 0:
-                least = min(least, numbers[j])
-        last_numbers[env], lowest[row, env] = numbers, least
-        cursors[env, 0] = (row + 1) % n_rows
-        cursors[env, 1] += 1
-    oldest_number = next_number
-    for env in range(len(cursors)):
-        row, n_written = cursors[env]
-        if n_written > 0:
-            oldest_number = min(oldest_number, lowest[(row - min(n_written, n_rows)) % n_rows, env])
-    return next_number, oldest_number, n_shifted
-
-
-@kernel
-def encode_steps(
-    observations: np.ndarray,
-    next_observations: np.ndarray,
-    last_bytes: np.ndarray,
-    last_numbers: np.ndarray,
-    envs: np.ndarray,
-    cursors: np.ndarray,
-    references: np.ndarray,
-    lowest: np.ndarray,
-    addresses: np.ndarray,
-    shift: int,
-    next_number: int,
-) -> tuple[int, int, int]:
-    """:func:`encode` of one step after the other, at least one."""
-    state = last_numbers, envs, cursors, references, lowest, addresses, shift
-    next_number, oldest_number, n_shifted = encode(observations[0], next_observations[0], last_bytes, *state, next_number)
-    for t in range(1, len(observations)):
-        next_number, oldest_number, n = encode(
-            observations[t], next_observations[t], next_observations[t - 1], *state, next_number
-        )
-        n_shifted += n
-    return next_number, oldest_number, n_shifted
-
-
-@kernel
-def decode(
-    references: np.ndarray,
-    leaves: np.ndarray,
-    first: int,
-    n_frames: int,
-    addresses: np.ndarray,
-    shift: int,
-    out: np.ndarray,
-    frame_bytes: int,
-) -> None:
-    """Copy the frames of each slot, one after the other."""
-    place = 0
-    for i in range(leaves.size):
-        for j in range(n_frames):
-            reference = np.int64(references[leaves[i], first + j])
-            if reference == ZERO:
-                out[place : place + frame_bytes] = 0
+    for t in range(len(observations)):
+        for e in range(envs.size):
+            env, obs, next_obs = envs[e], observations[t, e], next_observations[t, e]
+            row = cursors[env, 0]
+            slot = references[row * len(cursors) + env]
+            before = last_bytes[env] if t == 0 else next_observations[t - 1, e]
+            first = end
+            if _are_equal(obs.reshape(-1), before.reshape(-1)):
+                numbers[:] = last_numbers[env]
             else:
-                segment, offset = reference >> shift, reference & ((1 << shift) - 1)
-                address = addresses[segment % addresses.size] + np.uint64(offset * frame_bytes)
-                copy_from_address(out, np.uint64(place), address, np.uint64(frame_bytes))
-            place += frame_bytes
+                end = _store_all(obs, numbers, addresses, shift, end)
+            first = _refer(slot[:n_frames], numbers, first)
+            if _are_equal(next_obs[:-1].reshape(-1), obs[1:].reshape(-1)):
+                n_shifted += 1
+                numbers[:-1] = numbers[1:].copy()
+                numbers[-1], end = _store(next_obs[-1], addresses, shift, end)
+            else:
+                end = _store_all(next_obs, numbers, addresses, shift, end)
+            lowest[row, env] = _refer(slot[n_frames:], numbers, first)
+            last_numbers[env] = numbers
+            cursors[env, 0] = (row + 1) % len(lowest)
+            cursors[env, 1] += 1
+    return end, _least_needed(cursors, lowest, end), n_shifted
+
+
+@kernel
+def decode(references: np.ndarray, slots: np.ndarray, addresses: np.ndarray, shift: int, out: np.ndarray) -> None:
+    """
+    Read stacks.
+
+    :param references: of every slot, shape (capacity, n_frames)
+    :param slots: int64 of shape (n,)
+    :param addresses: of the pool
+    :param shift: of the pool
+    :param out: written, uint8 of shape (n, n_frames, bytes of a frame)
+    """
+    for i in range(slots.size):
+        for j in range(references.shape[1]):
+            number = int(np.int64(references[slots[i], j]))
+            if number == ZERO:
+                out[i, j] = 0
+            else:
+                read_frame(out[i, j], number, addresses, shift)

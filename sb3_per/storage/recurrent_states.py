@@ -1,8 +1,4 @@
-"""
-Recurrent states of an agent, kept for the steps that a window begins to be unrolled at.
-
-It knows rows, environments and the numbers of steps within their episodes, nothing of windows, priorities or networks.
-"""
+"""Recurrent states of an agent, kept for the steps from which a window is unrolled."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +11,8 @@ from sb3_per.sampling.kernels import kernel
 
 class RecurrentStates:
     """
-    One state for every ``period`` rows of each environment, not one for each row: 51 MB in place of 2 GB for a million rows,
-    an LSTM of 256 units and a period of 40.
+    One state for every ``period`` rows of each environment. For a million rows, an LSTM of 256 units and a period of 40, this
+    takes 51 MB; one state for each row would take 2 GB.
 
     A window is unrolled from ``burn_in`` steps before its first one, so two windows of an episode begin to be unrolled
     ``period`` rows apart. The next episode cannot come in between: where a state belongs to a window, its episode is at least
@@ -26,12 +22,12 @@ class RecurrentStates:
     In a full ring, writing row c ends the state of a row that is up to ``period`` - 1 rows ahead, whose window begins
     ``burn_in`` rows later.
 
-    :param n_rows: of the ring
+    :param n_rows: number of rows of the ring
     :param n_envs: number of environments
-    :param period: steps from the beginning of a window to that of the next one
-    :param burn_in: steps that a window is unrolled before it begins
+    :param period: number of steps from the beginning of a window to the beginning of the next
+    :param burn_in: number of steps before a window from which it is unrolled
     :param shapes: (n_layers, hidden) of each state
-    :param are_kept: otherwise all are zero
+    :param are_kept: whether states are kept; otherwise all are zero
     """
 
     def __init__(
@@ -62,17 +58,17 @@ class RecurrentStates:
             state = np.ascontiguousarray(state, np.float32)
             _store(array, row // self.period, episode_steps, state, self.period, self.burn_in)
 
-    def at(self, leaves: np.ndarray, episode_steps: np.ndarray) -> list[np.ndarray]:
+    def at(self, windows: np.ndarray, episode_steps: np.ndarray) -> list[np.ndarray]:
         """
-        :param leaves: first steps of windows, shape (batch_size,)
-        :param episode_steps: by leaf, shape (capacity,)
+        :param windows: slots of the first steps of windows, shape (batch_size,)
+        :param episode_steps: number of the step within its episode, by slot, shape (capacity,)
         :return: states before their prefixes, each float32 of shape (n_layers, batch_size, hidden)
         """
         if not self.keeps:
-            return [np.zeros((n_layers, len(leaves), hidden), np.float32) for n_layers, hidden in self.shapes]
-        window_rows, envs = np.divmod(leaves, self.n_envs)
+            return [np.zeros((n_layers, len(windows), hidden), np.float32) for n_layers, hidden in self.shapes]
+        window_rows, envs = np.divmod(windows, self.n_envs)
         slots = (window_rows - self.burn_in) % self.n_rows // self.period * self.n_envs + envs
-        is_start = episode_steps.take(leaves) <= self.burn_in
+        is_start = episode_steps.take(windows) <= self.burn_in
         found = []
         for array in self.arrays:
             states = array.reshape(-1, *array.shape[2:]).take(slots, axis=0)

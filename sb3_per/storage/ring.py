@@ -1,7 +1,7 @@
 """
-The ring: which slot holds which transition.
+The ring: map between slots and transition ids.
 
-Three numbers name a transition, and each follows from the others:
+A transition has three numbers, and each follows from the others:
 
 - row and env: its place in SB3's arrays of shape (n_rows, n_envs, ...)
 - slot = row * n_envs + env: its place in the tree, and in the same arrays flattened to (capacity, ...)
@@ -18,23 +18,23 @@ from sb3_per.sampling.kernels import kernel
 
 class Ring:
     """
-    Position in the ring, for every environment separately.
+    Position in the ring, separately for every environment.
 
     :param n_rows: number of rows
     :param n_envs: number of environments
-    :param n_spoilt: rows of a full ring whose transition is incomplete: 1 with ``optimize_memory_usage``, where the newest
-        next observation overwrites the oldest observation
+    :param n_spoilt: number of rows of a full ring whose transition is incomplete: 1 with ``optimize_memory_usage``, where the
+        newest next observation overwrites the oldest observation
     """
 
     def __init__(self, n_rows: int, n_envs: int, n_spoilt: int = 0):
         self.n_rows, self.n_envs, self.n_spoilt = n_rows, n_envs, n_spoilt
         self.capacity = n_rows * n_envs
-        # Steps added by each environment, without the newest ones that all of them added: `add` does not touch an array.
+        # Steps added by each environment, without the newest ones, which all of them added: so `add` changes no array.
         self._added = np.zeros(n_envs, np.int64)
         self._n_newest = 0
         #: number of steps before the ring was last emptied, the same for all environments, a multiple of ``n_rows``
         self.begin = 0
-        #: steps of the environment that added the fewest and the most
+        #: least and largest number of steps that an environment added
         self.least = self.most = 0
 
     # ---- position
@@ -48,7 +48,7 @@ class Ring:
 
     @property
     def pos(self) -> int:
-        """Row that is written next, of the environment that added the fewest steps, as in SB3."""
+        """Row that is written next, as in SB3; of the environment that added the fewest steps."""
         return self.least % self.n_rows
 
     @property
@@ -63,12 +63,12 @@ class Ring:
 
     @property
     def next_id(self) -> int:
-        """Upper bound of all ids."""
+        """Number above all ids."""
         return self.most * self.n_envs
 
     @property
     def n_rows_used(self) -> int:
-        """Rows, counted from row 0, that hold anything."""
+        """Number of rows, from row 0 on, that hold anything."""
         return min(self.most - self.begin, self.n_rows)
 
     @property
@@ -126,7 +126,7 @@ class Ring:
 
     def _stand(self, added: np.ndarray) -> None:
         least, most = int(added.min()), int(added.max())
-        # Plain assignments in a row: an interrupt comes before all of them or after.
+        # Plain assignments only, so that an interrupt comes before all of them or after.
         self._added, self._n_newest, self.least, self.most = added, 0, least, most
 
     def clear(self) -> None:
@@ -136,9 +136,9 @@ class Ring:
 
     def begin_after(self, step: int) -> None:
         """
-        Let an empty ring begin at the first multiple of ``n_rows`` that is not below a step, so that its ids are new.
+        Let an empty ring begin at the first multiple of ``n_rows`` from ``step`` on, so that its ids are new.
 
-        :param step: of another ring
+        :param step: number of steps of another ring
         """
         self.most = step
         self.clear()
@@ -157,15 +157,17 @@ class Ring:
         :param slots: integers of any shape
         :return: ids of the transitions there, -1 for an empty slot, in the same shape
         """
-        flat = np.ascontiguousarray(slots, np.int64).reshape(-1)
-        return _ids_at(flat, self.added, self.begin, self.n_rows).reshape(np.shape(slots))
+        rows, envs = np.divmod(slots, self.n_envs)
+        newest = self.added[envs] - 1
+        steps = newest - (newest - rows) % self.n_rows  # the newest step that was written to each row
+        return np.where(steps >= self.begin, steps * self.n_envs + envs, -1)
 
     def was_issued(self, transition_id: int) -> bool:
         """Whether a transition ever had this id."""
         return bool(0 <= transition_id < self.added[transition_id % self.n_envs] * self.n_envs)
 
     def issued_ids(self, transition_id: int) -> str:
-        """In words, the ids that the environment of this one has issued."""
+        """Say which ids the environment of this id has issued, for a message."""
         env = transition_id % self.n_envs
         if self.n_envs == 1:
             return f"ids are in [0, {self.added[0]})"
@@ -173,17 +175,21 @@ class Ring:
 
     def n_after(self, slots: np.ndarray) -> np.ndarray:
         """
-        :param slots: that hold transitions, of any shape
-        :return: number of later steps of the same environment
+        Count later steps of the same environment.
+
+        :param slots: slots that hold transitions, of any shape
+        :return: numbers in the same shape
         """
         rows, envs = np.divmod(slots, self.n_envs)
         return np.asarray((self.added[envs] - 1 - rows) % self.n_rows)
 
     def slots_between(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """
-        :param first: a step of each environment, shape (n_envs,)
-        :param end: end of the range of each environment, at most a lap later, shape (n_envs,)
-        :return: slots of these steps, in the order of their ids, shape (n,)
+        List the slots of a range of steps of each environment.
+
+        :param first: first step of each environment, shape (n_envs,)
+        :param end: step after the last one, at most ``n_rows`` later, shape (n_envs,)
+        :return: slots of these steps, in the order of their ids, int64 of shape (n,)
         """
         return _slots_between(first, end, self.n_rows)
 
@@ -195,11 +201,11 @@ class Ring:
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """
-        Number the newest complete transitions. A transition is newer than another if fewer steps of its environment came after
-        it; of equal ones, the higher environment is newer. If all environments stand at the same step, that is the order of
-        ids.
+        Number the newest complete transitions. A transition is newer than another if fewer steps of its environment follow it,
+        or as many and its environment has the higher number. If all environments have added the same number of steps, this is
+        the order of ids.
 
-        :param n: how many
+        :param n: number of transitions
         :return: function from numbers in [0, n) to slots
         """
         if self.is_even:
@@ -215,7 +221,7 @@ class Ring:
         return slots_of
 
     def _counts_of_newest(self, n: int) -> np.ndarray:
-        """How many of the newest n belong to each environment, shape (n_envs,)."""
+        """Count how many of the newest n belong to each environment, shape (n_envs,)."""
         n_whole: np.ndarray = self.added - self.oldest
         low, high = 0, int(n_whole.max())
         while low + 1 < high:
@@ -231,7 +237,7 @@ class Ring:
     # ---- saving
 
     def state(self) -> dict[str, Any]:
-        """Position, see :meth:`load`."""
+        """Return the position, see :meth:`load`."""
         return {"added": self.added, "begin": self.begin}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -245,18 +251,6 @@ class Ring:
             raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {added} since step {begin}")
         self.begin = begin
         self._stand(added)
-
-
-@kernel
-def _ids_at(slots: np.ndarray, added: np.ndarray, begin: int, n_rows: int) -> np.ndarray:
-    """See :meth:`Ring.ids_at`."""
-    ids = np.empty(slots.size, np.int64)
-    for i in range(slots.size):
-        row, env = slots[i] // added.size, slots[i] % added.size
-        # The newest step that this row has seen.
-        step = added[env] - 1 - (added[env] - 1 - row) % n_rows
-        ids[i] = step * added.size + env if step >= begin else -1
-    return ids
 
 
 @kernel

@@ -16,6 +16,7 @@ from sb3_per.buffers.held import HeldTransitions
 from sb3_per.sampling.draw import Draw
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.weights import ImportanceWeights
+from sb3_per.storage.frame_pool import FramePool
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.ring import Ring
 from tests.buffers.sequence_reference import Reference, make_sequences
@@ -119,15 +120,15 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
         check_story("memory"),
     ),
     "frames are given up by the newest step": (
-        FrameStore,
-        "_release",
-        lambda old: lambda self, number: old(self, max(number, self._next_number - 8)),
+        FramePool,
+        "release",
+        lambda old: lambda self, number: old(self, max(number, self.end - 8)),
         check_story("frames"),
     ),
     "frames of all environments in the rows of the first": (
         FrameStore,
         "write",
-        lambda old: lambda self, envs, rows, *obs: old(self, envs, np.full_like(rows, self._cursors[0, 0]), *obs),
+        lambda old: lambda self, envs, rows, *obs: old(self, envs, self._cursors[0, 0], *obs),
         check_story("frames"),
     ),
     "the maximum for the mean": (
@@ -212,9 +213,9 @@ class Scrubbed(list):
 def test_a_defect_is_found(name, monkeypatch):
     owner, attribute, change, check = DEFECTS[name]
     monkeypatch.setattr(owner, attribute, change(copy.copy(getattr(owner, attribute))))
-    if owner is FrameStore:
-        init = FrameStore.__init__
-        monkeypatch.setattr(FrameStore, "__init__", lambda self, *a: (init(self, *a), setattr(self, "_free", Scrubbed()))[0])
+    if owner is FramePool:
+        init = FramePool.__init__
+        monkeypatch.setattr(FramePool, "__init__", lambda self, *a: (init(self, *a), setattr(self, "_free", Scrubbed()))[0])
     with pytest.raises((AssertionError, ValueError, LookupError)):
         check()
 

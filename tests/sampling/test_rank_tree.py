@@ -148,12 +148,12 @@ def test_changes_at_once_equal_changes_one_by_one(data):
             np.testing.assert_array_equal(at_once.find(prefix_sums), one_by_one.find(prefix_sums))
 
 
-def test_filling_lays_the_order_out_at_once(monkeypatch):
+def test_many_changes_lay_out_the_order_at_once(monkeypatch):
     """One after the other would take quadratic time."""
     tree = RankTree(200_000, 0.7)
     moved = []
     monkeypatch.setattr("sb3_per.sampling.rank_tree.write", lambda *args: moved.append(args) or -1)
-    tree.fill(0, 199_999, np.inf)
+    tree.update(np.arange(200_000), np.inf)
     assert not moved  # not one after the other
     np.testing.assert_array_equal(np.argsort(-tree[:])[:3], [199_999, 199_998, 199_997])
     monkeypatch.undo()
