@@ -85,6 +85,7 @@ class ArrayStorage:
         self.actions, self.rewards, self.dones, self.timeouts, self.infos = actions, rewards, dones, timeouts, infos
         self.handles_timeouts = handles_timeouts
         self.n_rows, self.n_envs = rewards.shape
+        self._all_envs = np.arange(self.n_envs)
         #: shape of one observation, or a dictionary of shapes; and shape of one action
         self.obs_shape: Any = tree_map(lambda part: part.shape[2:], observations)
         self.action_shape: tuple[int, ...] = actions.shape[2:]
@@ -186,7 +187,7 @@ class ArrayStorage:
         for key, store in self.frame_stores.items():
             obs, next_obs = (each if key is None else each[key] for each in (observations, next_observations))
             if envs is None:
-                store.write(np.arange(self.n_envs), rows, obs[None], next_obs[None])
+                store.write(self._all_envs, rows, obs[None], next_obs[None])
             elif rows.size:
                 store.write(envs, rows[0], obs, next_obs)
 

@@ -87,7 +87,7 @@ def encode(
 
     :param observations: words of the frames, shape (T, k, n_frames, words of a frame)
     :param next_observations: words of the next observations, in the same shape
-    :param last_bytes: newest next observation of every environment, shape (n_envs, n_frames, words of a frame)
+    :param last_bytes: newest next observation of every environment, shape (n_envs, n_frames, words of a frame); changed
     :param last_numbers: numbers of its frames, -1 for the zero frame, shape (n_envs, n_frames); changed
     :param envs: environments that the steps belong to, int64 of shape (k,)
     :param cursors: row that is written next and number of steps written, shape (n_envs, 2); changed
@@ -122,6 +122,8 @@ def encode(
             last_numbers[env] = numbers
             cursors[env, 0] = (row + 1) % len(lowest)
             cursors[env, 1] += 1
+            if t == len(observations) - 1:
+                last_bytes[env] = next_obs  # a copy: the caller may write to its array
     return end, _least_needed(cursors, lowest, end), n_shifted
 
 

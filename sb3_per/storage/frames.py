@@ -154,7 +154,6 @@ class FrameStore:
             pool.shift,
             pool.end,
         )
-        self._last_bytes[envs] = next_frames[-1]  # a copy: the caller may write to its array
         pool.release(first)
         if not self._is_judged:
             self._count_shifted(n_steps, n_shifted)
