@@ -5,8 +5,7 @@ Demonstrations in every batch: how soon is a sparse task solved with ten episode
     python benchmarks/demonstrations.py --seconds 600    # start no run after ten minutes; call again to continue
 
 MountainCarContinuous-v0: a reward of 100 at the top of the hill, and a cost of thrust. SAC with its defaults mostly learns to
-stand still. The expert is that of examples/start_from_demonstrations.py; its ten episodes are in demonstrations-expert.npz,
-the same for all runs.
+stand still. The expert is that of examples/start_from_demonstrations.py; its ten episodes are the same for all runs.
 
 Written down before the first run of the campaign:
 
@@ -22,6 +21,7 @@ Written down before the first run of the campaign:
 """
 
 import argparse
+import functools
 import os
 import sys
 import time
@@ -38,13 +38,12 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from sb3_per import PERSAC
+from sb3_per import PERSAC, PrioritizedReplayBuffer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from start_from_demonstrations import TASK, record, train_expert
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
-EXPERT = OUT / "demonstrations-expert.npz"
 
 #: Share of the demonstrations by arm; None: without, -1: in the buffer before the first step.
 ARMS: dict[str, tuple[type[SAC], float | None]] = {
@@ -61,22 +60,10 @@ MAX_STEPS, PERIOD, SOLVED, N_EPISODES = 20_000, 1_000, 90.0, 5
 EVALUATION_SEED = 1_000_000
 
 
-def save_expert() -> None:
-    """Record the demonstrations, if they are not there."""
-    if EXPERT.exists():
-        return
-    buffer = record(train_expert(), n_episodes=10)
-    n = buffer.size()
-    names = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-    np.savez_compressed(EXPERT, **{name: getattr(buffer, name)[:n] for name in names})
-
-
-def demonstrations() -> list[Any]:
-    """Arguments of ``extend``: the ten episodes."""
-    with np.load(EXPERT) as file:
-        names = ("observations", "next_observations", "actions", "rewards", "dones")
-        infos = [[{"TimeLimit.truncated": bool(timeout)}] for timeout in file["timeouts"][:, 0]]
-        return [*(file[name] for name in names), infos]
+@functools.cache
+def expert_episodes() -> PrioritizedReplayBuffer:
+    """Ten episodes of the expert, the same for all runs."""
+    return record(train_expert(), n_episodes=10)
 
 
 def make_model(arm: str, learning_rate: float, seed: int) -> SAC:
@@ -96,10 +83,13 @@ def make_model(arm: str, learning_rate: float, seed: int) -> SAC:
     buffer: Any = model.replay_buffer
     assert isinstance(buffer, ReplayBuffer)
     if share == -1.0:
-        for step in zip(*demonstrations(), strict=True):
-            buffer.add(*step)
+        episodes = expert_episodes()
+        for row in range(episodes.size()):
+            info = {"TimeLimit.truncated": bool(episodes.timeouts[row, 0])}
+            names = ("observations", "next_observations", "actions", "rewards", "dones")
+            buffer.add(*(getattr(episodes, name)[row] for name in names), [info])
     elif share is not None:
-        buffer.add_demonstrations(*demonstrations())
+        buffer.add_demonstrations_from(expert_episodes())
     return model
 
 
@@ -164,7 +154,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--runs", type=Path, default=OUT / "demonstrations.csv", help="CSV file of the runs")
     args = parser.parse_args(arguments)
     deadline = None if args.seconds is None else time.time() + args.seconds
-    save_expert()
     run_missing(args.runs, choosing_jobs(), steps_until_solved, args.workers, deadline)
     if not missing(args.runs, choosing_jobs()):
         jobs = reporting_jobs(chosen_rates(read(args.runs)))

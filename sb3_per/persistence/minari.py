@@ -174,9 +174,9 @@ def _columns(infos: list[dict[str, Any]]) -> dict[str, Any] | None:
 # ---- import
 
 
-def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer) -> int:
+def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer, demonstrations: bool = False) -> int:
     """
-    Add all transitions of a Minari dataset to a buffer, e.g. demonstrations before training.
+    Add all transitions of a Minari dataset to a buffer, as experience or as demonstrations.
 
     With several environments, the dataset is divided into parts of equal length, one for each environment, and an episode that
     continues in the next part is cut. The first transitions, fewer than ``n_envs``, are left out if the number of transitions
@@ -192,7 +192,9 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer)
 
     :param dataset: dataset, or a selection of its episodes, or the name of a dataset on this machine; nothing is downloaded
     :param buffer: buffer of this package
-    :return: number of transitions that were added, a multiple of ``n_envs``
+    :param demonstrations: store the transitions beside the ring, where they stay, see
+        :meth:`~sb3_per.PrioritizedReplayBuffer.add_demonstrations`. Any number fits, and none is cut or left out
+    :return: number of transitions that were added; without ``demonstrations`` a multiple of ``n_envs``
     :raises ImportError: without Minari
     :raises TypeError: for a buffer of another package
     :raises ValueError: for other spaces, a Box of actions without finite bounds or with integers, more transitions than the
@@ -202,7 +204,12 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer)
     minari = _minari_for(buffer)
     dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
     channels_last = _channels_last(dataset.observation_space, buffer.observation_space)
-    lengths = _checked_lengths(dataset, buffer)
+    lengths = _checked_lengths(dataset, buffer, demonstrations)
+    if demonstrations:
+        *parts, infos = zip(*_steps(dataset, lengths, buffer, channels_last, 0, int(lengths.sum())), strict=True)
+        obs, next_obs, action, reward, done = (tree_map(lambda array: array[:, None], _stack(part)) for part in parts)
+        buffer.add_demonstrations(obs, next_obs, action, reward, done, [[info] for info in infos])
+        return len(reward)
     n_steps, n_left_out = divmod(int(lengths.sum()), buffer.n_envs)
     with buffer.lock:
         buffer.end_episodes()
@@ -218,10 +225,11 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer)
     return n_steps * buffer.n_envs
 
 
-def _checked_lengths(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer) -> np.ndarray:
+def _checked_lengths(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, demonstrations: bool) -> np.ndarray:
     """
     :param dataset: dataset to import
     :param buffer: buffer that it is for
+    :param demonstrations: whether its size does not matter
     :return: number of transitions of each episode, int64 array of shape (n_episodes,)
     :raises ValueError: if actions or number of transitions do not fit
     """
@@ -232,7 +240,9 @@ def _checked_lengths(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer) 
     metadata = dataset.storage.get_episode_metadata(dataset.episode_indices)
     lengths = np.array([episode["total_steps"] for episode in metadata], dtype=np.int64)
     n_most = (buffer.buffer_size - buffer.optimize_memory_usage) * buffer.n_envs
-    if not buffer.n_envs <= lengths.sum() < n_most + buffer.n_envs:
+    if demonstrations and lengths.sum() == 0:
+        raise ValueError("The dataset has no transition to demonstrate anything")
+    if not demonstrations and not buffer.n_envs <= lengths.sum() < n_most + buffer.n_envs:
         raise ValueError(
             f"The dataset has {lengths.sum()} transitions, and the buffer takes from {buffer.n_envs} to {n_most}: select "
             "episodes with dataset.filter_episodes(), or make a larger buffer"

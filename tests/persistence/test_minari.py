@@ -711,3 +711,27 @@ def test_exported_actions_reproduce_the_environment():
     assert from_minari(dataset, student.replay_buffer) == 600
     student.learn(20)
     assert student.replay_buffer.size() == 620
+
+
+@pytest.mark.parametrize("kind", ["box", "dict", "frames", "her"])
+def test_demonstrations_of_a_dataset_are_all_kept(kind):
+    """Whatever the size of the buffer, and its number of environments; images, actions and ends as in the ring."""
+    source = make(kind, 12, 1)
+    fill([source], 12)
+    source.end_episodes()
+    dataset = to_minari(source, new_id())
+    copied = make(kind, 1, 3, demonstration_fraction=1.0)
+    assert from_minari(dataset, copied, demonstrations=True) == len(copied.demonstrations) == 12
+    assert copied.size() == 0
+    ring, kept = source.storage.read_steps(np.arange(12)[:, None]), copied.demonstrations.storage
+    for one, other in zip(ring[:-1], kept.read_steps(np.arange(12)[:, None]), strict=False):
+        for key, part in one.items() if isinstance(one, dict) else [(None, one)]:
+            np.testing.assert_array_equal(part, other if key is None else other[key])
+
+
+def test_an_empty_dataset_has_no_demonstrations():
+    source = make("box", 12, 1)
+    fill([source], 12)
+    empty = to_minari(source, new_id()).filter_episodes(lambda episode: False)
+    with pytest.raises(ValueError, match="no transition"):
+        from_minari(empty, make("box", 5, 1), demonstrations=True)
