@@ -8,6 +8,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, VecTra
 from sb3_per import PERDQN, PERSAC
 from tests.distributed.envs import Images, Tracked
 from tests.distributed.helpers import CONFIGURATIONS, assert_same_run, local, small
+from tests.utils import fill
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -60,5 +61,21 @@ def test_local_runs_are_reproducible(in_flight):
     for _ in range(2):
         model = small(PERSAC, local("Pendulum-v1", 3, n_envs=2, in_flight=in_flight))
         model.learn(200)
+        runs.append(model)
+    assert_same_run(*runs)
+
+
+def test_demonstrations_stay_with_the_learner():
+    runs = []
+    for make in (make_vec_env, lambda env: local(env, 1, chunk=1, initial_priorities="max")):
+        kwargs = dict(replay_buffer_kwargs=dict(demonstration_fraction=0.5))
+        model = small(PERSAC, make("Pendulum-v1"), **kwargs)
+        stored = type(model.replay_buffer)(10, model.observation_space, model.action_space)
+        fill([stored], 10)
+        model.set_random_seed(0)
+        model.replay_buffer.add_demonstrations_from(stored)
+        model.pretrain(3)
+        model.learn(60)
+        assert len(model.replay_buffer.demonstrations) == 10
         runs.append(model)
     assert_same_run(*runs)
