@@ -596,20 +596,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         with self.lock:
-            others, of_others = self.demonstrations, None
-            n_others = self._n_demonstrations(batch_size)
+            n_demonstrations, demonstrations = self._n_demonstrations(batch_size), None
             slots, relative = _NO_SLOTS, _NO_MASSES
             n_p: Callable[[np.ndarray], np.ndarray] = np.asarray
-            if n_others < batch_size:
+            if n_demonstrations < batch_size:
                 self._prepare_draw(env)
-                slots, relative = self._draw(batch_size - n_others, position)
+                slots, relative = self._draw(batch_size - n_demonstrations, position)
                 n_p = self.sampler.n_p
-            if n_others > 0:
-                of_others, relative = others.draw(n_others, n_p(relative), self.sampler.eligible.n)
-                n_p = np.asarray
+            if n_demonstrations > 0:
+                n_eligible = self.sampler.eligible.n
+                demonstrations, relative = self.demonstrations.draw(n_demonstrations, n_p(relative), n_eligible)
+                n_p = np.asarray  # these numbers are N P already
             weights = self.weights(relative, n_p)
-            samples = self._gather(slots, weights, env, of_others)
-            if others.are_drawn:
+            samples = self._gather(slots, weights, env, demonstrations)
+            if self.demonstrations.are_drawn:
                 samples.is_demonstration = np.arange(batch_size) >= len(slots)
             if self.settings.actor_batch == "weighted":
                 samples.n_p = n_p(relative)
@@ -651,15 +651,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         require("batch_size", batch_size, Count())
         with self.lock:
-            n_others = self._n_demonstrations(batch_size)
-            slots = _NO_SLOTS
-            if n_others < batch_size:
+            n_demonstrations, slots = self._n_demonstrations(batch_size), _NO_SLOTS
+            if n_demonstrations < batch_size:
                 self._prepare_draw(env)
-                slots = self.sampler.draw_uniformly(batch_size - n_others)
+                slots = self.sampler.draw_uniformly(batch_size - n_demonstrations)
             obs = self._gather_observations(slots)
-            if n_others > 0:
-                others = self.demonstrations.draw_observations(n_others)
-                obs = tree_map(lambda *parts: np.concatenate(parts), obs, others)
+            if n_demonstrations > 0:
+                demonstrations = self.demonstrations.draw_observations(n_demonstrations)
+                obs = tree_map(lambda *parts: np.concatenate(parts), obs, demonstrations)
             return tree_map(to_torch_of(self), self._normalize_obs(obs, env))
 
     def _gather_observations(self, slots: np.ndarray) -> Any:
@@ -694,18 +693,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self._gather(slots, np.ones((len(slots), 1), np.float32), env)
 
     def _gather(
-        self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None, others: np.ndarray | None = None
+        self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None, demonstrations: np.ndarray | None = None
     ) -> PrioritizedReplayBufferSamples:
         """
-        :param slots: int64 of shape (n,)
+        :param slots: slots of experience, int64 of shape (n,)
         :param weights: importance-sampling weights of the batch, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
-        :param others: slots of demonstrations, the rest of the batch; ``None``: there is none
+        :param demonstrations: slots of demonstrations, the rest of the batch; ``None``: there is none
         :return: the transitions in these slots
         """
         transitions = read_transitions(self.storage, self.ring, self.returns, slots, env, self._relabel)
-        if others is not None:
-            transitions = joined(transitions, self.demonstrations.read(others, env))
+        if demonstrations is not None:
+            transitions = joined(transitions, self.demonstrations.read(demonstrations, env))
         return to_samples(transitions, weights, to_torch_of(self))
 
     # ---- updating
@@ -729,14 +728,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise IndexError(f"Transition ids are integers, not {ids.dtype}: {ids[0]}")
         errors = as_matrix(td_errors, len(ids))
         ids = as_batch(ids, np.int64)
-        others, errors_of_others = None, errors
-        if len(self.demonstrations):
-            is_other = ids >= FIRST_ID
-            others, errors_of_others = self.demonstrations.located(ids[is_other], errors[is_other])
-            ids, errors = ids[~is_other], errors[~is_other]
+        if not len(self.demonstrations):
+            return self._update(ids, errors)
+        is_demonstration = ids >= FIRST_ID
         with self.lock:
-            n_written = self._update(ids, errors)
-            return n_written if others is None else n_written + self.demonstrations.sampler.update(others, errors_of_others)
+            # Both parts are checked before either is written.
+            located_demonstrations = self.demonstrations.located(ids[is_demonstration], errors[is_demonstration])
+            n_written = self._update(ids[~is_demonstration], errors[~is_demonstration])
+            return n_written + self.demonstrations.sampler.update(*located_demonstrations)
 
     def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """
@@ -744,7 +743,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param errors: signed or absolute TD errors, shape (n, n_critics)
         :return: how many were written
         """
-        return self.sampler.update(*located(self.ring, ids, errors))
+        with self.lock:
+            return self.sampler.update(*located(self.ring, ids, errors))
 
     @property
     def beta(self) -> float:

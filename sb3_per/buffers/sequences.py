@@ -264,13 +264,13 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         raise NotImplementedError("A buffer of sequences has no batches of single rows: draw windows with sample()")
 
     def _gather(  # type: ignore[override]
-        self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None, others: None = None
+        self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None, demonstrations: None = None
     ) -> SequenceReplayBufferSamples:
         """
         :param slots: anchors of complete windows, int64 of shape (batch_size,)
         :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
-        :param others: demonstrations are refused
+        :param demonstrations: refused when constructed
         :return: the windows
         """
         lengths = self._lengths_at(slots, self._n_recorded)
