@@ -23,6 +23,7 @@ ZOO: dict[str, tuple[str, ...]] = {
 
 # Other commands, with a module that has a `main`.
 MODULES = {
+    "compare": "sb3_per.cli.compare",
     "convert": "sb3_per.cli.convert",
     "doctor": "sb3_per.cli.doctor",
 }
@@ -34,6 +35,7 @@ commands:
   enjoy         watch a trained agent
   record_video  record a video of a trained agent
   plot          plot returns of training episodes
+  compare       find out whether prioritization pays on your task
   convert       turn a pickled replay buffer into a directory that runs no code when loaded
   doctor        print versions, cache, threads and GPU, and test the installation
 

@@ -76,7 +76,8 @@ def mean_interval(values: np.ndarray, n_samples: int = 2_000) -> np.ndarray:
     :param n_samples: number of bootstrap samples
     :return: ends of the 95% bootstrap interval of the mean over the runs, shape (2, ...)
     """
-    return np.quantile(_means(values, n_samples, 0), [0.025, 0.975], axis=0)
+    ends: np.ndarray = np.quantile(_means(values, n_samples, 0), [0.025, 0.975], axis=0)
+    return ends
 
 
 def _means(values: np.ndarray, n_samples: int, seed: int) -> np.ndarray:
