@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per compare")
         _run(path, jobs, n_missing, options.workers)
     except KeyboardInterrupt:
         parser.exit(130, f"\n{typed}: stopped; the same command goes on\n")
-    _report(task, arms, _results_of(path, jobs, arms, rates, seeds), path.with_suffix(".png"))
+    n_timesteps = task.n_timesteps if task.n_timesteps > 0 else int(entry["n_timesteps"])
+    _report(arms, _results_of(path, jobs, arms, rates, seeds), n_timesteps, path.with_suffix(".png"))
     return 0
 
 
@@ -175,7 +176,7 @@ def _results_of(path: Path, jobs: list[Any], arms: "list[Arm]", rates: list[floa
     return Results({arm.name: of_all[:, :, i].swapaxes(0, 1) for i, arm in enumerate(arms)}, of_random, rates)
 
 
-def _report(task: "Task", arms: "list[Arm]", results: "Results", picture: Path) -> None:
+def _report(arms: "list[Arm]", results: "Results", n_timesteps: int, picture: Path) -> None:
     from sb3_per.compare.report import comparisons, draw, table, verdict
     from sb3_per.compare.task import TWIN
 
@@ -185,7 +186,7 @@ def _report(task: "Task", arms: "list[Arm]", results: "Results", picture: Path) 
     rows = comparisons(results, names.get("stock"), TWIN, judged)
     roles = {arm.name: arm.role() for arm in arms}
     roles.update({control: arm for arm, control in judged.items() if control is not None})
-    draw(results, roles, "mean return, 95% interval", picture)
+    draw(results, roles, n_timesteps, picture)
     print(f"\n{table(rows)}\n")
     print("difference: of the mean returns, with its 95% bootstrap interval; better in: share of the pairs of runs;")
     print("p: exact permutation test, corrected for the tests of the table by Holm's method")

@@ -178,20 +178,20 @@ def _of_setting(arm: str, against_twin: list[Comparison], against_control: list[
     return f"{said}, but it is not shown to beat shuffled priorities, so the priorities need not be the reason"
 
 
-def draw(results: Results, roles: dict[str, str], title: str, path: Path) -> None:
+def draw(results: Results, roles: dict[str, str], n_timesteps: int, path: Path) -> None:
     """
     Draw learning curves: the mean over the runs and its 95% bootstrap interval, a panel for each learning rate.
 
     :param results: returns of all runs
     :param roles: by name of an arm: its look, a key of :data:`~sb3_per.compare.figures.LOOKS`; of a shuffled control, the name
         of its setting
-    :param title: title of the figure
+    :param n_timesteps: environment steps of a run
     :param path: path of the PNG
     """
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, save
+    from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, save, thousands
     from sb3_per.compare.statistics import mean_interval
 
     look = looks({arm: role for arm, role in roles.items() if role not in roles})
@@ -201,12 +201,13 @@ def draw(results: Results, roles: dict[str, str], title: str, path: Path) -> Non
         panels = figure.subplots(1, len(results.rates), sharey=True, squeeze=False)[0]
         for i, (axes, rate) in enumerate(zip(panels, results.rates, strict=True)):
             for arm, curves in results.curves.items():
-                share = np.arange(1, curves.shape[-1] + 1) / curves.shape[-1]
+                steps = n_timesteps * np.arange(1, curves.shape[-1] + 1) / curves.shape[-1]
                 line = {**look[arm], "marker": ""}
-                axes.plot(share, curves[i].mean(axis=0), label=arm, **line)
-                axes.fill_between(share, *mean_interval(curves[i]), color=line["color"], alpha=0.15, linewidth=0)
+                axes.plot(steps, curves[i].mean(axis=0), label=arm, **line)
+                axes.fill_between(steps, *mean_interval(curves[i]), color=line["color"], alpha=0.15, linewidth=0)
             axes.axhline(results.of_random.mean(), color=INK, linewidth=1, label="random policy")
-            axes.set(title="the task's learning rate" if rate == 1.0 else f"{rate:.2g} of it", xlabel="share of the run")
-        panels[0].set_ylabel(title)
+            axes.set(title="the task's learning rate" if rate == 1.0 else f"{rate:.2g} of it", xlabel="environment steps")
+            thousands(axes.xaxis)
+        panels[0].set_ylabel("mean return, 95% interval")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         save(figure, path)

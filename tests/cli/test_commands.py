@@ -11,7 +11,7 @@ import pytest
 
 import sb3_per
 import sb3_per.zoo
-from sb3_per.cli import checks, doctor
+from sb3_per.cli import checks, compare, doctor
 from sb3_per.cli import main as cli
 from sb3_per.monitoring.plots import plot_buffer
 from sb3_per.zoo import SCRIPTS
@@ -171,6 +171,7 @@ def test_missing_extras_name_commands_that_work(monkeypatch, tmp_path):
         ("matplotlib", lambda: plot_buffer(filled), 'pip install "matplotlib", or pip install ".[extra]"'),
         ("matplotlib.figure", lambda: plot_buffer(filled), 'pip install "matplotlib"'),
         ("tensorboard", lambda: model.learn(1), 'pip install "tensorboard", or pip install ".[extra]"'),
+        ("rl_zoo3", lambda: compare.main(["--algo", "dqn", "--env", "CartPole-v1"]), 'or pip install ".[compare]"'),
         ("rl_zoo3", lambda: sb3_per.zoo.register(), 'pip install "rl_zoo3[plots]" "requests", or pip install ".[zoo]"'),
     ):
         with monkeypatch.context() as patch:

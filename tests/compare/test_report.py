@@ -95,5 +95,5 @@ def test_score_is_the_mean_of_the_last_fifth():
 def test_picture_is_written(tmp_path):
     results = results_of(120, 100, rates=2)
     roles = {"stock DQN": "stock", TWIN: "uniform", SETTING: "LAP", CONTROL: SETTING}
-    draw(results, roles, "mean return", tmp_path / "curves.png")
+    draw(results, roles, 1_000, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
