@@ -7,6 +7,7 @@ The command ``sb3-per``, which passes its options to the module of each command.
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per") -> int:
     parser.add_argument("command", choices=[*ZOO, *MODULES], metavar="COMMAND")
     command = parser.parse_args(arguments[:1]).command
     typed, options = f"{typed} {command}", arguments[1:]
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # as `python -m` has it: modules of --gym-packages lie there
     try:
         if command in ZOO:
             script, *first = ZOO[command]

@@ -67,7 +67,8 @@ class Comparison(NamedTuple):
 
     def __str__(self) -> str:
         middle, low, high = map(_number, difference(self.ours, self.theirs))
-        return f"{middle} [{low}, {high}], p = {p_text(self.p)}, {self.endpoint}"
+        p = p_text(self.p)
+        return f"{middle} [{low}, {high}], p {p if p.startswith('<') else f'= {p}'}, {self.endpoint}"
 
 
 def p_text(p: float | None) -> str:

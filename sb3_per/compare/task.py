@@ -11,6 +11,7 @@ import gymnasium
 import rl_zoo3
 import sb3_contrib
 import stable_baselines3
+import torch
 from rl_zoo3.utils import ALGOS
 from stable_baselines3 import HerReplayBuffer
 
@@ -84,8 +85,8 @@ class Task:
         :return: hash of all that makes a run of the task what it is, versions of the packages included
         """
         made_of = {name: value for name, value in vars(self).items() if name != "conf_file"}
-        packages = (sb3_per, stable_baselines3, sb3_contrib, gymnasium)
-        versions = [package.__version__ for package in packages]
+        packages = (sb3_per, stable_baselines3, sb3_contrib, gymnasium, torch)
+        versions = [str(package.__version__) for package in packages]
         text = json.dumps([made_of, entry, versions], sort_keys=True, default=repr)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,7 @@ ENTRY = {
 def folder(tmp_path, monkeypatch):
     """A working directory with a module that registers an environment, and a hyperparameter file for it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")  # of the workers
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as the command that pip installs has it
     monkeypatch.setattr(runs, "TIMED_SECONDS", 0.05)
     Path("flipping_env.py").write_text(FLIPPING)
     Path("own.yml").write_text(json.dumps({"Flipping-v0": ENTRY}))
@@ -97,6 +97,7 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(folder, capsys):
 
 def model_of(arm: Arm, rate: float, folder: Path) -> Any:
     """Model of an arm, before training."""
+    sys.path.append(str(folder))
     task = Task("dqn", "Flipping-v0", conf_file="own.yml", env_kwargs=("n_bits:4",), gym_packages=("flipping_env",))
     runs.prepare(task)
     return runs.ArmManager(task, arm, rate, 0, str(folder)).setup_experiment()[0]
