@@ -32,8 +32,10 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# The package, and every block of Python in README and documentation.
 type: .venv/dev
 	$(BIN)/mypy
+	$(BIN)/pytest -q -m slow tests/project/test_types.py
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

@@ -18,10 +18,10 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 
 import numpy as np
-from campaign import Job, read, run_missing
 from gymnasium import spaces
 
 from sb3_per import PrioritizedReplayBuffer
+from sb3_per.compare.campaign import Job, read, run_missing
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 # The last two are prioritized with transitions that enter with their own TD error, not with the maximum.

@@ -26,7 +26,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch as th
-from campaign import read, run_missing
 from gymnasium import spaces
 from speed import machine
 from stable_baselines3.common.callbacks import BaseCallback
@@ -35,6 +34,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_per import PERDQN, PERSAC
+from sb3_per.compare.campaign import read, run_missing
 from sb3_per.distributed import make_actors
 from sb3_per.distributed.engines import LocalEngine
 

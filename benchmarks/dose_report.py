@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from campaign import read
 from dose_response import ARMS, MAX_UPDATES, OUT, REPORTING, SIZES, chosen_rates, reporting_jobs
 from figures import INK, LOOKS, figure_of, save
 from matplotlib.lines import Line2D
-from report import SAMPLES, holm, p_cell, table
+from report import SAMPLES, p_cell, table
+
+from sb3_per.compare.campaign import read
+from sb3_per.compare.statistics import holm
 
 TWIN = "uniform"
 # Of each arm that has one.

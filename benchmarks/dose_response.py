@@ -45,13 +45,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 import gymnasium as gym
 import numpy as np
 import torch as th
-from campaign import Job, missing, read, run_missing
-from controls import control_of, with_control
 from gymnasium import spaces
 from learning import NO_WEIGHTS
 from stable_baselines3.common.logger import Logger
 
 from sb3_per import PERDQN
+from sb3_per.compare.campaign import Job, missing, read, run_missing
+from sb3_per.compare.controls import control_of, with_control
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 

@@ -22,9 +22,7 @@ import gymnasium as gym
 import numpy as np
 import sb3_contrib
 import stable_baselines3
-from campaign import Job, run_missing
 from chain_env import ChainEnv
-from controls import control_of, with_control
 from doors_env import DoorsEnv
 from memory_suites import MEMORY_SUITES
 from stable_baselines3.common.env_util import make_vec_env
@@ -37,6 +35,8 @@ from suite import Suite, Variant
 from torch import nn
 
 import sb3_per
+from sb3_per.compare.campaign import Job, run_missing
+from sb3_per.compare.controls import control_of, with_control
 from sb3_per.persistence.model_zip import prioritized_class_of
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))

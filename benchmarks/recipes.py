@@ -27,7 +27,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the tables: one core
 
 import numpy as np
 import yaml
-from campaign import Job, read, run_missing
 from pages import Block, blocks_of, commands_of, write_named_file
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
@@ -35,6 +34,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from sb3_per.compare.campaign import Job, read, run_missing
 from sb3_per.zoo import config_path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import stable_baselines3
-from campaign import read
 from figures import GREY, INK, LOOKS, figure_of, looks, save, thousands
 from learning import (
     CANDIDATE,
@@ -41,8 +40,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from memory_suites import MEMORY_SUITES
 from rliable import library, metrics
-from scipy.stats import rankdata, trim_mean
+from scipy.stats import trim_mean
 
+from sb3_per.compare.campaign import read
+from sb3_per.compare.statistics import at_best_rates, holm, permutation_p
 from sb3_per.sampling.schemes import DEFAULT_EPSILON
 
 SAMPLES = 2_000
@@ -142,40 +143,6 @@ def improvement(scores: Scores, references: dict[str, str]) -> Estimates:
         return np.array([np.mean(0.5 + 0.5 * np.sign(x[:, None] - y[None]))])
 
     return estimate(pairs, probability) if pairs else {}
-
-
-def permutation_p(x: np.ndarray, y: np.ndarray) -> float:
-    """
-    Exact two-sided test of the probability of improvement: how often chance is at least as far from 0.5, if all ways to share
-    the runs of each environment out between the two are alike.
-
-    :param x: scores, shape (runs, environments)
-    :param y: of the others
-    """
-    chances, observed = np.ones(1), 0
-    for column in range(x.shape[1]):
-        ranks = np.rint(2 * rankdata(np.concatenate([x[:, column], y[:, column]]))).astype(int)
-        observed += int(ranks[: len(x)].sum())
-        # In how many ways so many of the ranks have this sum.
-        ways = np.zeros((len(x) + 1, ranks.sum() + 1))
-        ways[0, 0] = 1.0
-        for rank in ranks:
-            ways[1:, rank:] += ways[:-1, :-rank].copy()
-        chances = np.convolve(chances, ways[-1] / ways[-1].sum())
-    distances = np.abs(np.arange(len(chances)) - np.arange(len(chances)) @ chances)
-    return float(chances[distances >= distances[observed] - 1e-6].sum())
-
-
-def holm(p_values: dict[Any, float]) -> dict[Any, float]:
-    """
-    :param p_values: of all tests of a table
-    :return: the same, so that all of them that are below 0.05 are right with a probability of 95%
-    """
-    adjusted, least = {}, 0.0
-    for i, key in enumerate(sorted(p_values, key=lambda key: p_values[key])):
-        least = max(least, min(1.0, (len(p_values) - i) * p_values[key]))
-        adjusted[key] = least
-    return adjusted
 
 
 def p_values_of(scores: Scores, references: dict[str, str]) -> dict[str, float]:
@@ -405,20 +372,6 @@ def score_of(suite: Suite, curves: Scores) -> Scores:
     return final(curves)
 
 
-def at_best_rates(scores: dict[str, np.ndarray]) -> tuple[dict[str, int], Scores]:
-    """
-    Each arm at its own best rate: chosen on one half of the seeds and measured on the other, or the best of several would be
-    reported for its luck.
-
-    :param scores: by arm, shape (rates, runs, environments)
-    :return: number of the rate, and the scores of the other half there
-    """
-    best = {
-        arm: int(np.argmax([metrics.aggregate_iqm(values) for values in by_rate[:, ::2]])) for arm, by_rate in scores.items()
-    }
-    return best, {arm: by_rate[best[arm], 1::2] for arm, by_rate in scores.items()}
-
-
 def by_rate(suite: Suite, curves: Scores, environment: str) -> dict[str, np.ndarray]:
     """
     :param suite: at several learning rates
@@ -465,7 +418,7 @@ def rates_in_one(suite: Suite, scores: dict[str, np.ndarray], what: str) -> tupl
     """
     sign = -1 if suite.solved is not None else 1
     digits = digits_for(scores)
-    best, at_best = at_best_rates(scores)
+    best, at_best = at_best_rates(scores, metrics.aggregate_iqm)
     lines = [f"By factor of the learning rate, {what}, IQM:", ""]
     columns = [iqm({arm: sign * values[i] for arm, values in scores.items()}) for i in range(len(suite.rates))]
     rows = [[arm, *(cell(column, arm, digits) for column in columns)] for arm in scores]
@@ -629,7 +582,7 @@ def summarise(out: Path, against: str) -> list[Comparison]:
         for environment in suite.environments:
             if len(suite.rates) > 1:
                 rates = by_rate(suite, curves, environment)
-                endpoints = {AT_MEAN: mean_over_rates(rates), AT_BEST: at_best_rates(rates)[1]}
+                endpoints = {AT_MEAN: mean_over_rates(rates), AT_BEST: at_best_rates(rates, metrics.aggregate_iqm)[1]}
             else:
                 endpoints = {"one rate": in_one(suite, score_of(suite, curves), environment)}
             there = {kind_of(suite, v): arm_of(v) for v in variants_in(suite, environment)}

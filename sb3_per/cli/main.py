@@ -7,18 +7,26 @@ The command ``sb3-per``, which passes its options to the module of each command.
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
-# Name of a command, with a module that has a `main`, and its first arguments.
-COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "train": ("sb3_per.zoo", ("train",)),
-    "tune": ("sb3_per.zoo", ("train", "-optimize")),
-    "enjoy": ("sb3_per.zoo", ("enjoy",)),
-    "record_video": ("sb3_per.zoo", ("record_video",)),
-    "plot": ("sb3_per.zoo", ("plot",)),
-    "convert": ("sb3_per.persistence.convert", ()),
-    "doctor": ("sb3_per.cli.doctor", ()),
+import sb3_per.zoo
+
+# Scripts of RL Zoo, with their first options.
+ZOO: dict[str, tuple[str, ...]] = {
+    "train": ("train",),
+    "tune": ("train", "-optimize"),
+    "enjoy": ("enjoy",),
+    "record_video": ("record_video",),
+    "plot": ("plot",),
+}
+
+# Other commands, with a module that has a `main`.
+MODULES = {
+    "compare": "sb3_per.cli.compare",
+    "convert": "sb3_per.cli.convert",
+    "doctor": "sb3_per.cli.doctor",
 }
 
 _HELP = """
@@ -28,6 +36,7 @@ commands:
   enjoy         watch a trained agent
   record_video  record a video of a trained agent
   plot          plot returns of training episodes
+  compare       find out whether prioritization pays on your task
   convert       turn a pickled replay buffer into a directory that runs no code when loaded
   doctor        print versions, cache, threads and GPU, and test the installation
 
@@ -35,29 +44,29 @@ sb3-per COMMAND --help lists the options of a command.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per") -> int:
     """
     Run one of the commands.
 
     :param arguments: name of the command and its options; ``None``: arguments of the process
+    :param typed: what the user has typed before them, for help and messages
     :return: exit status
     """
-    import sb3_per
-
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser("sb3-per", epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(typed, epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"sb3_per {sb3_per.__version__}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("command", choices=[*ZOO, *MODULES], metavar="COMMAND")
     command = parser.parse_args(arguments[:1]).command
-    module, first = COMMANDS[command]
+    typed, options = f"{typed} {command}", arguments[1:]
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # as `python -m` has it: modules of --gym-packages lie there
     try:
-        status = importlib.import_module(module).main([*first, *arguments[1:]])
+        if command in ZOO:
+            script, *first = ZOO[command]
+            sb3_per.zoo.run(script, [*first, *options], typed)
+            return 0
+        return int(importlib.import_module(MODULES[command]).main(options, typed) or 0)
     except ImportError as error:
         if "pip install" not in str(error):
             raise
-        parser.exit(1, f"sb3-per {command}: {error}\n")
-    return int(status or 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        parser.exit(1, f"{typed}: {error}\n")

@@ -17,9 +17,12 @@ def plot_buffer(buffer: Any, n_bins: int = 50) -> Any:
     :param n_bins: number of groups of equal age
     :return: ``matplotlib.figure.Figure``, e.g. for ``savefig``
     :raises ValueError: if no transition can be drawn
+    :raises TypeError: for something that has no priorities, e.g. a buffer of Stable-Baselines3
     :raises ImportError: without matplotlib
     """
     buffer = getattr(buffer, "replay_buffer", buffer)
+    if not hasattr(buffer, "priorities"):
+        raise TypeError(f"plot_buffer() takes a prioritized buffer or a model that has one, not a {type(buffer).__name__}")
     Figure = require("matplotlib.figure", "extra", "plot_buffer()").Figure
     priorities = buffer.priorities
     drawable = priorities > 0.0

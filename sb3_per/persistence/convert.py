@@ -1,11 +1,5 @@
-"""
-Convert a pickled buffer to a directory, which loads without running code.
+"""Convert a pickled buffer to a directory, which loads without running code."""
 
-    sb3-per convert old.pkl new.buffer --trust
-"""
-
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from stable_baselines3.common.save_util import load_from_pkl
@@ -35,27 +29,3 @@ def convert(source: str | Path, target: str | Path) -> None:
             )
         buffer = buffer_class.from_replay_buffer(buffer)
     save_buffer(buffer, target)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """
-    Convert a file.
-
-    :param arguments: arguments of the command line; ``None``: those of the process
-    """
-    parser = argparse.ArgumentParser(
-        "sb3-per convert",
-        description="Turn a pickled replay buffer into a directory that runs no code when loaded",
-    )
-    parser.add_argument("source", help="pickled buffer, e.g. replay_buffer.pkl")
-    parser.add_argument("target", help="directory to make, e.g. replay_buffer.buffer")
-    parser.add_argument("--trust", action="store_true", help="allow the pickle to run code: only if you know who made it")
-    options = parser.parse_args(arguments)
-    if not options.trust:
-        parser.error(f"{options.source} is a pickle, and unpickling runs code from it; if you trust it, add --trust")
-    convert(options.source, options.target)
-    print(f"Saved {options.target}")
-
-
-if __name__ == "__main__":
-    main()

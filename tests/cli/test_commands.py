@@ -1,15 +1,17 @@
 """The command sb3-per: commands reach their modules, and the doctor finds faults."""
 
 import re
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sb3_per
 import sb3_per.zoo
-from sb3_per.cli import doctor
+from sb3_per.cli import checks, compare, doctor
 from sb3_per.cli import main as cli
 from sb3_per.monitoring.plots import plot_buffer
 from sb3_per.zoo import SCRIPTS
@@ -21,10 +23,66 @@ from tests.utils import ROOT, fill, make_buffer
 )
 def test_commands_run_scripts_of_the_zoo(command, handed, monkeypatch):
     calls = []
-    monkeypatch.setattr("sb3_per.zoo.main", calls.append)
+    monkeypatch.setattr("sb3_per.zoo.run", lambda *call: calls.append(call))
     assert cli.main([command, "--algo", "per_sac"]) == 0
-    assert calls == [[*handed, "--algo", "per_sac"]]
-    assert handed[0] in SCRIPTS
+    script, *first = handed
+    assert calls == [(script, [*first, "--algo", "per_sac"], f"sb3-per {command}")]
+    assert script in SCRIPTS
+
+
+# Without the path of installed packages, a command that imports one of them fails.
+ALONE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sb3_per.cli.main import main; main(sys.argv[1:])"
+COMMANDS = (*cli.ZOO, *cli.MODULES)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_imports_neither_pytorch_nor_any_other_package(command):
+    words = [sys.executable, "-S", "-E", "-c", ALONE, str(ROOT), *command.split(), "--help"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: {' '.join(['sb3-per', *command.split()])} ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("typed", [["sb3_per"], ["sb3_per.zoo"]], ids=str)
+def test_help_shows_the_command_that_was_typed(command, typed, monkeypatch, capsys):
+    if typed == ["sb3_per.zoo"] and command not in SCRIPTS:
+        return
+    monkeypatch.setattr(sys, "argv", [*typed, command, "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module(typed[0], run_name="__main__", alter_sys=False)
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: python -m {typed[0]} {command} ")
+
+
+@pytest.mark.parametrize("command", ["train", "tune", "enjoy", "plot"])
+def test_algorithm_and_environment_are_required(command, capsys):
+    for options, missing in (([], "--algo, "), (["--algo", "per_dqn"], "--env")):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([command, *options])
+        assert stopped.value.code == 2
+        assert f"sb3-per {command}: error: the following arguments are required: " in (err := capsys.readouterr().err)
+        assert missing in err
+
+
+def test_all_options_of_the_zoo_are_listed_on_demand(capsys):
+    pytest.importorskip("rl_zoo3")
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help-all"])
+    assert "--n-startup-trials" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["enjoy", "plot"])
+@pytest.mark.parametrize("folder", ["logs", "elsewhere"])
+def test_commands_without_a_run_say_where_they_looked(command, folder, tmp_path, monkeypatch, capsys):
+    """And ask nobody on the network."""
+    pytest.importorskip("rl_zoo3")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("socket.socket.connect", None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([command, "--algo", "dqn", "--env", "CartPole-v1", *(["-f", folder] if folder != "logs" else [])])
+    assert stopped.value.code == 1
+    assert str(Path(folder, "dqn")) in capsys.readouterr().err
 
 
 def test_convert_receives_its_options(capsys):
@@ -42,7 +100,7 @@ def test_unknown_commands_are_refused_and_help_lists_all(capsys):
         cli.main(["--help"])
     assert stopped.value.code == 0
     listed = set(re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("commands:")[2], re.MULTILINE))
-    assert listed == set(cli.COMMANDS)
+    assert listed == set(COMMANDS)
 
 
 def test_version_is_printed(capsys):
@@ -71,14 +129,14 @@ def test_doctor_on_a_healthy_installation(capsys):
     out = capsys.readouterr().out
     assert "All checks passed" in out
     assert (np.random.get_state()[1] == state).all()
-    for word in ("python", "torch", "numba", "cache", "threads", "gpu", *(f"check {name}" for name in doctor.CHECKS)):
+    for word in ("python", "torch", "numba", "cache", "threads", "gpu", *(f"check {name}" for name in checks.CHECKS)):
         assert re.search(rf"^{word} ", out, re.MULTILINE), word
 
 
 def test_doctor_finds_a_tree_that_draws_wrongly(monkeypatch, capsys):
     find = sb3_per.SumTree.find
     monkeypatch.setattr(sb3_per.SumTree, "find", lambda self, values: np.maximum(find(self, values) - 1, 0))
-    monkeypatch.setattr(doctor, "CHECKS", {"tree": doctor.check_tree})
+    monkeypatch.setattr(checks, "CHECKS", {"tree": checks.check_tree})
     assert doctor.main([]) == 1
     assert "check tree         FAILED" in capsys.readouterr().out
 
@@ -87,17 +145,17 @@ def test_doctor_finds_a_tree_that_draws_wrongly(monkeypatch, capsys):
 def test_doctor_finds_a_buffer_that_ignores_priorities(monkeypatch):
     monkeypatch.setattr(sb3_per.PrioritizedReplayBuffer, "update_priorities", lambda self, ids, errors: 0)
     with pytest.raises(AssertionError, match="was drawn"):
-        doctor.check_buffer()
+        checks.check_buffer()
     with pytest.raises(AssertionError, match="TD errors"):
-        doctor.check_learning("PERDQN", "CartPole-v1", 200)
+        checks.check_learning("PERDQN", "CartPole-v1", 200)
 
 
 def test_doctor_names_the_extra_of_what_is_missing(monkeypatch, capsys):
-    monkeypatch.setitem(doctor.EXTRAS, "zoo", ("no_such_module",))
+    monkeypatch.setitem(checks.EXTRAS, "zoo", ("no_such_module",))
     assert doctor.main(["--no-test"]) == 0
     assert 'lacks no_such_module: pip install "no_such_module", or pip install ".[zoo]"' in capsys.readouterr().out
     extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert set(doctor.EXTRAS) <= set(extras)
+    assert set(checks.EXTRAS) <= set(extras)
 
 
 def test_the_package_runs_as_a_module():
@@ -113,6 +171,7 @@ def test_missing_extras_name_commands_that_work(monkeypatch, tmp_path):
         ("matplotlib", lambda: plot_buffer(filled), 'pip install "matplotlib", or pip install ".[extra]"'),
         ("matplotlib.figure", lambda: plot_buffer(filled), 'pip install "matplotlib"'),
         ("tensorboard", lambda: model.learn(1), 'pip install "tensorboard", or pip install ".[extra]"'),
+        ("rl_zoo3", lambda: compare.main(["--algo", "dqn", "--env", "CartPole-v1"]), 'or pip install ".[compare]"'),
         ("rl_zoo3", lambda: sb3_per.zoo.register(), 'pip install "rl_zoo3[plots]" "requests", or pip install ".[zoo]"'),
     ):
         with monkeypatch.context() as patch:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from sb3_per.cli.convert import main
 from sb3_per.persistence.buffer_files import load_buffer
-from sb3_per.persistence.convert import main
 from tests.persistence.saved import assert_same, held
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_per.persistence.convert import main as convert
+from sb3_per.cli.convert import main as convert
 from tests import newcomer
 from tests.utils import ROOT, alone_with_ray, benchmark
 

@@ -1,6 +1,5 @@
 """The campaign behind docs/evidence: it continues, trains what it says, and its reports follow from its rows."""
 
-import itertools
 import re
 from dataclasses import replace
 
@@ -8,51 +7,16 @@ import numpy as np
 import pytest
 
 from sb3_per import SumTree
+from sb3_per.compare import campaign
+from sb3_per.compare.statistics import at_best_rates
 from tests.utils import ROOT, benchmark
 
-campaign = benchmark("campaign")
 learning = benchmark("learning")
 report = benchmark("report")
 
 NAMES = list(learning.SUITES)
 OF_AGENTS = list(learning.MEMORY_SUITES)  # the others compare settings
 EVIDENCE = ROOT / "docs" / "evidence"
-
-
-# ---- campaign
-
-
-def jobs(*values: int, result: int = 0) -> list:
-    """`dict` as the function that runs: it returns what it is given."""
-    return [({"seed": value}, ([("result", result)],)) for value in values]
-
-
-def test_only_what_is_missing_runs(tmp_path):
-    path = tmp_path / "folder" / "runs.csv"
-    assert campaign.run_missing(path, jobs(0, 1, result=5), dict, workers=1) == 2
-    before = path.read_text()
-    assert campaign.run_missing(path, jobs(0, 1, 2, result=6), dict, workers=2) == 1
-    assert campaign.run_missing(path, jobs(0, 1, 2, result=7), dict, workers=2) == 0
-    assert path.read_text().startswith(before)
-    assert [(row["seed"], row["result"]) for row in campaign.read(path)] == [("0", "5"), ("1", "5"), ("2", "6")]
-
-
-def test_a_failure_loses_nothing(tmp_path):
-    path = tmp_path / "runs.csv"
-    failing = ({"seed": 1}, (3,))  # an int is not iterable
-    with pytest.raises(TypeError):
-        campaign.run_missing(path, [*jobs(0), failing], dict, workers=1)
-    assert [row["seed"] for row in campaign.read(path)] == ["0"]
-    assert campaign.run_missing(path, jobs(0, 1), dict, workers=1) == 1
-    assert [row["seed"] for row in campaign.read(path)] == ["0", "1"]
-
-
-def test_no_run_begins_after_the_deadline(tmp_path):
-    path = tmp_path / "runs.csv"
-    n_run = campaign.run_missing(path, jobs(*range(50)), dict, workers=1, deadline=0.0)
-    assert 1 <= n_run < 50
-    assert [row["seed"] for row in campaign.read(path)] == [str(seed) for seed in range(n_run)]
-    assert len(campaign.missing(path, jobs(*range(50)))) == 50 - n_run
 
 
 # ---- suites
@@ -394,31 +358,6 @@ def test_what_a_variant_is_compared_with():
             assert other == next(iter(suite.variants)) or other.endswith("uniform")
 
 
-def test_permutation_p_is_that_of_all_permutations():
-    """Against listing them, with ties and in two environments."""
-    rng = np.random.default_rng(3)
-    x, y = rng.integers(4, size=(3, 2)), rng.integers(2, 6, size=(3, 2))
-
-    def u(x, y):
-        return float(np.mean(0.5 + 0.5 * np.sign(x[:, None] - y[None])))
-
-    def shared_out(column):
-        both = np.concatenate([x[:, column], y[:, column]])
-        for chosen in itertools.combinations(range(6), 3):
-            yield both[list(chosen)], np.delete(both, chosen)
-
-    of_all = [(u(*a) + u(*b)) / 2 for a, b in itertools.product(shared_out(0), shared_out(1))]
-    expected = np.mean(np.abs(np.array(of_all) - 0.5) >= abs(u(x, y) - 0.5) - 1e-9)
-    assert report.permutation_p(x, y) == pytest.approx(expected)
-    separated = np.arange(5.0)[:, None]
-    assert report.permutation_p(separated, separated + 9) == pytest.approx(2 / 252)
-
-
-def test_holm():
-    assert report.holm({"a": 0.03, "b": 0.01, "c": 0.02}) == pytest.approx({"a": 0.04, "b": 0.03, "c": 0.04})
-    assert report.holm({"a": 0.4, "b": 0.6}) == pytest.approx({"a": 0.8, "b": 0.8})
-
-
 def test_no_interval_without_width():
     estimates = {"a": np.array([[1.0], [1.0], [1.0]]), "b": np.array([[0.5], [0.4], [0.6]])}
     assert report.cell(estimates, "a", 2) == "1.00"
@@ -516,7 +455,7 @@ def rates_suite() -> tuple:
 def test_best_rate_is_chosen_on_other_seeds_than_it_is_measured_on():
     suite, curves = rates_suite()
     scores = {arm: np.stack([report.final(curves)[f"{arm} @ {r:.3g}"] for r in suite.rates]) for arm in ("SAC", "PERSAC")}
-    best, at_best = report.at_best_rates(scores)
+    best, at_best = at_best_rates(scores, np.mean)
     assert best["PERSAC"] == 2
     np.testing.assert_array_equal(at_best["PERSAC"], report.final(curves)["PERSAC @ 3"][1::2])
     assert at_best["PERSAC"].max() < 6
@@ -530,7 +469,7 @@ def test_each_environment_has_a_best_rate_of_its_own(tmp_path, monkeypatch):
     curves = {name: np.concatenate([values, 1000 + values], axis=1) for name, values in curves.items()}
     curves["SAC @ 0.333"][:, 0] += 5
     curves["SAC @ 1"][:, 1] += 5
-    best = [report.at_best_rates(report.by_rate(suite, curves, environment))[0]["SAC"] for environment in "AB"]
+    best = [at_best_rates(report.by_rate(suite, curves, environment), np.mean)[0]["SAC"] for environment in "AB"]
     assert best == [0, 1]
     text = "\n".join(report.report_rates(suite, curves, tmp_path / "rates.png"))
     assert text.index("A:\n") < text.index("\n| SAC | 0.333 |") < text.index("\nB:\n") < text.index("\n| SAC | 1 |")
@@ -548,44 +487,6 @@ def test_report_at_three_rates(changes, tmp_path, monkeypatch):
     if not changes:
         middle = np.sort(report.final(curves)["SAC @ 1"][:, 0])[2:-2].mean()
         assert f"{middle:.1f} [" in text
-
-
-def test_control_has_the_same_priorities_in_another_order():
-    controls = benchmark("controls")
-    kwargs = dict(scheme="shuffled lap", kappa=0.3, uniform_fraction=0.1)
-    control = controls.with_control(kwargs)
-    assert control["uniform_fraction"] == 0.1
-    assert (control["scheme"].kappa, control["scheme"].replaces_loss) == (0.3, True)
-    errors = np.arange(100.0).reshape(50, 2)
-    np.random.seed(0)
-    reduced = control["scheme"].reduce(errors)
-    assert sorted(reduced) == sorted(errors.max(axis=1)) and list(reduced) != list(errors.max(axis=1))
-    assert controls.with_control(dict(scheme="rank")) == dict(scheme="rank")
-
-
-@pytest.mark.slow
-def test_comparison_on_an_environment_of_the_user(tmp_path, capsys, monkeypatch):
-    compare = benchmark("compare")
-    monkeypatch.setattr(report, "SAMPLES", 20)
-    command = [
-        "--algo",
-        "DQN",
-        "--env",
-        "CartPole-v1",
-        "--steps",
-        "60",
-        "--seeds",
-        "2",
-        "--out",
-        str(tmp_path),
-        "--workers",
-        "1",
-    ]
-    compare.main([*command, "--buffer", "dict(scheme='lap', kappa=0.5)", "--settings", "dict(learning_starts=10)"])
-    text = capsys.readouterr().out
-    for arm in ("DQN", "uniform", "setting", "setting, shuffled"):
-        assert text.count(f"\n| {arm} |") == 2
-    assert len(campaign.read(tmp_path / "DQN_CartPole_v1.csv")) == 24
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}.md" for page in ("choosing", "evidence", "troubleshooting"))])

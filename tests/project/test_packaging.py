@@ -90,6 +90,13 @@ def metadata_of(wheel: Path) -> Any:
         return email.message_from_string(archive.read(name).decode())
 
 
+def test_public_names_are_there():
+    """They are imported when one of them is used."""
+    assert all(hasattr(sb3_per, name) for name in sb3_per.__all__)
+    assert set(sb3_per.__all__) <= set(dir(sb3_per))
+    assert not hasattr(sb3_per, "NoSuchName")
+
+
 def test_metadata(built):
     metadata = metadata_of(built.wheel)
     assert metadata["Name"].replace("-", "_") == "sb3_per"

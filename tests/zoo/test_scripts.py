@@ -18,10 +18,10 @@ from stable_baselines3.common.vec_env import VecNormalize
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 import matplotlib
 
-from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per import LAP, PERDQN, PERSAC, PERTD3, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.distributed.engines import LocalEngine
 from sb3_per.persistence.buffer_files import load_buffer
-from sb3_per.zoo import ALGORITHMS, config_path, main, register
+from sb3_per.zoo import ALGORITHMS, class_of, config_path, main, register
 from tests.utils import ROOT
 
 matplotlib.use("Agg")
@@ -78,14 +78,14 @@ def zoo(tmp_path, monkeypatch):
 
 
 def loaded(algo: str, run: Path, **kwargs: Any) -> Any:
-    return ALGORITHMS[algo].load(run / f"{env_of(algo)}.zip", device="cpu", **kwargs)
+    return class_of(algo).load(run / f"{env_of(algo)}.zip", device="cpu", **kwargs)
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_train_and_enjoy(algo, zoo, capsys):
     run = zoo("train", algo, "--eval-freq", "150", "--eval-episodes", "1")
     model = loaded(algo, run)
-    assert type(model) is ALGORITHMS[algo]
+    assert type(model) is class_of(algo)
     assert (model.num_timesteps, model._n_updates > 0) == (300, True)
     assert model.replay_buffer.scheme.alpha == 0.5
     # The class chosen by itself is not in the zip, and in the file of the run it stays what the user wrote.
@@ -108,7 +108,7 @@ def test_players_do_not_allocate_the_buffer(zoo, monkeypatch):
     register()
     from rl_zoo3 import ALGOS
 
-    assert {algo: ALGOS[algo] for algo in ALGORITHMS} == ALGORITHMS  # as before
+    assert all(ALGOS[algo] is class_of(algo) for algo in ALGORITHMS)  # as before
 
 
 def saved_buffer(algo: str, run: Path) -> PrioritizedReplayBuffer:
@@ -140,7 +140,7 @@ def test_training_goes_on_with_the_saved_buffer(zoo):
 
 def test_a_pickled_buffer_is_loaded(zoo):
     run = zoo("train", "per_sac")
-    model = ALGORITHMS["per_sac"].load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1")).learn(50)
+    model = PERSAC.load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1")).learn(50)
     save_to_pkl(run / "replay_buffer.pkl", model.replay_buffer)
     second = zoo(
         "train", "per_sac", "--save-replay-buffer", "-i", str(run / "Pendulum-v1.zip"), entry=settings(n_timesteps=70)
@@ -154,7 +154,7 @@ def test_a_checkpoint_continues_with_its_own_buffer(zoo):
     assert {path.name for path in run.glob("*.buffer")} == {"rl_model_replay_buffer.buffer"}
     for model, n in (("rl_model_240_steps.zip", 239), ("Pendulum-v1.zip", 300)):
         second = zoo("train", "per_sac", "--save-replay-buffer", "-i", str(run / model), entry=settings(n_timesteps=60))
-        buffer = ALGORITHMS["per_sac"].load(second / "Pendulum-v1.zip", buffer_size=1000).replay_buffer
+        buffer = PERSAC.load(second / "Pendulum-v1.zip", buffer_size=1000).replay_buffer
         assert load_buffer(buffer, second / "replay_buffer.buffer").size() == n + 60
 
 
@@ -246,7 +246,7 @@ def test_resume_without_a_checkpoint_begins_a_run(zoo):
 def test_training_with_normalization_and_two_environments(zoo, capsys):
     entry = settings(n_envs=2, normalize=True, gradient_steps=2, n_timesteps=400)
     run = zoo("train", "per_td3", "--save-replay-buffer", entry=entry)
-    buffer = ALGORITHMS["per_td3"].load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1", 2)).replay_buffer
+    buffer = PERTD3.load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1", 2)).replay_buffer
     buffer = load_buffer(buffer, run / "replay_buffer.buffer")
     assert buffer.n_envs == 2
     assert (buffer.priorities[: buffer.pos] > 0).all()
@@ -277,7 +277,7 @@ def test_hyperparameter_files_may_name_our_classes(zoo, monkeypatch):
     monkeypatch.setattr("rl_zoo3.exp_manager.ExperimentManager.entry_point", staticmethod(lambda env_id: "BitFlipping"))
     run = zoo("train", "per_dqn", "--save-replay-buffer", entry=entry, env=name)
     env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, max_steps=4))
-    buffer = ALGORITHMS["per_dqn"].load(run / f"{name}.zip", env=env).replay_buffer
+    buffer = PERDQN.load(run / f"{name}.zip", env=env).replay_buffer
     assert load_buffer(buffer, run / "replay_buffer.buffer").size() == 300
     assert isinstance(buffer, PrioritizedHerReplayBuffer)
     assert isinstance(buffer.scheme, LAP) and buffer.scheme.kappa == 0.7
@@ -306,6 +306,12 @@ def test_plot_scripts(zoo, monkeypatch):
     lines = [line for axis in plt.gcf().axes for line in axis.get_lines()]
     assert lines and all(len(line.get_xdata()) > 0 for line in lines)
     plt.close("all")
+    main(["plot", "--algo", "per_dqn", "--env", "CartPole-v1", "-w", "10", "-o", "plot.png"])
+    assert plt.imread("plot.png").std() > 0
+    plt.close("all")
+    with pytest.raises(SystemExit):
+        main(["plot", "--algo", "per_dqn", "--env", "CartPole-v1", "-w", "100000"])
+    plt.close("all")
     main(["all_plots", "-a", "per_dqn", "-e", "CartPole-v1", "-f", "logs", "-o", "logs/results"])
     main(["plot_from_file", "-i", "logs/results.pkl", "-l", "PERDQN"])
     assert plt.gcf().axes[0].get_lines()
@@ -320,8 +326,8 @@ def test_record_video_writes_a_video(zoo):
 
 def test_options_of_the_zoo_work(zoo, capsys):
     for arguments, message in (
-        (["train", "--algo", "per_sac", "--no-such-option"], "--no-such-option"),
-        (["train", "--algo", "per_ppo"], "per_ppo"),
+        (["train", "--algo", "per_sac", "--env", "Pendulum-v1", "--no-such-option"], "--no-such-option"),
+        (["train", "--algo", "per_ppo", "--env", "Pendulum-v1"], "per_ppo"),
         (["no_such_script"], "no_such_script"),
         ([], "script"),
     ):

@@ -1,6 +1,6 @@
 """
-What a gain is held against: the same scheme with its priorities shuffled within the batch. It draws as unevenly and takes
-steps as small, and knows nothing of which transitions to draw.
+A control for a gain: the same scheme with its priorities shuffled within the batch. It draws as unevenly and takes steps as
+small, but does not know which transitions to draw.
 """
 
 import copy
@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per import PriorityScheme
-from sb3_per.sampling.schemes import make_scheme
+from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 
 SHUFFLED = "shuffled "
 _SETTINGS = ("alpha", "epsilon", "kappa", "td_error_reduction")
@@ -17,8 +16,8 @@ _SETTINGS = ("alpha", "epsilon", "kappa", "td_error_reduction")
 
 def shuffled(scheme: PriorityScheme) -> PriorityScheme:
     """
-    :param scheme: any
-    :return: the same, but each error of a batch becomes the priority of another transition of the batch
+    :param scheme: a scheme object
+    :return: copy in which each error of a batch becomes the priority of another transition of the batch
     """
 
     class Shuffled(type(scheme)):  # type: ignore[misc]
@@ -32,16 +31,17 @@ def shuffled(scheme: PriorityScheme) -> PriorityScheme:
 
 def control_of(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
     """
-    :param buffer_kwargs: ``replay_buffer_kwargs`` of a setting, its scheme by name
-    :return: those of its control, whose scheme has a name, too, as the settings of a run must be written down
+    :param buffer_kwargs: ``replay_buffer_kwargs`` of a setting
+    :return: those of its control; the scheme has a name, too, e.g. ``"shuffled lap"``, unless it was an object
     """
-    return {**buffer_kwargs, "scheme": SHUFFLED + buffer_kwargs.get("scheme", "proportional")}
+    scheme = buffer_kwargs.get("scheme", "proportional")
+    return {**buffer_kwargs, "scheme": SHUFFLED + scheme if isinstance(scheme, str) else shuffled(scheme)}
 
 
 def with_control(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
     """
     :param buffer_kwargs: ``replay_buffer_kwargs``, whose scheme may be called ``"shuffled proportional"``
-    :return: the same, with a scheme object in its place
+    :return: the same, with a scheme object in place of such a name
     """
     name = buffer_kwargs.get("scheme", "")
     if not isinstance(name, str) or not name.startswith(SHUFFLED):

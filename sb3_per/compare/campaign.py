@@ -1,4 +1,4 @@
-"""Runs that take long: each becomes a row of a CSV file as soon as it has ended, so that a stopped campaign continues."""
+"""Long campaigns of runs: each run becomes a row of a CSV file as soon as it ends, so that a stopped campaign continues."""
 
 import csv
 import time
@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-# What a job is called, its arguments, and what calling the function with them returned.
+# Name and arguments of a job.
 Job = tuple[dict[str, Any], Sequence[Any]]
 
 
@@ -39,6 +39,7 @@ def run_missing(
     function: Callable[..., dict[str, Any]],
     workers: int,
     deadline: float | None = None,
+    show: Callable[[str], None] = print,
 ) -> int:
     """
     Run the jobs that the file has no row for, and append a row as soon as one ends: its name, how long it took, its results.
@@ -48,6 +49,7 @@ def run_missing(
     :param function: takes the arguments, returns the results; the same columns for every job of a file
     :param workers: processes, one job in each at a time
     :param deadline: in seconds since the epoch; those that have begun by then end, and no other begins
+    :param show: takes a line for each job that has ended
     :return: how many jobs ran
     :raises Exception: what a job raises; the rows that are there stay, and the jobs that have not begun do not begin
     """
@@ -70,7 +72,7 @@ def run_missing(
                 _append(path, row)
                 left = (time.time() - start) / n_done * (len(lacking) - n_done)
                 values = ", ".join(str(value) for value in futures[future].values())
-                print(f"{n_done}/{len(lacking)} {values}: {row['seconds']} s; {left / 60:.0f} min left", flush=True)
+                show(f"{n_done}/{len(lacking)} {values}: {row['seconds']} s; {left / 60:.0f} min left")
                 if deadline is not None and time.time() > deadline:
                     for each in futures:  # those that have begun go on
                         each.cancel()

@@ -1,0 +1,146 @@
+"""Facts of the machine, and checks of the installation, which ``sb3-per doctor`` prints."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+
+import sb3_per
+from sb3_per.sampling.sum_tree import spread
+from sb3_per.utils.extras import install
+
+PACKAGES = ("stable-baselines3", "sb3-contrib", "gymnasium", "torch", "numpy", "numba")
+# Modules that come with an extra.
+EXTRAS = {
+    "extra": ("matplotlib", "tensorboard", "tqdm", "rich"),
+    "zoo": ("rl_zoo3", "requests", "moviepy"),
+    "compare": ("rl_zoo3", "matplotlib", "PIL", "tqdm"),
+    "envs": ("Box2D", "mujoco", "ale_py", "minatar", "cv2"),
+    "minari": ("minari", "h5py", "PIL"),
+    "distributed": ("ray",),
+}
+
+
+def _version(package: str) -> str | None:
+    """Version of a package; ``None``: not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def facts() -> dict[str, str]:
+    """Collect versions and facts of the machine, by name."""
+    lines = {
+        "python": f"{platform.python_version()}, {platform.platform()}",
+        "sb3_per": f"{sb3_per.__version__}, {Path(sb3_per.__file__).parent}",
+    }
+    lines.update({package: _version(package) or "not installed" for package in PACKAGES})
+    for extra, modules in EXTRAS.items():
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        lines[f"extra {extra}"] = f"lacks {', '.join(missing)}: {install(extra, *missing)}" if missing else "installed"
+    lines["cache"] = _cache()
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    lines["threads"] = f"torch {th.get_num_threads()}, cores {os.cpu_count()}, OMP_NUM_THREADS {threads}"
+    lines["gpu"] = th.cuda.get_device_name() if th.cuda.is_available() else "none that torch can use"
+    return lines
+
+
+def _cache() -> str:
+    """Say where numba keeps the machine code, and how much is there."""
+    folder = getattr(getattr(spread, "_cache", None), "cache_path", None)
+    if folder is None:
+        return "no folder can be written to, so every process compiles the kernels. Set NUMBA_CACHE_DIR to a folder"
+    files = len(list(Path(folder).glob("*.nbc")))
+    return f"{folder}, {files} kernels" if files else f"{folder}, empty: the first run compiles the kernels"
+
+
+def check_tree() -> str:
+    """
+    Compare draws of the tree with a cumulative sum.
+
+    :return: what was checked
+    :raises AssertionError: if a draw differs
+    """
+    rng = np.random.default_rng(0)  # leaves the global generator alone
+    masses = rng.integers(0, 5, size=10_001).astype(np.float64)  # exact in any order of summation
+    masses[-1] = 1.0
+    tree = sb3_per.SumTree(len(masses))
+    tree.update(np.arange(len(masses)), masses)
+    prefix_sums = np.floor(rng.uniform(0, masses.sum(), size=100_000) * 4) / 4
+    expected = np.searchsorted(np.cumsum(masses), prefix_sums, side="right")
+    wrong = int((tree.find(prefix_sums) != expected).sum())
+    if wrong:
+        raise AssertionError(f"{wrong} of {len(prefix_sums)} draws differ from NumPy's")
+    return f"{len(prefix_sums):,} draws equal NumPy's"
+
+
+def check_buffer() -> str:
+    """
+    Compare indices, shares and weights of a buffer with the formulas.
+
+    :return: what was checked
+    :raises AssertionError: if they differ
+    """
+    buffer = sb3_per.PrioritizedReplayBuffer(
+        64, spaces.Box(-1, 1, (3,)), spaces.Discrete(2), device="cpu", alpha=0.5, beta_start=0.4, epsilon=1e-3
+    )
+    errors = np.arange(64.0)
+    zeros = np.zeros(1)
+    for step in range(64):
+        buffer.add(np.full((1, 3), step / 64), np.full((1, 3), step / 64), zeros, zeros, zeros, [{}])
+    buffer.update_priorities(np.arange(64), errors)
+    probabilities = (errors + 1e-3) ** 0.5
+    probabilities /= probabilities.sum()
+    batch_size = 100_000
+    batch = buffer.sample(batch_size)
+    # Stratified: no count is further than 2 from its expectation.
+    distance = np.abs(np.bincount(batch.indices, minlength=64) - batch_size * probabilities).max()
+    if distance > 2:
+        raise AssertionError(f"A transition was drawn {distance:.1f} times more or less than its priority says")
+    weights = (64 * probabilities[batch.indices]) ** -0.4
+    if not np.allclose(batch.weights.numpy().ravel(), weights / weights.max(), rtol=1e-4):
+        raise AssertionError("Importance-sampling weights differ from (N P(i)) ** -beta")
+    if not np.allclose(batch.observations.numpy()[:, 0], batch.indices / 64):
+        raise AssertionError("Rows do not belong to their indices")
+    return "draws and weights follow the formulas"
+
+
+def check_learning(algorithm: str, env_id: str, steps: int) -> str:
+    """
+    Train for a few steps.
+
+    :param algorithm: name of a class
+    :param env_id: id of an environment
+    :param steps: number of steps
+    :return: what was done, and how long it took
+    :raises AssertionError: if a parameter is not finite, or no priority was written
+    """
+    env = gym.make(env_id)
+    model = getattr(sb3_per, algorithm)("MlpPolicy", env, learning_starts=100, buffer_size=1_000, seed=0, device="auto")
+    started = time.perf_counter()
+    model.learn(steps)
+    seconds = time.perf_counter() - started
+    env.close()
+    if not all(bool(th.isfinite(parameter).all()) for parameter in model.policy.parameters()):
+        raise AssertionError("A parameter is not finite")
+    masses = model.replay_buffer.priorities
+    if len(np.unique(masses[masses > 0])) < 10:
+        raise AssertionError("Priorities do not follow TD errors")
+    return f"{steps} steps of {env_id} on {model.device} in {seconds:.1f} s"
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "tree": check_tree,
+    "buffer": check_buffer,
+    "PERSAC": lambda: check_learning("PERSAC", "Pendulum-v1", 150),
+    "PERDQN": lambda: check_learning("PERDQN", "CartPole-v1", 500),
+}

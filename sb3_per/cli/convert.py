@@ -1,0 +1,30 @@
+"""
+Convert a pickled buffer to a directory, which loads without running code.
+
+    sb3-per convert old.pkl new.buffer --trust
+"""
+
+import argparse
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per convert") -> None:
+    """
+    Convert a file.
+
+    :param arguments: arguments of the command line; ``None``: those of the process
+    :param typed: what the user has typed before them, for help and messages
+    """
+    parser = argparse.ArgumentParser(
+        typed, description="Turn a pickled replay buffer into a directory that runs no code when loaded"
+    )
+    parser.add_argument("source", help="pickled buffer, e.g. replay_buffer.pkl")
+    parser.add_argument("target", help="directory to make, e.g. replay_buffer.buffer")
+    parser.add_argument("--trust", action="store_true", help="allow the pickle to run code: only if you know who made it")
+    options = parser.parse_args(arguments)
+    if not options.trust:
+        parser.error(f"{options.source} is a pickle, and unpickling runs code from it; if you trust it, add --trust")
+    from sb3_per.persistence.convert import convert  # after --help, which needs no PyTorch
+
+    convert(options.source, options.target)
+    print(f"Saved {options.target}")

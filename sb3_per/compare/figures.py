@@ -1,0 +1,77 @@
+"""How figures look: one style, and one look for an arm wherever it occurs. Needs matplotlib and Pillow."""
+
+import io
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from PIL import Image
+
+# In inches, as wide as a page of the documentation shows figures.
+WIDTH = 7.0
+INK = "#767676"
+
+# Told apart with any colour blindness, on white and on the black of the pages: tests/project/test_figures.py.
+BLUE, ORANGE, MAGENTA, CYAN, GREEN = "#2a5ff0", "#c68324", "#ae3077", "#04a0c0", "#077a3b"
+PURPLE, SALMON, OLIVE, GREY = "#8a4fc4", "#e97c69", "#526f06", "#9b969e"
+
+#: Parameters of matplotlib, as in benchmarks/figures.mplstyle. Without a background, figures read on white and on black.
+STYLE: dict[str, Any] = {
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 200,
+    "savefig.transparent": True,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "font.size": 12,
+    **dict.fromkeys((f"{part}.labelsize" for part in ("axes", "xtick", "ytick")), "medium"),
+    **dict.fromkeys(("axes.titlesize", "legend.fontsize"), "medium"),
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), INK),
+    "grid.alpha": 0.25,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+#: By role: colour, line and marker. What varies one thing has its colour.
+LOOKS = {
+    "stock": (BLUE, "-", "o"),
+    "uniform": (GREY, "--", "o"),
+    "defaults": (ORANGE, "-", "s"),
+    "LAP": (MAGENTA, "-", "D"),
+    "PAL": (SALMON, "--", "d"),
+    "rank": (PURPLE, "-", "P"),
+}
+# For arms without a role, in this order.
+SPARE = (GREEN, SALMON, CYAN, PURPLE, OLIVE, MAGENTA, BLUE, ORANGE)
+
+
+def looks(roles: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """
+    :param roles: by name: a key of :data:`LOOKS`; for another, or one that two names have, a colour that is left
+    :return: by name: keyword arguments of ``plot``
+    """
+    known: dict[str, str] = {}
+    for name, role in roles.items():
+        if role in LOOKS and role not in known.values():
+            known[name] = role
+    taken = {LOOKS[role][0] for role in known.values()}
+    spare = cycle([color for color in SPARE if color not in taken] or SPARE)
+    found = {name: LOOKS[known[name]] if name in known else (next(spare), "-", "o") for name in roles}
+    return {name: dict(zip(("color", "linestyle", "marker"), look, strict=True)) for name, look in found.items()}
+
+
+def thousands(axis: Axis) -> None:
+    """Label steps as 50k, and what is less than a thousand as it is."""
+    axis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Save a figure as a PNG of 256 colours, a third as large as with all of them."""
+    file = io.BytesIO()
+    figure.savefig(file)
+    Image.open(file).quantize(256, Image.Quantize.FASTOCTREE).save(path, optimize=True)

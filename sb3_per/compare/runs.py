@@ -1,0 +1,225 @@
+"""Runs of a comparison. RL Zoo's experiment manager builds each: policies, wrappers, VecNormalize, HER and images as there."""
+
+import argparse
+import contextlib
+import functools
+import inspect
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch as th
+from rl_zoo3.exp_manager import ExperimentManager
+from rl_zoo3.utils import ALGOS, StoreDict
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.utils import set_random_seed
+
+from sb3_per.compare.task import Arm, Task
+from sb3_per.monitoring.monitor import PriorityMonitor
+from sb3_per.zoo import register
+
+# Of a timed run: seconds of training that are measured, and after which it ends if training has not begun.
+TIMED_SECONDS = 3.0
+PATIENCE = 60.0
+
+
+class ArmManager(ExperimentManager):
+    """
+    The Zoo's manager for a run of one arm.
+
+    :param task: task
+    :param arm: arm
+    :param rate: factor of the learning rate
+    :param seed: seed of the run
+    :param folder: folder of the run's files
+    :param learning_starts: most steps before training begins; ``None``: as in the hyperparameter file
+    """
+
+    def __init__(self, task: Task, arm: Arm, rate: float, seed: int, folder: str, learning_starts: int | None = None):
+        super().__init__(
+            argparse.Namespace(),
+            arm.algo,
+            task.env,
+            folder,
+            n_timesteps=task.n_timesteps,
+            eval_freq=1,  # see `create_callbacks`
+            n_eval_episodes=task.n_episodes,
+            hyperparams=_evaluated(task.hyperparams),
+            env_kwargs=_evaluated(task.env_kwargs),
+            seed=seed,
+            log_interval=-2,
+            verbose=0,
+            vec_env_type=task.vec_env,
+            device=task.device,
+            config=task.config,
+        )
+        self.task, self.arm, self.rate, self.learning_starts = task, arm, rate, learning_starts
+
+    def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
+        processed, env_wrapper, callbacks, vec_env_wrapper = super()._preprocess_hyperparams(hyperparams)
+        processed = self.arm.apply(processed)
+        parameters = inspect.signature(ALGOS[self.algo]).parameters
+        if self.rate != 1.0:
+            schedule = processed.get("learning_rate", parameters["learning_rate"].default)
+            processed["learning_rate"] = functools.partial(_scaled, schedule, self.rate)
+        # Hindsight needs whole episodes before it can draw.
+        if self.learning_starts is not None and "replay_buffer_class" not in processed:
+            of_file = processed.get("learning_starts", parameters["learning_starts"].default)
+            processed["learning_starts"] = min(of_file, self.learning_starts)
+        callbacks = [
+            callback for callback in callbacks if not isinstance(callback, PriorityMonitor)
+        ]  # stock has no priorities
+        return processed, env_wrapper, callbacks, vec_env_wrapper
+
+    def create_callbacks(self) -> None:
+        """Make the Zoo's callbacks, with the evaluations of the task."""
+        self.eval_freq = max(self.n_timesteps // self.task.n_evaluations, 1)
+        super().create_callbacks()
+
+
+def _evaluated(words: tuple[str, ...]) -> dict[str, Any] | None:
+    """Evaluate words such as ``"name:value"`` as the Zoo's command line does."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--words", nargs="+", action=StoreDict)
+    found: dict[str, Any] | None = options.parse_args(["--words", *words] if words else []).words
+    return found
+
+
+def _scaled(schedule: float | Callable[[float], float], factor: float, progress_remaining: float) -> float:
+    return factor * (schedule(progress_remaining) if callable(schedule) else schedule)
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """Hide what the Zoo prints about every run."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+def prepare(task: Task) -> None:
+    """
+    Register algorithms and environments in this process, and take one core.
+
+    :param task: task
+    """
+    th.set_num_threads(1)
+    register()
+    task.import_packages()
+
+
+def entry_of(task: Task) -> dict[str, Any]:
+    """
+    :param task: task
+    :return: hyperparameters of the file, with those of the command line, before they are processed
+    :raises ValueError: if the file has none for the environment
+    """
+    with _quiet(), tempfile.TemporaryDirectory() as folder:
+        manager = ArmManager(task, Arm("", f"per_{task.stock_algo}", "uniform"), 1.0, 0, folder)
+        return dict(manager.read_hyperparameters()[1])
+
+
+def run(task: Task, arm: Arm, rate: float, seed: int | None) -> dict[str, Any]:
+    """
+    Train and evaluate once.
+
+    :param task: task
+    :param arm: arm
+    :param rate: factor of the learning rate
+    :param seed: seed of the run; ``None``: evaluate a random policy, without training
+    :return: ``"returns"``: mean return of each evaluation, as text
+    """
+    prepare(task)
+    set_random_seed(seed or 0)
+    with _quiet(), tempfile.TemporaryDirectory() as folder:
+        manager = ArmManager(task, arm, rate, seed or 0, folder)
+        model, _ = manager.setup_experiment()  # type: ignore[misc]
+        if seed is None:
+            means = _random_returns(manager, task)
+        else:
+            manager.learn(model)
+            with np.load(os.path.join(manager.save_path, "evaluations.npz")) as evaluations:
+                means = evaluations["results"].mean(axis=1)[: task.n_evaluations]
+            if len(means) < task.n_evaluations:
+                raise KeyboardInterrupt  # the manager ends a run without a word
+    return {"returns": " ".join(f"{mean:.6g}" for mean in means)}
+
+
+class RandomPolicy:
+    """
+    Draws actions at random.
+
+    :param action_space: space of the actions
+    """
+
+    def __init__(self, action_space: Any):
+        self.action_space = action_space
+
+    def predict(self, observation: Any, *_: Any, **__: Any) -> tuple[np.ndarray, None]:
+        """Draw an action for each environment; the evaluation has one."""
+        return np.array([self.action_space.sample()]), None
+
+
+def _random_returns(manager: ArmManager, task: Task) -> list[float]:
+    env = manager.create_envs(1, eval_env=True)
+    env.action_space.seed(0)
+    policy: Any = RandomPolicy(env.action_space)
+    means = [evaluate_policy(policy, env, task.n_episodes)[0] for _ in range(task.n_evaluations)]
+    env.close()
+    return [float(np.mean(mean)) for mean in means]
+
+
+class _Timer(BaseCallback):
+    """Measures the seconds of a step once training has begun, and ends the run."""
+
+    def __init__(self, learning_starts: int):
+        super().__init__()
+        self.learning_starts = learning_starts
+        self.started = time.perf_counter()
+        # Steps and time after the first update, which may compile, and after the last.
+        self.marks: list[tuple[int, float]] = []
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps > self.learning_starts:
+            self.marks = [*self.marks[:1], (self.num_timesteps, time.perf_counter())]
+
+    def _on_step(self) -> bool:
+        now = time.perf_counter()
+        if len(self.marks) == 2:
+            return self.marks[1][1] - self.marks[0][1] < TIMED_SECONDS
+        return now - self.started < PATIENCE
+
+    def seconds_per_step(self, n_steps: int) -> float:
+        """
+        :param n_steps: number of steps of the timed run
+        """
+        if len(self.marks) == 2:
+            (first, start), (last, end) = self.marks
+            return (end - start) / (last - first)
+        return (time.perf_counter() - self.started) / max(n_steps, 1)
+
+
+def seconds_of(task: Task, arm: Arm) -> float:
+    """
+    Estimate how long a run takes, from a short one.
+
+    :param task: task
+    :param arm: arm
+    :return: seconds, evaluations included
+    """
+    with _quiet(), tempfile.TemporaryDirectory() as folder:
+        manager = ArmManager(task, arm, 1.0, 0, folder, learning_starts=100)
+        model, _ = manager.setup_experiment()  # type: ignore[misc]
+        trained: Any = model
+        timer = _Timer(trained.learning_starts)
+        trained.learn(manager.n_timesteps, callback=timer)
+        env = manager.create_envs(1, eval_env=True)
+        start = time.perf_counter()
+        evaluate_policy(trained, env, 1)
+        evaluation = (time.perf_counter() - start) * task.n_episodes
+        env.close()
+        trained.env.close()
+    return manager.n_timesteps * timer.seconds_per_step(trained.num_timesteps) + task.n_evaluations * evaluation

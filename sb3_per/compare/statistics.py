@@ -1,0 +1,111 @@
+"""Statistics of scores: larger is better everywhere. NumPy is enough."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def permutation_p(x: np.ndarray, y: np.ndarray) -> float:
+    """
+    Test exactly, two-sided, whether runs of x score higher than runs of y: how often is the probability of improvement at
+    least as far from 0.5, if all ways to share the runs of each environment out between the two are alike?
+
+    :param x: scores, shape (runs, environments)
+    :param y: scores of the others, same number of environments
+    :return: p-value
+    """
+    chances, observed = np.ones(1), 0
+    for column in range(x.shape[1]):
+        ranks = _double_ranks(np.concatenate([x[:, column], y[:, column]]))
+        observed += int(ranks[: len(x)].sum())
+        # In how many ways so many of the ranks have this sum.
+        ways = np.zeros((len(x) + 1, ranks.sum() + 1))
+        ways[0, 0] = 1.0
+        for rank in ranks:
+            ways[1:, rank:] += ways[:-1, :-rank].copy()
+        chances = np.convolve(chances, ways[-1] / ways[-1].sum())
+    distances = np.abs(np.arange(len(chances)) - np.arange(len(chances)) @ chances)
+    return float(chances[distances >= distances[observed] - 1e-6].sum())
+
+
+def _double_ranks(values: np.ndarray) -> np.ndarray:
+    """Twice the ranks, which are integers where several values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: np.ndarray = (2 * counts.cumsum() - counts + 1)[inverse]
+    return ranks
+
+
+def holm(p_values: dict[Any, float]) -> dict[Any, float]:
+    """
+    Correct for the number of tests by Holm's method.
+
+    :param p_values: p-values of all tests of a table
+    :return: p-values for which "all that are below 0.05 are real" holds with a probability of 95%
+    """
+    adjusted, least = {}, 0.0
+    for i, key in enumerate(sorted(p_values, key=lambda key: p_values[key])):
+        least = max(least, min(1.0, (len(p_values) - i) * p_values[key]))
+        adjusted[key] = least
+    return adjusted
+
+
+def better_share(x: np.ndarray, y: np.ndarray) -> float:
+    """
+    :param x: scores, shape (runs,)
+    :param y: scores of the others, shape (runs,)
+    :return: share of the pairs in which a run of x is better; a tie is half a pair
+    """
+    return float(np.mean(0.5 + 0.5 * np.sign(x[:, None] - y[None])))
+
+
+def difference(x: np.ndarray, y: np.ndarray, n_samples: int = 10_000) -> tuple[float, float, float]:
+    """
+    :param x: scores, shape (runs,)
+    :param y: scores of the others, shape (runs,)
+    :param n_samples: number of bootstrap samples
+    :return: mean of x minus mean of y, and the ends of its 95% bootstrap interval
+    """
+    low, high = np.quantile(_means(x, n_samples, 0) - _means(y, n_samples, 1), [0.025, 0.975])
+    return float(x.mean() - y.mean()), float(low), float(high)
+
+
+def mean_interval(values: np.ndarray, n_samples: int = 2_000) -> np.ndarray:
+    """
+    :param values: values of the runs, shape (runs, ...)
+    :param n_samples: number of bootstrap samples
+    :return: ends of the 95% bootstrap interval of the mean over the runs, shape (2, ...)
+    """
+    ends: np.ndarray = np.quantile(_means(values, n_samples, 0), [0.025, 0.975], axis=0)
+    return ends
+
+
+def _means(values: np.ndarray, n_samples: int, seed: int) -> np.ndarray:
+    """Means of bootstrap samples of the runs; always the same ones."""
+    rows = np.random.default_rng(seed).integers(len(values), size=(n_samples, len(values)))
+    means: np.ndarray = values[rows].mean(axis=1)
+    return means
+
+
+def at_best_rates(
+    scores: dict[str, np.ndarray], middle: Callable[[np.ndarray], float]
+) -> tuple[dict[str, int], dict[str, np.ndarray]]:
+    """
+    Take each arm at its own best learning rate, chosen on one half of the seeds and measured on the other. Otherwise the best
+    of several would be reported for its luck.
+
+    :param scores: by arm, shape (rates, runs, ...)
+    :param middle: what is compared, e.g. the mean
+    :return: by arm: number of the rate, and the scores of the other half there
+    """
+    best = {arm: int(np.argmax([middle(values) for values in by_rate[:, ::2]])) for arm, by_rate in scores.items()}
+    return best, {arm: by_rate[best[arm], 1::2] for arm, by_rate in scores.items()}
+
+
+def has_learned(scores: np.ndarray, of_random: np.ndarray) -> bool:
+    """
+    :param scores: scores of the runs of an arm, shape (runs,)
+    :param of_random: mean returns of a random policy, each over as many episodes as an evaluation, shape (evaluations,)
+    :return: whether half of the runs are above the random policy by three standard deviations of its evaluations
+    """
+    return bool(np.median(scores) > of_random.mean() + 3 * of_random.std())

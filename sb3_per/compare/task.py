@@ -1,0 +1,207 @@
+"""What is compared: a task, the arms on it, and the runs. Everything is text and numbers, so that it names rows of a file."""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import rl_zoo3
+import sb3_contrib
+import stable_baselines3
+import torch
+from rl_zoo3.utils import ALGOS
+from stable_baselines3 import HerReplayBuffer
+
+import sb3_per
+from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.compare.campaign import Job
+from sb3_per.compare.controls import control_of, with_control
+from sb3_per.sampling.schemes import make_scheme
+from sb3_per.zoo import config_path
+
+# Settings of the buffer that are no prioritization: every prioritized arm keeps those of the file.
+_NEUTRAL = ("n_steps", "gamma", "frames")
+
+TWIN = "uniform twin"
+RANDOM = "random policy"
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """
+    A task and its training, as on the command line of ``sb3-per train``.
+
+    :param algo: name of an algorithm of RL Zoo, e.g. ``"dqn"`` or ``"per_dqn"``; decides the hyperparameter file
+    :param env: id of the environment
+    :param n_timesteps: environment steps of a run; -1: as in the file
+    :param conf_file: hyperparameter file; ``None``: that of RL Zoo for ``"dqn"``, that of this package for ``"per_dqn"``
+    :param hyperparams: entries that replace those of the file, e.g. ``"learning_rate:0.001"``
+    :param env_kwargs: arguments of the environment, e.g. ``"gravity:-5.0"``
+    :param gym_packages: modules that register environments
+    :param vec_env: ``"dummy"`` or ``"subproc"``
+    :param device: device of PyTorch
+    :param n_evaluations: number of evaluations of a run, in equal distances
+    :param n_episodes: number of episodes of an evaluation
+    """
+
+    algo: str
+    env: str
+    n_timesteps: int = -1
+    conf_file: str | None = None
+    hyperparams: tuple[str, ...] = ()
+    env_kwargs: tuple[str, ...] = ()
+    gym_packages: tuple[str, ...] = ()
+    vec_env: str = "dummy"
+    device: str = "cpu"
+    n_evaluations: int = 10
+    n_episodes: int = 10
+
+    @property
+    def stock_algo(self) -> str:
+        """Name of the stock algorithm; it need not exist."""
+        return self.algo.removeprefix("per_")
+
+    @property
+    def config(self) -> str:
+        """Path of the hyperparameter file, or name of a module."""
+        if self.conf_file is not None:
+            return self.conf_file
+        if self.algo.startswith("per_"):
+            return str(config_path(self.algo))
+        return str(Path(rl_zoo3.__file__).parent / "hyperparams" / f"{self.algo}.yml")
+
+    def import_packages(self) -> None:
+        """Import the modules that register environments."""
+        for package in self.gym_packages:
+            importlib.import_module(package)
+
+    def fingerprint(self, entry: dict[str, Any]) -> str:
+        """
+        :param entry: hyperparameters of the file, before they are processed
+        :return: hash of all that makes a run of the task what it is, versions of the packages included
+        """
+        made_of = {name: value for name, value in vars(self).items() if name != "conf_file"}
+        packages = (sb3_per, stable_baselines3, sb3_contrib, gymnasium, torch)
+        versions = [str(package.__version__) for package in packages]
+        text = json.dumps([made_of, entry, versions], sort_keys=True, default=repr)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """
+    What is compared on a task. Arms differ in the class and in ``replay_buffer_kwargs``.
+
+    :param name: name in tables and files
+    :param algo: name of the algorithm in RL Zoo
+    :param kind: ``"stock"``, ``"uniform"``, ``"setting"`` or ``"shuffled"``
+    :param setting: keyword arguments of the buffer as text, e.g. ``"scheme='lap'"``; ``None``: those of the file
+    """
+
+    name: str
+    algo: str
+    kind: str
+    setting: str | None = None
+
+    def apply(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param hyperparams: arguments of the algorithm, from the hyperparameter file
+        :return: those of this arm
+        :raises ValueError: for a setting that is not allowed
+        """
+        hyperparams = dict(hyperparams)
+        of_file = hyperparams.pop("replay_buffer_kwargs", None) or {}
+        names = set(PrioritySettings.names())
+        if self.kind == "stock":
+            kwargs = {name: value for name, value in of_file.items() if name not in names}
+            hyperparams.pop("double_q", None)  # an argument of PERDQN
+            buffer_class = hyperparams.get("replay_buffer_class")
+            if isinstance(buffer_class, type) and issubclass(buffer_class, PrioritizedReplayBuffer):
+                hyperparams["replay_buffer_class"] = HerReplayBuffer if issubclass(buffer_class, HerReplayBuffer) else None
+        else:
+            kept = {name: value for name, value in of_file.items() if name not in names or name in _NEUTRAL}
+            kwargs = {**kept, **self.prioritization(of_file)}
+        return {**hyperparams, "replay_buffer_kwargs": kwargs} if kwargs else hyperparams
+
+    def role(self) -> str:
+        """Look in figures, a key of :data:`~sb3_per.compare.figures.LOOKS`."""
+        if self.kind in ("stock", "uniform"):
+            return self.kind
+        scheme = make_scheme(evaluated(self.setting or "").get("scheme", "proportional"))
+        return {"LAP": "LAP", "PAL": "PAL", "RankBased": "rank"}.get(type(scheme).__name__, "defaults")
+
+    def prioritization(self, of_file: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param of_file: ``replay_buffer_kwargs`` of the hyperparameter file
+        :return: settings of the buffer that differ from those of other arms
+        """
+        if self.kind == "uniform":
+            return dict(scheme="uniform")
+        if self.setting is None:
+            names = set(PrioritySettings.names()) - set(_NEUTRAL)
+            given = {name: value for name, value in of_file.items() if name in names}
+        else:
+            given = evaluated(self.setting)
+        return with_control(control_of(given)) if self.kind == "shuffled" else given
+
+
+def evaluated(setting: str) -> dict[str, Any]:
+    """
+    :param setting: keyword arguments as text, in which all public names of this package may occur
+    :return: keyword arguments
+    :raises ValueError: if it is no list of keyword arguments
+    """
+    try:
+        return dict(eval(f"dict({setting})", {name: getattr(sb3_per, name) for name in sb3_per.__all__}))
+    except (SyntaxError, NameError, TypeError) as error:
+        message = f"--setting takes keyword arguments such as \"scheme='lap', kappa=0.1\", not {setting!r}: {error}"
+        raise ValueError(message) from error
+
+
+def arms_of(task: Task, settings: list[str]) -> list[Arm]:
+    """
+    :param task: task
+    :param settings: settings to judge, as text; empty: that of the hyperparameter file, or the defaults of this package
+    :return: stock class, uniform twin, and each setting with its shuffled control
+    :raises ValueError: for an algorithm that has no prioritized class, and a setting that draws uniformly
+    """
+    ours, stock = f"per_{task.stock_algo}", task.stock_algo
+    if ours not in ALGOS:
+        known = ", ".join(name.removeprefix("per_") for name in ALGOS if name.startswith("per_"))
+        raise ValueError(f"--algo must be one of {known}, with or without per_, not {task.algo}")
+    arms = [Arm(f"stock {ALGOS[stock].__name__}", stock, "stock")] if stock in ALGOS else []
+    arms.append(Arm(TWIN, ours, "uniform"))
+    judged: list[str | None] = [None] if not settings and task.algo == ours else [*(settings or [""])]
+    for setting in judged:
+        scheme = make_scheme((evaluated(setting) if setting is not None else {}).get("scheme", "proportional"))
+        if scheme.draws_uniformly and not scheme.replaces_loss:
+            raise ValueError("The uniform twin is compared anyway: name a setting that prioritizes")
+        name = "setting of the file" if setting is None else setting or "defaults"
+        arms.append(Arm(name, ours, "setting", setting))
+        if not scheme.draws_uniformly:
+            arms.append(Arm(f"{name}, shuffled", ours, "shuffled", setting))
+    return arms
+
+
+def jobs_of(task: Task, entry: dict[str, Any], arms: list[Arm], rates: list[float], seeds: int) -> list[Job]:
+    """
+    :param task: task
+    :param entry: hyperparameters of the file, before they are processed
+    :param arms: arms to compare
+    :param rates: factors of the learning rate
+    :param seeds: number of runs of each arm at each learning rate
+    :return: all runs, seed by seed, so that a stopped comparison has all arms on some seeds; first the random policy
+    """
+    fingerprint = task.fingerprint(entry)
+    names = dict(arm=RANDOM, rate="1", seed=0, task=fingerprint)
+    jobs: list[Job] = [(names, (task, next(arm for arm in arms if arm.name == TWIN), 1.0, None))]
+    for seed in range(seeds):
+        for rate in rates:
+            for arm in arms:
+                names = dict(arm=arm.name, rate=f"{rate:.4g}", seed=seed, task=fingerprint)
+                jobs.append((names, (task, arm, rate, seed)))
+    return jobs

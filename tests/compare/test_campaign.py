@@ -1,0 +1,38 @@
+"""A campaign continues where it was stopped, and loses nothing."""
+
+import pytest
+
+from sb3_per.compare import campaign
+
+
+def jobs(*values: int, result: int = 0) -> list:
+    """`dict` as the function that runs: it returns what it is given."""
+    return [({"seed": value}, ([("result", result)],)) for value in values]
+
+
+def test_only_what_is_missing_runs(tmp_path):
+    path = tmp_path / "folder" / "runs.csv"
+    assert campaign.run_missing(path, jobs(0, 1, result=5), dict, workers=1) == 2
+    before = path.read_text()
+    assert campaign.run_missing(path, jobs(0, 1, 2, result=6), dict, workers=2) == 1
+    assert campaign.run_missing(path, jobs(0, 1, 2, result=7), dict, workers=2) == 0
+    assert path.read_text().startswith(before)
+    assert [(row["seed"], row["result"]) for row in campaign.read(path)] == [("0", "5"), ("1", "5"), ("2", "6")]
+
+
+def test_a_failure_loses_nothing(tmp_path):
+    path = tmp_path / "runs.csv"
+    failing = ({"seed": 1}, (3,))  # an int is not iterable
+    with pytest.raises(TypeError):
+        campaign.run_missing(path, [*jobs(0), failing], dict, workers=1)
+    assert [row["seed"] for row in campaign.read(path)] == ["0"]
+    assert campaign.run_missing(path, jobs(0, 1), dict, workers=1) == 1
+    assert [row["seed"] for row in campaign.read(path)] == ["0", "1"]
+
+
+def test_no_run_begins_after_the_deadline(tmp_path):
+    path = tmp_path / "runs.csv"
+    n_run = campaign.run_missing(path, jobs(*range(50)), dict, workers=1, deadline=0.0)
+    assert 1 <= n_run < 50
+    assert [row["seed"] for row in campaign.read(path)] == [str(seed) for seed in range(n_run)]
+    assert len(campaign.missing(path, jobs(*range(50)))) == 50 - n_run

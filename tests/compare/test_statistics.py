@@ -1,0 +1,85 @@
+"""Statistics of a comparison, against brute force."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sb3_per import LAP
+from sb3_per.compare import controls
+from sb3_per.compare.statistics import at_best_rates, better_share, difference, has_learned, holm, permutation_p
+
+
+def test_permutation_p_is_that_of_all_permutations():
+    """Against listing them, with ties and in two environments."""
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(4, size=(3, 2)), rng.integers(2, 6, size=(3, 2))
+
+    def u(x, y):
+        return float(np.mean(0.5 + 0.5 * np.sign(x[:, None] - y[None])))
+
+    def shared_out(column):
+        both = np.concatenate([x[:, column], y[:, column]])
+        for chosen in itertools.combinations(range(6), 3):
+            yield both[list(chosen)], np.delete(both, chosen)
+
+    of_all = [(u(*a) + u(*b)) / 2 for a, b in itertools.product(shared_out(0), shared_out(1))]
+    expected = np.mean(np.abs(np.array(of_all) - 0.5) >= abs(u(x, y) - 0.5) - 1e-9)
+    assert permutation_p(x, y) == pytest.approx(expected)
+    separated = np.arange(5.0)[:, None]
+    assert permutation_p(separated, separated + 9) == pytest.approx(2 / 252)
+
+
+def test_holm():
+    assert holm({"a": 0.03, "b": 0.01, "c": 0.02}) == pytest.approx({"a": 0.04, "b": 0.03, "c": 0.04})
+    assert holm({"a": 0.4, "b": 0.6}) == pytest.approx({"a": 0.8, "b": 0.8})
+
+
+def test_difference_has_the_interval_of_all_bootstrap_samples():
+    """Against listing them."""
+    x, y = np.array([3.0, 8.0, 4.0]), np.array([1.0, 2.0, 6.0])
+    means_x, means_y = (np.array(list(itertools.product(values, repeat=3))).mean(axis=1) for values in (x, y))
+    expected = np.quantile(np.subtract.outer(means_x, means_y), [0.025, 0.975])
+    middle, low, high = difference(x, y)
+    assert middle == pytest.approx(2.0)
+    np.testing.assert_allclose([low, high], expected, atol=0.35)
+    assert difference(x, y) == (middle, low, high)  # always the same
+
+
+def test_better_share_counts_pairs():
+    assert better_share(np.array([1.0, 3.0]), np.array([0.0, 3.0])) == (1 + 0 + 1 + 0.5) / 4
+
+
+def test_best_rate_is_chosen_on_one_half_and_measured_on_the_other():
+    scores = np.array([[9.0, 0.0, 9.0, 0.0], [1.0, 5.0, 1.0, 6.0]])  # the first is best on the seeds that choose
+    best, values = at_best_rates({"arm": scores}, np.mean)
+    assert best == {"arm": 0}
+    assert values["arm"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "scores, has", [([-110.0, -95.0, -108.0], False), ([-50.0, -40.0, -108.0], True), ([-50.0, -105.0, -108.0], False)]
+)
+def test_learning_is_a_clear_margin_above_a_random_policy_in_half_of_the_runs(scores, has):
+    of_random = np.array([-110.0, -100.0, -90.0])  # standard deviation 8.2
+    assert has_learned(np.array(scores), of_random) == has
+
+
+def test_control_has_the_same_priorities_in_another_order():
+    kwargs = dict(scheme="shuffled lap", kappa=0.3, uniform_fraction=0.1)
+    control = controls.with_control(kwargs)
+    assert control["uniform_fraction"] == 0.1
+    assert (control["scheme"].kappa, control["scheme"].replaces_loss) == (0.3, True)
+    errors = np.arange(100.0).reshape(50, 2)
+    np.random.seed(0)
+    reduced = control["scheme"].reduce(errors)
+    assert sorted(reduced) == sorted(errors.max(axis=1)) and list(reduced) != list(errors.max(axis=1))
+    assert controls.with_control(dict(scheme="rank")) == dict(scheme="rank")
+
+
+def test_control_of_a_scheme_object_shuffles_a_copy():
+    scheme = LAP(kappa=0.3)
+    control = controls.control_of(dict(scheme=scheme))["scheme"]
+    errors = np.arange(100.0)[:, None]
+    assert (scheme.reduce(errors) == errors[:, 0]).all()
+    assert (control.reduce(errors) != errors[:, 0]).any() and control.kappa == 0.3

@@ -1,0 +1,47 @@
+"""Type checkers accept every block of Python in README and documentation as it stands."""
+
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+from tests.project.test_docs import PAGES, name_of, pages
+from tests.utils import ROOT
+
+# A page goes on with the names of its earlier blocks, and gives some of them a new meaning.
+MYPY = ["--config-file", "", "--ignore-missing-imports", "--follow-imports", "silent", "--allow-redefinition-new"]
+
+
+@pytest.fixture(scope="module")
+def snippets(tmp_path_factory) -> Path:
+    """A folder with a module for each page, its blocks in the lines that they have there."""
+    folder = tmp_path_factory.mktemp("snippets")
+    for page in PAGES:
+        lines: list[str] = []
+        for block in pages.blocks_of(page):
+            if block.language == "python":
+                lines += [""] * (block.line - 1 - len(lines)) + block.code.splitlines()
+        if lines:
+            (folder / name_of(page).replace("/", "_").replace(".md", ".py")).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.slow
+def test_mypy_accepts_every_snippet(snippets, monkeypatch):
+    monkeypatch.setenv("MYPYPATH", str(ROOT))
+    options = [*MYPY, "--local-partial-types", "--cache-dir", str(snippets / ".cache")]
+    done = run([sys.executable, "-m", "mypy", *options, *sorted(snippets.glob("*.py"))], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("pyright") is None, reason="needs pyright")
+def test_pyright_accepts_every_snippet(snippets):
+    settings = {"include": ["."], "extraPaths": [str(ROOT)]}
+    (snippets / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--project", str(snippets), "--pythonpath", sys.executable]
+    done = run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
