@@ -32,13 +32,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 
 import numpy as np
 import torch as th
-from campaign import Job, missing, read, run_missing
 from stable_baselines3 import SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PERSAC, PrioritizedReplayBuffer
+from sb3_per.compare.campaign import Job, missing, read, run_missing
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from start_from_demonstrations import TASK, record, train_expert

@@ -33,9 +33,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 
 import numpy as np
-from campaign import Job, missing, read, run_missing
 from learning import DISCRETE_LAP, OUT, SUITES, at_rates, evaluation_steps, fingerprint, named_at, train
 from suite import Variant
+
+from sb3_per.compare.campaign import Job, missing, read, run_missing
 
 GAMES = tuple(f"MinAtar/{game}-v1" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"))
 ARMS = {

@@ -83,6 +83,8 @@ def _own_options(script: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     if script == "train":
         parser.add_argument("--resume", action="store_true", help="go on with the newest run, if it was killed")
+        what = "a .buffer directory or a Minari dataset, a share of each batch"
+        parser.add_argument("--demonstrations", metavar="PATH", help=what)
         parser.add_argument("--actors", type=int, metavar="N", help="let N processes collect while one learns")
     elif script in _PLOTS:
         parser.add_argument("-o", "--output", metavar="FILE", help="write a picture, e.g. plot.png, and open no window")

@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
+from sb3_per.persistence.demonstrations import add_saved_demonstrations
 from sb3_per.persistence.model_zip import CheckpointMixin
 from sb3_per.zoo import tuning
 
@@ -30,18 +31,29 @@ class RunManager(ExperimentManager):
     :param args: arguments of the Zoo
     :param resume: go on with the newest run of this environment, in its folder, from its newest whole checkpoint. Without
         one, a new run begins
+    :param demonstrations: a buffer directory, or the name of a Minari dataset; ``None``: no demonstrations
     :param actors: number of actors, each with ``n_envs`` environments of the hyperparameter file; ``None``: no actors
     :param kwargs: keyword arguments of the Zoo
-    :raises ValueError: for actors below 1, with a stock algorithm, and while tuning hyperparameters
+    :raises ValueError: for demonstrations with a stock algorithm, while tuning, or without a share; for actors below
+        1, with a stock algorithm, and while tuning hyperparameters
     """
 
-    def __init__(self, *args: Any, resume: bool = False, actors: int | None = None, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        resume: bool = False,
+        actors: int | None = None,
+        demonstrations: str | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
-        self.actors = actors
+        self.actors, self.demonstrations = actors, demonstrations
         # Settings of the buffer from a trial of Optuna.
         self.tuned: dict[str, Any] | None = None
         if actors is not None and (actors < 1 or not self._is_ours() or self.optimize_hyperparameters):
             raise ValueError(f"--actors must be at least 1, for a prioritized algorithm and without -optimize, not {actors}")
+        if demonstrations is not None and (not self._is_ours() or self.optimize_hyperparameters):
+            raise ValueError("--demonstrations needs a prioritized algorithm, and does not go together with -optimize")
         # Number of steps of the checkpoint that the run goes on from.
         self.resumed_from: int | None = None
         run_id = get_latest_run_id(self.log_path, self.env_name)
@@ -177,6 +189,8 @@ class RunManager(ExperimentManager):
 
         :param model: model to train
         """
+        if self.demonstrations is not None and not len(model.replay_buffer.demonstrations):
+            self._add_demonstrations(model.replay_buffer, self.demonstrations)
         if self.resumed_from is None:
             super().learn(model)
             return
@@ -185,6 +199,14 @@ class RunManager(ExperimentManager):
         learn = functools.partial(model.learn, reset_num_timesteps=False)
         continuing: Any = SimpleNamespace(learn=learn, env=model.env, policy=model.policy)
         super().learn(continuing)
+
+    def _add_demonstrations(self, buffer: Any, path: str) -> None:
+        if not buffer.demonstrations.are_drawn:
+            raise ValueError(
+                "--demonstrations needs a share of each batch: set replay_buffer_kwargs to "
+                "dict(demonstration_fraction=0.25) in the hyperparameter file"
+            )
+        print(f"Added {add_saved_demonstrations(buffer, path)} demonstrations from {path}")
 
     def save_trained_model(self, model: Any) -> None:
         """

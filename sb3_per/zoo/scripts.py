@@ -59,7 +59,7 @@ def _train(parsed: Parsed) -> None:
         sys.argv += ["--conf-file", str(config_path(known["algo"]))]
     names = vars(train)
     managers = {"ExperimentManager": names["ExperimentManager"]}
-    own = {name: known[name] for name in ("resume", "actors") if name in known}
+    own = {name: known[name] for name in ("resume", "actors", "demonstrations") if name in known}
     names["ExperimentManager"] = functools.partial(RunManager, **own)
     try:
         train.train()

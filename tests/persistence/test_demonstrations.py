@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.demonstrations import add_saved_demonstrations
 from tests.buffers.test_demonstrations import demonstration_ids, demonstrations, mixed
 from tests.utils import assert_same_batches, fill, make_buffer
 
@@ -94,3 +95,18 @@ def test_frames_of_demonstrations_come_back_after_they_have_grown(tmp_path):
     batch = loaded.sample(100)
     rows = batch.indices - demonstration_ids(loaded)[0]
     np.testing.assert_array_equal(batch.observations.numpy(), np.array(observations)[rows, 0])
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_a_directory_becomes_demonstrations_of_another_buffer(tmp_path, n_envs):
+    saved = make_buffer(12, 2, scheme="lap")
+    fill([saved], 30)
+    save_buffer(saved, tmp_path / "b.buffer")
+    buffer = make_buffer(5, n_envs, demonstration_fraction=1.0)
+    assert add_saved_demonstrations(buffer, tmp_path / "b.buffer") == 24
+    assert set(buffer.sample(100).rewards.ravel().tolist()) == set(saved.rewards.ravel().tolist())
+    with pytest.raises(ValueError, match="action_space"):
+        add_saved_demonstrations(make_buffer(5, action_space="discrete"), tmp_path / "b.buffer")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="empty"):
+        add_saved_demonstrations(buffer, tmp_path / "empty")

@@ -20,7 +20,7 @@ import matplotlib
 
 from sb3_per import LAP, PERDQN, PERSAC, PERTD3, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.distributed.engines import LocalEngine
-from sb3_per.persistence.buffer_files import load_buffer
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.zoo import ALGORITHMS, class_of, config_path, main, register
 from tests.utils import ROOT
 
@@ -372,3 +372,25 @@ def test_hyperparameter_files_are_in_the_wheel(tmp_path):
     for path, algo in zip(paths, ALGORITHMS, strict=True):
         assert tmp_path in path.parents
         assert path.read_text() == config_path(algo).read_text()
+
+
+def test_demonstrations_of_a_directory_are_part_of_a_run(zoo, capsys):
+    """A run without a share is refused; a checkpoint that goes on has them already."""
+    model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=50, learning_starts=100).learn(40)
+    save_buffer(model.replay_buffer, "demonstrations.buffer")
+    options = ("--demonstrations", "demonstrations.buffer", "--save-freq", "100", "--save-replay-buffer")
+    with pytest.raises(ValueError, match="demonstration_fraction"):
+        zoo("train", "per_sac", *options)
+    entry = settings(replay_buffer_kwargs="dict(demonstration_fraction=0.5)")
+    folder = zoo("train", "per_sac", *options, entry=entry)
+    assert "Added 40 demonstrations from demonstrations.buffer" in capsys.readouterr().out
+    like = PrioritizedReplayBuffer(1000, model.observation_space, model.action_space, demonstration_fraction=0.5)
+    (saved,) = folder.glob("*.buffer")
+    assert len(load_buffer(like, saved).demonstrations) == 40
+
+
+@pytest.mark.parametrize("options", [("--algo", "sac"), ("-optimize",)])
+def test_demonstrations_of_a_stock_algorithm_or_while_tuning_are_refused(zoo, options):
+    algo = "sac" if "sac" in options else "per_sac"
+    with pytest.raises(ValueError, match="--demonstrations needs a prioritized algorithm"):
+        zoo("train", algo, "--demonstrations", "x.buffer", *options[:1] * (algo == "per_sac"))

@@ -1,0 +1,44 @@
+"""Demonstrations from files: a buffer directory or a Minari dataset."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.persistence.buffer_files import load_buffer
+from sb3_per.persistence.generations import Manifest, manifests_in
+from sb3_per.persistence.minari import from_minari
+
+_PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (PrioritizedReplayBuffer, PrioritizedDictReplayBuffer)}
+
+
+def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) -> int:
+    """
+    Add what is saved to the demonstrations of a buffer.
+
+    :param buffer: buffer that gets the demonstrations
+    :param path: a ``.buffer`` directory, of any size and number of environments, or the name of a Minari dataset on this
+        machine
+    :return: number of demonstrations that were added
+    :raises ValueError: for a directory of another kind or with other spaces, and as :func:`~sb3_per.from_minari`
+    :raises FileNotFoundError: if nothing is saved there
+    """
+    if not Path(path).is_dir():
+        return from_minari(str(path), buffer, demonstrations=True)
+    names = manifests_in(Path(path))
+    if not names:
+        raise FileNotFoundError(f"There is no saved buffer at {path}")
+    about = Manifest.read(Path(path, names[0])).about
+    form = buffer
+    if about["kind"] in _PLAIN:
+        n_envs, frames = about["n_envs"], buffer.settings.frames
+        size = about["buffer_size"] * n_envs
+        spaces = (buffer.observation_space, buffer.action_space)
+        form = _PLAIN[about["kind"]](size, *spaces, device="cpu", n_envs=n_envs, frames=frames)
+    with warnings.catch_warnings():
+        # Masses are computed anew in any case.
+        warnings.filterwarnings("ignore", message=".*was saved with the scheme")
+        source = load_buffer(form, path)
+    before = len(buffer.demonstrations)
+    buffer.add_demonstrations_from(source)
+    return len(buffer.demonstrations) - before
