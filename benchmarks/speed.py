@@ -164,6 +164,14 @@ def buffer_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
 
         yield f"setting {name}", setting
 
+    def demonstrations() -> Row:
+        ours = prioritized(size, *mujoco, device="cpu", demonstration_fraction=0.25)
+        ours.add_demonstrations_from(filled(prioritized(10_000, *mujoco, device="cpu")))
+        theirs = filled(prioritized(size, *mujoco, device="cpu"))
+        return against_itself("sample(256) + update, a quarter demonstrations", "default", 1.3, filled(ours), theirs)
+
+    yield "demonstrations", demonstrations
+
 
 def add_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
     """One step of all environments."""
