@@ -88,7 +88,7 @@ def test_a_hyperparameter_file_is_answered_alike(entry, named, tmp_path, monkeyp
 def test_frames_of_observations_that_are_no_stack_are_warned_of():
     """Pendulum's three numbers are no three frames of one."""
     model = PERSAC("MlpPolicy", "Pendulum-v1", learning_starts=10_000, replay_buffer_kwargs=dict(frames=3), buffer_size=2_000)
-    with pytest.warns(UserWarning, match="frames=3: .* is the number of frames in a stack right"):
+    with pytest.warns(UserWarning, match="frames=3: .* the number of frames in a stack"):
         model.learn(1_100)
 
 

@@ -31,6 +31,7 @@ MAX_STEPS = 130
 
 # Appended to a command of the Zoo, where the last one of several equal options counts. Two evaluations, for what plots them.
 ZOO_LIMITS = {
+    "plot": "-w 2",
     "train": "-n 200 --eval-freq 100 --eval-episodes 2",
     "enjoy": "-n 50 --no-render",
     "record_video": "-n 10",

@@ -131,7 +131,10 @@ def test_training_without_a_writable_cache_folder(tmp_path):
 
 def test_a_disabled_compiler_is_reported():
     done = subprocess.run(
-        [sys.executable, "-c", "import sb3_per"], capture_output=True, text=True, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}
+        [sys.executable, "-c", "from sb3_per import PERSAC"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
     )
     assert done.returncode != 0
     assert "ImportError: sb3_per needs numba's compiler, which NUMBA_DISABLE_JIT=1 switches off: unset it" in done.stderr
