@@ -37,11 +37,12 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from sb3_per import PERSAC, PrioritizedReplayBuffer
+from sb3_per import PERSAC
 from sb3_per.compare.campaign import Job, missing, read, run_missing
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
-from start_from_demonstrations import TASK, record, train_expert
+from start_from_demonstrations import TASK
+from start_from_demonstrations import expert_episodes as record_expert
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 
@@ -60,10 +61,8 @@ MAX_STEPS, PERIOD, SOLVED, N_EPISODES = 20_000, 1_000, 90.0, 5
 EVALUATION_SEED = 1_000_000
 
 
-@functools.cache
-def expert_episodes() -> PrioritizedReplayBuffer:
-    """Ten episodes of the expert, the same for all runs."""
-    return record(train_expert(), n_episodes=10)
+#: Ten episodes of the expert, the same for all runs.
+expert_episodes = functools.cache(record_expert)
 
 
 def make_model(arm: str, learning_rate: float, seed: int) -> SAC:

@@ -37,6 +37,7 @@ PROMISES: dict[str, tuple[list[str], list[str]]] = {
         ["ended with -9, goes on at 150 of 300", "end: 300 steps, mean return"],
         ["resume.png", "resume/*_300_steps.zip"],
     ),
+    "start_from_demonstrations": (["transitions, mean return", "mean return after 200 steps"], []),
     "swap_import": (["mean return"], ["swap_import.zip"]),
     "tune_with_zoo": (
         ["Number of finished trials:  2", " scheme: ", " alpha: ", " beta_start: "],
