@@ -5,7 +5,7 @@ ENV ?= Pendulum-v1
 STEPS ?= $(if $(filter per_sac/Pendulum-v1,$(ALGO)/$(ENV)),7000,-1)
 SEED ?= 0
 # The command that `make train` suggests at its end.
-NEXT = $(if $(filter per_dqn/CartPole-v1,$(ALGO)/$(ENV)),$(BIN)/sb3-per plot -a per_dqn -e CartPole-v1 -f runs,make train ALGO=per_dqn ENV=CartPole-v1)
+NEXT = $(if $(filter per_dqn/CartPole-v1,$(ALGO)/$(ENV)),$(BIN)/sb3-per plot --algo per_dqn --env CartPole-v1 -f runs,make train ALGO=per_dqn ENV=CartPole-v1)
 # Processes of `make evidence`, one core each.
 WORKERS ?= 2
 PYTHON ?= python3
