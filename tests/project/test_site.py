@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import sb3_per
 from tests.utils import ROOT
 
 FIGURES = sorted(
@@ -95,6 +96,12 @@ def test_links_and_figures_lead_somewhere(site, pages):
             if not target.exists() or (anchor and target in pages and anchor not in pages[target].anchors):
                 missing.append((path.name, address))
     assert missing == []
+
+
+@pytest.mark.slow
+def test_api_has_every_public_name(site, pages):
+    documented = {anchor.rpartition(".")[2] for anchor in pages[site / "api.html"].anchors if anchor.startswith("sb3_per.")}
+    assert set(sb3_per.__all__) - documented == set()
 
 
 @pytest.mark.slow
