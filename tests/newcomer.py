@@ -32,7 +32,7 @@ COMMANDS = {
     "doctor": [],
     "train": [*RUN, "-n", "2000", "--eval-freq", "1000", "--eval-episodes", "2", "-f", "logs"],
     "enjoy": [*RUN, "-n", "100", "--no-render", "-f", "logs"],
-    "plot": [*RUN, "-f", "logs"],
+    "plot": [*RUN, "-f", "logs", "-w", "10"],
     "tune": [*RUN, "-n", "500", "--n-trials", "1", "--n-startup-trials", "1", "--n-evaluations", "1", "--no-optim-plots"],
     "compare": ["--algo", "dqn", "--env", "CartPole-v1", "--dry-run"],
     "convert": ["old.pkl", "new.buffer", "--trust"],
