@@ -52,7 +52,9 @@ class PerSampleTree(SumTree):
         """Empty every leaf."""
         self.tree.nodes = [0.0] * len(self.tree.nodes)
 
-    def _masses(self) -> np.ndarray:
+    @property
+    def masses(self) -> np.ndarray:
+        """Masses of all slots."""
         return np.array(self.tree.nodes[self.tree.n_leaves :][: self.capacity])
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
