@@ -500,17 +500,6 @@ def test_figures_in_the_text_are_those_of_the_reports(page):
     assert [figure for figure in stated if figure not in reported] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}.md" for page in ("choosing", "evidence", "troubleshooting"))])
-def test_figures_in_the_text_are_those_of_the_reports(page):
-    """Each figure with an interval, such as 13.8 [12.1, 14.6], is in a table of docs/evidence."""
-    reported = "".join(path.read_text() for path in EVIDENCE.glob("*.md"))
-    text = " ".join((ROOT / page).read_text().split())
-    text = re.sub(r"(?<=\d),(?=\d{3})", "", text)  # thousands
-    stated = re.findall(r"-?\d[\d.]* \[-?[\d.]+, -?[\d.]+\]", text)
-    assert stated or page in ("README.md", "docs/choosing.md")  # they leave intervals to the other pages
-    assert [figure for figure in stated if figure not in reported] == []
-
-
 def text_of(page: str) -> str:
     """Text of a page of docs/ or the README on one line, without commas in thousands."""
     path = ROOT / page if page == "README.md" else ROOT / "docs" / f"{page}.md"
