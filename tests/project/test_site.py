@@ -233,7 +233,7 @@ def test_gallery_has_every_figure_and_its_command(figure):
     gallery = (ROOT / "docs" / "gallery.md").read_text()
     assert f"]({figure})" in gallery
     caption = gallery.partition(f"]({figure})")[2].partition("![")[0]
-    assert "`python " in caption or "drawn by hand" in caption
+    assert "`python " in caption or "`sb3-per " in caption or "drawn by hand" in caption
 
 
 def test_ratios_of_the_side_by_side_page_are_measured():
