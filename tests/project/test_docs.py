@@ -35,7 +35,6 @@ ZOO_LIMITS = {
     "train": "-n 200 --eval-freq 100 --eval-episodes 2",
     "enjoy": "-n 50 --no-render",
     "record_video": "-n 10",
-    "plot": "-w 5",
 }
 ZOO_TUNING_LIMITS = "--n-trials 2 --n-jobs 1 --n-evaluations 1 --no-optim-plots"
 # Commands of `sb3-per`, with the arguments of the Zoo that they stand for.
