@@ -1,18 +1,20 @@
 # Two commands do everything on a fresh machine: `make train` and `make test`.
 ALGO ?= per_sac
 ENV ?= Pendulum-v1
-# -1: as many as the hyperparameter file says
-STEPS ?= -1
+# The first run takes 7,000 steps, which solve the task. -1 takes the number in the hyperparameter file.
+STEPS ?= $(if $(filter per_sac/Pendulum-v1,$(ALGO)/$(ENV)),7000,-1)
 SEED ?= 0
-# of `make evidence`, one core each
+# The command that `make train` suggests at its end.
+NEXT = $(if $(filter per_dqn/CartPole-v1,$(ALGO)/$(ENV)),$(BIN)/sb3-per plot --algo per_dqn --env CartPole-v1 -f runs,make train ALGO=per_dqn ENV=CartPole-v1)
+# Processes of `make evidence`, one core each.
 WORKERS ?= 2
 PYTHON ?= python3
 BIN = .venv/bin
 
 .PHONY: train test pytest lint type format doc dist benchmark evidence clean
 
-# Makes .venv and installs, once; again when what is to be installed has changed. Training needs less than developing. The pip that
-# comes with Python 3.10 goes back to a source distribution that cannot be built.
+# Make .venv and install, once, and again after pyproject.toml or constraints.txt has changed. pip is upgraded first: the one that
+# comes with Python 3.10 falls back to a source distribution that cannot be built.
 .venv/%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || ($(PYTHON) -m venv .venv && $(BIN)/pip install --quiet --upgrade pip)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[$*]'
@@ -20,7 +22,7 @@ BIN = .venv/bin
 
 train: .venv/zoo
 	$(BIN)/python -m sb3_per.zoo train --algo $(ALGO) --env $(ENV) -n $(STEPS) --seed $(SEED) -f runs --eval-freq 1000 --eval-episodes 10
-	$(BIN)/python -m sb3_per.zoo enjoy --algo $(ALGO) --env $(ENV) -f runs --no-render -n 5000 --load-best
+	$(BIN)/python -m sb3_per.zoo.summary --algo $(ALGO) --env $(ENV) -f runs --next "$(NEXT)"
 
 test: lint type pytest
 
@@ -45,18 +47,18 @@ doc: .venv/dev
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
 
-# Wheel and sdist, as they would be published, and what they contain and say of themselves.
+# Build the wheel and the sdist, and check their contents and metadata.
 dist: .venv/release
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
 
-# About ten minutes, on an otherwise idle machine.
+# Takes about ten minutes on an idle machine.
 benchmark: .venv/benchmark
 	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/speed.py --out docs/benchmarks
 
-# What docs/evidence lacks, and the reports on what it has. All of it takes days of one core; a stopped campaign continues where it was.
+# Run what docs/evidence lacks, and write its tables and figures. All of it takes days of one core. A stopped campaign continues.
 evidence: .venv/benchmark
 	$(BIN)/python benchmarks/cliffwalk.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/dose_response.py --workers $(WORKERS)

@@ -1,10 +1,10 @@
-"""Sum trees as other libraries have them, to measure against: one sample at a time in Python, and level by level in NumPy."""
+"""Sum trees of other libraries, to measure against: one sample at a time in Python, and level by level in NumPy."""
 
 import numpy as np
 
 
 class PythonTree:
-    """A binary tree, one sample at a time, changes added along the path. All masses are 1 at first."""
+    """Binary tree that takes one sample at a time, and adds changes along the path. All masses are 1 at first."""
 
     def __init__(self, capacity: int):
         self.n_leaves = 1 << (capacity - 1).bit_length()
@@ -39,7 +39,7 @@ class PythonTree:
 
 
 class NumpyTree:
-    """A binary tree, the whole batch one level at a time, with NumPy. All masses are 1 at first."""
+    """Binary tree that takes the whole batch one level at a time, with NumPy. All masses are 1 at first."""
 
     def __init__(self, capacity: int):
         self.depth = (capacity - 1).bit_length()

@@ -1,12 +1,12 @@
 """
 Blind Cliffwalk (Schaul et al. 2016, section 3.1, figure 1, and appendix B.1), through the real buffer.
 
-    python benchmarks/cliffwalk.py                                   # what is missing, then the table and the figure
+    python benchmarks/cliffwalk.py                                   # run what is missing, write table and figure
     python benchmarks/cliffwalk.py --largest 9 --seeds 5 --out runs  # smaller
 
-n states in a row. The right action advances, and has a reward of 1 in the last state; the wrong one ends the episode. The
-buffer holds the transitions of all 2^n sequences of actions, and tabular Q-learning replays them one at a time, until the mean
-squared error to the true values is below 1e-3.
+There are n states in a row. The right action advances, and has a reward of 1 in the last state. The wrong one ends the
+episode. The buffer holds the transitions of all 2^n sequences of actions, and tabular Q-learning replays them one at a time,
+until the mean squared error to the true values is below 1e-3.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core for each run
 
 import numpy as np
 from gymnasium import spaces
@@ -24,7 +24,7 @@ from sb3_per import PrioritizedReplayBuffer
 from sb3_per.compare.campaign import Job, read, run_missing
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
-# The last two are prioritized with transitions that enter with their own TD error, not with the maximum.
+# In the last two, new transitions enter with their own TD error, not with the maximum.
 REPLAYS = ("uniform", "oracle", "proportional", "rank", "proportional, own error", "rank, own error")
 OWN_ERROR = ", own error"
 STEP_SIZE = 0.25
@@ -33,7 +33,7 @@ MAX_UPDATES = 20_000_000
 
 
 def all_transitions(n_states: int) -> list[tuple[int, int, float, int, bool]]:
-    """(state, action, reward, next state, done) of all 2^n action sequences; action 1 advances, 0 ends the episode."""
+    """List (state, action, reward, next state, done) of all 2^n action sequences. Action 1 advances, 0 ends the episode."""
     transitions = []
     for length in range(n_states + 1):  # number of right actions before the wrong one
         sequences = 2 ** (n_states - 1 - length) if length < n_states else 1
@@ -46,16 +46,16 @@ def all_transitions(n_states: int) -> list[tuple[int, int, float, int, bool]]:
 
 class Learner:
     """
-    Tabular Q-learning, and how far it is from the true values.
+    Tabular Q-learning, and its distance from the true values.
 
-    :param n_states: in a row
+    :param n_states: number of states in a row
     """
 
     def __init__(self, n_states: int):
         self.n_states = n_states
         self.gamma = 1 - 1 / n_states
         self.q = np.random.normal(0, 0.1, (n_states + 1, 2))
-        self.q[-1] = 0.0  # after the last state: no actions, no value, no part of the error
+        self.q[-1] = 0.0  # the state after the last one has no actions, no value and no part in the error
         self.true_q = np.zeros((n_states + 1, 2))
         self.true_q[:-1, 1] = self.gamma ** np.arange(n_states - 1, -1, -1.0)
 
@@ -65,7 +65,7 @@ class Learner:
         return float(np.sum((self.q - self.true_q) ** 2)) / (2 * self.n_states)
 
     def td_error(self, state: int, action: int) -> float:
-        """Of the only transition that this state and action have."""
+        """Compute the TD error of the only transition with this state and action."""
         if action == 0:
             return -float(self.q[state, 0])
         if state == self.n_states - 1:
@@ -83,11 +83,11 @@ class Learner:
 
 def fill(buffer: PrioritizedReplayBuffer, n_states: int, learner: Learner | None = None) -> None:
     """
-    All transitions, in random order.
+    Fill a buffer with all transitions, in random order.
 
-    :param buffer: empty
-    :param n_states: in a row
-    :param learner: whose TD errors the transitions bring with them; ``None``: they have none
+    :param buffer: empty buffer
+    :param n_states: number of states in a row
+    :param learner: learner whose TD errors the transitions enter with; ``None``: they enter with the maximum
     """
     transitions = all_transitions(n_states)
     for i in np.random.permutation(len(transitions)):
@@ -99,9 +99,9 @@ def fill(buffer: PrioritizedReplayBuffer, n_states: int, learner: Learner | None
 
 def replay(learner: Learner, scheme: str) -> Iterator[None]:
     """
-    One update each time, of a transition that the buffer draws.
+    Update with one drawn transition at a time.
 
-    :param scheme: of the buffer, with ``OWN_ERROR`` behind it or not; there are no importance-sampling weights
+    :param scheme: scheme of the buffer, with or without the suffix ``OWN_ERROR``; there are no importance-sampling weights
     """
     n_states, knows_errors = learner.n_states, scheme.endswith(OWN_ERROR)
     name = scheme.removesuffix(OWN_ERROR)
@@ -123,7 +123,7 @@ def replay(learner: Learner, scheme: str) -> Iterator[None]:
 
 
 def oracle(learner: Learner) -> Iterator[None]:
-    """One update each time, of the transition that reduces the error to the true values most: it knows them."""
+    """Update with the transition that reduces the error to the true values most."""
     states, actions = np.divmod(np.arange(2 * learner.n_states), 2)
     while True:
         td_errors = np.array([learner.td_error(state, action) for state, action in zip(states, actions, strict=True)])
@@ -135,9 +135,11 @@ def oracle(learner: Learner) -> Iterator[None]:
 
 def updates_until_learned(n_states: int, replayed: str, seed: int, max_updates: int = MAX_UPDATES) -> dict[str, Any]:
     """
-    :param n_states: in a row
+    Count updates until the values are learned.
+
+    :param n_states: number of states in a row
     :param replayed: ``"oracle"``, or a scheme
-    :param seed: of the order in the buffer, the first values and the draws
+    :param seed: seed of the order in the buffer, the first values and the draws
     :return: the number of ``updates``
     """
     np.random.seed(seed)
@@ -151,15 +153,17 @@ def updates_until_learned(n_states: int, replayed: str, seed: int, max_updates: 
 
 
 def jobs_of(n_states: list[int], seeds: int) -> list[Job]:
-    """All runs, the short ones first."""
+    """List all runs, the short ones first."""
     names = [dict(n_states=n, replay=replayed, seed=seed) for n in n_states for replayed in REPLAYS for seed in range(seeds)]
     return [(name, tuple(name.values())) for name in names]
 
 
 def quartiles(rows: list[dict[str, str]], seeds: int) -> dict[str, dict[int, np.ndarray]]:
     """
-    :param rows: of the file
-    :param seeds: that count
+    Summarise the runs.
+
+    :param rows: rows of the file
+    :param seeds: number of seeds to use
     :return: by replay and n: lower quartile, median and upper quartile of the updates
     """
     updates: dict[str, dict[int, list[float]]] = {replayed: {} for replayed in REPLAYS}
@@ -171,6 +175,8 @@ def quartiles(rows: list[dict[str, str]], seeds: int) -> dict[str, dict[int, np.
 
 def growth(medians: dict[int, float]) -> float:
     """
+    Fit the growth of the updates.
+
     :param medians: updates by n
     :return: factor for each further state: exponential of the slope of log(updates) over n, least squares, from n = 8 on
     """
@@ -179,7 +185,7 @@ def growth(medians: dict[int, float]) -> float:
 
 
 def report(found: dict[str, dict[int, np.ndarray]], seeds: int) -> str:
-    """Table of medians and quartiles, and growth rates."""
+    """Write the table of medians and quartiles, and the growth rates."""
     lines = [f"Updates until learned: median (quartiles) of {seeds} seeds.", ""]
     lines += [f"| n | transitions | {' | '.join(REPLAYS)} | uniform / proportional | uniform / rank |"]
     lines += ["|---" * (4 + len(REPLAYS)) + "|"]
@@ -195,10 +201,10 @@ def report(found: dict[str, dict[int, np.ndarray]], seeds: int) -> str:
 
 
 def draw(found: dict[str, dict[int, np.ndarray]], path: Path) -> None:
-    """The paper's figure: updates over n, logarithmic."""
+    """Draw the paper's figure: updates over n, on a logarithmic axis."""
     from figures import INK, figure_of, looks, save
 
-    figure = figure_of(4.5)
+    figure = figure_of(5.0)
     axes = figure.subplots()
     look = looks({replayed: replayed.replace("proportional", "defaults") for replayed in found})
     for replayed, by_n in found.items():
@@ -207,7 +213,7 @@ def draw(found: dict[str, dict[int, np.ndarray]], path: Path) -> None:
         axes.fill_between(list(by_n), low, high, alpha=0.18, color=look[replayed]["color"], linewidth=0)
     n_states = np.array(list(found["uniform"]))
     axes.plot(n_states, 2.0 ** (n_states + 1) - 2, color=INK, linestyle="-.", linewidth=1, label="number of transitions")
-    axes.set(yscale="log", xlabel="number of states n", ylabel="updates until learned, median and quartiles")
+    axes.set(yscale="log", xlabel="number of states n", ylabel="updates until learned")
     axes.set_xticks(n_states)
     axes.legend()
     save(figure, path)

@@ -1,13 +1,13 @@
 """
-What actors cost, and what they bring: the table of docs/benchmarks/distributed.md.
+Measure what actors cost and bring, and write docs/benchmarks/distributed.md.
 
-    python benchmarks/distributed.py                              # on an otherwise idle machine
-    python benchmarks/distributed.py --only scaling wall_time     # some of it, the rest stays
+    python benchmarks/distributed.py                              # on an idle machine
+    python benchmarks/distributed.py --only scaling wall_time     # some parts; the rest stays
     python benchmarks/distributed.py --quick --out runs/try       # to try it
-    python benchmarks/distributed.py --only learning              # 5 seeds, with actors and without; goes on where it was
+    python benchmarks/distributed.py --only learning              # 5 seeds, with and without actors; continues
 
-Slow environments are simulated by sleeping, so that many fit two cores. Each part writes what it has measured into
-``distributed.json``; the table is made of what is there.
+Slow environments sleep, so that many fit on two cores. Each part writes its figures into ``distributed.json``, and the table
+follows from that file.
 """
 
 import argparse
@@ -44,7 +44,7 @@ RAY = dict(num_cpus=2, object_store_memory=200_000_000, log_to_driver=False)
 
 
 class SleepingEnv(gym.Env):
-    """Takes its time, in seconds; 3 observations, like Pendulum's, or 2 actions."""
+    """Environment whose steps take a given number of seconds, with 3 observations, like Pendulum, or 2 actions."""
 
     def __init__(self, seconds: float = 0.0, exponential: bool = False, discrete: bool = True):
         self.observation_space: Any = spaces.Box(-1, 1, (3,), np.float32)
@@ -68,12 +68,12 @@ class SleepingEnv(gym.Env):
 
 
 def actors(n: int = N_ACTORS, **kwargs: Any) -> Any:
-    """Actors on this machine, with a Ray of their own."""
+    """Make actors on this machine, with a Ray of their own."""
     return make_actors(SleepingEnv, n_actors=n, ray_options=RAY, **kwargs)
 
 
 def dqn(env: Any, **kwargs: Any) -> Any:
-    """With SB3's defaults, but for what is given; on one update a tick."""
+    """Make a model with SB3's defaults, except for what is given."""
     return PERDQN("MlpPolicy", env, **{"train_freq": 1, "buffer_size": 100_000, "learning_starts": 0, **kwargs})
 
 
@@ -90,7 +90,7 @@ def timed(learn: Callable[[], Any]) -> float:
 
 
 def warm(model: Any, n: int) -> Any:
-    """Compile and import what is needed, and have all actors ready."""
+    """Compile and import, and wait until all actors are ready."""
     model.learn(n)
     return model
 
@@ -101,7 +101,7 @@ Row = tuple[str, float | str, float | None, bool]
 
 
 def part_overhead(n: int) -> list[Row]:
-    """The share of its time that a learner with one update per transition spends beside learning; waiting does not count."""
+    """Measure the learner's share of time beside learning, with one update per transition. Waiting does not count."""
     rows: list[Row] = []
     cases: Any = (("DQN", dqn, 4, 0.10), ("SAC", sac, 4, 0.03), ("DQN with 2 environments", dqn, 1, None))
     for name, make, n_envs, target in cases:
@@ -136,7 +136,7 @@ def _count_seconds(owner: Any, method: str, total: list[float]) -> None:
 
 
 def part_admission(n: int) -> list[Row]:
-    """Time of the learner for a transition, without updates and without waiting, against a step of SubprocVecEnv, by env."""
+    """Measure the learner's time for a transition, without updates and waiting, against a step of SubprocVecEnv."""
     env = actors(2, n_envs=N_ACTORS // 2)
     model = warm(dqn(env, gradient_steps=0), 2_000)
     seconds = timed(lambda: model.learn(n, reset_num_timesteps=False)) - env.crew.seconds_waited
@@ -150,7 +150,7 @@ def part_admission(n: int) -> list[Row]:
 
 
 def part_scaling(n: int) -> list[Row]:
-    """Transitions a second of 8 actors on an environment of 10 ms, without updates, against one."""
+    """Measure transitions a second of 8 actors against one, on an environment of 10 ms, without updates."""
     rates = []
     for n_actors in (1, N_ACTORS):
         env = actors(n_actors, env_kwargs=dict(seconds=0.01), chunk=25)
@@ -162,7 +162,7 @@ def part_scaling(n: int) -> list[Row]:
 
 
 def part_wall_time(n: int) -> list[Row]:
-    """Against SubprocVecEnv(8), where a step of all environments takes as long as the updates for it."""
+    """Measure the time against SubprocVecEnv(8), where a step of all environments takes as long as its updates."""
     probe = warm(sac(make_vec_env(SleepingEnv, 8, env_kwargs=dict(discrete=False))), 800)
     t_update = timed(lambda: probe.train(50, 256)) / 50
     rows: list[Row] = []
@@ -184,7 +184,7 @@ def _subprocesses(kwargs: dict[str, Any]) -> Any:
 
 
 def part_ratio(n: int) -> list[Row]:
-    """Samples per insert, against what was asked for."""
+    """Measure samples per insert against the number asked for."""
     env = actors(env_kwargs=dict(seconds=0.001))
     model = dqn(env, train_freq=2, gradient_steps=3, learning_starts=500)
     model.learn(n)
@@ -196,8 +196,8 @@ def part_ratio(n: int) -> list[Row]:
 
 def part_kills(n: int) -> list[Row]:
     """
-    kill -9 of an actor every few seconds: run time against a run without, and what is in the buffer in the end. To start a
-    process takes seconds of a core: where two cores have to start one every two seconds, little is left for acting.
+    Kill an actor (-9) every few seconds. Measure the run time against a run without kills, and check the buffer. Starting a
+    process takes seconds of a core, so two cores that start one every two seconds have little time for acting.
     """
     without, *_ = _seconds_with_kills(n, None)
     rows: list[Row] = []
@@ -241,13 +241,13 @@ def acting_processes() -> list[int]:
             is_actor = folder.name.isdigit() and b"ray::ActorWorker.collect" in (folder / "cmdline").read_bytes()
             if is_actor and _is_ours(int(folder.name)):
                 found.append(int(folder.name))
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended
             continue
     return found
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether it descends from this process."""
+    """Tell whether a process descends from this one."""
     while pid > 1:
         if pid == os.getpid():
             return True
@@ -256,7 +256,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def part_store(n: int) -> list[Row]:
-    """What the object store holds at most, of ten looks in a run of many transitions, beyond what it held at its start."""
+    """Measure the largest growth of the object store in a run of many transitions, at ten times."""
     env = actors(2, chunk=500, n_envs=4, initial_priorities="max")
     model = warm(dqn(env, gradient_steps=0, learning_starts=10**9), 20_000)
     used = _StoreUsed(n // 10)
@@ -267,7 +267,7 @@ def part_store(n: int) -> list[Row]:
 
 
 class _StoreUsed(BaseCallback):
-    """Looks at the object store again and again."""
+    """Record the size of the object store at intervals."""
 
     def __init__(self, interval: int):
         super().__init__()
@@ -289,9 +289,9 @@ def _store_used() -> float:
 
 class SimulatedEngine(LocalEngine):
     """
-    The local engine with a clock: a chunk takes a random time, the sum of exponential step times, an update a fixed one.
+    Local engine with a clock. A chunk takes the sum of exponential step times, and an update a fixed time.
 
-    :param t_update: seconds per update, if a step of the environment takes one on average
+    :param t_update: seconds per update, if a step of the environment takes one second on average
     """
 
     def __init__(self, t_update: float):
@@ -303,7 +303,7 @@ class SimulatedEngine(LocalEngine):
         self._rng = np.random.default_rng(0)
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
-        """See LocalEngine; now it is known when the answer will come."""
+        """Ask as LocalEngine does, and schedule the answer."""
         handle = super().ask(actor, method, *args, **kwargs)
         n_steps = args[1] if method == "collect" else 0
         begin = max(self._free.get(actor, 0.0), self.clock + (self.n_updates * self.t_update))
@@ -311,7 +311,7 @@ class SimulatedEngine(LocalEngine):
         return handle
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
-        """The one that is there first."""
+        """Return the answer that comes first."""
         handle = min(handles, key=self._ends.__getitem__)
         self.clock = max(self.clock + self.n_updates * self.t_update, self._ends.pop(handle))
         self.n_updates = 0
@@ -320,13 +320,13 @@ class SimulatedEngine(LocalEngine):
 
 
 def part_staleness(n: int) -> list[Row]:
-    """Simulated: lag in updates, and samples per insert, for 8 to 256 actors, with one update per tick of all environments."""
+    """Simulate lag in updates and samples per insert for 8 to 256 actors, with one update per step of all environments."""
     from sb3_per.distributed import make
 
     rows: list[Row] = []
     for n_actors in (8, 32, 128, 256):
         for per, gradient_steps in (("tick", 1), ("transition", -1)):
-            t_update = 1.0 / n_actors if gradient_steps < 0 else 1.0  # balanced
+            t_update = 1.0 / n_actors if gradient_steps < 0 else 1.0  # steps and updates take equal times
             engine = SimulatedEngine(t_update)
             make.LocalEngine = lambda engine=engine: engine  # type: ignore[assignment,misc]
             env = make_actors(SleepingEnv, n_actors=n_actors, engine="local", in_flight=2)
@@ -360,12 +360,12 @@ def part_staleness(n: int) -> list[Row]:
 @dataclass(frozen=True)
 class Task:
     """
-    What is learned with actors and without.
+    Task to learn with and without actors.
 
-    :param algorithm: class of this package
-    :param steps: transitions of a run
-    :param floor: return of a policy that has learned nothing: returns are compared by their distance from it
-    :param settings: of the algorithm
+    :param algorithm: name of a class of this package
+    :param steps: number of transitions of a run
+    :param floor: return of a policy that has learned nothing; returns are compared by their distance from it
+    :param settings: settings of the algorithm
     """
 
     algorithm: Any
@@ -374,7 +374,7 @@ class Task:
     settings: dict[str, Any]
 
 
-# As many updates for a transition as in RL Zoo.
+# Updates for each transition are those of RL Zoo.
 TASKS = {
     "CartPole-v1": Task(PERDQN, 50_000, 0.0, dict(learning_rate=2.3e-3, batch_size=64, buffer_size=100_000,
         learning_starts=1000, train_freq=1, gradient_steps=4, target_update_interval=80, exploration_fraction=0.16,
@@ -386,8 +386,8 @@ N_EVALUATIONS, N_SCORED = 10, 3
 
 def part_learning(n: int, out: Path, is_quick: bool = False) -> list[Row]:
     """
-    Returns with actors against synchronous training: of a run the mean of its last evaluations, of all seeds the
-    interquartile mean. A row of ``distributed-learning.csv`` is a run.
+    Compare returns with actors and with synchronous training: the mean of the last evaluations of a run, and the interquartile
+    mean over seeds. Each run is a row of ``distributed-learning.csv``.
     """
     path = out / "distributed-learning.csv"
     jobs = []
@@ -442,7 +442,7 @@ def interquartile_mean(values: Sequence[float]) -> float:
     return float(ordered[cut : len(ordered) - cut].mean())
 
 
-# Function, and how much is measured: on the command line, and to try it.
+# Function of each part, with its size in full and with --quick.
 PARTS: dict[str, tuple[Callable[..., list[Row]], int, int]] = {
     "overhead": (part_overhead, 8_000, 400),
     "admission": (part_admission, 60_000, 4_000),
@@ -457,7 +457,7 @@ PARTS: dict[str, tuple[Callable[..., list[Row]], int, int]] = {
 
 
 def report(results: dict[str, Any]) -> str:
-    """The table of all parts that were measured."""
+    """Write the table of all measured parts."""
     lines = [
         f"{machine()}, one thread each. Environments sleep. `python benchmarks/distributed.py`",
         "",
@@ -477,7 +477,7 @@ def report(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, and write the figures."""
+    """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, help="parts; without, all but learning")
     parser.add_argument("--quick", action="store_true", help="much less of everything")

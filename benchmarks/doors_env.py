@@ -1,4 +1,4 @@
-"""A corridor of doors: what has to be remembered is long gone when it counts."""
+"""A corridor of doors: the agent must remember a sign that it saw long before it counts."""
 
 from typing import Any
 
@@ -13,12 +13,11 @@ DISTANCE = 7
 
 class DoorsEnv(gym.Env[np.ndarray, np.int64]):
     """
-    A T-maze (Bakker 2001) with many crossings. A sign at the entrance says on which of four sides the doors are open. The
-    first door is seven steps on, and so is each of the others: there, and nowhere else, the action counts. An episode has 50
-    steps.
+    A T-maze (Bakker 2001) with many crossings. A sign at the entrance says on which of four sides the doors are open. There is
+    a door every seven steps, and only there the action counts. An episode has 50 steps.
 
-    What is seen is the sign, at the first step alone, and at doors the number of the door: an answer that was learned at one
-    of them is not one for the next. Who remembers the sign opens all doors, a return of 1; who does not, one in four.
+    The agent sees the sign at the first step only, and the number of the door at each door. So an answer that it learned at
+    one door is none for the next. An agent that remembers the sign opens all doors, a return of 1. Others open one in four.
     """
 
     observation_space = spaces.Box(0.0, 1.0, (N_SIDES + N_DOORS,), np.float32)

@@ -1,9 +1,9 @@
 """
-What the runs of `dose_response.py` say: ``dose-response.md`` and ``dose-response.png``.
+Report the runs of `dose_response.py`: write ``dose-response.md`` and ``dose-response.png``.
 
     python benchmarks/dose_report.py    # from docs/evidence/dose-response.csv
 
-Only the reporting seeds that are complete count: all sizes, all arms. Means over seeds are geometric.
+Only complete reporting seeds count, with all sizes and arms. Means over seeds are geometric.
 """
 
 import argparse
@@ -21,13 +21,15 @@ from sb3_per.compare.campaign import read
 from sb3_per.compare.statistics import holm
 
 TWIN = "uniform"
-# Of each arm that has one.
+# Shuffled control of each arm that has one.
 CONTROLS = {arm: f"shuffled, {arm}" for arm in ARMS if f"shuffled, {arm}" in ARMS}
 
 
 def load(rows: list[dict[str, str]]) -> tuple[list[int], dict[str, np.ndarray], dict[str, np.ndarray]]:
     """
-    :param rows: of the file
+    Load the complete seeds.
+
+    :param rows: rows of the file
     :return: the complete seeds; by arm the updates, and whether they were enough, both of shape (seeds, sizes)
     """
     found = {(row["n_states"], row["arm"], row["learning_rate"], row["seed"]): row for row in rows}
@@ -45,7 +47,9 @@ def load(rows: list[dict[str, str]]) -> tuple[list[int], dict[str, np.ndarray], 
 
 def with_interval(values: np.ndarray) -> np.ndarray:
     """
-    :param values: of the seeds, shape (seeds, ...)
+    Compute a mean and its interval.
+
+    :param values: values of the seeds, shape (seeds, ...)
     :return: their mean and the ends of its 95% bootstrap interval, shape (3, ...)
     """
     picked = np.random.default_rng(0).integers(len(values), size=(SAMPLES, len(values)))
@@ -54,7 +58,9 @@ def with_interval(values: np.ndarray) -> np.ndarray:
 
 def sign_flip_p(values: np.ndarray) -> float:
     """
-    :param values: differences, one a seed
+    Test whether differences have mean 0.
+
+    :param values: differences, one for each seed
     :return: exact two-sided p that their mean is 0
     """
     signs = np.array(list(product((-1, 1), repeat=len(values))))
@@ -63,22 +69,26 @@ def sign_flip_p(values: np.ndarray) -> float:
 
 def slopes(gains: np.ndarray) -> np.ndarray:
     """
-    :param gains: logarithms, shape (seeds, sizes)
-    :return: of each seed: least squares over n
+    Fit the growth of the gain.
+
+    :param gains: logarithms of the gain, shape (seeds, sizes)
+    :return: slope over n for each seed, by least squares
     """
     return np.polyfit(SIZES, gains.T, 1)[0]
 
 
 def factor(estimate: np.ndarray, digits: int = 2) -> str:
-    """A mean of logarithms and its interval, as what it multiplies by."""
+    """Format a mean of logarithms and its interval as a factor."""
     value, low, high = (f"{each:,.{digits}f}" for each in np.exp(estimate))
     return value if low == high else f"{value} [{low}, {high}]"
 
 
 def report(rows: list[dict[str, str]]) -> list[str]:
     """
-    :param rows: of the file
-    :return: the tables
+    Write the tables.
+
+    :param rows: rows of the file
+    :return: lines of Markdown
     """
     seeds, updates, solved = load(rows)
     logs = {arm: np.log(values) for arm, values in updates.items()}
@@ -128,9 +138,9 @@ def report(rows: list[dict[str, str]]) -> list[str]:
 
 
 def draw(rows: list[dict[str, str]], path: Path) -> None:
-    """A line an arm, its band, and an arrow where a run had not solved the task when it was stopped."""
+    """Draw a line and a band for each arm, and an arrow where a run was stopped before it had solved the task."""
     seeds, updates, solved = load(rows)
-    figure = figure_of(4.6)
+    figure = figure_of(5.2)
     axes = figure.subplots()
     episodes = 2.0 ** np.array(SIZES)
     for arm in ARMS:
@@ -157,7 +167,7 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
     if not all(np.all(each) for each in solved.values()):
         handles.append(Line2D([], [], color=INK, marker=r"$\uparrow$", linestyle=""))
         labels.append("a run was stopped")
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
     save(figure, path)
 
 

@@ -1,4 +1,4 @@
-"""Rows of the benchmark on buffers that are saved and loaded, against SB3's pickle of a buffer without priorities."""
+"""Rows of the benchmark about saving and loading, against SB3's pickle of a buffer without priorities."""
 
 import functools
 import os
@@ -33,10 +33,10 @@ def _size_of(path: Path) -> int:
 
 
 class _Files:
-    """A full buffer of ours and one of SB3's, and where they are saved."""
+    """A full buffer of ours and one of SB3's, with their files."""
 
     def __init__(self, size: int, what: Any, share: float = 1.0):
-        # Beside the code: where temporary files go may be memory.
+        # Files lie beside the code, because the folder of temporary files may be in RAM.
         self.folder = Path(tempfile.mkdtemp(prefix="benchmark", dir=Path(__file__).parent))
         self.ours_path, self.theirs_path = self.folder / "ours.buffer", self.folder / "theirs.pkl"
         self.make = lambda: PrioritizedReplayBuffer(size, *what, "cpu")
@@ -53,17 +53,17 @@ class _Files:
         shutil.rmtree(self.folder)
 
     def add(self, buffer: Any, n: int) -> None:
-        """So many new steps."""
+        """Add new steps."""
         step = buffer.observations[0], buffer.observations[0], buffer.actions[0], np.ones(1), np.zeros(1), [{}]
         for _ in range(n):
             buffer.add(*step)
 
     def save(self, full: bool = True) -> None:
-        """Ours."""
+        """Save our buffer."""
         save_buffer(self.ours, self.ours_path, full=full)
 
     def pickle(self, sync: bool = False) -> None:
-        """Theirs."""
+        """Pickle SB3's buffer."""
         save_to_pkl(self.theirs_path, self.theirs)
         if sync:
             with self.theirs_path.open("rb") as file:
@@ -89,7 +89,7 @@ def _load(size: int, what: Any, name: str) -> Row:
 
 
 def _share_full(size: int, which: str) -> Row:
-    """Of a buffer that is 1% full; the pickle holds all that was allocated."""
+    """Measure a buffer that is 1% full. The pickle holds everything that was allocated."""
     with _Files(size, _STATES, 0.01) as files:
         files.save(), files.pickle()
         what = f"{which}, 1% full"
@@ -112,7 +112,7 @@ def _timed(functions: list[Callable[[], Any]]) -> list[float]:
 
 
 def _increments(size: int) -> Row:
-    """1% of new rows against the pickle, which writes everything anew."""
+    """Measure a save with 1% of new rows against the pickle, which writes everything."""
     with _Files(size, _STATES) as files:
         files.save()
         times = []
@@ -125,7 +125,7 @@ def _increments(size: int) -> Row:
 
 
 def _stall(size: int) -> Row:
-    """How long training stands still for a checkpoint of model and buffer, with 10,000 new steps."""
+    """Measure how long a checkpoint of model and buffer stops training, with 10,000 new steps."""
     with _Files(size, _STATES) as files:
         model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=10, device="cpu")
         model.replay_buffer = files.ours
@@ -141,13 +141,13 @@ def _stall(size: int) -> Row:
 
 
 def _peak() -> int:
-    """Largest memory of this process since it was told to forget, bytes."""
+    """Return the largest memory of this process since the last reset, in bytes."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
 def _memory(size: int, which: str) -> Row:
-    """Peak beyond the buffer when it is saved, beyond the rows that are filled when it is loaded."""
+    """Measure the peak memory beyond the buffer in a save, and beyond the filled rows in a load."""
     with _Files(size, _STATES) as files:
         files.save()
         rows = sum(array.nbytes for array in files.ours._rows().values())
@@ -163,7 +163,7 @@ def _memory(size: int, which: str) -> Row:
 
 
 def file_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """Buffers of a million states and 50,000 stacks of images."""
+    """Measure buffers of a million states and of 50,000 stacks of images."""
     size, n_images = (20_000, 500) if quick else (MILLION, 50_000)
     states, images = (size, _STATES, f"{size:,} states"), (n_images, _IMAGES, f"{n_images:,} stacks of images")
     for key, what in (("files", states), ("files images", images)):

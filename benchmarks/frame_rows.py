@@ -1,4 +1,4 @@
-"""Rows of the benchmark on frames that are stored once."""
+"""Rows of the benchmark about frames that are stored once."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ _IMAGES, _ACTIONS = box(4, 84, 84, dtype=np.uint8), spaces.Discrete(4)
 
 
 def _steps(n_envs: int) -> Iterator[tuple[Any, ...]]:
-    """Episodes of 40 steps, whose stacks begin with zeros."""
+    """Make episodes of 40 steps, whose stacks begin with zeros."""
     rng = np.random.default_rng(0)
     frames = rng.integers(1, 255, (301, n_envs, 1, 84, 84)).astype(np.uint8)
     while True:
@@ -30,7 +30,7 @@ def _steps(n_envs: int) -> Iterator[tuple[Any, ...]]:
 
 
 def _filled(size: int, n_envs: int, rival: Any) -> list[Any]:
-    """A buffer with frames, and a rival, after a little more than a lap."""
+    """Fill a buffer with frames and a rival, a little more than a lap each."""
     arguments = (size, _IMAGES, _ACTIONS, "cpu", n_envs)
     made = [PrioritizedReplayBuffer(*arguments, frames=4), rival(*arguments)]
     stream = _steps(n_envs)
@@ -42,7 +42,7 @@ def _filled(size: int, n_envs: int, rival: Any) -> list[Any]:
 
 
 def _cpprb(size: int) -> tuple[Callable[[], Any], float]:
-    """Its prioritized buffer with frame compression, which wants the stack last; its memory is mapped, and not told."""
+    """Make the prioritized buffer of cpprb with frame compression. It needs the stack last, and maps its memory."""
     import cpprb
 
     fields: dict[str, Any] = {"obs": {"shape": (84, 84, 4), "dtype": np.uint8}, "act": {}, "rew": {}, "done": {}}
@@ -60,7 +60,7 @@ def _cpprb(size: int) -> tuple[Callable[[], Any], float]:
 
 
 def _extra_buffers(size: int) -> tuple[Callable[[], Any], float]:
-    """Compresses whole stacks, of which random images are the worst case; uniform draws."""
+    """Make the buffer of sb3-extra-buffers. Draws are uniform, and stacks compressed; random images are the worst case."""
     try:
         from sb3_extra_buffers.compressed import CompressedReplayBuffer
     except ImportError as error:
@@ -73,7 +73,7 @@ def _extra_buffers(size: int) -> tuple[Callable[[], Any], float]:
 
 
 def _learn(quick: bool) -> Row:
-    """The two runs in turn, in parts."""
+    """Train the two in turn, in parts."""
     n_parts, n_steps = (2, 200) if quick else (10, 2_000)
     models = []
     for kwargs in (dict(frames=4), {}):
@@ -89,7 +89,7 @@ def _learn(quick: bool) -> Row:
 
 
 def frame_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """Stacks of four images, each frame stored once, in episodes of 40 steps."""
+    """Measure stacks of four images, each frame stored once, in episodes of 40 steps."""
     size = 2_000 if quick else 50_000
 
     def sample(rival: Any, target: float) -> Row:
@@ -112,7 +112,7 @@ def frame_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
         return Row("memory of frames, bytes per transition, plain 56,468", "", n_bytes / size, 7_460.0)
 
     def peer(make: Callable[[int], tuple[Callable[[], Any], float]], name: str) -> Row:
-        """Time of a draw and, for those who have priorities, an update; and their memory, in the name."""
+        """Measure the time of a draw, and of an update for rivals with priorities. The name holds their RAM."""
         theirs, n_bytes = make(size)
         framed = _filled(size, 1, ReplayBuffer)[0]
         against = f"{name}, {n_bytes / size:,.0f} bytes a transition" if n_bytes else name

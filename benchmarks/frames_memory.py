@@ -1,6 +1,6 @@
 """
-Resident memory of a buffer of Atari transitions with every frame stored once, with SB3's wrappers and random actions. A
-million of them take a quarter of an hour; SB3's own buffer would take 56.5 GB.
+Measure the resident memory of a buffer of Atari transitions with every frame stored once. SB3's wrappers and random actions
+fill it. A million transitions take a quarter of an hour. SB3's own buffer would take 56.5 GB.
 
     python benchmarks/frames_memory.py
     python benchmarks/frames_memory.py --slots 20000 --steps 20000
@@ -19,12 +19,12 @@ from sb3_per import PrioritizedReplayBuffer
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(psutil.Process().memory_info().rss)
 
 
 def main() -> None:
-    """Fill the buffer, print what it takes on the way."""
+    """Fill the buffer, and print its memory on the way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="BreakoutNoFrameskip-v4")
     parser.add_argument("--slots", type=int, default=1_000_000)

@@ -1,4 +1,4 @@
-"""Suites of the campaign of `learning.py` on agents with memory: the arms are whole agents, each with settings of its own."""
+"""Suites of the campaign of `learning.py` on recurrent agents: the arms are whole agents, each with its own settings."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ _UNIFORM = dict(replay_buffer_kwargs=dict(scheme="uniform"))
 
 
 def _recurrent_ppo(n_envs: int, **settings: Any) -> Variant:
-    """RecurrentPPO with what RL Zoo has found for these environments."""
+    """Make RecurrentPPO with the settings of RL Zoo for these environments."""
     networks = dict(
         ortho_init=False, activation_fn="ReLU", enable_critic_lstm=True, net_arch=dict(pi=[64], vf=[64]), **_LSTM_64
     )
@@ -21,11 +21,13 @@ def _variants(
     algorithm: str, recurrent: dict[str, Any], memoryless: dict[str, Any], n_envs: int | None = None
 ) -> dict[str, Variant]:
     """
-    :param algorithm: that has a twin with memory
-    :param recurrent: settings of the one with memory
-    :param memoryless: settings of the one without
-    :param n_envs: that the one with memory is trained in
-    :return: with memory, prioritized or not; without, and with stacked frames in its place
+    List the arms of a suite.
+
+    :param algorithm: algorithm that has a recurrent twin
+    :param recurrent: settings of the recurrent twin
+    :param memoryless: settings of the algorithm itself
+    :param n_envs: number of environments that the recurrent twin trains in
+    :return: the recurrent twin, prioritized and uniform; the algorithm itself, and the same with stacked frames
     """
     with_memory = Variant(f"PERRecurrent{algorithm}", recurrent, policy="MlpLstmPolicy", n_envs=n_envs)
     uniform = Variant(f"PERRecurrent{algorithm}", {**recurrent, **_UNIFORM}, policy="MlpLstmPolicy", n_envs=n_envs)
@@ -68,7 +70,7 @@ MEMORY_SUITES = {
                     n_steps=3,
                     policy_kwargs=_LSTM_64,
                 ),
-                # Of RL Zoo, for the environment with velocities.
+                # Settings of RL Zoo for the environment with velocities.
                 dict(
                     learning_rate=2.3e-3,
                     batch_size=64,

@@ -1,4 +1,4 @@
-"""Blocks of code in the pages of the documentation, which the tests run shortened and `recipes.py` in full."""
+"""Find blocks of code in the documentation. The tests run them shortened, and `recipes.py` runs them in full."""
 
 import re
 import shlex
@@ -20,18 +20,20 @@ class Block(NamedTuple):
 
     @property
     def file_name(self) -> str | None:
-        """Of a block that begins with the name of a file, as a comment: it is that file."""
+        """Return the name of the file that the block is, if its first line is that name as a comment."""
         named = re.match(r"# (\w+\.(?:py|yml))\n", self.code)
         return named[1] if named else None
 
 
 def blocks_of(page: Path) -> list[Block]:
     """
-    :param page: Markdown
-    :return: its fenced blocks in their order, without indentation
+    List the blocks of a page.
+
+    :param page: path of a Markdown file
+    :return: its fenced blocks in order, without indentation
     """
     text = page.read_text()
-    # Comments in blocks look like headings.
+    # Comments in blocks look like headings, so blank the blocks.
     outside = BLOCK.sub(lambda block: " " * len(block[0]), text)
     headings = [(match.start(), match[1]) for match in _HEADING.finditer(outside)]
     return [
@@ -46,12 +48,12 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def write_named_file(block: Block) -> None:
-    """Into the working directory, if the block is a file."""
+    """Write a block that is a file into the working directory."""
     if block.file_name:
         Path(block.file_name).write_text(block.code)
 
 
 def commands_of(code: str) -> list[list[str]]:
-    """The words of each command, without comments."""
+    """Split commands into words, without comments."""
     lines = code.replace("\\\n", " ").splitlines()
     return [words for words in (shlex.split(line, comments=True) for line in lines) if words]

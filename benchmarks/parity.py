@@ -1,11 +1,11 @@
 """
-Whether two checkouts train the same: short runs of every algorithm with every scheme and kind of buffer, compared by a digest
-of all parameters, priorities, stored rows and states of the random generators.
+Check that two checkouts train the same. Short runs of every algorithm with every scheme and kind of buffer are compared by a
+digest of all parameters, priorities, stored rows and states of the random generators.
 
     python benchmarks/parity.py --against ../other-checkout
 
-What differs is printed, and the exit status says whether anything did. Only names that ``sb3_per`` exports are used, so that
-the other checkout may be an older one.
+The script prints what differs, and its exit status says whether anything did. It uses only names that ``sb3_per`` exports, so
+that the other checkout may be older.
 """
 
 import argparse
@@ -39,7 +39,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any], int, bool], ...] = (
 
 
 def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Name, and what trains a model, of every run."""
+    """List all runs: name, and function that trains a model."""
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.envs import BitFlippingEnv, SimpleMultiObsEnv
     from stable_baselines3.common.vec_env import VecNormalize
@@ -69,7 +69,7 @@ def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
         for name, kwargs, n_envs, normalize in VARIANTS:
             yield f"{algo} {scheme} {name}", run(cls, "MlpPolicy", env_id, n_envs, normalize, **with_scheme(kwargs, scheme))
         if algo == "CrossQ":
-            continue  # as upstream: vectors only
+            continue  # CrossQ takes vectors only, as upstream
         multi = functools.partial(SimpleMultiObsEnv, discrete_actions=discrete)
         yield f"{algo} {scheme} dict", run(cls, "MultiInputPolicy", multi, 2, False, **with_scheme(dict(n_steps=2), scheme))
         bits = functools.partial(BitFlippingEnv, 4, continuous=not discrete)
@@ -79,7 +79,7 @@ def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def digest(model: Any) -> str:
-    """Of all that a run has left behind."""
+    """Hash everything that a run leaves behind."""
     import numpy as np
     import torch as th
 

@@ -1,15 +1,16 @@
 """
-The recipes of the documentation and the examples, in full and as they are written there: what they reach, in what time.
+Run the recipes of the documentation and the examples in full, and write their scores and training times.
 
-    python benchmarks/recipes.py                                  # runs that are missing, and the table
-    python benchmarks/recipes.py --only HER --out runs/recipes    # this one, or those whose name contains this, elsewhere
+    python benchmarks/recipes.py                                  # run what is missing, and write the table
+    python benchmarks/recipes.py --only HER --out runs/recipes    # only recipes whose name contains HER, in another folder
 
-A recipe that was changed is another recipe, and runs again.
+Editing a recipe discards its cached result.
 """
 
 import argparse
 import ast
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -49,16 +50,16 @@ EVALUATION_SEED = 1_000_000
 
 class Recipe(NamedTuple):
     """
-    :param place: a script, or a page and the heading above a block: Python that learns, or else a command of RL Zoo
-    :param env: what its last model is evaluated on, which SB3's ``make_vec_env`` takes; None: where it has learned
-    :param at_least: the result that is promised, of every seed
-    :param score: "return", the mean of 20 episodes, or "success", its share in them
-    :param word: that only this block under the heading has, and of its commands this one
-    :param seeds: how many runs the table is made of
+    :param place: a script, or a page and the heading above a block of Python that learns or a command of RL Zoo
+    :param env: environment of the evaluation, as SB3's ``make_vec_env`` takes it
+    :param at_least: score that every seed must reach
+    :param score: "return", mean of 20 episodes, or "success", share of them that reach the goal
+    :param word: word that identifies the block under the heading, and its command
+    :param seeds: number of runs in the table
     """
 
     place: str
-    env: str | Callable[[], Any] | None
+    env: str | Callable[[], Any]
     at_least: float
     score: str = "return"
     word: str = ""
@@ -66,7 +67,7 @@ class Recipe(NamedTuple):
 
 
 def bits() -> BitFlippingEnv:
-    """Ten bits, whose start and goal are drawn anew in every episode."""
+    """Make an environment of ten bits, with a new start and goal in every episode."""
     return BitFlippingEnv(n_bits=10)
 
 
@@ -101,9 +102,11 @@ RECIPES = {
 
 def source_of(recipe: Recipe) -> tuple[list[Block], Block]:
     """
-    :param recipe: of a page
-    :return: blocks of the page that come before, and the block itself
-    :raises ValueError: if nothing under the heading trains
+    Find the block of a recipe.
+
+    :param recipe: recipe on a page
+    :return: the blocks before it on the page, and the block itself
+    :raises ValueError: if no block under the heading trains
     """
     path, heading = recipe.place.split("#")
     blocks = blocks_of(ROOT / path)
@@ -115,12 +118,12 @@ def source_of(recipe: Recipe) -> tuple[list[Block], Block]:
 
 
 def zoo_command(recipe: Recipe, block: Block) -> list[str]:
-    """Words of the first training command of a block that has the recipe's word, from the name of the Zoo's script on."""
+    """Return the words of the first training command that contains the recipe's word, from the name of the Zoo's script on."""
     return next(words[3:] for words in commands_of(block.code) if "train" in words and recipe.word in " ".join(words))
 
 
 def command_of(name: str) -> str:
-    """What somebody types to get the result of a recipe."""
+    """Return the command that runs a recipe."""
     place = RECIPES[name].place
     if "#" not in place:
         return f"python {place}"
@@ -131,7 +134,7 @@ def command_of(name: str) -> str:
 
 
 def fingerprint(name: str) -> str:
-    """Of all that makes a recipe what it is; the docstring of a script, which says what it reaches, is not."""
+    """Hash everything that a recipe runs. The docstring of a script, which names its score, does not count."""
     recipe = RECIPES[name]
     if "#" not in recipe.place:
         _, _, text = (ROOT / recipe.place).read_text().split('"""', 2)
@@ -150,8 +153,10 @@ def fingerprint(name: str) -> str:
 @contextlib.contextmanager
 def watched(seed: int) -> Iterator[list[tuple[Any, float]]]:
     """
-    :param seed: of every model that is made in the meantime, whatever it asks for
-    :return: models that have learned, and for how many seconds
+    Record the models that learn within the context.
+
+    :param seed: seed of every model, in place of its own
+    :return: the models that have learned, and their seconds
     """
     runs = []
     set_random_seed, learn = BaseAlgorithm.set_random_seed, OffPolicyAlgorithm.learn
@@ -172,7 +177,7 @@ def watched(seed: int) -> Iterator[list[tuple[Any, float]]]:
 
 @contextlib.contextmanager
 def elsewhere() -> Iterator[None]:
-    """In an empty folder, from which modules are imported, too."""
+    """Work in an empty folder, and import modules from there."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -185,7 +190,7 @@ def elsewhere() -> Iterator[None]:
 
 
 def run(recipe: Recipe, seed: int) -> None:
-    """What it says, to its end."""
+    """Run a recipe as it is written."""
     if "#" not in recipe.place:
         runpy.run_path(str(ROOT / recipe.place), run_name="__main__")
         return
@@ -197,7 +202,7 @@ def run(recipe: Recipe, seed: int) -> None:
             write_named_file(other)
         main([*zoo_command(recipe, block), "--seed", str(seed)])
         return
-    # What the blocks before have imported, but not what they do.
+    # The block needs the imports of the blocks before it, not their runs.
     script = ModuleType("__main__")
     for other in (other for other in before if other.language == "python"):
         tree = ast.parse(other.code)
@@ -206,24 +211,54 @@ def run(recipe: Recipe, seed: int) -> None:
     exec(compile(block.code, recipe.place, "exec"), vars(script))
 
 
+class RandomPolicy:
+    """Act at random, for comparison."""
+
+    def __init__(self, action_space: Any):
+        action_space.seed(EVALUATION_SEED)
+        self.action_space = action_space
+
+    def predict(self, observation: Any, *args: Any, **kwargs: Any) -> tuple[np.ndarray, None]:
+        """Draw an action."""
+        return np.array([self.action_space.sample()]), None
+
+
+@functools.cache
+def random_score(env: str | Callable[[], Any], score: str) -> float:
+    """Score a random policy on the episodes of the evaluation."""
+    envs = make_vec_env(env, seed=EVALUATION_SEED)
+    return score_of(RandomPolicy(envs.action_space), envs, score)
+
+
 def evaluate(model: Any, recipe: Recipe) -> float:
-    """The score of the deterministic policy on the same episodes every time."""
-    env = model._wrap_env(make_vec_env(recipe.env, seed=EVALUATION_SEED), verbose=0) if recipe.env else model.get_env()
+    """Score the deterministic policy on the same episodes every time."""
+    return score_of(model, model._wrap_env(make_vec_env(recipe.env, seed=EVALUATION_SEED), verbose=0), recipe.score)
+
+
+def score_of(policy: Any, env: Any, score: str) -> float:
+    """
+    Play ``N_EPISODES`` episodes.
+
+    :param policy: what acts
+    :param env: vectorized environment
+    :param score: see :class:`Recipe`
+    :return: mean return, or share of successful episodes
+    """
     successes = []
 
     def note(of_evaluation: dict[str, Any], _: dict[str, Any]) -> None:
         if of_evaluation["done"]:
             successes.append(of_evaluation["info"].get("is_success", False))
 
-    mean_return, _ = evaluate_policy(model, env, N_EPISODES, callback=note)
-    return float(np.mean(successes) if recipe.score == "success" else mean_return)
+    mean_return, _ = evaluate_policy(policy, env, N_EPISODES, callback=note)
+    return float(np.mean(successes) if score == "success" else mean_return)
 
 
 def train(name: str, seed: int) -> dict[str, Any]:
     """
-    One run of a recipe.
+    Run a recipe once.
 
-    :return: steps of its last model, seconds that all of its models have learned, and the score
+    :return: steps of its last model, seconds of learning of all its models, and the score
     """
     recipe = RECIPES[name]
     with elsewhere(), watched(seed) as runs, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
@@ -234,7 +269,7 @@ def train(name: str, seed: int) -> dict[str, Any]:
 
 
 def jobs_of(names: list[str]) -> list[Job]:
-    """All runs, the first seed of every recipe before the second of any."""
+    """List all runs: the first seed of every recipe comes before the second of any."""
     return [
         (dict(recipe=name, seed=seed, source=fingerprint(name)), (name, seed))
         for seed in range(max((RECIPES[name].seeds for name in names), default=0))
@@ -244,13 +279,13 @@ def jobs_of(names: list[str]) -> list[Job]:
 
 
 def rows_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Runs of a recipe as it is now."""
+    """Return the runs of a recipe in its current form."""
     return [row for row in rows if (row["recipe"], row["source"]) == (name, fingerprint(name))]
 
 
 def table(rows: list[dict[str, str]]) -> list[str]:
-    """Lines of the table in Markdown."""
-    lines = ["| recipe | command | steps | seconds | result | promised |", "|---|---|---|---|---|---|"]
+    """Write the lines of the table in Markdown."""
+    lines = ["| recipe | command | steps | seconds | result | random policy | promised |", "|---|---|---|---|---|---|---|"]
     missing = []
     for name, recipe in RECIPES.items():
         runs = rows_of(name, rows)
@@ -265,16 +300,24 @@ def table(rows: list[dict[str, str]]) -> list[str]:
         n_seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
         seconds = round(np.mean([float(run["learning"]) for run in runs]))
         result = f"{'success' if recipe.score == 'success' else 'return'} {result}{n_seeds}"
-        lines.append(
-            f"| {link} | `{command_of(name)}` | {int(runs[0]['steps']):,} | {seconds} | {result} | {recipe.at_least:g} |"
-        )
+        random = f"{random_score(recipe.env, recipe.score):.{digits}f}"
+        cells = [
+            link,
+            f"`{command_of(name)}`",
+            f"{int(runs[0]['steps']):,}",
+            str(seconds),
+            result,
+            random,
+            f"{recipe.at_least:g}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, "", f"Not run in full yet: {'; '.join(missing)}."] if missing else lines
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="a recipe, or a part of several names")
+    parser.add_argument("--only", default="", help="name of a recipe, or a part of several names")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of runs and table")
     args = parser.parse_args(arguments)
     path = args.out / "recipes.csv"

@@ -1,19 +1,20 @@
 """
-What the runs of `learning.py` say: tables and figures with intervals, by rliable (Agarwal et al. 2021, arXiv 2108.13264).
+Report the runs of `learning.py`: tables and figures with intervals, by rliable (Agarwal et al. 2021, arXiv 2108.13264).
 
-    python benchmarks/report.py                # every suite that has runs, into docs/evidence
-    python benchmarks/report.py --only pairs   # this suite, or those whose name contains this; and the summary of all
+    python benchmarks/report.py                # every suite with runs, into docs/evidence
+    python benchmarks/report.py --only pairs   # suites whose name contains "pairs", and the summary
 
 - score of a run: mean of its last evaluations, a fifth of them
 - IQM: mean of the middle half of the runs; the interval holds 95% of 2,000 stratified bootstrap samples of the runs
-- probability of improvement: that a run of this variant scores higher than one of what it is compared with, see
-  :func:`reference_of`, in the same environment; an estimate that all samples agree on has no interval
+- probability of improvement: how often a run of this variant scores higher than one of its reference in the same environment,
+  see :func:`reference_of`; an estimate that all samples agree on has no interval
 - p: exact permutation of the runs, two-sided, with Holm's correction over the table
 - suites at several learning rates: see :func:`report_rates`
 - all complete suites together: see :func:`summarise`
 """
 
 import argparse
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,10 +48,10 @@ from sb3_per.compare.statistics import at_best_rates, holm, permutation_p
 from sb3_per.sampling.schemes import DEFAULT_EPSILON
 
 SAMPLES = 2_000
-# Of the final return, which has to be reached.
+# Shares of the final return that a run has to reach.
 CONVERGED = 0.95
 
-# What the summary of all suites shows, by the settings of the buffer: what there was before, and what bits-rates was won by.
+# Settings of the buffer in the summary of all suites: those from before, and the winner of bits-rates.
 SUMMED_UP: dict[str, dict[str, Any]] = {
     "defaults": {},
     "LAP": dict(scheme="lap"),
@@ -61,18 +62,20 @@ SUMMED_UP: dict[str, dict[str, Any]] = {
 # Arms of bits-rates whose names are their settings.
 ARMS = {"epsilon 1e-06, no weights": "no weights", "epsilon 0.01, mean, eta 0.25": "candidate"}
 
-# By variant: shape (runs, environments) or, for curves, (runs, environments, evaluations).
+# Scores by variant, shape (runs, environments), or for curves (runs, environments, evaluations).
 Scores = dict[str, np.ndarray]
-# By variant: shape (3, n), of each of n figures the value itself and the ends of its interval.
+# Figures by variant, shape (3, n): value, and both ends of its interval.
 Estimates = dict[str, np.ndarray]
 
 
 def load(suite: Suite, rows: list[dict[str, str]]) -> Scores:
     """
-    :param suite: what was to run
-    :param rows: what did
-    :return: mean returns of the evaluations, of the seeds for which all runs are there; NaN after a run was solved, and where
-        a variant does not run
+    Load the evaluations of a suite.
+
+    :param suite: suite that was to run
+    :param rows: rows of the runs
+    :return: mean returns of the evaluations, for the seeds with all runs; NaN after a run was solved, and where a variant does
+        not run
     """
     columns = list(map(str, evaluation_steps(suite)))
     runs = {
@@ -89,15 +92,17 @@ def load(suite: Suite, rows: list[dict[str, str]]) -> Scores:
 
 
 def final(curves: Scores) -> Scores:
-    """Scores of the runs: means over the last fifth of the evaluations."""
+    """Score the runs: means over the last fifth of the evaluations."""
     return {variant: values[..., -max(values.shape[-1] // 5, 1) :].mean(axis=-1) for variant, values in curves.items()}
 
 
 def steps_until(reached: np.ndarray, steps: list[int]) -> np.ndarray:
     """
-    :param reached: shape (..., evaluations)
-    :param steps: of the evaluations
-    :return: shape (...), steps at the first evaluation that is True; those of the last where none is
+    Find the first evaluation that is True.
+
+    :param reached: array of shape (..., evaluations)
+    :param steps: steps of the evaluations
+    :return: steps at the first True evaluation, or at the last one if none is, shape (...)
     """
     first: np.ndarray = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(steps) - 1)
     return np.array(steps)[first]
@@ -105,8 +110,10 @@ def steps_until(reached: np.ndarray, steps: list[int]) -> np.ndarray:
 
 def estimate(scores: dict[str, np.ndarray | tuple[np.ndarray, np.ndarray]], metric: Callable[..., np.ndarray]) -> Estimates:
     """
-    :param scores: of each variant, or of the pairs to be compared
-    :param metric: of scores, or of two of them; shape (n,)
+    Compute figures with intervals.
+
+    :param scores: scores of each variant, or of the pairs to compare
+    :param metric: function of scores, or of two of them, with values of shape (n,)
     :return: figures with intervals
     """
     np.random.seed(0)  # rliable draws from the global generator, whatever it is given
@@ -115,18 +122,18 @@ def estimate(scores: dict[str, np.ndarray | tuple[np.ndarray, np.ndarray]], metr
 
 
 def iqm(scores: Scores) -> Estimates:
-    """Interquartile mean over runs and environments."""
+    """Compute the interquartile mean over runs and environments."""
     return estimate(scores, lambda values: np.array([metrics.aggregate_iqm(values)]))
 
 
 def iqm_curves(curves: Scores) -> Estimates:
-    """Interquartile mean at each evaluation."""
-    # All columns at once, 2,000 times: rliable's aggregate_iqm takes one.
+    """Compute the interquartile mean at each evaluation."""
+    # Take all columns at once, 2,000 times: rliable's aggregate_iqm takes one.
     return estimate(curves, lambda values: trim_mean(values.reshape(-1, values.shape[-1]), 0.25, axis=0))
 
 
 def share_curves(reached: Scores) -> Estimates:
-    """Share of the runs at each evaluation."""
+    """Compute the share of the runs at each evaluation."""
     return estimate(reached, lambda values: values.mean(axis=(0, 1)))
 
 
@@ -170,12 +177,14 @@ def table(heading: list[str], rows: list[list[str]]) -> list[str]:
 
 def compare(what: str, scores: Scores, digits: int, references: dict[str, str], sign: int = 1) -> list[str]:
     """
-    :param what: the scores are
-    :param scores: of the runs
-    :param digits: after the point
-    :param references: by variant: what it is compared with
-    :param sign: -1 where less is better
-    :return: a table with a row for each variant
+    Compare variants with their references.
+
+    :param what: name of the scores
+    :param scores: scores of the runs
+    :param digits: digits after the point
+    :param references: reference of each variant
+    :param sign: -1 if less is better
+    :return: table with a row for each variant
     """
     signed = {variant: sign * values for variant, values in scores.items()}
     middle, better, p_values = iqm(scores), improvement(signed, references), holm(p_values_of(signed, references))
@@ -185,8 +194,10 @@ def compare(what: str, scores: Scores, digits: int, references: dict[str, str], 
 
 def against_controls(endpoints: dict[str, Scores]) -> list[str]:
     """
-    :param endpoints: by name: scores by arm, more is better
-    :return: a table of the arms that have a control, against it; nothing if none has
+    Compare arms with their controls.
+
+    :param endpoints: scores by arm for each endpoint, more is better
+    :return: table of the arms that have a control; nothing if none has
     """
     arms = next(iter(endpoints.values()))
     controls = {role_of(arm): arm for arm in arms if arm.startswith("shuffled, ")}
@@ -205,10 +216,12 @@ def against_controls(endpoints: dict[str, Scores]) -> list[str]:
 
 def reference_of(suite: Suite, name: str) -> str | None:
     """
-    :param suite: with this variant
-    :param name: of the variant
-    :return: what it is compared with: its twin with a uniform draw and all else alike; without one, the twin of the algorithm
-        as it is; without that, the first variant. ``None`` for the one that the others are compared with
+    Find the reference of a variant.
+
+    :param suite: suite of the variant
+    :param name: name of the variant
+    :return: its twin with a uniform draw and equal settings; without one, the twin of the plain algorithm; without that, the
+        first variant. ``None`` for the reference itself
     """
     first, made = next(iter(suite.variants)), suite.variants[name]
 
@@ -220,34 +233,36 @@ def reference_of(suite: Suite, name: str) -> str | None:
     of_the_algorithm = twin({k: v for k, v in made.settings.items() if k == "learning_rate" and len(suite.rates) > 1})
     candidates = [*twin({k: v for k, v in made.settings.items() if k != "replay_buffer_kwargs"}), *of_the_algorithm, first]
     if suite.variants[first].algorithm.startswith("PER"):
-        return None if name == first else first  # whole agents, all of them ours
+        return None if name == first else first  # the arms are whole agents of this package
     if name in of_the_algorithm or candidates == [name]:
         return None
     return next(candidate for candidate in candidates if candidate != name)
 
 
 def references_of(suite: Suite, names: Iterable[str]) -> dict[str, str]:
-    """By variant, of those that are compared with another one: which."""
+    """Map each variant that has a reference to it."""
     found = {name: reference_of(suite, name) for name in names}
     return {name: other for name, other in found.items() if other is not None and other in found}
 
 
 def in_one(suite: Suite, scores: Scores, environment: str) -> Scores:
-    """Of the variants that run in one environment, which remains as a dimension."""
+    """Select one environment, which stays as a dimension."""
     i = suite.environments.index(environment)
     return {variant: scores[variant][:, i : i + 1] for variant in variants_in(suite, environment)}
 
 
 def digits_for(scores: Scores) -> int:
-    """Three figures that count."""
+    """Choose the digits for three significant figures."""
     largest = max(np.abs(values).max() for values in scores.values())
     return int(np.clip(2 - np.floor(np.log10(max(largest, 1e-9))), 0, 3))
 
 
 def role_of(variant: str) -> str:
     """
-    :param variant: its name, e.g. ``"PERDQN, LAP"`` or, of an arm, ``"LAP"``
-    :return: what it is in the figures: a key of :data:`figures.LOOKS`, if it has a look of its own
+    Find the role of a variant in the figures.
+
+    :param variant: name of the variant, e.g. ``"PERDQN, LAP"``, or of an arm, e.g. ``"LAP"``
+    :return: a key of :data:`figures.LOOKS`, if it has a look of its own
     """
     variant = variant.removeprefix("shuffled, ")
     algorithm, _, what = variant.partition(", ")
@@ -262,12 +277,12 @@ def role_of(variant: str) -> str:
 
 def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) -> None:
     """
-    Learning curves with intervals.
+    Draw learning curves with intervals.
 
-    :param panels: by environment: figures at each evaluation
-    :param steps: of the evaluations
-    :param what: the figures are
-    :param path: of the PNG
+    :param panels: figures at each evaluation, by environment
+    :param steps: steps of the evaluations
+    :param what: label of the figures
+    :param path: path of the PNG
     """
     n_columns = min(len(panels), 2)
     n_rows = -(-len(panels) // n_columns)
@@ -277,7 +292,7 @@ def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) 
         if variant not in look:  # a control has the colour of its arm
             look[variant] = {"color": LOOKS[role_of(variant)][0], "linestyle": "--"}
     grid_has_room = len(panels) < n_rows * n_columns
-    figure = figure_of(2.7 * n_rows + (0 if grid_has_room else 0.3 + 0.2 * -(-len(variants) // 2)))
+    figure = figure_of(2.9 * n_rows + (0 if grid_has_room else 0.3 + 0.25 * -(-len(variants) // 2)))
     grid = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     lines = {}
     for axes, (environment, estimates) in zip(grid, panels.items(), strict=False):
@@ -301,14 +316,14 @@ def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) 
 
 
 def curve_table(environment: str, estimates: Estimates, steps: list[int], digits: int) -> list[str]:
-    """Every fifth part of the way."""
+    """Write the table of the curves at every fifth of the way."""
     columns = [len(steps) * part // 5 - 1 for part in range(1, 6)]
     rows = [[variant, *(cell(estimates, variant, digits, column) for column in columns)] for variant in estimates]
     return table([environment, *(f"{steps[column]:,} steps" for column in columns)], rows)
 
 
 def report_returns(suite: Suite, curves: Scores, path: Path) -> list[str]:
-    """What was reached, and how soon."""
+    """Report the returns, and how soon they were reached."""
     steps, scores = evaluation_steps(suite), final(curves)
     lines: list[str] = []
     if len(suite.environments) > 1:
@@ -322,7 +337,7 @@ def report_returns(suite: Suite, curves: Scores, path: Path) -> list[str]:
         lines += [f"{environment}:", "", *compare("return", of_this, digits_for(of_this), references_of(suite, of_this))]
         panels[environment] = iqm_curves(in_one(suite, curves, environment))
     if suite.episode_length:
-        # of what the run itself reaches in the end
+        # share of the return that the run itself reaches in the end
         episodes = {
             v: steps_until(values >= CONVERGED * scores[v][..., None], steps) / suite.episode_length
             for v, values in curves.items()
@@ -332,14 +347,14 @@ def report_returns(suite: Suite, curves: Scores, path: Path) -> list[str]:
     lines += ["Learning curves, IQM of the evaluations [95% interval]:", ""]
     for environment, estimates in panels.items():
         lines += curve_table(environment, estimates, steps, digits_for(in_one(suite, scores, environment)))
-    draw(panels, steps, "mean return, IQM and 95% interval", path)
+    draw(panels, steps, "return, IQM", path)
     return lines
 
 
 def report_solved(suite: Suite, curves: Scores, path: Path) -> list[str]:
-    """How soon, and how often."""
+    """Report how soon and how often a task was solved."""
     steps = evaluation_steps(suite)
-    # For ever, once it was: a run ends there.
+    # A solved run ends, so it stays solved.
     solved = {variant: np.logical_or.accumulate(values >= suite.solved, axis=-1) for variant, values in curves.items()}
     lines, panels = [], {}
     for environment in suite.environments:
@@ -354,7 +369,7 @@ def report_solved(suite: Suite, curves: Scores, path: Path) -> list[str]:
     lines += [f"Without a solution, a run counts as {suite.steps:,} steps.", "", "Learning curves, share of solved runs:", ""]
     for environment, estimates in panels.items():
         lines += curve_table(environment, estimates, steps, 2)
-    draw(panels, steps, "share of runs that solved it", path)
+    draw(panels, steps, "share of runs\nthat solved it", path)
     return lines
 
 
@@ -374,10 +389,12 @@ def score_of(suite: Suite, curves: Scores) -> Scores:
 
 def by_rate(suite: Suite, curves: Scores, environment: str) -> dict[str, np.ndarray]:
     """
-    :param suite: at several learning rates
-    :param curves: of its runs
-    :param environment: one of its
-    :return: by arm, scores of the runs there, more is better, shape (rates, runs, 1)
+    Score the arms of a suite at each learning rate.
+
+    :param suite: suite at several learning rates
+    :param curves: curves of its runs
+    :param environment: one of its environments
+    :return: scores by arm, more is better, shape (rates, runs, 1)
     """
     scores = in_one(suite, score_of(suite, curves), environment)
     arms = dict.fromkeys(map(arm_of, scores))
@@ -385,18 +402,18 @@ def by_rate(suite: Suite, curves: Scores, environment: str) -> dict[str, np.ndar
 
 
 def arm_references(suite: Suite, arms: Iterable[str]) -> dict[str, str]:
-    """As :func:`references_of`, for the arms of a suite at several learning rates."""
+    """Map each arm of a suite at several learning rates to its reference."""
     found = references_of(suite, [named_at(arm, suite.rates[0]) for arm in arms])
     return {arm_of(name): arm_of(other) for name, other in found.items()}
 
 
 def mean_over_rates(scores: dict[str, np.ndarray]) -> Scores:
-    """What a user gets who changes one word, whatever the learning rate; scores as of :func:`by_rate`."""
+    """Average over the rates: the score of a user who changes one setting. Scores are those of :func:`by_rate`."""
     return {arm: values.mean(axis=0) for arm, values in scores.items()}
 
 
 def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
-    """Every arm at several learning rates: which rate suits it, what it reaches there, and what it reaches on average."""
+    """Report every arm at several learning rates: its best rate, its score there, and its mean score."""
     what = {True: "steps until solved, less is better", False: suite.score}[suite.solved is not None]
     lines, panels = [], {}
     for environment in suite.environments:
@@ -411,10 +428,12 @@ def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
 
 def rates_in_one(suite: Suite, scores: dict[str, np.ndarray], what: str) -> tuple[list[str], list[Estimates]]:
     """
-    :param suite: at several learning rates
-    :param scores: in one of its environments, as of :func:`by_rate`
-    :param what: they are
-    :return: tables; and figures with intervals of each arm at its own best rate, and of its mean over the rates
+    Report one environment of a suite at several learning rates.
+
+    :param suite: suite at several learning rates
+    :param scores: scores in the environment, see :func:`by_rate`
+    :param what: name of the scores
+    :return: tables; figures with intervals of each arm at its own best rate, and of its mean over the rates
     """
     sign = -1 if suite.solved is not None else 1
     digits = digits_for(scores)
@@ -445,18 +464,18 @@ def rates_in_one(suite: Suite, scores: dict[str, np.ndarray], what: str) -> tupl
 
 
 def draw_rates(panels: dict[str, list[Estimates]], what: str, reference: str, n_runs: dict[str, int], path: Path) -> None:
-    """Figures and intervals of all arms, side by side with those of the reference; a row for each environment."""
+    """Draw figures and intervals of all arms beside those of the reference, a row for each environment."""
     arms = list(next(iter(panels.values()))[0])
-    figure = figure_of((1.0 + 0.26 * len(arms)) * len(panels))
+    figure = figure_of((1.5 + 0.37 * len(arms)) * len(panels))
     rows = figure.subplots(len(panels), 2, sharey=True, squeeze=False)
     less_is_better = "less is better" in what
     for row, (environment, estimates_of) in zip(rows, panels.items(), strict=True):
         for axes, (title, n), estimates in zip(row, n_runs.items(), estimates_of, strict=True):
-            axes.axvspan(*estimates[reference][1:, 0], color="grey", alpha=0.2, linewidth=0)
+            axes.axvspan(*estimates[reference][1:, 0], color=GREY, alpha=0.2, linewidth=0)
             for place, arm in enumerate(arms):
                 errorbars(axes, {arm: estimates[arm]}, [-place], role_of(arm), is_control="shuffled" in arm)
-            axes.set_yticks(-np.arange(len(arms)), arms)
-            title = f"{title}, {n} runs"
+            axes.set_yticks(-np.arange(len(arms)), [textwrap.fill(arm, 26) for arm in arms])
+            title = f"{title},\n{n} runs"
             axes.set(title=title if len(panels) == 1 else f"{environment}, {title}", xlabel=what.partition(",")[0])
             thousands(axes.xaxis)
             better_towards(axes, "left" if less_is_better else "right")
@@ -476,19 +495,19 @@ def errorbars(
     axes: Axes, estimates: Estimates, places: Sequence[float], role: str, is_control: bool = False, is_grey: bool = False
 ) -> Artist:
     """
-    Figures and intervals, lying, one above the other.
+    Draw figures with horizontal intervals.
 
-    :param axes: for them
-    :param estimates: one figure each
-    :param places: their heights
-    :param role: that all of them have; without a look, the ink of the text
-    :param is_control: hollow markers
-    :param is_grey: without the colour of the role
-    :return: what a legend shows
+    :param axes: axes to draw on
+    :param estimates: one figure for each interval
+    :param places: height of each interval
+    :param role: role of all of them, for the look; without a look, the ink of the text
+    :param is_control: whether markers are hollow
+    :param is_grey: whether the ink of the text replaces the colour of the role
+    :return: artist for a legend
     """
     values, low, high = np.array([each[:, 0] for each in estimates.values()]).T
     color, _, marker = LOOKS.get(role, (INK, "-", "o"))
-    color = GREY if is_grey else color
+    color = INK if is_grey else color
     hollow = dict(markerfacecolor="none") if is_control else {}
     bars = [values - low, high - values]
     return axes.errorbar(values, places, xerr=bars, fmt=marker, capsize=3, linewidth=1.5, color=color, **hollow)
@@ -499,10 +518,12 @@ def errorbars(
 
 def kind_of(suite: Suite, name: str) -> str | None:
     """
-    :param suite: with this variant
-    :param name: of the variant
-    :return: ``"stock"``, ``"uniform"``, or which of the settings that are summed up it has; ``None`` if it has others, or
-        changes anything else. LAP is LAP at whatever alpha and kappa suit a task
+    Find the kind of a variant in the summary.
+
+    :param suite: suite of the variant
+    :param name: name of the variant
+    :return: ``"stock"``, ``"uniform"``, or one of the settings in the summary, LAP with any alpha and kappa; ``None`` for
+        other settings, or if anything else differs
     """
     variant = suite.variants[name]
     rest = {key: value for key, value in variant.settings.items() if key != "learning_rate" or len(suite.rates) == 1}
@@ -521,7 +542,7 @@ def kind_of(suite: Suite, name: str) -> str | None:
 
 class Comparison(NamedTuple):
     """
-    What one task says of one setting at one endpoint.
+    Comparison of one setting on one task at one endpoint.
 
     ``effect`` is the relative change of the interquartile mean, ``better`` the probability of improvement, both with the ends
     of their intervals; ``p`` is not yet corrected.
@@ -604,7 +625,7 @@ def summarise(out: Path, against: str) -> list[Comparison]:
 
 
 def summary_table(found: list[Comparison]) -> list[str]:
-    """A row for each comparison."""
+    """Write a row for each comparison."""
     p_values = holm({i: each.p for i, each in enumerate(found)})
     rows = []
     for i, each in enumerate(found):
@@ -617,8 +638,8 @@ def summary_table(found: list[Comparison]) -> list[str]:
 
 def write_summary(out: Path) -> None:
     """
-    By task: does it learn better than its twin with a uniform draw, with the settings that matter most (``summary.md`` and
-    ``summary.png``)? Better than with the defaults (``defaults.md``)?
+    Compare the main settings by task: with the uniform twin (``summary.md`` and ``summary.png``), and with the defaults
+    (``defaults.md``).
     """
     found = summarise(out, "uniform")
     if not found:
@@ -630,15 +651,15 @@ def write_summary(out: Path) -> None:
 
 
 def draw_summary(found: list[Comparison], path: Path) -> None:
-    """A dot for each setting and task, relative to the twin; grey where they cannot be told apart."""
+    """Draw a dot for each setting and task, relative to the twin; grey if the two cannot be told apart."""
     p_values = holm({i: each.p for i, each in enumerate(found)})
     tasks = list(dict.fromkeys(each.task for each in found))
     mean_of = {task: np.mean([c.effect[0] for c in found if c.task == task and c.endpoint != AT_BEST]) for task in tasks}
     tasks.sort(key=lambda task: mean_of[task])
     kinds = [kind for kind in SUMMED_UP if any(each.kind == kind for each in found)]
-    figure = figure_of(1.4 + 0.62 * len(tasks))
+    figure = figure_of(1.6 + 0.75 * len(tasks))
     panels = figure.subplots(1, 2, sharey=True, sharex=True)
-    titles = ("the task's rate, or mean of three", "each at its best rate of three")
+    titles = ("one rate, or mean of three", "best rate of three")
     for axes, is_best, title in zip(panels, (False, True), titles, strict=True):
         axes.axvline(0, color=INK)
         for i, each in enumerate(found):
@@ -661,7 +682,7 @@ def draw_summary(found: list[Comparison], path: Path) -> None:
 
 
 def write(name: str, suite: Suite, out: Path) -> None:
-    """The report of a suite, if it has a seed that all variants have run: ``<name>.md`` and ``<name>.png``."""
+    """Write ``<name>.md`` and ``<name>.png`` of a suite, if there is a seed that all variants have run."""
     curves = load(suite, read(out / f"{name}.csv"))
     n_runs = len(next(iter(curves.values())))
     if not n_runs:
@@ -679,7 +700,7 @@ def write(name: str, suite: Suite, out: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the reports of the suites that are asked for."""
+    """Write the reports of the chosen suites."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help=f"a suite, or a part of several names: {', '.join(SUITES)}")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files, and of the reports")

@@ -1,11 +1,11 @@
 """
-What prioritization adds to the run time of TD3, as table 3 of Fujimoto et al. (2020) has it.
+Measure what prioritization adds to the run time of TD3, as in table 3 of Fujimoto et al. (2020).
 
     python benchmarks/run_time.py                         # on an otherwise idle machine
     python benchmarks/run_time.py --quick --out runs/try  # to try it
 
-The variants train in turn, 1,000 steps each time, with a buffer that is full from the start: the cost of a long run, not of
-its beginning. A step of the environment and one of the gradient are in it: the cheaper those are, the larger the percentages.
+The variants train in turn, 1,000 steps each time, with a buffer that is full from the start, as late in a long run. The time
+includes steps of the environment and of the gradient. The cheaper those are, the larger the percentages.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from sb3_per.sampling.sum_tree import ALL_WRITTEN
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 N_ROUNDS = 9
 N_THREADS = 1
-# Per cent over uniform replay in the paper: the authors' own tree, Dopamine's, and that of OpenAI Baselines.
+# Percent over uniform replay in the paper: trees of the authors, of Dopamine, and of OpenAI Baselines.
 PAPER = "+14%, +75% and +229%"
 
 
 class PerSampleTree(SumTree):
-    """A :class:`PythonTree` in place of ours: one transition at a time, in Python."""
+    """A :class:`PythonTree` in place of ours, which takes one transition at a time."""
 
     def __init__(self, capacity: int):
         self.capacity = capacity
@@ -43,16 +43,13 @@ class PerSampleTree(SumTree):
         """Sum of all masses."""
         return self.tree.total
 
-    def fill(self, first: int, last: int, mass: float) -> None:
-        """Leaf by leaf."""
-        leaves = np.arange(first, last + 1)
-        self.tree.update(leaves, np.full(len(leaves), mass))
-
     def clear(self) -> None:
-        """Empty every leaf."""
+        """Empty all slots."""
         self.tree.nodes = [0.0] * len(self.tree.nodes)
 
-    def _masses(self) -> np.ndarray:
+    @property
+    def masses(self) -> np.ndarray:
+        """Masses of all slots."""
         return np.array(self.tree.nodes[self.tree.n_leaves :][: self.capacity])
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
@@ -68,7 +65,7 @@ class PerSampleTree(SumTree):
 
 
 class PerSample(Proportional):
-    """The proportional scheme on a :class:`PerSampleTree`."""
+    """Proportional scheme on a :class:`PerSampleTree`."""
 
     def make_tree(self, capacity: int) -> SumTree:
         """See :meth:`PriorityScheme.make_tree`."""
@@ -84,7 +81,7 @@ VARIANTS: dict[str, tuple[Any, dict[str, Any] | None]] = {
 
 
 def make_model(variant: str, buffer_size: int) -> Any:
-    """With the paper's networks and batches, and a full buffer."""
+    """Make a model with the paper's networks and batches, and a full buffer."""
     cls, settings = VARIANTS[variant]
     model = cls(
         "MlpPolicy",
@@ -103,6 +100,8 @@ def make_model(variant: str, buffer_size: int) -> Any:
 
 def measure(n_steps: int, buffer_size: int) -> dict[str, np.ndarray]:
     """
+    Time the variants in turn.
+
     :return: by variant: seconds per 1,000 steps in each round
     """
     models = {variant: make_model(variant, buffer_size) for variant in VARIANTS}
@@ -118,7 +117,7 @@ def measure(n_steps: int, buffer_size: int) -> dict[str, np.ndarray]:
 
 
 def report(seconds: dict[str, np.ndarray]) -> str:
-    """Medians over the rounds, of the seconds and of the ratios within a round."""
+    """Write the medians over the rounds, of the seconds and of the ratios within a round."""
     uniform = seconds["TD3"]
     lines = [f"{machine()}, one thread; HalfCheetah-v5, a million transitions, batch 256; {N_ROUNDS} rounds.", ""]
     lines += ["| | seconds per 1,000 steps | over TD3 (quartiles) |", "|---|---|---|"]
@@ -130,7 +129,7 @@ def report(seconds: dict[str, np.ndarray]) -> str:
 
 
 def main() -> None:
-    """Measure, and write the figures."""
+    """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small buffers and few steps")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of run_time.csv and run_time.md")

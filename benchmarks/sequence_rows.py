@@ -1,4 +1,4 @@
-"""Rows of the benchmark on sequences."""
+"""Rows of the benchmark about sequences."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,11 +20,11 @@ _WINDOWS, _ROWS = 32, 32 * 65
 
 
 def _full(size: int) -> PrioritizedSequenceReplayBuffer:
-    """Episodes of 200 steps."""
+    """Fill a buffer with episodes of 200 steps."""
     buffer = PrioritizedSequenceReplayBuffer(size, *_SPACES, "cpu", **_SETTINGS)
     buffer.observations[:] = buffer.next_observations[:] = 1
     buffer.dones[199::200] = 1
-    # Written by hand, which is faster than `add`: the ring and the windows have to be told.
+    # Rows are written by hand, which is faster than `add`. So the ring and the windows must be told.
     buffer.ring.advance(None, buffer.buffer_size)
     buffer.windows.load({}, False)
     return buffer
@@ -47,8 +47,8 @@ def _add(buffer: Any, **kwargs: Any) -> Callable[[], None]:
 
 def _gradient_step_row(algorithm: Any, env: str, quick: bool) -> Row:
     """
-    Against what a gradient step cannot do without: the LSTMs and heads over prefixes and windows of the same shapes, none of
-    them padded, on the way there and back, and the optimizers.
+    Compare a gradient step with its bare parts: forward and backward passes of LSTMs and heads over prefixes and windows of
+    the same shapes, without padding, and the optimizers.
     """
     settings = {name: _SETTINGS[name] for name in ("sequence_length", "burn_in", "n_steps")}
     model = algorithm("MlpLstmPolicy", env, **settings, learning_starts=3_000, seed=0, policy_kwargs=dict(lstm_hidden_size=64))
@@ -97,7 +97,7 @@ def _gradient_step_row(algorithm: Any, env: str, quick: bool) -> Row:
 
 
 def sequence_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """Draw and update of windows, and what their states cost when a step is added."""
+    """Measure draws and updates of windows, and the cost of their states in `add`."""
     size, large = (100_000, MILLION) if quick else (MILLION, 10 * MILLION)
 
     def sample_row() -> Row:

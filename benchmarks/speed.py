@@ -1,8 +1,8 @@
 """
-What prioritized replay costs, each figure beside a rival that is measured in turn with it, in this one process.
+Measure what prioritized replay costs. Each figure stands beside a rival that is timed in turn, in the same process.
 
-    make benchmark                                      # everything, into docs/benchmarks
-    python benchmarks/speed.py --only sample            # the rows whose key contains this
+    make benchmark                                      # measure everything, write to docs/benchmarks
+    python benchmarks/speed.py --only sample            # only rows whose key contains "sample"
     python benchmarks/speed.py --only step --device cuda
 """
 
@@ -47,7 +47,7 @@ from sb3_per import (
 
 
 def cycle(tree: Any) -> Callable[[], None]:
-    """Find and update, for the trees with our interface."""
+    """Find and update, for trees with our interface."""
     masses = np.random.default_rng(0).random(BATCH_SIZE)
 
     def run() -> None:
@@ -57,14 +57,14 @@ def cycle(tree: Any) -> Callable[[], None]:
 
 
 def our_tree(size: int) -> Callable[[], None]:
-    """This package."""
+    """Make the tree of this package."""
     tree = SumTree(size)
     tree.update(np.arange(size), np.ones(size))
     return cycle(tree)
 
 
 def cpprb_tree(size: int) -> Callable[[], None]:
-    """cpprb, with one float field, which cannot be had with less."""
+    """Make the buffer of cpprb with one float field, the least it takes."""
     try:
         import cpprb
     except ImportError as error:
@@ -76,12 +76,12 @@ def cpprb_tree(size: int) -> Callable[[], None]:
 
 
 def torchrl_tree(size: int) -> Callable[[], None]:
-    """The prioritized buffer of torchrl, with one float field."""
+    """Make the prioritized buffer of torchrl with one float field."""
     try:
         from torchrl.data import LazyTensorStorage, PrioritizedReplayBuffer
 
         rival = PrioritizedReplayBuffer(alpha=0.6, beta=0.4, storage=LazyTensorStorage(size), batch_size=BATCH_SIZE)
-    except (ImportError, RuntimeError) as error:  # the latter where its binary is for another torch
+    except (ImportError, RuntimeError) as error:  # RuntimeError: its binary is for another torch
         raise Absent(f"torchrl: {error}") from None
     rival.extend(th.zeros(size))
     priorities = th.rand(BATCH_SIZE)
@@ -98,7 +98,7 @@ TREES: dict[str, Callable[[int], Callable[[], None]]] = {
 
 
 def tree_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """Find and update 256 leaves among a million."""
+    """Measure finding and updating 256 slots among a million."""
     size = 100_000 if quick else MILLION
     targets = {"NumPy level tree": 0.20, "cpprb": 0.12}
 
@@ -115,7 +115,7 @@ def tree_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
 
 
 def buffer_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """`sample` and `update_priorities` together, against SB3's `sample` alone."""
+    """Measure `sample` and `update_priorities` together, against SB3's `sample` alone."""
     size = 100_000 if quick else MILLION
     prioritized, mujoco, discrete = PrioritizedReplayBuffer, (box(17), box(6)), spaces.Discrete(2)
 
@@ -174,7 +174,7 @@ def buffer_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
 
 
 def add_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """One step of all environments."""
+    """Measure `add` of one step of all environments."""
 
     def row(n_envs: int) -> Row:
         spaces_ = (box(17), box(6))
@@ -189,7 +189,7 @@ def add_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
 
 
 def memory_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """Memory that the tree takes."""
+    """Measure the memory of the tree."""
 
     def memory() -> Row:
         n_bytes = sum(array.nbytes for array in vars(SumTree(MILLION)).values() if isinstance(array, np.ndarray))
@@ -202,10 +202,10 @@ def memory_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
 
 
 def start_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """Fresh processes."""
+    """Measure the start of fresh processes."""
 
     def started(what: str, target: float, program: str, cache: str, n_runs: int = ROUNDS) -> Row:
-        """Median over fresh processes of the time that the program prints."""
+        """Run a program in fresh processes, and return the median of the times that it prints."""
         environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
         command = [sys.executable, "-c", program]
         runs = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(n_runs)]
@@ -232,7 +232,7 @@ print(time.time() - t)
     )
     both = sampling.replace("100)\nt = time.time()", "100)")
     with tempfile.TemporaryDirectory() as cache:
-        # In this order: the first run fills the cache. numba itself is loaded when the first buffer is built.
+        # The first run fills the cache, so the order counts. numba is loaded when the first buffer is built.
         yield "start cold", lambda: started("first buffer and sample, cold cache, seconds", 10.0, both, cache, n_runs=1)
         yield "start warm", lambda: started("first sample, warm cache, seconds", 0.3, sampling, cache)
         yield "start buffer", lambda: started("first buffer, warm cache, seconds", np.nan, built, cache)
@@ -243,7 +243,7 @@ print(time.time() - t)
 
 
 def training_rows(quick: bool, device: str) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """A gradient step with default networks, and a short run."""
+    """Measure a gradient step with default networks, and a short run."""
 
     def step(ours: Any, theirs: Any, env: str, target: float) -> Row:
         models = []
@@ -271,7 +271,7 @@ def training_rows(quick: bool, device: str) -> Iterator[tuple[str, Callable[[], 
     yield "step dqn", lambda: step(PERDQN, DQN, "CartPole-v1", 1.02)
 
     def learn() -> Row:
-        """The two runs in turn, in parts, so that both see the same moods of the machine."""
+        """Train the two in turn, in parts, so that changes of the machine reach both."""
         n_parts, n_steps = (3, 300) if quick else (10, 5_000)
         models = [cls("MlpPolicy", "Pendulum-v1", seed=0, device=device) for cls in (PERSAC, SAC)]
         times = np.empty((n_parts, 2))
@@ -284,7 +284,7 @@ def training_rows(quick: bool, device: str) -> Iterator[tuple[str, Callable[[], 
     yield "learn", learn
 
     def monitor() -> Row:
-        """The cheapest gradient step, and the default interval."""
+        """Measure PriorityMonitor with the cheapest gradient step and the default interval."""
         n_steps, spent = 4_000 if quick else 20_000, 0.0
 
         def timed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -321,7 +321,7 @@ STOCK = "SB3 ReplayBuffer (uniform, no update)"
 
 
 def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
-    """Seconds by panel, rival and capacity; the rivals in turn at each capacity."""
+    """Time the rivals in turn at each capacity. Return seconds by panel, rival and capacity."""
     capacities = [10**k for k in range(3, 5 if quick else 8)]
     schemes = ("proportional", "rank")
 
@@ -353,7 +353,7 @@ def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
             for _ in range(ROUNDS):
                 for name, run in runs.items():
                     repetitions = 5 if "Python" in name else 200
-                    seconds(run, repetitions // 5)  # its memory takes the place of the rival's in the caches
+                    seconds(run, repetitions // 5)  # fill the caches with its memory instead of the rival's
                     times[name].append(seconds(run, repetitions))
             for name in times:
                 panels[title].setdefault(name, {})[capacity] = float(np.median(times[name]))
@@ -361,18 +361,20 @@ def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
 
 
 def draw(panels: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
-    """Log-log, one panel each."""
+    """Draw time over capacity on logarithmic axes, a panel for each kind."""
     from figures import figure_of, looks, save
 
     roles = {"SumTree": "defaults", "sb3_per, proportional": "defaults", "sb3_per, rank": "rank", STOCK: "stock"}
-    figure = figure_of(4.6)
+    figure = figure_of(5.0)
     axes = figure.subplots(1, len(panels), sharey=True)
     for axis, (title, rivals) in zip(axes, panels.items(), strict=True):
         look = looks({name: roles.get(name, "") for name in rivals})
         for name, points in rivals.items():
-            axis.loglog(list(points), [1e6 * value for value in points.values()], label=name, **look[name])
+            axis.loglog(
+                list(points), [1e6 * value for value in points.values()], label=name.replace(" (", "\n("), **look[name]
+            )
         axis.set(title=title, xlabel="capacity (transitions)")
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), fontsize=11)
     axes[0].set_ylabel("time (µs), medians")
     save(figure, path)
 
@@ -381,7 +383,7 @@ def draw(panels: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
 
 
 def machine() -> str:
-    """What this was measured on."""
+    """Describe this machine."""
     processor = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").open() if "model name" in line), "")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpu = f", {th.cuda.get_device_name()}" if th.cuda.is_available() else ""
@@ -393,7 +395,7 @@ def machine() -> str:
 
 
 def as_line(row: Row) -> str:
-    """Row of a Markdown table."""
+    """Write a row of a Markdown table."""
 
     def duration(value: float | None) -> str:
         return "" if value is None else f"{value:.1f} s" if value > 1 else f"{1e6 * value:,.1f} µs"
@@ -405,7 +407,7 @@ def as_line(row: Row) -> str:
 
 
 def as_table(rows: Iterable[Row]) -> str:
-    """Markdown."""
+    """Write the rows as Markdown."""
     head = [f"{machine()}; medians of several rounds.", "", "| what | against | ours | theirs | figure | target | |"]
     return "\n".join([*head, "|---|---|---|---|---|---|---|", *map(as_line, rows), ""])
 
@@ -414,11 +416,11 @@ def write(folder: Path, rows: dict[str, dict[str, Any]], absent: list[str], quic
     """
     Write ``speed.json``, the tables ``speed.md`` and ``files.md``, and ``speed.png``.
 
-    :param folder: for them
-    :param rows: that were measured, by name
-    :param absent: why rows were left out
-    :param quick: whether the picture is a quick one
-    :param is_part: not all rows were asked for: those of the same machine that are there already stay, and so does the picture
+    :param folder: folder to write to
+    :param rows: measured rows by name
+    :param absent: reasons for rows that were left out
+    :param quick: whether to draw the picture from small buffers
+    :param is_part: whether only some rows were measured: other rows of the same machine stay, and so does the picture
     """
     folder.mkdir(parents=True, exist_ok=True)
     results = {"machine": machine(), "rows": rows, "absent": absent}

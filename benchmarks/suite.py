@@ -1,4 +1,4 @@
-"""What the campaign of `learning.py` is made of."""
+"""Suites and variants of the campaign of `learning.py`."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,15 +7,15 @@ from typing import Any
 @dataclass(frozen=True)
 class Variant:
     """
-    What a suite compares.
+    One arm of a suite.
 
-    :param algorithm: a class of Stable-Baselines3 or of this package
-    :param settings: what it changes in those of the suite
-    :param environments: where it runs; None is everywhere
-    :param policy: name of the policy class; None is that of the suite
-    :param n_envs: environments to train in; None is as many as in the suite
-    :param n_frames: observations that are stacked
-    :param normalize: observations and rewards, by VecNormalize
+    :param algorithm: name of a class of Stable-Baselines3 or of this package
+    :param settings: settings that differ from those of the suite
+    :param environments: environments to run in; None: all
+    :param policy: name of the policy class; None: that of the suite
+    :param n_envs: number of environments to train in; None: that of the suite
+    :param n_frames: number of stacked observations
+    :param normalize: whether VecNormalize scales observations and rewards
     """
 
     algorithm: str
@@ -30,24 +30,24 @@ class Variant:
 @dataclass(frozen=True)
 class Suite:
     """
-    :param environments: ids, as for ``gym.make``
-    :param variants: by name; the first is what the others are compared with
-    :param seeds: runs of each variant in each environment
-    :param first_seed: of those runs, the others follow; even, so that the halves of the seeds are the even and the odd ones
-    :param steps: environment steps of a run, over all of its environments
-    :param settings: of all variants: constructor arguments, ``action_noise`` as the standard deviation of normal noise, and
+    :param environments: ids of ``gym.make``
+    :param variants: arms by name; the others are compared with the first
+    :param seeds: number of runs of each variant in each environment
+    :param first_seed: first seed of those runs; even, so that the halves of the seeds are the even and the odd ones
+    :param steps: environment steps of a run, in all of its environments together
+    :param settings: constructor arguments of all variants, ``action_noise`` as the standard deviation of normal noise, and
         ``learning_rate`` as ``"lin_0.001"`` where it falls to 0
-    :param n_envs: environments to train in
-    :param n_evaluations: of a run, in equal distances, the last at its end
-    :param n_episodes: of an evaluation
-    :param env_kwargs: of training and evaluation environments
-    :param solved: mean return that ends a run; None trains on
-    :param episode_length: in steps, where it is fixed and the report shall count episodes
+    :param n_envs: number of environments to train in
+    :param n_evaluations: number of evaluations of a run, evenly spaced, the last at its end
+    :param n_episodes: number of episodes of an evaluation
+    :param env_kwargs: arguments of training and evaluation environments
+    :param solved: mean return that ends a run; None: no run ends early
+    :param episode_length: length of an episode in steps, if the report counts episodes
     :param policy: name of the policy class
-    :param score: of a run: ``"return"``, the mean return of evaluation episodes; ``"success"``, the share of the newest
+    :param score: score of a run: ``"return"``, the mean return of evaluation episodes; ``"success"``, the share of the newest
         training episodes that reached their goal
-    :param rates: factors of the learning rate; every variant runs at each of them
-    :param endpoint: what was to be compared, written down before the runs
+    :param rates: factors of the learning rate; every variant runs at each
+    :param endpoint: comparison, written down before the runs
     """
 
     environments: tuple[str, ...]

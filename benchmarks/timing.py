@@ -1,4 +1,4 @@
-"""How two things are timed in turn, and the buffers that are timed."""
+"""Time two things in turn, and make the buffers for that."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ROUNDS = 9
 
 
 class Row(NamedTuple):
-    """One line of the table. ``figure`` is ours / theirs where there is a rival, which both are measured in seconds for."""
+    """One line of the table. With a rival, ``figure`` is ours / theirs, both in seconds."""
 
     what: str
     against: str
@@ -27,11 +27,11 @@ class Row(NamedTuple):
 
 
 class Absent(Exception):
-    """A rival that is not installed, or does not load."""
+    """A rival is not installed, or does not load."""
 
 
 def seconds(function: Callable[[], Any], repetitions: int) -> float:
-    """Time of one call."""
+    """Time one call."""
     start = time.perf_counter()
     for _ in range(repetitions):
         function()
@@ -47,20 +47,20 @@ def compare(
     repetitions: int,
     rounds: int = ROUNDS,
 ) -> Row:
-    """Median over the rounds of ours / theirs, the two in turn."""
-    for function in (ours, theirs):  # compiled and warm
+    """Compute the median over the rounds of ours / theirs, timed in turn."""
+    for function in (ours, theirs):  # compile and warm up
         seconds(function, max(repetitions // 10, 2))
     times = np.array([(seconds(ours, repetitions), seconds(theirs, repetitions)) for _ in range(rounds)])
     return Row(what, against, float(np.median(times[:, 0] / times[:, 1])), target, *np.median(times, axis=0).tolist())
 
 
 def box(*shape: int, dtype: Any = np.float32) -> spaces.Box:
-    """Observation or action space of this shape."""
+    """Make an observation or action space of this shape."""
     return spaces.Box(0, 255, shape, dtype) if dtype == np.uint8 else spaces.Box(-1, 1, shape, dtype)
 
 
 def filled(buffer: Any) -> Any:
-    """A full buffer: arrays written through once, some episodes ended, priorities spread."""
+    """Fill a buffer: all rows written, some episodes ended, priorities spread."""
     rng = np.random.default_rng(0)
     for stored in (buffer.observations, buffer.next_observations):
         for array in stored.values() if isinstance(stored, dict) else [stored]:
@@ -69,7 +69,7 @@ def filled(buffer: Any) -> Any:
     buffer.rewards[:] = rng.normal(size=buffer.rewards.shape)
     buffer.dones[:] = rng.random(buffer.dones.shape) < 0.005
     if isinstance(buffer, PrioritizedReplayBuffer):
-        buffer.ring.advance(None, buffer.buffer_size)  # written by hand, which is faster than `add`
+        buffer.ring.advance(None, buffer.buffer_size)  # rows are written by hand, which is faster than `add`
         buffer.sample(1)
         ids = buffer.ring.next_id - 1 - np.arange(buffer.buffer_size * buffer.n_envs)
         buffer.update_priorities(ids, rng.exponential(size=len(ids)))
@@ -79,7 +79,7 @@ def filled(buffer: Any) -> Any:
 
 
 def sample_and_update(buffer: PrioritizedReplayBuffer, batch_size: int, n_critics: int = 1) -> Callable[[], None]:
-    """What an algorithm asks of the buffer at every gradient step."""
+    """Draw and update, as an algorithm does at every gradient step."""
     td_errors = th.randn(batch_size, n_critics)
 
     def run() -> None:

@@ -1,9 +1,9 @@
 """
-How even the importance-sampling weights are, by epsilon and normalization: draws from a full buffer, most of whose errors are
-tiny. What the metrics would say is measured, with the buffer and the metrics of the package.
+Measure how even the importance-sampling weights are, by epsilon and normalization. Batches come from a full buffer with mostly
+tiny errors, with the buffer and the metrics of the package.
 
-    python benchmarks/weights.py                   # the table, and docs/weights.png
-    python benchmarks/weights.py --out runs/try    # the picture into another folder
+    python benchmarks/weights.py                   # print the table, draw docs/weights.png
+    python benchmarks/weights.py --out runs/try    # draw into another folder
 """
 
 import argparse
@@ -27,16 +27,18 @@ METRICS = ("per/effective_sample_size", "per/mean_weight")
 
 
 def td_errors() -> np.ndarray:
-    """95 of 100 are tiny, of about 1e-4, and the others of about 1. Shape (N_TRANSITIONS,)."""
+    """Make errors of which 95 in 100 are about 1e-4 and the others about 1. Shape (N_TRANSITIONS,)."""
     rng = np.random.default_rng(0)
     return np.abs(rng.normal(size=N_TRANSITIONS)) * np.where(rng.random(N_TRANSITIONS) < 0.95, 1e-4, 1.0)
 
 
 def metrics_of(epsilon: float, normalization: str, n_batches: int = N_BATCHES) -> np.ndarray:
     """
-    :param epsilon: of the proportional scheme, with its alpha of 0.6
-    :param normalization: of the weights
-    :param n_batches: to draw; the same ones for every normalization
+    Draw batches and compute their metrics.
+
+    :param epsilon: epsilon of the proportional scheme, with its alpha of 0.6
+    :param normalization: normalization of the weights
+    :param n_batches: number of batches, the same ones for every normalization
     :return: ``METRICS`` of each batch at beta 1, the end of a run, shape (2, n_batches)
     """
     np.random.seed(0)  # the buffer draws from the global generator
@@ -50,18 +52,18 @@ def metrics_of(epsilon: float, normalization: str, n_batches: int = N_BATCHES) -
     found = []
     for _ in range(n_batches):
         batch = buffer.sample(BATCH_SIZE)
-        buffer.update_priorities(batch.indices, errors[batch.indices])  # learning would lower them
+        buffer.update_priorities(batch.indices, errors[batch.indices])  # keep the errors: learning would lower them
         metrics = weight_metrics(batch.weights.numpy())
         found.append([metrics[metric] for metric in METRICS])
     return np.array(found).T
 
 
 def draw(found: dict[tuple[str, float], np.ndarray], path: Path) -> None:
-    """A panel for each metric, a line for each normalization: mean over the batches, and the middle 80% of them."""
-    figure = figure_of(3.4)
+    """Draw a panel for each metric and a line for each normalization: mean and middle 80% of the batches."""
+    figure = figure_of(3.8)
     look = looks({"max": "defaults", "mean": "", "none": ""})
     all_axes = figure.subplots(1, 2)
-    # They lie on each other in the first panel.
+    # Their lines coincide in the first panel.
     for normalization, line in zip(NORMALIZATIONS, ("-", "--", ":"), strict=True):
         color = look[normalization]["color"]
         values = np.stack([found[normalization, epsilon] for epsilon in EPSILONS], axis=1)

@@ -1,11 +1,11 @@
 """
-What the README promises, on a machine that has nothing of this project: its commands in their order, in a clone and with an
-environment that knows of no other; every block of code of the documentation; and the package in a project of one's own.
+Try what the README promises, on a machine that has nothing of this project: its commands in a clone, all blocks of code of the
+documentation, and the wheel with every command of `sb3-per` in an empty environment.
 
     python tests/newcomer.py [FOLDER]
 
-Python's own library is enough. FOLDER, which must not exist, keeps what is made; otherwise it is temporary. About a quarter of
-an hour on two cores, most of it `make test`.
+Python's own library is enough. FOLDER must not exist, and keeps what is made; otherwise it is temporary. It takes about a
+quarter of an hour on two cores, most of it for `make test`.
 """
 
 import os
@@ -21,37 +21,46 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 
 sys.path.append(str(ROOT / "benchmarks"))
-from pages import blocks_of, commands_of  # noqa: E402  # a script, which nothing is installed for
+from pages import blocks_of, commands_of  # noqa: E402  # this script is not installed
 
-# What somebody has who has just logged in.
+# Variables of a fresh login.
 INHERITED = re.compile("HOME|LANG|PATH|TMPDIR|USER|PIP_.*")
+
+RUN = ["--algo", "per_dqn", "--env", "CartPole-v1"]
+# Arguments of each command of `sb3-per`, in the order in which they are tried. `enjoy` and `plot` find what `train` has made.
+COMMANDS = {
+    "doctor": [],
+    "train": [*RUN, "-n", "2000", "--eval-freq", "1000", "--eval-episodes", "2", "-f", "logs"],
+    "enjoy": [*RUN, "-n", "100", "--no-render", "-f", "logs"],
+    "plot": [*RUN, "-f", "logs", "-w", "10"],
+    "tune": [*RUN, "-n", "500", "--n-trials", "1", "--n-startup-trials", "1", "--n-evaluations", "1", "--no-optim-plots"],
+    "compare": ["--algo", "dqn", "--env", "CartPole-v1", "--dry-run"],
+    "convert": ["old.pkl", "new.buffer", "--trust"],
+}
+
+PICKLE = """
+from sb3_per import PERDQN
+
+model = PERDQN("MlpPolicy", "CartPole-v1", buffer_size=1_000)
+model.learn(200)
+model.save_replay_buffer("old.pkl")
+"""
 
 
 def blocks(language: str) -> list[str]:
     """
-    :param language: of blocks of the README
+    List blocks of the README.
+
+    :param language: language of the blocks
     :return: their code, in order
     """
     return [block.code for block in blocks_of(README) if block.language == language]
 
 
-def own_project(readme: str) -> tuple[list[str], list[list[str]]]:
-    """
-    :param readme: text
-    :return: of the sentence on projects of one's own: the installation with the most extras, and what can be called then
-    """
-    sentence = re.search(r"^In a project of your own: (.*?)\n\n", readme, re.DOTALL | re.MULTILINE)
-    if sentence is None:
-        raise ValueError("The README does not say how the package is installed in a project of one's own")
-    spans = [shlex.split(span) for span in re.findall(r"`([^`]+)`", sentence[1])]
-    installations = [words for words in spans if words[:2] == ["pip", "install"]]
-    return max(installations, key=lambda words: len(words[-1])), [words for words in spans if words not in installations]
-
-
 def run(words: list[str], folder: Path) -> None:
     """Show a command, run it, and end here if it fails."""
     environment = {name: value for name, value in os.environ.items() if INHERITED.fullmatch(name)}
-    # A virtual environment this script runs in is not the newcomer's.
+    # The newcomer does not have the virtual environment that this script runs in.
     prefix = os.path.dirname(sys.executable)
     if sys.prefix != sys.base_prefix:
         environment["PATH"] = os.pathsep.join(each for each in environment["PATH"].split(os.pathsep) if each != prefix)
@@ -61,35 +70,56 @@ def run(words: list[str], folder: Path) -> None:
     print(f"[{time.monotonic() - start:.0f} s]", flush=True)
 
 
+def python_of(project: Path) -> Path:
+    """Make an empty environment in a project, and return its interpreter."""
+    project.mkdir()
+    run(["python3", "-m", "venv", ".venv"], project)
+    return project / ".venv" / "bin" / "python"
+
+
 def play(folder: Path) -> None:
     """
-    :param folder: that is empty
+    Do what a newcomer would do.
+
+    :param folder: empty folder
     :raises subprocess.CalledProcessError: by the first command that fails
     """
-    clone, project = folder / "sb3_per", folder / "project"
+    clone = folder / "sb3_per"
     run(["git", "clone", "--quiet", str(ROOT), str(clone)], folder)
     for words in commands_of("\n".join(blocks("bash"))):
         run(words, clone)
-    # `make test` ran the blocks of all pages but of those that are slow.
+    # `make test` has run the blocks of all pages except the slow ones.
     run([".venv/bin/pytest", "-q", "-m", "slow or not slow", "tests/project/test_docs.py"], clone)
+    play_wheel(clone, folder / "project")
 
-    project.mkdir()
-    bin_folder = project / ".venv" / "bin"
-    run(["python3", "-m", "venv", ".venv"], project)
-    installation, calls = own_project(README.read_text())
-    # The constraint is no part of the promise: it keeps torch at the build that this machine has.
-    run([str(bin_folder / "pip"), *installation[1:], "--quiet", "-c", "constraints.txt"], clone)
-    for number, code in enumerate(blocks("python")):
+
+def play_wheel(clone: Path, project: Path) -> None:
+    """
+    Install the wheel into an empty environment, and use it from another folder.
+
+    :param clone: clone of the repository
+    :param project: folder to make
+    """
+    python = python_of(project)
+    run([str(python), "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(project), str(clone)], project)
+    (wheel,) = project.glob("*.whl")
+    # The constraint is no part of the promise: it keeps the build of torch that this machine has.
+    constraint = str(clone / "constraints.txt")
+    run([str(python), "-m", "pip", "install", "--quiet", "-c", constraint, f"{wheel}[zoo]"], project)
+    for number, code in enumerate([*blocks("python"), PICKLE]):
         script = project / f"block_{number}.py"
         script.write_text(code)
-        run([str(bin_folder / "python"), script.name], project)
-    for program, *arguments in calls:
-        needed = ["--algo", "per_dqn", "--env", "CartPole-v1", "-n", "2000"] if arguments == ["train"] else []
-        run([str(bin_folder / program), *arguments, *needed], project)
+        run([str(python), script.name], project)
+    program = str(python.with_name("sb3-per"))
+    listed = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+    for command, arguments in COMMANDS.items():
+        if re.search(rf"^ +{command} ", listed, re.MULTILINE):
+            run([program, command, "--help"], project)
+            run([program, command, *arguments], project)
 
 
 def main() -> None:
-    """Play the newcomer, in a folder that is given or temporary."""
+    """Play the newcomer, in a given or a temporary folder."""
     if len(sys.argv) > 1:
         folder = Path(sys.argv[1]).resolve()
         folder.mkdir(parents=True)

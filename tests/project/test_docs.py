@@ -37,9 +37,14 @@ ZOO_LIMITS = {
     "record_video": "-n 10",
 }
 ZOO_TUNING_LIMITS = "--n-trials 2 --n-jobs 1 --n-evaluations 1 --no-optim-plots"
+# Commands of `sb3-per`, with the arguments of the Zoo that they stand for.
+ZOO_COMMANDS = {"train": ["train"], "tune": ["train", "-optimize"], "enjoy": ["enjoy"], "plot": ["plot"]}
 
 # Blocks of these are run or read, except `text`: output, and the code of other libraries.
 LANGUAGES = {"python", "bash", "yaml", "text"}
+
+# Requirements that are not of this package: torch without CUDA, and any Git address.
+ELSEWHERE = {("torch", "--index-url", "https://download.pytorch.org/whl/cpu"), ("git+ADDRESS",)}
 
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
@@ -119,13 +124,19 @@ def test_blocks(page, alone, short_runs, monkeypatch):
 def test_commands_in_sentences(page):
     """What a sentence calls a command names what exists; it is not run."""
     for span in spans_of(page):
-        if re.match(r"make \w|python \S*\.py\b|\.venv/bin/|pip install ", span):
+        if re.match(r"make \w|python \S*\.py\b|\.venv/bin/|pip install |sb3-per ", span):
             check(shlex.split(span))
 
 
 def run_or_check(words: list[str]) -> None:
     if words[:3] == ["python", "-m", "sb3_per.zoo"]:
         run_zoo(words[3:])
+    elif words[:3] == ["python", "-m", "sb3_per.zoo.summary"]:
+        from sb3_per.zoo import summary
+
+        summary.main(words[3:])
+    elif words[0] == "sb3-per" and words[1] in ZOO_COMMANDS:
+        run_zoo([*ZOO_COMMANDS[words[1]], *words[2:]])
     elif words[:2] == ["sb3-per", "convert"]:
         convert(words[2:])
     else:
@@ -159,6 +170,8 @@ def check(words: list[str]) -> None:
         check_script(*arguments)
     elif program == "pip":
         check_install(*arguments)
+    elif program == "sb3-per":
+        check_command(*arguments)
     else:
         raise AssertionError(f"A command that nothing checks: {shlex.join(words)}")
 
@@ -179,7 +192,14 @@ def check_script(script: str, *arguments: str) -> None:
             assert re.search(rf'add_argument\([^()]*"{word}"', source), f"{script} has no option {word}"
 
 
+def check_command(command: str, *arguments: str) -> None:
+    page = (ROOT / "docs" / "command_line.md").read_text()
+    assert command in {"COMMAND", "--help"} or f"| `sb3-per {command}` |" in page, f"docs/command_line.md has no {command}"
+
+
 def check_install(subcommand: str, *requirements: str) -> None:
+    if requirements in ELSEWHERE:
+        return
     pyproject = (ROOT / "pyproject.toml").read_text()
     table = pyproject.split("[project.optional-dependencies]\n")[1].split("\n[")[0]
     extras = set(re.findall(r"^(\w+) = ", table, re.MULTILINE))
@@ -207,6 +227,8 @@ def check_install(subcommand: str, *requirements: str) -> None:
         "pip install nothing",
         "pip install '.[nothing]'",
         "pip uninstall .",
+        "pip install sb3_per",
+        "sb3-per nothing",
     ],
 )
 def test_mistakes_are_found(command, short_runs):
@@ -229,11 +251,11 @@ def test_correct_commands_pass():
 
 
 def test_newcomer_reads_the_readme():
-    """What `tests/newcomer.py` finds in it to run."""
+    """`tests/newcomer.py` finds there what it runs."""
     assert pages.commands_of("\n".join(newcomer.blocks("bash"))) == [["make", "train"], ["make", "test"]]
-    installation, calls = newcomer.own_project(newcomer.README.read_text())
-    assert installation == ["pip", "install", ".[zoo]"]
-    assert calls == [["sb3-per", "doctor"], ["sb3-per", "train"]]
-    assert len(newcomer.blocks("python")) == 1
-    with pytest.raises(ValueError, match="does not say how"):
-        newcomer.own_project("")
+    assert [".learn(" in code for code in newcomer.blocks("python")] == [False, True]
+
+
+def test_newcomer_tries_every_command():
+    page = (ROOT / "docs" / "command_line.md").read_text()
+    assert set(newcomer.COMMANDS) == set(re.findall(r"^\| `sb3-per (\w+)` \|", page, re.MULTILINE))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import sb3_per
 from tests.utils import ROOT
 
 FIGURES = sorted(
@@ -95,6 +96,12 @@ def test_links_and_figures_lead_somewhere(site, pages):
             if not target.exists() or (anchor and target in pages and anchor not in pages[target].anchors):
                 missing.append((path.name, address))
     assert missing == []
+
+
+@pytest.mark.slow
+def test_api_has_every_public_name(site, pages):
+    documented = {anchor.rpartition(".")[2] for anchor in pages[site / "api.html"].anchors if anchor.startswith("sb3_per.")}
+    assert set(sb3_per.__all__) - documented == set()
 
 
 @pytest.mark.slow
@@ -226,7 +233,7 @@ def test_gallery_has_every_figure_and_its_command(figure):
     gallery = (ROOT / "docs" / "gallery.md").read_text()
     assert f"]({figure})" in gallery
     caption = gallery.partition(f"]({figure})")[2].partition("![")[0]
-    assert "`python " in caption or "drawn by hand" in caption
+    assert "`python " in caption or "`sb3-per " in caption or "drawn by hand" in caption
 
 
 def test_ratios_of_the_side_by_side_page_are_measured():
@@ -239,14 +246,41 @@ def test_ratios_of_the_side_by_side_page_are_measured():
         assert re.search(rf"^\| {re.escape(what)} \|[^\n]* \| {re.escape(ratio)} \|", speed, re.MULTILINE), what
 
 
+def measured_rows(name: str) -> list[list[str]]:
+    """Cells of the rows of a table of docs/benchmarks."""
+    text = (ROOT / "docs" / "benchmarks" / name).read_text()
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if row.startswith("| ")]
+
+
 def test_costs_of_the_readme_are_measured():
-    """Each ratio of its table is one of the table of benchmarks, rounded."""
+    """Each ratio of its table is a rounded figure of the benchmarks, and the words after it say the same."""
     table = (ROOT / "README.md").read_text().partition("## What does it cost?")[2].partition("## ")[0]
-    stated = re.findall(r"\d+\.\d+", " ".join(row.rsplit("|", 2)[1] for row in table.splitlines() if row.startswith("| ")))
-    speed = (ROOT / "docs" / "benchmarks" / "speed.md").read_text()
-    measured = [row.split("|")[5].strip() for row in speed.splitlines() if row.startswith("| ") and row.count("|") >= 7]
-    values = [float(figure) for figure in measured if re.fullmatch(r"\d+(\.\d+)?", figure)]
-    assert len(stated) == 9
-    for figure in stated:
+    stated = re.findall(r"\| (\d+\.\d+): ([\d.]+)(%| times) (?:(less|more) time|the time) \|", table)
+    figures = {row[4] for row in measured_rows("speed.md") if len(row) == 7}
+    values = [float(figure) for figure in figures if re.fullmatch(r"\d+(\.\d+)?", figure)]
+    assert len(stated) == table.count("\n|") - 2 == 9
+    for figure, amount, unit, direction in stated:
         places = len(figure.partition(".")[2])
         assert float(figure) in {round(value, places) for value in values}, figure
+        if unit == "%":
+            assert int(amount) == round(abs(float(figure) - 1) * 100)
+            assert direction == ("less" if float(figure) < 1 else "more")
+        else:
+            assert amount == figure
+
+
+@pytest.mark.parametrize(
+    ("claim", "file", "row", "figure"),
+    [
+        ("takes 31% less time than SB3's uniform draw", "speed.md", "sample(256) + update, obs 17, act 6", 0.69),
+        ("Eight actors take 59% less", "distributed.md", "wall time / SubprocVecEnv(8), t_env / N = g t_update, equal", 0.41),
+        ("stops training for 0.03 s", "files.md", "checkpoint of model and 1,000,000 transitions, seconds", 0.03),
+    ],
+)
+def test_benefits_of_the_readme_are_measured(claim, file, row, figure):
+    assert claim in " ".join((ROOT / "README.md").read_text().split())
+    (cells,) = [cells for cells in measured_rows(file) if cells[0].startswith(row)]
+    found = cells[4] if len(cells) == 7 else cells[1]
+    assert round(float(found), 2) == figure
+    for percent in re.findall(r"(\d+)% less", claim):
+        assert int(percent) == round((1 - figure) * 100)

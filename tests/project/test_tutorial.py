@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -15,10 +14,10 @@ CELLS = json.loads(NOTEBOOK.read_text())["cells"]
 CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
 
 
-def run(monkeypatch) -> dict:
+def run(monkeypatch, folder) -> dict:
+    """In an empty folder: nothing of the repository is there."""
     matplotlib.use("Agg")
-    monkeypatch.chdir(NOTEBOOK.parent)
-    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.chdir(folder)
     names: dict = {}
     with plt.rc_context():
         for number, cell in enumerate(CODE):
@@ -27,18 +26,18 @@ def run(monkeypatch) -> dict:
     return names
 
 
-def test_short(monkeypatch):
+def test_short(monkeypatch, tmp_path):
     monkeypatch.setenv("SB3_PER_SHORT", "1")
-    names = run(monkeypatch)
+    names = run(monkeypatch, tmp_path)
     assert all(len(steps) == 2 for steps in names["found"].values())
     assert len(names["snapshots"].rows) == len(names["snapshots"].steps) == 12
 
 
 @pytest.mark.slow
-def test_whole(monkeypatch):
+def test_whole(monkeypatch, tmp_path):
     """Prioritized draws know where the reward is, and both kinds of runs get to it."""
     monkeypatch.delenv("SB3_PER_SHORT", raising=False)
-    names = run(monkeypatch)
+    names = run(monkeypatch, tmp_path)
     assert all(steps.max() < 20_000 for steps in names["found"].values())
     assert names["log"]["per/buffer_effective_sample_size"].dropna().min() < 0.5
 

@@ -1,0 +1,167 @@
+"""
+Say what a run of RL Zoo has reached, and draw its learning curve.
+
+    python -m sb3_per.zoo.summary --algo per_sac --env Pendulum-v1 -f runs
+
+Prints the returns of a random policy, of the newest run and of a solved task. Writes ``learning_curve.png`` into the folder of
+the run. It needs the extra ``zoo`` and evaluations, which ``--eval-freq`` of ``train`` switches on.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from sb3_per.utils.extras import require
+from sb3_per.zoo import register
+
+RANDOM_EPISODES = 20
+RANDOM_SEED = 1_000_000  # episodes that no training run has seen
+
+# Environments for which Gymnasium names no threshold. Trained agents reach about -150 on Pendulum-v1.
+_SOLVED = {"Pendulum-v1": -200.0}
+
+_BLUE, _GREY = "#2a5ff0", "#767676"
+
+
+class Evaluations(NamedTuple):
+    """
+    Evaluations of a run.
+
+    :param steps: time step of each evaluation, shape (n_evaluations,)
+    :param returns: return of each episode, shape (n_evaluations, n_episodes)
+    """
+
+    steps: np.ndarray
+    returns: np.ndarray
+
+
+def newest_run(folder: Path, algo: str, env: str) -> Path:
+    """
+    Find the newest run of an algorithm on an environment.
+
+    :param folder: folder that ``train -f`` was given
+    :param algo: name of the algorithm, e.g. ``"per_sac"``
+    :param env: name of the environment
+    :return: folder of the run
+    :raises FileNotFoundError: if there is none
+    """
+    from rl_zoo3.utils import get_latest_run_id
+
+    runs = folder / algo
+    number = get_latest_run_id(str(runs), env)
+    if number == 0:
+        raise FileNotFoundError(f"There is no run of {algo} on {env} in {folder}. Train one first: sb3-per train")
+    return runs / f"{env}_{number}"
+
+
+def evaluations_of(run: Path) -> Evaluations:
+    """
+    Read the evaluations of a run.
+
+    :param run: folder of the run
+    :return: its evaluations
+    :raises FileNotFoundError: if it was trained without evaluations
+    """
+    path = run / "evaluations.npz"
+    if not path.exists():
+        raise FileNotFoundError(f"{run} has no evaluations. Train with --eval-freq 1000")
+    with np.load(path) as data:
+        return Evaluations(data["timesteps"], data["results"])
+
+
+def random_return(env: str, n_episodes: int = RANDOM_EPISODES) -> float:
+    """
+    Play a random policy.
+
+    :param env: name of the environment
+    :param n_episodes: number of episodes
+    :return: mean undiscounted return
+    """
+    returns = np.zeros(n_episodes)
+    with gym.make(env) as game:
+        game.action_space.seed(RANDOM_SEED)
+        for episode in range(n_episodes):
+            game.reset(seed=RANDOM_SEED + episode)
+            done = False
+            while not done:
+                _, reward, terminated, truncated, _ = game.step(game.action_space.sample())
+                returns[episode] += float(reward)
+                done = terminated or truncated
+    return float(returns.mean())
+
+
+def solved_return(env: str) -> float | None:
+    """
+    Look up the return at which a task counts as solved.
+
+    :param env: name of the environment
+    :return: threshold of Gymnasium or of this module; ``None`` if there is none
+    """
+    return _SOLVED.get(env, gym.spec(env).reward_threshold)
+
+
+def draw(evaluations: Evaluations, random: float, solved: float | None, title: str, path: Path) -> None:
+    """
+    Draw returns over steps, with lines for a random policy and a solved task. Works without a display.
+
+    :param evaluations: evaluations of the run
+    :param random: return of a random policy
+    :param solved: return of a solved task, or ``None``
+    :param title: title of the picture
+    :param path: PNG file to write
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(evaluations.steps, evaluations.returns.mean(axis=1), color=_BLUE, marker="o", label="this run")
+    low, high = evaluations.returns.min(axis=1), evaluations.returns.max(axis=1)
+    axes.fill_between(evaluations.steps, low, high, color=_BLUE, alpha=0.15, linewidth=0, label="worst to best episode")
+    if solved is not None:
+        axes.axhline(solved, color=_GREY, linestyle="--", label="solved")
+    axes.axhline(random, color=_GREY, linestyle=":", label="random policy")
+    axes.set(title=title, xlabel="environment steps", ylabel="return")
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """
+    Print the summary of the newest run and draw its learning curve.
+
+    :param arguments: options; ``None``: those of the command line
+    """
+    parser = argparse.ArgumentParser("python -m sb3_per.zoo.summary", description="What a run of RL Zoo has reached")
+    parser.add_argument("--algo", required=True, help="algorithm, e.g. per_sac")
+    parser.add_argument("--env", required=True, help="environment, e.g. Pendulum-v1")
+    parser.add_argument("-f", "--folder", type=Path, default=Path("logs"), help="folder of the runs")
+    parser.add_argument("--next", help="command to suggest at the end")
+    args = parser.parse_args(arguments)
+    require("rl_zoo3", "zoo", parser.prog)
+    register()
+    try:
+        run = newest_run(args.folder, args.algo, args.env)
+        evaluations = evaluations_of(run)
+    except FileNotFoundError as error:
+        parser.exit(1, f"{error}\n")
+    random, solved = random_return(args.env), solved_return(args.env)
+    curve = run / "learning_curve.png"
+    draw(evaluations, random, solved, f"{args.algo} on {args.env}", curve)
+
+    steps, n_episodes = int(evaluations.steps[-1]), evaluations.returns.shape[1]
+    level = "no agreed level" if solved is None else f"{solved:8.0f}   (or more)"
+    print(f"\n{args.algo} on {args.env}, mean return")
+    print(f"  random policy  {random:8.0f}   ({RANDOM_EPISODES} episodes)")
+    print(f"  this run       {evaluations.returns[-1].mean():8.0f}   ({n_episodes} episodes after {steps:,} steps)")
+    print(f"  solved task    {level}")
+    print(f"Learning curve: {curve}")
+    if args.next:
+        print(f"Try next:       {args.next}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The summary of a run names what it has reached, and draws its learning curve."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rl_zoo3")
+
+from sb3_per.zoo import summary
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Folder of the second of two runs, with evaluations."""
+    for number in (1, 2):
+        folder = tmp_path / "per_dqn" / f"CartPole-v1_{number}"
+        folder.mkdir(parents=True)
+        returns = np.array([[10.0, 20.0], [100.0 * number, 300.0 * number]])
+        np.savez(folder / "evaluations.npz", timesteps=np.array([1_000, 2_000]), results=returns)
+    return folder
+
+
+def test_summary_names_three_returns_the_curve_and_the_next_command(run, capsys):
+    summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(run.parents[1]), "--next", "make test"])
+    lines = {line.split("  ")[0 if line[0] != " " else 1]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert 15 < float(lines["random policy"].split()[2]) < 35
+    assert lines["this run"].split()[2:] == "400 (2 episodes after 2,000 steps)".split()
+    assert lines["solved task"].split()[2] == "475"
+    assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert lines["Learning curve: " + str(run / "learning_curve.png")]
+    assert lines["Try next:"].endswith("make test")
+
+
+def test_solved_return_of_gymnasium_of_this_module_and_of_none():
+    assert summary.solved_return("MountainCar-v0") == -110
+    assert summary.solved_return("Pendulum-v1") == -200
+    assert summary.solved_return("Humanoid-v5") is None
+
+
+def test_a_folder_without_runs_says_what_to_do(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(tmp_path)])
+    assert "no run of per_dqn on CartPole-v1" in capsys.readouterr().err
+
+
+def test_a_run_without_evaluations_names_the_option(run, capsys):
+    (run / "evaluations.npz").unlink()
+    with pytest.raises(SystemExit):
+        summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(run.parents[1])])
+    assert "--eval-freq" in capsys.readouterr().err
