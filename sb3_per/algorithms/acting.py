@@ -11,8 +11,9 @@ from stable_baselines3.common.vec_env import VecEnv
 class ActingMixin(OffPolicyAlgorithm):
     """Learn from environments that have a ``learning_loop``, which collects in place of the algorithm."""
 
-    # Number of priority updates that arrived after their transition was overwritten, over all calls of `train`.
-    _n_stale_updates = 0
+    #: Number of priorities that came too late, because their transition was already overwritten. Counted over all calls of
+    #: ``train``, not saved.
+    n_stale_updates = 0
 
     def _setup_model(self) -> None:
         super()._setup_model()

@@ -149,7 +149,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         weights = 1.0 / batch.n_p
         return batch.observations, buffer.to_torch((weights / weights.mean()).astype(np.float32).reshape(-1, 1))
 
-    def _td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
+    def td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
         """
         Compute TD errors without an update, by the code of a gradient step.
 
@@ -220,7 +220,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             td_errors, of_step = self._gradient_step(batch, gradient_step)
             n_written = buffer.update_priorities(batch.indices, td_errors)
             if n_written is not None:  # a buffer of the user's own may return nothing
-                self._n_stale_updates += len(batch.indices) - n_written
+                self.n_stale_updates += len(batch.indices) - n_written
             weights.append(batch.weights)
             if batch.is_demonstration is not None:
                 of_step = {**of_step, **demonstration_metrics(buffer, batch.is_demonstration, td_errors)}

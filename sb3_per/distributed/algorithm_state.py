@@ -31,7 +31,7 @@ class AlgorithmState:
     @property
     def n_stale_updates(self) -> int:
         """Number of priorities that came too late, because their transition was already overwritten."""
-        return int(self.model._n_stale_updates)
+        return int(self.model.n_stale_updates)
 
     @property
     def total_timesteps(self) -> int:
@@ -112,7 +112,7 @@ class AlgorithmState:
         buffer = self.model.replay_buffer
         slots = np.arange(buffer.size() * buffer.n_envs)
         batch = buffer.read(slots, self.model.get_vec_normalize_env())
-        errors: np.ndarray = self.model._td_errors(batch).numpy()
+        errors: np.ndarray = self.model.td_errors(batch).numpy()
         return errors
 
     # ---- an actor's copy
