@@ -1,4 +1,4 @@
-"""The seam for environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
+"""Hooks for environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -58,6 +58,8 @@ class ActingMixin(OffPolicyAlgorithm):
 
 def _learning_loop_of(env: Any) -> Any:
     """
+    Find the learning loop of environments.
+
     :param env: environment of an algorithm, or ``None``
     :return: its learning loop, or ``None``
     """
