@@ -23,9 +23,8 @@ from sb3_per import (
     PrioritizedDictSequenceReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.algorithms.recurrent.memory import zero_states
+from sb3_per.algorithms.recurrent.memory import map_parts, zero_states
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
-from sb3_per.storage.arrays import tree_map
 
 SMALL: dict[str, Any] = dict(
     learning_starts=60,
@@ -208,7 +207,7 @@ def spoiled(batch: Any) -> Any:
         return part
 
     lengths = {"prefix": batch.prefix_lengths, "observations": batch.next_steps.amax(dim=0) + 1}
-    found = {name: tree_map(lambda part, n=n: spoil(part, n), getattr(batch, name)) for name, n in lengths.items()}
+    found = {name: map_parts(lambda part, n=n: spoil(part, n), getattr(batch, name)) for name, n in lengths.items()}
     for name in ("rewards", "discounts", "dones"):
         found[name] = spoil(getattr(batch, name), batch.mask.sum(dim=0))
     return batch._replace(**found)

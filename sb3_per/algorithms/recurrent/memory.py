@@ -8,8 +8,6 @@ import torch as th
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from sb3_per.storage.arrays import tree_map
-
 # Hidden and cell state, each of shape (n_layers, n, hidden).
 States = tuple[th.Tensor, ...]
 
@@ -98,7 +96,14 @@ def without_padding(observations: Any, lengths: th.Tensor) -> Any:
         is_there = th.arange(len(part), device=part.device)[:, None] < lengths.to(part.device)
         return th.where(is_there.reshape(*is_there.shape, *[1] * (part.ndim - 2)), part, th.zeros((), dtype=part.dtype))
 
-    return tree_map(clean, observations)
+    return map_parts(clean, observations)
+
+
+def map_parts(function: Callable[[th.Tensor], th.Tensor], observations: Any) -> Any:
+    """Apply a function to each tensor of observations."""
+    if isinstance(observations, dict):
+        return {key: function(part) for key, part in observations.items()}
+    return function(observations)
 
 
 def features_over_time(extract: Callable[[Any], th.Tensor], observations: Any) -> th.Tensor:
@@ -110,7 +115,7 @@ def features_over_time(extract: Callable[[Any], th.Tensor], observations: Any) -
     :return: features, shape (T, n, n_features)
     """
     first = next(iter(observations.values())) if isinstance(observations, dict) else observations
-    features = extract(tree_map(lambda part: part.flatten(0, 1), observations))
+    features = extract(map_parts(lambda part: part.flatten(0, 1), observations))
     return features.reshape(*first.shape[:2], -1)
 
 
