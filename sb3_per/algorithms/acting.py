@@ -1,4 +1,4 @@
-"""The seam for environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
+"""Hooks for environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -11,8 +11,9 @@ from stable_baselines3.common.vec_env import VecEnv
 class ActingMixin(OffPolicyAlgorithm):
     """Learn from environments that have a ``learning_loop``, which collects in place of the algorithm."""
 
-    # Number of priority updates that arrived after their transition was overwritten, over all calls of `train`.
-    _n_stale_updates = 0
+    #: Number of priorities that came too late, because their transition was already overwritten. Counted over all calls of
+    #: ``train``, not saved.
+    n_stale_updates = 0
 
     def _setup_model(self) -> None:
         super()._setup_model()
@@ -57,6 +58,8 @@ class ActingMixin(OffPolicyAlgorithm):
 
 def _learning_loop_of(env: Any) -> Any:
     """
+    Find the learning loop of environments.
+
     :param env: environment of an algorithm, or ``None``
     :return: its learning loop, or ``None``
     """

@@ -84,6 +84,8 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     def _optimizers(self) -> list[th.optim.Optimizer]:
         """
+        List the optimizers.
+
         :return: optimizers whose learning rate follows the schedule
         """
         raise NotImplementedError
@@ -115,14 +117,18 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     def _value_loss(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
+        Compute the loss of the value networks by the scheme.
+
         :param batch: drawn transitions
-        :return: loss of the value networks by the scheme, a scalar, and the TD errors
+        :return: loss, a scalar, and the TD errors, shape (batch_size, n_critics)
         """
         losses, td_errors = self._value_losses(batch)
         return self.replay_buffer.scheme.loss(losses, td_errors, batch.weights), td_errors
 
     def _td_target(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
         """
+        Compute the targets of the value networks.
+
         :param batch: drawn transitions
         :param next_values: values of the next observations, shape (batch_size, n)
         :return: reward + discount * next value, or the reward alone at a terminal state, shape (batch_size, n)
@@ -149,9 +155,9 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         weights = 1.0 / batch.n_p
         return batch.observations, buffer.to_torch((weights / weights.mean()).astype(np.float32).reshape(-1, 1))
 
-    def _td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
+    def td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
         """
-        Compute TD errors without an update, by the code of a gradient step.
+        Compute TD errors without an update, with the code of a gradient step. Only random generators change.
 
         :param batch: transitions, drawn or made by hand
         :return: signed TD errors without gradient, shape (batch_size, n_critics)
@@ -220,7 +226,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             td_errors, of_step = self._gradient_step(batch, gradient_step)
             n_written = buffer.update_priorities(batch.indices, td_errors)
             if n_written is not None:  # a buffer of the user's own may return nothing
-                self._n_stale_updates += len(batch.indices) - n_written
+                self.n_stale_updates += len(batch.indices) - n_written
             weights.append(batch.weights)
             if batch.is_demonstration is not None:
                 of_step = {**of_step, **demonstration_metrics(buffer, batch.is_demonstration, td_errors)}
@@ -308,8 +314,10 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     def _prioritized_class(self, buffer_class: type[ReplayBuffer] | None) -> type[ReplayBuffer]:
         """
-        :param buffer_class: given to the constructor, or read from a zip
-        :return: counterpart of a class of SB3; other classes as they are
+        Replace a buffer class of SB3 by its prioritized counterpart.
+
+        :param buffer_class: class that the constructor was given, or that was read from a zip
+        :return: the counterpart; any other class unchanged
         """
         ours = None if buffer_class is None else prioritized_class_of(buffer_class)
         if buffer_class is None or (ours is not None and not issubclass(ours, HerReplayBuffer)):
@@ -321,7 +329,9 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     def _buffer_kwargs(self) -> dict[str, Any]:
         """
-        :return: keyword arguments of the buffer, in a new dictionary
+        Collect the keyword arguments of the buffer.
+
+        :return: a new dictionary
         """
         buffer_kwargs = {"n_steps": self.n_steps, "gamma": self.gamma, **self.replay_buffer_kwargs}
         if issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer):

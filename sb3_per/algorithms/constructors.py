@@ -1,4 +1,4 @@
-"""What a prioritized algorithm shows of its constructor, and what it checks before it is made."""
+"""Signatures of the prioritized algorithms, and checks before one is made."""
 
 import difflib
 import inspect
@@ -31,8 +31,10 @@ def signature_of(cls: type, defaults: dict[str, Any]) -> inspect.Signature:
 
 def require_order(cls: type, mixin: type) -> None:
     """
+    Check the order of the bases.
+
     :param cls: class of an algorithm
-    :param mixin: whose ``train`` must run
+    :param mixin: class whose ``train`` must run
     :raises TypeError: if the stock algorithm stands left of the mixin, so that its own ``train`` would run
     """
     before, after = cls.__mro__[: cls.__mro__.index(mixin)], cls.__mro__[cls.__mro__.index(mixin) + 1 :]
@@ -47,8 +49,10 @@ def require_order(cls: type, mixin: type) -> None:
 
 def require_arguments(cls: type, keywords: dict[str, Any]) -> None:
     """
+    Check the names of keyword arguments.
+
     :param cls: class of an algorithm
-    :param keywords: given to its constructor
+    :param keywords: keyword arguments of its constructor
     :raises TypeError: for an unknown keyword; the message names the argument or setting that was probably meant
     """
     parameters = inspect.signature(cls).parameters

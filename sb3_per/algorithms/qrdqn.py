@@ -42,9 +42,11 @@ class PERQRDQN(DeepQMixin, QRDQN):
 
 def _of_actions(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:
     """
-    :param quantiles: shape (batch_size, n_quantiles, n_actions)
-    :param actions: shape (batch_size,)
-    :return: quantiles of these actions, shape (batch_size, n_quantiles)
+    Select the quantiles of actions.
+
+    :param quantiles: quantiles of all actions, shape (batch_size, n_quantiles, n_actions)
+    :param actions: integers of shape (batch_size,)
+    :return: shape (batch_size, n_quantiles)
     """
     index = actions.view(-1, 1, 1).expand(-1, quantiles.shape[1], 1)
     return quantiles.gather(dim=2, index=index).squeeze(dim=2)

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.type_aliases import TrainFreq
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 
 class AlgorithmState:
     """
-    Access to an algorithm's counters, last observations and tensors.
+    Access an algorithm's counters, last observations and tensors.
 
     :param model: a prioritized algorithm, of the learner or of an actor
     """
@@ -21,58 +20,19 @@ class AlgorithmState:
     def __init__(self, model: Any):
         self.model = model
 
-    # ---- counters
-
     @property
     def n_updates(self) -> int:
         """Number of gradient steps so far."""
         return int(self.model._n_updates)
 
     @property
-    def n_stale_updates(self) -> int:
-        """Number of priorities that came too late, because their transition was already overwritten."""
-        return int(self.model._n_stale_updates)
-
-    @property
     def total_timesteps(self) -> int:
-        """Number of transitions at which the run ends."""
+        """Number of transitions at which the run ends. The schedules refer to it."""
         return int(self.model._total_timesteps)
 
-    @property
-    def timesteps_at_start(self) -> int:
-        """Number of transitions at which the run began."""
-        return int(self.model._num_timesteps_at_start)
-
-    @property
-    def train_freq(self) -> TrainFreq:
-        """How often to update, in SB3's internal form."""
-        self.model._convert_train_freq()
-        return self.model.train_freq  # type: ignore[no-any-return]
-
-    def count_step(self) -> None:
-        """Do what SB3 does after each step: update the progress, the target networks and the exploration rate."""
-        self.model._update_current_progress_remaining(self.model.num_timesteps, self.model._total_timesteps)
-        self.model._on_step()
-
-    def count_infos(self, infos: list[dict[str, Any]], dones: np.ndarray) -> None:
-        """
-        Note the returns of finished episodes for the log.
-
-        :param infos: one dictionary per transition
-        :param dones: bool array of shape (n_transitions,)
-        """
-        self.model._update_info_buffer(infos, dones)
-
-    def count_episode(self) -> int:
-        """
-        Count a finished episode.
-
-        :return: number of episodes so far
-        """
-        self.model._episode_num += 1
-        return int(self.model._episode_num)
-
-    # ---- observations
+    @total_timesteps.setter
+    def total_timesteps(self, n: int) -> None:
+        self.model._total_timesteps = n
 
     @property
     def last_obs(self) -> tuple[Any, Any]:
@@ -83,70 +43,48 @@ class AlgorithmState:
     def last_obs(self, both: tuple[Any, Any]) -> None:
         self.model._last_obs, self.model._last_original_obs = both
 
-    @property
-    def normalize(self) -> VecNormalize | None:
-        """The ``VecNormalize`` around the environments."""
-        return self.model._vec_normalize_env  # type: ignore[no-any-return]
+    def set_normalize(self, normalize: VecNormalize | None) -> None:
+        """
+        Set the ``VecNormalize`` that the algorithm uses.
 
-    @normalize.setter
-    def normalize(self, normalize: VecNormalize | None) -> None:
+        :param normalize: wrapper around the environments that it acts in
+        """
         self.model._vec_normalize_env = normalize
-
-    # ---- tensors
 
     def tensors(self) -> dict[str, th.Tensor]:
         """
-        Return tensors that are learned, beside those of the policy, e.g. the entropy coefficient.
+        Find what is learned beside the policy, e.g. the entropy coefficient.
 
         :return: the tensors by name
         """
         named = {name: getattr(self.model, name) for name in self.model._get_torch_save_params()[1]}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
-    def td_errors(self) -> np.ndarray:
+    def count_step(self, infos: list[dict[str, Any]], dones: np.ndarray) -> None:
         """
-        Compute the TD errors of all transitions in the algorithm's buffer, with the code that the learner updates with.
+        Do what SB3 does after each step: update the statistics of episodes, the progress, the target networks and the
+        exploration rate.
 
-        :return: signed TD errors, float array of shape (n_transitions, n_critics)
+        :param infos: one dictionary per transition
+        :param dones: bool array of shape (n_transitions,)
         """
-        buffer = self.model.replay_buffer
-        slots = np.arange(buffer.size() * buffer.n_envs)
-        batch = buffer.read(slots, self.model.get_vec_normalize_env())
-        errors: np.ndarray = self.model._td_errors(batch).numpy()
-        return errors
+        self.model._update_info_buffer(infos, dones)
+        self.model._update_current_progress_remaining(self.model.num_timesteps, self.model._total_timesteps)
+        self.model._on_step()
 
-    # ---- an actor's copy
-
-    def prepare_to_act(self, total_timesteps: int) -> None:
+    def count_episode(self) -> int:
         """
-        Set the end of the run, which the schedules refer to.
+        Count a finished episode.
 
-        :param total_timesteps: number of transitions at which the learner's run ends
+        :return: number of episodes so far
         """
-        self.model._total_timesteps = total_timesteps
-
-    def begin_episodes(self, n_envs: int) -> None:
-        """
-        Say that an episode begins in every environment.
-
-        :param n_envs: number of environments
-        """
-        self.model._last_episode_starts = np.ones(n_envs, dtype=bool)
-
-    def go_on_from(self, before: Any) -> None:
-        """
-        Go on where an earlier copy of the same algorithm ended.
-
-        :param before: the earlier copy
-        """
-        self.model.action_space = before.action_space
-        for name in ("_last_obs", "_last_original_obs", "_last_episode_starts"):
-            setattr(self.model, name, getattr(before, name))
+        self.model._episode_num += 1
+        return int(self.model._episode_num)
 
 
 def set_seeds_and_options(venv: VecEnv, seeds: list[int | None], options: list[dict[str, Any]]) -> None:
     """
-    Set what the next reset of each environment gets.
+    Set what the next reset passes to each environment.
 
     :param venv: environments
     :param seeds: one seed per environment, ``None`` for no new seed

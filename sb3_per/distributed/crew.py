@@ -1,4 +1,4 @@
-"""Lead the actors: who may act, who has answered, and who must be restarted."""
+"""Lead the actors: permit them to act, wait for their answers, and restart them."""
 
 import time
 import warnings
@@ -22,16 +22,22 @@ class NoActorAliveError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class CrewSettings:
+class Settings:
     """
-    Settings of a crew, see :func:`~sb3_per.distributed.make.make_actors`.
+    Settings of all actors, see :func:`~sb3_per.distributed.make.make_actors`.
 
-    :param in_flight: most calls of an actor without an answer
+    :param chunk: most steps of a call, of each environment
+    :param exploration: ``"ladder"`` or ``None``
+    :param initial_priorities: ``"actor"`` or ``"max"``
+    :param in_flight: most unanswered calls of an actor
     :param lockstep: whether answers are taken in the order of the calls
     :param max_restarts: most restarts of each actor in a run
     :param timeout: seconds of silence before a warning or an error
     """
 
+    chunk: int
+    exploration: str | None
+    initial_priorities: str
     in_flight: int
     lockstep: bool
     max_restarts: int
@@ -40,7 +46,7 @@ class CrewSettings:
 
 @dataclass(frozen=True)
 class _Request:
-    """A call to an actor for ``n_steps`` of each of its environments; with 0, to get ready."""
+    """A call to an actor, for ``n_steps`` of each of its environments. With 0 steps, it asks the actor to get ready."""
 
     actor: int
     n_steps: int
@@ -49,25 +55,25 @@ class _Request:
 
 class Crew:
     """
-    Lead the actors of one run after the other.
+    Lead the actors through all runs.
 
     :param engine: engine that the actors run on
     :param n_actors: number of actors
     :param n_envs: environments of each actor
-    :param settings: how to lead them
+    :param settings: settings of all actors
     """
 
-    def __init__(self, engine: Engine, n_actors: int, n_envs: int, settings: CrewSettings):
+    def __init__(self, engine: Engine, n_actors: int, n_envs: int, settings: Settings):
         self.engine, self.n_actors, self.n_envs, self.settings = engine, n_actors, n_envs, settings
-        #: how often each actor was restarted, over all runs, so that no seed comes twice
+        #: how often each actor was restarted, over all runs, so that no seed is used twice
         self.starts = [0] * n_actors
         #: actors that are ready
         self.alive: set[int] = set()
-        # Calls without an answer, the oldest first.
+        # Unanswered calls by the handle of the answer, the oldest first.
         self._pending: dict[Any, _Request] = {}
         # Steps that each environment of an actor may still take, over all actors.
         self._n_steps_left = 0
-        # Actors that wait for permission to act, once for each call that they may get.
+        # Actors that may get another call; an actor that may get two is there twice.
         self._idle: list[int] = []
         self.start_run()
 
@@ -95,9 +101,7 @@ class Crew:
         :raises NoActorAliveError: if no process of an actor runs
         :raises Exception: the error of an actor that has failed too often
         """
-        self.alive, self._idle, self._n_steps_left = set(), [], 0
-        self._get_ready, self._on_loss = ask, lambda actor: None
-        self._pending = {ask(actor, False): _Request(actor, 0) for actor in range(self.n_actors)}
+        self._call_all(ask, on_loss=lambda actor: None)
         answers: dict[int, Any] = {}
         while self._pending:
             request, answer = self._answer(self._wait(list(self._pending)))
@@ -109,12 +113,16 @@ class Crew:
                 answer.reraise()
         return [answers[actor] for actor in range(self.n_actors)]
 
+    def _call_all(self, get_ready: Callable[[int, bool], Any], on_loss: Callable[[int], None]) -> None:
+        self.alive, self._idle, self._n_steps_left = set(), [], 0
+        self._get_ready, self._on_loss = get_ready, on_loss
+        self._pending = {get_ready(actor, False): _Request(actor, 0) for actor in range(self.n_actors)}
+
     # ---- a run
 
     def begin(
         self,
         n_steps: int,
-        chunk: int,
         get_ready: Callable[[int, bool], Any],
         act: Callable[[int, int, int], Any],
         on_loss: Callable[[int], None],
@@ -123,16 +131,14 @@ class Crew:
         Begin to act.
 
         :param n_steps: steps of an actor's environments, over all actors
-        :param chunk: most steps of a call
         :param get_ready: function of an actor's number, and of whether it was just restarted, that asks the actor to get
             ready and returns the handle of its answer
         :param act: function of an actor's number, a number of steps, and the number of steps that are left, that asks the
             actor to act and returns the handle of its answer
         :param on_loss: function of an actor's number, called when its pending calls will not be answered
         """
-        self.alive, self._idle, self._n_steps_left = set(), [], n_steps
-        self._chunk, self._get_ready, self._act, self._on_loss = chunk, get_ready, act, on_loss
-        self._pending = {get_ready(actor, False): _Request(actor, 0) for actor in range(self.n_actors)}
+        self._call_all(get_ready, on_loss)
+        self._act, self._n_steps_left = act, n_steps
 
     def end(self) -> bool:
         """
@@ -140,13 +146,12 @@ class Crew:
 
         :return: whether no answer was pending
         """
-        is_complete = not self._pending
-        self._pending = {}
-        return is_complete
+        pending, self._pending = self._pending, {}
+        return not pending
 
     def next_chunk(self) -> Chunk:
         """
-        Wait for a chunk. The other actors go on.
+        Wait for a chunk, while the other actors continue.
 
         :return: the chunk
         :raises NoActorAliveError: if no process of an actor runs
@@ -166,7 +171,7 @@ class Crew:
 
     def done_with(self, actor: int) -> None:
         """
-        Say that the chunk of an actor is used up, so that it may get another call.
+        Allow an actor another call, because its chunk is used up.
 
         :param actor: number of the actor
         """
@@ -181,7 +186,7 @@ class Crew:
             actor = min(self._idle, key=n_calls.__getitem__)
             self._idle.remove(actor)
             n_calls[actor] += 1
-            n_steps = min(self._chunk, self._n_steps_left)
+            n_steps = min(self.settings.chunk, self._n_steps_left)
             handle = self._act(actor, n_steps, self._n_steps_left)
             self._n_steps_left -= n_steps
             self._pending[handle] = _Request(actor, n_steps)
@@ -190,20 +195,19 @@ class Crew:
 
     def _awaited(self) -> list[Any]:
         """Return the handles of the answers that may come next."""
-        # Of each actor the oldest: a large answer may arrive after the one that follows it.
+        # Only the oldest of each actor: a large answer may arrive after the next, smaller one.
         oldest: dict[int, Any] = {}
         for handle, request in self._pending.items():
             oldest.setdefault(request.actor, handle)
         handles = list(oldest.values())
         if not self.settings.lockstep:
             return handles
-        # The oldest of all. Restarted actors do not belong to the order.
-        restarts = [handle for handle in handles if self._pending[handle].is_restart]
+        # The oldest of all, and restarted actors, which have no place in the order.
         in_order = [handle for handle in handles if not self._pending[handle].is_restart]
-        return in_order[:1] + restarts
+        return in_order[:1] + [handle for handle in handles if self._pending[handle].is_restart]
 
     def _wait(self, handles: list[Any]) -> Any:
-        """Return a handle whose answer is there. Warn about long silence, raise an error if no process runs."""
+        """Wait for an answer and return its handle. Warn about long silence, and raise an error if no process runs."""
         began = time.monotonic()
         warn_at = self.settings.timeout
         while True:
@@ -216,10 +220,10 @@ class Crew:
                 continue
             if not any(self.engine.has_started(actor) for actor in range(self.n_actors)):
                 raise NoActorAliveError(
-                    f"No process of an actor has run for timeout={self.settings.timeout} seconds: the machine is too busy or "
-                    "too small to start one, or those of a cluster are gone. Use fewer actors or a larger timeout"
+                    f"No process of an actor has run for timeout={self.settings.timeout} seconds: this machine is too busy or "
+                    "too small to start one, or the machines of the cluster are gone. Use fewer actors or a larger timeout"
                 )
-            # Warn again, but ever more rarely, because the first warning may be hours above.
+            # Warn again, less and less often, because the first warning may be hours old.
             warn_at = 2 * waited
             warnings.warn(f"No actor has answered for {waited:.0f} seconds. {self._why_silent(handles)}")
 
@@ -227,12 +231,12 @@ class Crew:
         requests = [self._pending[handle] for handle in handles]
         starting = sorted({request.actor for request in requests if request.n_steps == 0})
         acting = sorted({request.actor for request in requests if request.n_steps > 0})
-        sentences = []
+        why = ""
         if starting:
-            sentences.append(f"These actors are still starting, or making and resetting their environments: {starting}.")
+            why += f"These actors are still starting, or making and resetting their environments: {starting}. "
         if acting:
-            sentences.append(f"In these actors a step of an environment takes very long, or does not end: {acting}.")
-        return " ".join([*sentences, "The learner waits for them"])
+            why += f"In these actors a step of an environment takes very long, or does not end: {acting}. "
+        return why + "The learner waits for them"
 
     def _answer(self, handle: Any) -> tuple[_Request, Any]:
         request = self._pending.pop(handle)
@@ -252,11 +256,8 @@ class Crew:
         :raises Exception: the error, if the actor has been restarted often enough
         """
         actor = request.actor
-        lost = request.n_steps
-        for handle, other in list(self._pending.items()):
-            if other.actor == actor:
-                lost += other.n_steps
-                del self._pending[handle]
+        lost = request.n_steps + sum(other.n_steps for other in self._pending.values() if other.actor == actor)
+        self._pending = {handle: other for handle, other in self._pending.items() if other.actor != actor}
         self._n_steps_left += lost
         self.lost_transitions += lost * self.n_envs
         self.alive.discard(actor)

@@ -9,7 +9,7 @@ from sb3_per.distributed.worker import ActorWorker
 
 
 class ActorDiedError(Exception):
-    """An answer will not come, because the process or its machine is gone."""
+    """The process or machine of an actor is gone, so its answer will not come."""
 
 
 class Engine(Protocol):
@@ -24,7 +24,7 @@ class Engine(Protocol):
 
     def has_started(self, actor: int) -> bool:
         """
-        Tell whether the process of an actor runs.
+        Tell whether the process of an actor is running.
 
         :param actor: its number
         :return: ``False`` while the process waits for its turn to start
@@ -32,7 +32,7 @@ class Engine(Protocol):
 
     def stop(self, actor: int) -> None:
         """
-        End an actor, whatever it does.
+        End an actor, even in the middle of a call.
 
         :param actor: its number
         """
@@ -43,7 +43,7 @@ class Engine(Protocol):
 
         :param actor: its number
         :param method: name of a method of :class:`~sb3_per.distributed.worker.ActorWorker`
-        :param args: its arguments; a result of :meth:`put` stands for the value
+        :param args: its arguments; a reference from :meth:`put` is replaced by the value
         :param kwargs: its keyword arguments
         :return: handle of the answer
         """
@@ -54,7 +54,7 @@ class Engine(Protocol):
 
         :param handles: handles of answers, at least one
         :param timeout: most seconds to wait
-        :return: a handle whose answer is there or will not come; ``None`` after ``timeout``
+        :return: a handle whose answer has arrived or will never arrive; ``None`` after ``timeout``
         """
 
     def answer(self, handle: Any) -> Any:
@@ -68,10 +68,10 @@ class Engine(Protocol):
 
     def put(self, value: Any) -> Any:
         """
-        Keep a value that several calls get. It may change afterwards.
+        Keep a copy of a value, to pass it to several calls.
 
         :param value: the value
-        :return: what stands for it in :meth:`ask`
+        :return: reference to the copy, as an argument of :meth:`ask`
         """
 
     def close(self) -> None:
@@ -79,10 +79,20 @@ class Engine(Protocol):
 
 
 class _Pending:
-    """A call that runs when somebody waits for its answer, as if the actor had taken until then."""
+    """
+    A call that runs when its answer is needed, as if the actor had worked until then.
 
-    def __init__(self, worker: ActorWorker, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        self.worker, self.method, self.args, self.kwargs = worker, method, args, kwargs
+    :param worker: the actor
+    :param method: name of one of its methods
+    :param args: arguments of the method
+    :param kwargs: keyword arguments of the method
+    :param queue: calls of the actor that did not run yet
+    """
+
+    def __init__(
+        self, worker: ActorWorker, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], queue: list["_Pending"]
+    ):
+        self.worker, self.method, self.args, self.kwargs, self.queue = worker, method, args, kwargs, queue
         self.answer: Any = None
         self.is_done = False
 
@@ -101,11 +111,11 @@ class LocalEngine:
     def __init__(self) -> None:
         #: the actors by number
         self.workers: dict[int, ActorWorker] = {}
-        self._waiting: dict[int, list[_Pending]] = {}
+        self._queues: dict[int, list[_Pending]] = {}
 
     def start(self, actor: int) -> None:
         """See :class:`Engine`."""
-        self.workers[actor], self._waiting[actor] = ActorWorker(), []
+        self.workers[actor], self._queues[actor] = ActorWorker(), []
 
     def has_started(self, actor: int) -> bool:
         """See :class:`Engine`."""
@@ -113,26 +123,23 @@ class LocalEngine:
 
     def stop(self, actor: int) -> None:
         """See :class:`Engine`."""
-        _Pending(self.workers.pop(actor), "ask", ("close",), {}).run()
-        self._waiting[actor] = []
+        _Pending(self.workers.pop(actor), "ask", ("close",), {}, []).run()
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """See :class:`Engine`."""
-        pending = _Pending(self.workers[actor], method, args, kwargs)
-        self._waiting[actor].append(pending)
-        return pending
+        queue = self._queues[actor]
+        queue.append(_Pending(self.workers[actor], method, args, kwargs, queue))
+        return queue[-1]
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
-        """See :class:`Engine`. The first answer is always there, after as much work as it takes."""
+        """See :class:`Engine`. Runs the first call, however long it takes."""
         self.answer(handles[0])
         return handles[0]
 
     def answer(self, handle: Any) -> Any:
         """See :class:`Engine`."""
-        for waiting in self._waiting.values():
-            if handle in waiting:
-                while not handle.is_done:  # earlier calls run first, as in a process
-                    waiting.pop(0).run()
+        while not handle.is_done:  # earlier calls run first, as in a process
+            handle.queue.pop(0).run()
         return handle.answer
 
     def put(self, value: Any) -> Any:

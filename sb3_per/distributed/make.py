@@ -8,21 +8,12 @@ from typing import Any
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.buffers.settings import Count, require
-from sb3_per.distributed.crew import CrewSettings
+from sb3_per.buffers.settings import Count, Flag, Number, OneOf, require
+from sb3_per.distributed.crew import Settings
 from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.messages import EnvRecipe
-from sb3_per.distributed.run import LoopSettings
 from sb3_per.distributed.vec_env import ActorVecEnv
 from sb3_per.utils.extras import install
-
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "exploration": (None, "ladder"),
-    "initial_priorities": ("actor", "max"),
-    "engine": ("ray", "local"),
-    "in_flight": (None, 1, 2),
-    "lockstep": (False, True),
-}
 
 
 def make_actors(
@@ -86,12 +77,11 @@ def make_actors(
     :raises ValueError: for an argument outside of its range; nothing is started then
     :raises ImportError: for ``engine="ray"`` without Ray
     """
-    _check_counts(n_envs=n_envs, n_actors=n_actors, chunk=chunk)
-    _check_choices(exploration=exploration, initial_priorities=initial_priorities)
-    _check_choices(engine=engine, in_flight=in_flight, lockstep=lockstep)
-    _check_limits(max_restarts, timeout)
-    if engine == "local" and address is not None:
-        raise ValueError(f"address={address!r} has no effect with engine='local', which runs in this process: leave it out")
+    in_order = lockstep or engine == "local"
+    if in_flight is None:
+        in_flight = 1 if in_order else 2
+    settings = Settings(chunk, exploration, initial_priorities, in_flight, in_order, max_restarts, timeout)
+    _check(engine, address, lockstep, n_actors, n_envs, settings)
     arguments: dict[str, Any] = dict(
         env_id=env_id,
         seed=seed,
@@ -105,39 +95,27 @@ def make_actors(
         wrapper_kwargs=wrapper_kwargs,
     )
     recipe = EnvRecipe(arguments, n_envs, start_index, _spec_of(env_id))
-    in_order = lockstep or engine == "local"
-    if in_flight is None:
-        in_flight = 1 if in_order else 2
-    return ActorVecEnv(
-        _engine(engine, address, ray_options),
-        n_actors,
-        recipe,
-        CrewSettings(in_flight, in_order, max_restarts, timeout),
-        LoopSettings(chunk, exploration, initial_priorities),
-    )
+    return ActorVecEnv(_engine(engine, address, ray_options), n_actors, recipe, settings)
 
 
-def _check_counts(**counts: Any) -> None:
-    for name, value in counts.items():
-        require(name, value, Count())
-
-
-def _check_choices(**values: Any) -> None:
-    for name, value in values.items():
-        if value not in _CHOICES[name]:
-            raise ValueError(f"{name} must be one of {_CHOICES[name]}, not {value!r}")
-
-
-def _check_limits(max_restarts: Any, timeout: Any) -> None:
-    if not isinstance(max_restarts, int) or isinstance(max_restarts, bool) or max_restarts < 0:
-        raise ValueError(f"max_restarts must be an integer of at least 0, not {max_restarts!r}")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0.0 < timeout < float("inf"):
-        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+def _check(engine: str, address: str | None, lockstep: bool, n_actors: int, n_envs: int, settings: Settings) -> None:
+    for name, count in {"n_actors": n_actors, "n_envs": n_envs, "chunk": settings.chunk}.items():
+        require(name, count, Count())
+    require("engine", engine, OneOf(("ray", "local")))
+    require("lockstep", lockstep, Flag())
+    require("exploration", settings.exploration, OneOf(("ladder",)), none=True)
+    require("initial_priorities", settings.initial_priorities, OneOf(("actor", "max")))
+    require("max_restarts", settings.max_restarts, Count(0))
+    require("timeout", settings.timeout, Number("of seconds above 0", low_is_open=True))
+    if settings.in_flight not in (1, 2):
+        raise ValueError(f"in_flight must be None, 1 or 2, not {settings.in_flight!r}")
+    if engine == "local" and address is not None:
+        raise ValueError(f"address={address!r} has no effect with engine='local', which runs in this process: leave it out")
 
 
 def _spec_of(env_id: str | Callable[..., gym.Env]) -> Any:
     """
-    Find the registration of an environment, which an actor may not have.
+    Find the registration of an environment, which an actor's process may lack.
 
     :param env_id: id of the environment, or a function that makes one
     :return: its registration, or ``None`` if the actor needs none
@@ -160,7 +138,7 @@ def _engine(name: str, address: str | None, ray_options: dict[str, Any] | None) 
         return LocalEngine()
     if importlib.util.find_spec("ray") is None:
         raise ImportError(
-            f"engine='ray' needs Ray: {install('distributed', 'ray')}. Without Ray, engine='local' runs all in one process"
+            f"engine='ray' needs Ray: {install('distributed', 'ray')}. Or use engine='local', which runs in this process"
         )
     from sb3_per.distributed.ray_engine import RayEngine
 

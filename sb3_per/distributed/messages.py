@@ -1,7 +1,7 @@
-"""What the learner and its actors send each other."""
+"""Messages between the learner and its actors."""
 
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -17,7 +17,7 @@ from sb3_per.distributed.wrappers import Recipe
 @dataclass(frozen=True)
 class EnvRecipe:
     """
-    How an actor makes its environments.
+    Arguments from which an actor makes its environments.
 
     :param arguments: arguments of ``make_vec_env``, without ``start_index`` and ``n_envs``
     :param n_envs: environments of an actor
@@ -59,20 +59,19 @@ class EnvRecipe:
 @dataclass(frozen=True)
 class Setup:
     """
-    What an actor gets when ``learn`` begins, and after a restart.
+    Settings of an actor for one run. It gets them when ``learn`` begins, and after a restart.
 
     :param actor: its number, from 0
     :param start: how often it was started before
     :param seed: seed of its random numbers, for this start
     :param chunk: most steps of a call
-    :param buffer_kwargs: settings of the learner's buffer that a transition depends on
+    :param buffer_kwargs: settings of the learner's buffer that change what a transition is
     :param wrappers: wrappers around its environments
     :param epsilon: its share of random actions; ``None`` follows the schedule
-    :param wants_td_errors: whether chunks come with TD errors
-    :param continues: whether it goes on where it was
-    :param last_obs: observations that it acts on first; ``None``: it resets its environments
-    :param last_original_obs: the same observations before normalization
-    :param wrapper_states: what the wrappers remember
+    :param wants_td_errors: whether its chunks contain TD errors
+    :param continues: whether it continues its episodes of the last run
+    :param last_obs: observations that it acts on first: normalized, and before normalization; ``None``: it resets its
+        environments
     """
 
     actor: int
@@ -83,28 +82,26 @@ class Setup:
     wrappers: Recipe
     epsilon: float | None
     wants_td_errors: bool
-    continues: bool = False
-    last_obs: Any = None
-    last_original_obs: Any = None
-    wrapper_states: list[Any] = field(default_factory=list)
+    continues: bool
+    last_obs: tuple[Any, Any] | None
 
 
 @dataclass(frozen=True)
 class Weights:
     """
-    What the learner publishes.
+    Weights that the learner publishes, and what else changes during a run.
 
-    :param version: number of the learner's updates
+    :param version: number of the learner's updates so far
     :param policy: state of the policy, arrays by name
     :param tensors: other learned tensors by name, e.g. the entropy coefficient
-    :param normalize: statistics of observations and of returns, if there is a ``VecNormalize``
+    :param normalize: statistics of observations and of returns by ``VecNormalize``; ``None`` where there are none
     :param total_timesteps: number of transitions at which the run ends
     """
 
     version: int
     policy: dict[str, np.ndarray]
     tensors: dict[str, np.ndarray]
-    normalize: tuple[Any, Any] | None
+    normalize: tuple[Any, Any]
     total_timesteps: int
 
 
@@ -122,10 +119,9 @@ class Chunk:
     :param dones: ends of episodes, shape (T, k)
     :param timeouts: ends that are truncations, shape (T, k)
     :param td_errors: TD errors by the actor's weights, shape (T, k, n_critics), or ``None``
-    :param last_obs: normalized observations that the actor acts on next, shape (k, ...)
-    :param last_original_obs: the same observations before normalization
-    :param infos: pickled list of (step, environment, info), without infos that say nothing
-    :param random_state: random state after the last step, if the call came with one
+    :param last_obs: observations that the actor acts on next, shape (k, ...): normalized, and before normalization
+    :param infos: pickled list of (step, environment, info), without empty infos
+    :param random_state: random state after the last step, if the learner sent one
     """
 
     actor: int
@@ -137,21 +133,9 @@ class Chunk:
     dones: np.ndarray
     timeouts: np.ndarray
     td_errors: np.ndarray | None
-    last_obs: Any
-    last_original_obs: Any
+    last_obs: tuple[Any, Any]
     infos: bytes
     random_state: RandomState | None
-
-
-class RemoteError(Exception):
-    """The traceback of an actor. It is the cause of the error that the learner raises."""
-
-    def __init__(self, text: str):
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"in an actor:\n\n{self.text}"
 
 
 @dataclass(frozen=True)
@@ -185,20 +169,9 @@ class Failure:
         return cls(RuntimeError(f"{type(error).__name__}: {error}"), text)
 
     def reraise(self) -> None:
-        """Raise the error in the learner, with the actor's traceback as its cause."""
-        raise self.error from RemoteError(self.text)
+        """
+        Raise the error in the learner, with the actor's traceback as its cause.
 
-
-def map_obs(function: Any, obs: Any) -> Any:
-    """
-    Apply a function to every array of an observation.
-
-    :param function: function of an array
-    :param obs: an array, or a dictionary or tuple of arrays
-    :return: the results in the same form
-    """
-    if isinstance(obs, dict):
-        return {key: function(part) for key, part in obs.items()}
-    if isinstance(obs, tuple):
-        return tuple(function(part) for part in obs)
-    return function(obs)
+        :raises Exception: the error
+        """
+        raise self.error from RuntimeError(f"in an actor:\n\n{self.text}")

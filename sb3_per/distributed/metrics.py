@@ -1,17 +1,17 @@
-"""What a run with actors writes to the log."""
+"""Metrics of a run with actors, for the log."""
 
 import time
 from typing import Any
 
 from sb3_per.distributed.crew import Crew
 
-# A learner that waits for more than this share of its time is faster with more actors.
+# A learner that waits for more than this share of its time gets faster with more actors.
 _WAITS = 0.1
 
 
 class Metrics:
     """
-    Count, from one line of the log to the next.
+    Count transitions, lags and seconds from one line of the log to the next.
 
     :param crew: the actors of the run
     :param n_stale: priorities that came too late before this run
@@ -37,7 +37,7 @@ class Metrics:
 
     def lag(self, n_updates: int) -> None:
         """
-        Note how old the weights of a chunk are.
+        Record the age of the weights of a chunk.
 
         :param n_updates: updates between these weights and the arrival of the chunk
         """
@@ -45,7 +45,7 @@ class Metrics:
 
     @property
     def bound(self) -> str:
-        """``"environment-bound"`` or ``"learner-bound"``: what limits the speed of the run so far."""
+        """``"environment-bound"`` or ``"learner-bound"``: the part that limits the speed of the run so far."""
         return "environment-bound" if self._share_waited > _WAITS else "learner-bound"
 
     @property
@@ -54,7 +54,7 @@ class Metrics:
 
     @property
     def line(self) -> str:
-        """A sentence about what limits the speed, for the end of a run."""
+        """One sentence on whether more actors help, for the end of a run."""
         share = self._share_waited
         if self.bound == "environment-bound":
             return f"environment-bound: the learner waited for actors for {share:.0%} of the time, and more actors help"

@@ -1,5 +1,6 @@
-"""The algorithm of an actor: how the learner sends it once, and its weights again and again."""
+"""Copies of the learner's algorithm: the learner sends it once to its actors, and its weights again and again."""
 
+import copy
 import io
 import sys
 from typing import Any
@@ -27,8 +28,8 @@ def packed(model: Any) -> bytes:
     """
     Pickle the learner's algorithm for its actors, with the classes of the user's script.
 
-    This is not SB3's ``save``, because ``load`` makes optimizers, for which PyTorch imports its compiler. With it, each actor
-    would need 1.5 more seconds of a core to start, and 70 MB more.
+    Without SB3's ``save``, because ``load`` makes optimizers, for which PyTorch imports its compiler. That would take each
+    actor 1.5 more seconds of a core to start, and 70 MB more.
 
     :param model: a prioritized algorithm, on any device
     :return: the pickle
@@ -46,7 +47,7 @@ def unpacked(content: bytes, n_envs: int, n_rows: int, buffer_kwargs: dict[str, 
     :param content: what :func:`packed` returned
     :param n_envs: number of environments of the actor
     :param n_rows: most steps of a call
-    :param buffer_kwargs: settings of the learner's buffer that a transition depends on
+    :param buffer_kwargs: settings of the learner's buffer that change what a transition is
     :param epsilon: share of random actions; ``None`` follows the learner's schedule
     :return: the algorithm
     """
@@ -69,7 +70,9 @@ def unpacked(content: bytes, n_envs: int, n_rows: int, buffer_kwargs: dict[str, 
     )
     model.ep_info_buffer, model.ep_success_buffer = [], []
     model.set_logger(Logger(folder=None, output_formats=[]))
-    model.action_noise = _noise_of(model.action_noise, n_envs)
+    if (noise := model.action_noise) is not None:
+        base = noise.base_noise if isinstance(noise, VectorizedActionNoise) else noise
+        model.action_noise = VectorizedActionNoise(base, n_envs)
     if hasattr(model, "target_update_interval"):
         # SB3's `_on_step` moves the target networks. Those of an actor must stay the learner's.
         model.target_update_interval = sys.maxsize
@@ -80,29 +83,19 @@ def unpacked(content: bytes, n_envs: int, n_rows: int, buffer_kwargs: dict[str, 
     return model
 
 
-def _noise_of(noise: Any, n_envs: int) -> Any:
-    """Return the learner's action noise for the environments of an actor."""
-    if isinstance(noise, VectorizedActionNoise):
-        noise = noise.base_noise
-    if noise is None or n_envs == 1:
-        return noise
-    return VectorizedActionNoise(noise, n_envs)
-
-
 def published(model: Any) -> Weights:
     """
-    Collect what the learner publishes.
+    Collect the weights that the learner publishes.
 
     :param model: the learner's algorithm
     :return: its weights; the arrays may be views of them
     """
-    state = AlgorithmState(model)
-    normalize = state.normalize
+    state, normalize = AlgorithmState(model), model.get_vec_normalize_env()
     return Weights(
         version=state.n_updates,
         policy={name: _array(tensor) for name, tensor in model.policy.state_dict().items()},
         tensors={name: _array(tensor) for name, tensor in state.tensors().items()},
-        normalize=None if normalize is None else (getattr(normalize, "obs_rms", None), normalize.ret_rms),
+        normalize=(getattr(normalize, "obs_rms", None), getattr(normalize, "ret_rms", None)),
         total_timesteps=state.total_timesteps,
     )
 
@@ -114,18 +107,15 @@ def set_weights(model: Any, weights: Weights) -> None:
     :param model: the actor's algorithm
     :param weights: what :func:`published` returned
     """
-    state, own = AlgorithmState(model), model.policy.state_dict()
+    own, normalize = model.policy.state_dict(), model.get_vec_normalize_env()
     for name, array in weights.policy.items():
         np.copyto(_array(own[name]), array)
     for name, array in weights.tensors.items():
         np.copyto(_array(getattr(model, name)), array)
-    state.prepare_to_act(weights.total_timesteps)
-    if state.normalize is not None and weights.normalize is not None:
+    AlgorithmState(model).total_timesteps = weights.total_timesteps
+    if normalize is not None:
         # A copy, because the actor updates the statistics while it acts.
-        obs_rms, ret_rms = cloudpickle.loads(cloudpickle.dumps(weights.normalize))
-        if obs_rms is not None:
-            state.normalize.obs_rms = obs_rms
-        state.normalize.ret_rms = ret_rms
+        normalize.obs_rms, normalize.ret_rms = copy.deepcopy(weights.normalize)
 
 
 def _array(tensor: th.Tensor) -> np.ndarray:

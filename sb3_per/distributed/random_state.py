@@ -1,4 +1,4 @@
-"""The random numbers of an actor: a state of its own, so that acting leaves the generators of the process as they are."""
+"""The random numbers of an actor: a state of its own, so that acting does not change the generators of the process."""
 
 import contextlib
 import random
@@ -34,7 +34,7 @@ def current(space: spaces.Space) -> RandomState:
     """
     Read the state of this process's generators.
 
-    :param space: action space
+    :param space: action space, whose generator is read as well
     :return: the state
     """
     return random.getstate(), np.random.get_state(), th.get_rng_state().numpy(), space.np_random.bit_generator.state
@@ -54,28 +54,23 @@ def set_current(state: RandomState, space: spaces.Space) -> None:
 
 
 @contextlib.contextmanager
-def drawing_from(state: RandomState, space: spaces.Space) -> Iterator[list[RandomState]]:
+def drawing_from(state: RandomState, space: spaces.Space) -> Iterator[None]:
     """
-    Draw random numbers from a state. The generators of the process are restored at the end.
+    Draw random numbers from a state, with one thread. Afterwards, the generators of the process are as before.
 
     :param state: the state to draw from
     :param space: action space of an actor
-    :return: context; after it, the list holds the new state
+    :return: context; :func:`current` within it is the state after the draws
     """
-    before = random.getstate(), np.random.get_state(), th.get_rng_state()
-    n_threads = th.get_num_threads()
-    after: list[RandomState] = []
+    before, n_threads = current(space), th.get_num_threads()
     set_current(state, space)
     # With one thread, sums do not depend on the number of cores: the same numbers here and on another machine.
     th.set_num_threads(1)
     try:
-        yield after
-        after.append(current(space))
+        yield
     finally:
         th.set_num_threads(n_threads)
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        th.set_rng_state(before[2])
+        set_current(before, space)
 
 
 def derived_seed(*numbers: int) -> int:

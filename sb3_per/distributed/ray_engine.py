@@ -73,7 +73,6 @@ class RayEngine:
         self._actors: dict[int, Any] = {}
         # The first answer of each process, which shows that it runs.
         self._hellos: dict[int, Any] = {}
-        self._closed = False
 
     def start(self, actor: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
@@ -112,9 +111,6 @@ class RayEngine:
 
     def close(self) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`. Also shut down Ray, if an engine has started it."""
-        if self._closed:
-            return
-        self._closed = True
         if not ray.is_initialized():  # already shut down, and the actors with it
             _users.clear()
             return

@@ -11,11 +11,11 @@ import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_per.distributed import random_state
-from sb3_per.distributed.crew import Crew, CrewSettings
+from sb3_per.distributed.chunks import concatenated
+from sb3_per.distributed.crew import Crew, Settings
 from sb3_per.distributed.engines import ActorDiedError, Engine
 from sb3_per.distributed.loop import LearningLoop
 from sb3_per.distributed.messages import EnvRecipe, Failure
-from sb3_per.distributed.run import LoopSettings
 
 
 class ActorVecEnv(VecEnv):
@@ -27,22 +27,20 @@ class ActorVecEnv(VecEnv):
     :param engine: engine that the actors run on
     :param n_actors: number of actors
     :param recipe: how an actor makes its environments
-    :param crew: how to lead the actors
-    :param loop: what the actors do
+    :param settings: settings of all actors
     """
 
-    def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, crew: CrewSettings, loop: LoopSettings):
+    def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
         self.engine = engine
         self.n_actors, self.envs_per_actor = n_actors, recipe.n_envs
         self.recipe, self.packed_recipe = recipe, recipe.packed()
         self.closed = False
-        self.crew = Crew(engine, n_actors, recipe.n_envs, crew)
+        self.crew = Crew(engine, n_actors, recipe.n_envs, settings)
         #: what the algorithms of this package run instead of synchronous steps
-        self.learning_loop = LearningLoop(self, loop)
+        self.learning_loop = LearningLoop(self)
         self._step_handles: list[Any] = []
         try:
-            observation_space, action_space = self._start()
-            super().__init__(n_actors * recipe.n_envs, observation_space, action_space)
+            super().__init__(n_actors * recipe.n_envs, *self._start())
             self.seed(recipe.arguments.get("seed"))
         except BaseException:
             self.close()
@@ -104,7 +102,7 @@ class ActorVecEnv(VecEnv):
     def _take_over(self) -> None:
         """Prepare for synchronous steps, after which the actors cannot go on where a run has ended."""
         self.require_open()
-        if self.learning_loop.is_acting:
+        if self.learning_loop.run is not None:
             raise ValueError(
                 "The environments cannot be reset or stepped while an algorithm learns with them. Do it after learn(), or use "
                 "other environments, e.g. for an evaluation"
@@ -168,21 +166,13 @@ class ActorVecEnv(VecEnv):
         self.require_open()
         handles = []
         for index in self._get_indices(indices):
-            actor, env = divmod(range(self.num_envs)[index] if hasattr(self, "num_envs") else index, self.envs_per_actor)
+            actor, env = divmod(range(self.num_envs)[index], self.envs_per_actor)
             handles.append(self.engine.ask(actor, "ask", method, *args, indices=[env], **kwargs))
         return [answer for part in self._answers(handles) for answer in part or [None]]
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """
-    Join the observations of all actors.
-
-    :param parts: observations of each actor, shape (n_envs, ...), or dictionaries or tuples of them
-    :return: new arrays in the same form
-    """
-    first = parts[0]
-    if isinstance(first, dict):
-        return {key: np.concatenate([part[key] for part in parts]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(np.concatenate([part[i] for part in parts]) for i in range(len(first)))
-    return np.concatenate(parts)
+    """Join the observations of all actors: arrays, or dictionaries or tuples of them."""
+    if isinstance(parts[0], tuple):
+        return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+    return concatenated(parts)

@@ -1,18 +1,22 @@
-"""An actor: environments, a copy of the algorithm, and SB3's own ``collect_rollouts``."""
+"""An actor: its environments, its copy of the algorithm, and a recorder for SB3's own ``collect_rollouts``."""
 
 from typing import Any
 
 import cloudpickle
 import numpy as np
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_wrapper
 
+from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.distributed import model_copy, random_state, wrappers
 from sb3_per.distributed.algorithm_state import AlgorithmState, set_seeds_and_options
-from sb3_per.distributed.messages import Chunk, EnvRecipe, Setup, Weights
+from sb3_per.distributed.messages import Chunk, Setup, Weights
 from sb3_per.distributed.random_state import RandomState
-from sb3_per.distributed.recorder import Recorder
+from sb3_per.storage.arrays import tree_map
+
+# An info with no other keys is not sent, unless an episode ends.
+_USUAL_KEYS = {"TimeLimit.truncated"}
 
 
 def exploration_ladder(n_actors: int, epsilon: float = 0.4, alpha: float = 7.0) -> list[float]:
@@ -21,16 +25,68 @@ def exploration_ladder(n_actors: int, epsilon: float = 0.4, alpha: float = 7.0) 
 
     :param n_actors: number of actors N
     :param epsilon: share of the first actor
-    :param alpha: the last actor has the share ``epsilon ** (1 + alpha)``
+    :param alpha: exponent; the share of the last actor is ``epsilon ** (1 + alpha)``
     :return: ``epsilon ** (1 + alpha i / (N - 1))`` for i from 0 to N - 1
     """
     return [epsilon ** (1.0 + alpha * i / max(n_actors - 1, 1)) for i in range(n_actors)]
 
 
-class ActorWorker:
-    """Answer the calls to an actor. Engines turn an error into a ``Failure``."""
+class Recorder:
+    """
+    Record the steps of one call, in place of a replay buffer. A small buffer of the learner's kind stores them, so that
+    observations and timeouts have the form that the learner stores.
 
-    venv: VecEnv | None = None
+    :param buffer: empty buffer with a row for each step of a call
+    """
+
+    def __init__(self, buffer: PrioritizedReplayBuffer):
+        self._buffer = buffer
+        self._infos: list[tuple[int, int, dict[str, Any]]] = []
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self._buffer.reset()
+        self._infos = []
+
+    def add(
+        self, obs: Any, next_obs: Any, action: np.ndarray, reward: np.ndarray, done: np.ndarray, infos: list[dict]
+    ) -> None:
+        """
+        Record one step of every environment. The arguments are those of SB3's buffers.
+
+        :param obs: observations, shape (n_envs, ...), or a dictionary of them
+        :param next_obs: next observations, in the same form
+        :param action: actions, shape (n_envs, action_dim)
+        :param reward: rewards, shape (n_envs,)
+        :param done: ends of episodes, shape (n_envs,)
+        :param infos: one dictionary per environment
+        """
+        step = self._buffer.size()
+        self._buffer.add(obs, next_obs, action, reward, done, infos)
+        self._infos += [(step, env, info) for env, info in enumerate(infos) if info.keys() - _USUAL_KEYS or done[env]]
+
+    def columns(self) -> dict[str, Any]:
+        """
+        Return copies of the recorded steps.
+
+        :return: fields of a :class:`~sb3_per.distributed.messages.Chunk`
+        """
+        buffer, n = self._buffer, self._buffer.size()
+        return {
+            "obs": tree_map(lambda part: np.array(part[:n]), buffer.observations),
+            "next_obs": tree_map(lambda part: np.array(part[:n]), buffer.next_observations),
+            "actions": buffer.actions[:n].copy(),
+            "rewards": buffer.rewards[:n].copy(),
+            "dones": buffer.dones[:n].copy(),
+            "timeouts": buffer.timeouts[:n].copy(),
+            "infos": cloudpickle.dumps(self._infos),
+        }
+
+
+class ActorWorker:
+    """Answer the calls of the learner. Engines turn an error into a ``Failure``."""
+
+    venv: Any = None
     model: Any = None
 
     # ---- environments that the learner steps
@@ -71,8 +127,7 @@ class ActorWorker:
         :param actions: one action per environment
         :return: what ``VecEnv.step`` returns, and the infos of the resets
         """
-        venv = self._built()
-        return (*venv.step(np.array(actions)), list(venv.reset_infos))
+        return (*self.venv.step(np.array(actions)), list(self.venv.reset_infos))
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """
@@ -83,58 +138,51 @@ class ActorWorker:
         :param kwargs: its keyword arguments
         :return: what it returns
         """
-        return getattr(self._built(), method)(*args, **kwargs)
+        return getattr(self.venv, method)(*args, **kwargs)
 
     def _make(self, recipe: bytes, actor: int, start: int) -> VecEnv:
         if self.venv is None:
-            made: EnvRecipe = cloudpickle.loads(recipe)
-            self.venv = made.make(actor, start)
-        return self.venv
-
-    def _built(self) -> VecEnv:
-        assert self.venv is not None, "The actor has no environments yet"
-        return self.venv
+            self.venv = cloudpickle.loads(recipe).make(actor, start)
+        return self.venv  # type: ignore[no-any-return]
 
     # ---- acting
 
-    def begin(self, recipe: bytes, content: bytes, setup: Setup) -> int:
+    def begin(self, recipe: bytes, content: bytes, setup: Setup) -> None:
         """
         Get ready to act.
 
         :param recipe: see :meth:`build`
         :param content: the algorithm, see :func:`~sb3_per.distributed.model_copy.packed`
         :param setup: all else that the actor needs
-        :return: number of this actor
         """
         venv = self._make(recipe, setup.actor, setup.start)
         before, self.setup = self.model, setup
         self.model = model_copy.unpacked(content, venv.num_envs, setup.chunk, setup.buffer_kwargs, setup.epsilon)
         self.state = AlgorithmState(self.model)
         if setup.continues and before is not None:
-            # Random numbers, observations and wrappers stay. The statistics of VecNormalize come with the weights.
-            self.state.go_on_from(before)
+            # Random numbers and wrappers stay. The statistics of VecNormalize come with the weights.
+            self.state.last_obs = AlgorithmState(before).last_obs
         else:
-            self._begin_anew()
-        self.state.normalize = unwrap_vec_wrapper(self.env, VecNormalize)
+            self._begin_anew(venv)
+        self.state.set_normalize(unwrap_vec_wrapper(self.env, VecNormalize))
         self.recorder = Recorder(self.model.replay_buffer)
-        self.callback = _NoCallback(self.model)
-        return setup.actor
+        # SB3 needs a callback, but only the learner calls the user's.
+        self.callback = CallbackList([])
+        self.callback.init_callback(self.model)
 
-    def _begin_anew(self) -> None:
-        setup, venv, space = self.setup, self._built(), self.model.action_space
+    def _begin_anew(self, venv: VecEnv) -> None:
+        setup, space = self.setup, self.model.action_space
         self.random_state: RandomState = random_state.seeded(setup.seed, space)
         self.env = wrappers.rebuild(venv, setup.wrappers)
         if setup.last_obs is not None:
-            wrappers.set_states(self.env, setup.wrapper_states)
-            self.state.last_obs = setup.last_obs, setup.last_original_obs
-        else:
-            venv.seed(setup.seed)
-            with random_state.drawing_from(self.random_state, space) as after:
-                obs = self.env.reset()
-            self.random_state = after[0]
-            normalize = unwrap_vec_wrapper(self.env, VecNormalize)
-            self.state.last_obs = obs, None if normalize is None else normalize.get_original_obs()
-        self.state.begin_episodes(venv.num_envs)
+            self.state.last_obs = setup.last_obs
+            return
+        venv.seed(setup.seed)
+        with random_state.drawing_from(self.random_state, space):
+            obs = self.env.reset()
+            self.random_state = random_state.current(space)
+        normalize = unwrap_vec_wrapper(self.env, VecNormalize)
+        self.state.last_obs = obs, None if normalize is None else normalize.get_original_obs()
 
     def collect(self, weights: Weights, n_steps: int, num_timesteps: int, shared: RandomState | None = None) -> Chunk:
         """
@@ -150,7 +198,7 @@ class ActorWorker:
         model_copy.set_weights(model, weights)
         model.num_timesteps = num_timesteps
         self.recorder.clear()
-        with random_state.drawing_from(self.random_state if shared is None else shared, model.action_space) as after:
+        with random_state.drawing_from(self.random_state if shared is None else shared, model.action_space):
             model.collect_rollouts(
                 self.env,
                 callback=self.callback,
@@ -159,41 +207,28 @@ class ActorWorker:
                 action_noise=model.action_noise,
                 learning_starts=model.learning_starts,
             )
+            after = random_state.current(model.action_space)
         if shared is None:
-            self.random_state = after[0]
-        last_obs, last_original_obs = self.state.last_obs
+            self.random_state = after
         return Chunk(
             actor=self.setup.actor,
             version=weights.version,
             td_errors=self.td_errors() if self.setup.wants_td_errors else None,
-            last_obs=last_obs,
-            last_original_obs=last_original_obs,
-            random_state=None if shared is None else after[0],
+            last_obs=self.state.last_obs,
+            random_state=None if shared is None else after,
             **self.recorder.columns(),
         )
 
     def td_errors(self) -> np.ndarray:
         """
-        Compute the TD errors of the recorded steps with the actor's weights.
+        Compute the TD errors of the recorded steps by the actor's weights, with the code that the learner updates with.
 
         :return: signed TD errors, shape (n_steps, n_envs, n_critics)
         """
-        buffer, space = self.model.replay_buffer, self.model.action_space
+        model, buffer = self.model, self.model.replay_buffer
         # The random numbers are the actor's own, even if it has acted with the learner's.
-        space_state = space.np_random.bit_generator.state
-        with random_state.drawing_from(self.random_state, space) as after:
-            errors = self.state.td_errors()
-        self.random_state = after[0]
-        space.np_random.bit_generator.state = space_state
+        with random_state.drawing_from(self.random_state, model.action_space):
+            batch = buffer.read(np.arange(buffer.size() * buffer.n_envs), model.get_vec_normalize_env())
+            errors: np.ndarray = model.td_errors(batch).numpy()
+            self.random_state = random_state.current(model.action_space)
         return errors.reshape(buffer.size(), buffer.n_envs, errors.shape[-1])
-
-
-class _NoCallback(BaseCallback):
-    """Do nothing. SB3 wants a callback, and the learner calls those of the user."""
-
-    def __init__(self, model: Any):
-        super().__init__()
-        self.model = model
-
-    def _on_step(self) -> bool:
-        return True

@@ -117,7 +117,7 @@ class CheckpointMixin(OffPolicyAlgorithm):
             save(path, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:
-        excluded = [*super()._excluded_save_params(), "_continued_buffer", "_progress_is_current", "_n_stale_updates"]
+        excluded = [*super()._excluded_save_params(), "_continued_buffer", "_progress_is_current", "n_stale_updates"]
         if self.replay_buffer_class is self._default_buffer_class():
             excluded.append("replay_buffer_class")
         return excluded

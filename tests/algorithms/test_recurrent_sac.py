@@ -47,9 +47,14 @@ def heads(network: Any, features: th.Tensor, actions: th.Tensor) -> np.ndarray:
 # ---- the states
 
 
-@pytest.mark.parametrize("n_layers", [1, 2])
 @pytest.mark.parametrize(
-    "setting", [{}, dict(learning_starts=10_000), dict(action_noise=NormalActionNoise(np.zeros(2), np.ones(2)))]
+    "setting, n_layers",
+    [
+        ({}, 1),
+        ({}, 2),
+        (dict(learning_starts=10_000), 2),
+        (dict(action_noise=NormalActionNoise(np.zeros(2), np.ones(2))), 1),
+    ],
 )
 def test_the_state_while_learning_is_the_state_while_acting(setting, n_layers):
     """Of actor, critics and targets, as for DQN; the targets are still the critics here."""
@@ -283,8 +288,7 @@ def test_evaluate_policy_carries_the_state():
 # ---- the algorithm as a whole
 
 
-@pytest.mark.parametrize("form", POLICIES)
-@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("form, n_envs", [("box", 1), ("dict", 2), ("image", 2)])
 def test_train_save_and_load(form, n_envs, tmp_path):
     """The networks change, the zip comes back with what it needs, and the buffer with its states; learning goes on."""
     model = make(form, n_envs, lstm_learning_rate=1e-3)

@@ -34,8 +34,15 @@ def test_a_uniform_run_is_a_stock_run(cls):
     np.testing.assert_array_equal(found[0][1], found[1][1])  # as many random numbers
 
 
-@pytest.mark.parametrize("cls, env", [(DQN, "CartPole-v1"), (SAC, "Pendulum-v1")])
-@pytest.mark.parametrize("kwargs, complains", [({}, True), (dict(scheme="uniform"), False), (dict(alpha=0.0), False)])
+@pytest.mark.parametrize(
+    "cls, env, kwargs, complains",
+    [
+        (DQN, "CartPole-v1", {}, True),
+        (SAC, "Pendulum-v1", {}, True),
+        (DQN, "CartPole-v1", dict(scheme="uniform"), False),
+        (SAC, "Pendulum-v1", dict(alpha=0.0), False),
+    ],
+)
 def test_a_stock_algorithm_with_a_prioritized_buffer_warns_once(cls, env, kwargs, complains):
     """It draws by priorities that nobody updates."""
     settings: dict[str, Any] = dict(learning_starts=5, batch_size=4, train_freq=1, policy_kwargs=dict(net_arch=[4]))

@@ -26,7 +26,7 @@ def test_td_errors_without_an_update_are_those_of_a_gradient_step(name):
     state = {key: value.clone() for key, value in model.policy.state_dict().items()}
     optimizers = copy.deepcopy([optimizer.state_dict() for optimizer in model._optimizers()])
     th.manual_seed(5)
-    td_errors = model._td_errors(batch)
+    td_errors = model.td_errors(batch)
     assert not td_errors.requires_grad
     assert td_errors.ndim == 2 and len(td_errors) == 16
     for key, value in model.policy.state_dict().items():
@@ -50,7 +50,7 @@ def test_an_algorithm_without_value_losses_is_refused():
 
     model = filled_model(Own, "MlpPolicy", "CartPole-v1")
     with pytest.raises(NotImplementedError, match=r"Own must implement _value_losses\(\)"):
-        model._td_errors(model.replay_buffer.sample(4))
+        model.td_errors(model.replay_buffer.sample(4))
 
 
 @pytest.mark.parametrize("gradient_steps", [1, 40])

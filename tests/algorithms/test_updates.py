@@ -135,8 +135,11 @@ def parameters(model: Any) -> dict[str, th.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("batch_size", [32, 50])
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+# One configuration of each algorithm; CrossQ without batch normalization.
+UNBATCHED = ["sac", "td3", "ddpg", "dqn", "qrdqn", "tqc", "crossq-plain"]
+
+
+@pytest.mark.parametrize("name, batch_size", [*((name, 32) for name in CONFIGURATIONS), *((name, 50) for name in UNBATCHED)])
 def test_unit_weights_make_the_update_of_the_stock_parent(name, batch_size):
     """Same batches, same seed: the same parameters after several calls of train, the same log."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
@@ -247,11 +250,9 @@ def one_update(model: Any, batch: Any) -> Any:
 VALUE_NETWORK = {PERDQN: "q_net", PERQRDQN: "quantile_net"}
 
 
-# Without gSDE, whose noise cannot be copied, and without a learning rate that has ended.
-COPYABLE = [name for name in CONFIGURATIONS if not name.endswith(("sde", "schedule"))]
-
-
-@pytest.mark.parametrize("name", COPYABLE)
+@pytest.mark.parametrize(
+    "name", [*UNBATCHED, "crossq", "sac-critics", "sac-n-steps", "sac-images", "dqn-dict", "tqc-quantiles", "qrdqn-quantiles"]
+)
 def test_a_sample_of_weight_zero_has_no_influence(name):
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     model = filled_model(cls, policy, make_env(), **kwargs)
@@ -271,9 +272,6 @@ def test_a_sample_of_weight_zero_has_no_influence(name):
         not th.equal(value, getattr(weighted, network).state_dict()[key])
         for key, value in getattr(same, network).state_dict().items()
     )
-
-
-UNBATCHED = ["sac", "td3", "ddpg", "dqn", "qrdqn", "tqc", "crossq-plain"]  # without batch normalization
 
 
 @pytest.mark.parametrize("name", UNBATCHED)

@@ -9,7 +9,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_per import PERDQN, PrioritizedReplayBuffer
 from sb3_per.distributed.messages import Chunk
-from sb3_per.distributed.recorder import Recorder
+from sb3_per.distributed.worker import Recorder
 from tests.distributed.envs import Tracked
 from tests.distributed.helpers import local, small
 
@@ -45,6 +45,6 @@ def test_a_recorder_without_steps_makes_an_empty_chunk():
     box = spaces.Box(-1, 1, (3,), np.float32)
     recorder = Recorder(PrioritizedReplayBuffer(8, box, box, n_envs=2))
     recorder.clear()
-    fields = dict(actor=0, version=0, td_errors=None, last_obs=None, last_original_obs=None, random_state=None)
+    fields = dict(actor=0, version=0, td_errors=None, last_obs=(None, None), random_state=None)
     chunk = Chunk(**fields, **recorder.columns())
     assert chunk.rewards.shape == (0, 2) and chunk.obs.shape == (0, 2, 3) and pickle.loads(chunk.infos) == []

@@ -7,7 +7,7 @@ import pytest
 import torch as th
 
 from sb3_per import PERDQN
-from sb3_per.distributed import exploration_ladder, model_copy
+from sb3_per.distributed import exploration_ladder, model_copy, random_state
 from tests.distributed.envs import Tracked
 from tests.distributed.helpers import (
     CONFIGURATIONS,
@@ -25,16 +25,16 @@ def test_td_errors_of_actors_are_those_of_the_learner(name):
     model.learn(60)
     for worker in env.engine.workers.values():
         model_copy.set_weights(worker.model, model_copy.published(model))
-        th.manual_seed(0)
-        of_actor = worker.state.td_errors()
+        before = worker.random_state
+        of_actor = worker.td_errors()
         steps = worker.recorder.columns()
         del steps["infos"]
         buffer = type(model.replay_buffer)(
             10, model.observation_space, model.action_space, n_envs=2, n_steps=model.n_steps, gamma=model.gamma, device="cpu"
         )
         buffer.add_steps(np.arange(2), **steps)
-        th.manual_seed(0)
-        of_learner = model._td_errors(buffer._gather(np.arange(10), np.ones((10, 1), np.float32), None)).numpy()
+        with random_state.drawing_from(before, model.action_space):
+            of_learner = model.td_errors(buffer._gather(np.arange(10), np.ones((10, 1), np.float32), None)).numpy()
         np.testing.assert_array_equal(of_actor.reshape(10, -1), of_learner)
         assert np.abs(of_actor).max() > 0
 
@@ -52,7 +52,7 @@ def test_target_networks_of_actors_are_the_learners(monkeypatch):
     assert not th.equal(model.q_net_target.q_net[0].weight, before["q_net_target.q_net.0.weight"])
     model.policy.load_state_dict(before)
     batch = model.replay_buffer._gather(np.arange(20), np.ones((20, 1), np.float32), None)
-    np.testing.assert_allclose(chunks[0].td_errors.ravel(), model._td_errors(batch).numpy().ravel(), rtol=1e-4)
+    np.testing.assert_allclose(chunks[0].td_errors.ravel(), model.td_errors(batch).numpy().ravel(), rtol=1e-4)
 
 
 def test_new_transitions_have_the_priorities_of_actors():
@@ -63,7 +63,7 @@ def test_new_transitions_have_the_priorities_of_actors():
     buffer = model.replay_buffer
     assert buffer.max_priority == 1.0 and buffer.sampler.initial_priority == "max"
     leaves = np.arange(40)
-    td_errors = model._td_errors(buffer._gather(leaves, np.ones((40, 1), np.float32), None)).numpy().ravel()
+    td_errors = model.td_errors(buffer._gather(leaves, np.ones((40, 1), np.float32), None)).numpy().ravel()
     np.testing.assert_allclose(buffer.priorities.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)
 
 
