@@ -64,6 +64,8 @@ evidence: .venv/benchmark
 	$(BIN)/python benchmarks/dose_response.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/dose_report.py
 	$(BIN)/python benchmarks/modern_dqn.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/demonstrations.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/demonstrations_report.py
 	$(BIN)/python benchmarks/learning.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/report.py
 	test -e docs/evidence/run_time.csv || OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run_time.py

@@ -90,9 +90,9 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
             face = color if is_solved else "none"
             axes.scatter(steps[arm][chosen], y + offsets[chosen], s=36, marker="o", edgecolors=color, facecolors=face)
     axes.set_yticks(range(len(ARMS)), list(reversed(list(ARMS))))
-    axes.set(
-        xlim=(0, 1.04 * MAX_STEPS), xlabel=f"steps until a return of {SOLVED:g} (hollow: not in {MAX_STEPS:,})    worse →"
-    )
+    axes.set_xlim(0, 1.04 * MAX_STEPS)
+    label = f"steps until a return of {SOLVED:g}; hollow: not in {MAX_STEPS:,}; worse \N{RIGHTWARDS ARROW}"
+    figure.supxlabel(label, fontsize="medium")
     axes.tick_params(axis="y", length=0)
     axes.axvline(MAX_STEPS, color=INK, linestyle=":", linewidth=1)
     thousands(axes.xaxis)
