@@ -328,11 +328,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         return PrioritizedDictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else PrioritizedReplayBuffer
 
     def _buffer_kwargs(self) -> dict[str, Any]:
-        """
-        Collect the keyword arguments of the buffer.
-
-        :return: a new dictionary
-        """
+        """Collect the keyword arguments of the buffer in a new dictionary."""
         buffer_kwargs = {"n_steps": self.n_steps, "gamma": self.gamma, **self.replay_buffer_kwargs}
         if issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer):
             # Not in the attribute, which is saved: environments are not.

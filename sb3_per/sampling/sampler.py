@@ -95,10 +95,7 @@ class Sampler:
         return self._draw.uniform(batch_size)
 
     def n_p(self, relative: np.ndarray) -> np.ndarray:
-        """
-        :param relative: numbers in proportion to the probabilities, from :meth:`draw`
-        :return: N P of the same slots
-        """
+        """Turn numbers from :meth:`draw`, in proportion to the probabilities, into N P of the same slots."""
         return self._draw.n_p(relative)
 
     @property
