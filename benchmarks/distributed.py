@@ -220,7 +220,7 @@ def _seconds_with_kills(n: int, interval: float | None) -> tuple[float, int, int
     buffer = model.replay_buffer
     restarts, lost = env.crew.restarts, env.crew.lost_transitions
     ids = buffer.transition_ids[buffer.transition_ids >= 0]
-    is_same_end = buffer.column_steps.sum() == model.num_timesteps and len(set(ids.tolist())) == len(ids)
+    is_same_end = buffer.ring.added.sum() == model.num_timesteps and len(set(ids.tolist())) == len(ids)
     assert is_same_end, "The run has another end than it was asked for"
     env.close()
     return seconds, restarts, lost

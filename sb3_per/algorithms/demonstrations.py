@@ -9,7 +9,7 @@ from stable_baselines3.common.type_aliases import TrainFreq
 from stable_baselines3.common.utils import configure_logger
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import Count, require
+from sb3_per.buffers.settings import integer, require
 from sb3_per.utils import extras
 
 SelfPretrainingMixin = TypeVar("SelfPretrainingMixin", bound="PretrainingMixin")
@@ -38,8 +38,8 @@ class PretrainingMixin(OffPolicyAlgorithm):
         :raises ValueError: for a number below 1, or without demonstrations
         :raises ImportError: for a progress bar without tqdm
         """
-        require("gradient_steps", gradient_steps, Count())
-        require("log_interval", log_interval, Count())
+        require("gradient_steps", gradient_steps, integer())
+        require("log_interval", log_interval, integer())
         buffer: Any = self.replay_buffer
         if buffer is None or not len(buffer.demonstrations):
             raise ValueError(

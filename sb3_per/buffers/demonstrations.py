@@ -64,33 +64,33 @@ class Demonstrations:
 
     # ---- writing
 
-    def add(self, steps: Steps, like: ArrayStorage) -> None:
+    def add(self, columns: Iterable[Steps], like: ArrayStorage) -> None:
         """
-        Store the steps of one episode or more after all others. The last step ends an episode.
+        Store the steps of several environments, one environment after the other. The last step of each ends an episode.
 
-        :param steps: arrays of shape (n, 1, ...), checked
+        :param columns: of each environment its steps, arrays of shape (n, 1, ...), checked
         :param like: storage of the same shapes
         """
-        n = len(steps[3])
-        self.reserve(len(self) + n, like)
-        obs, next_obs, actions, rewards, dones, timeouts, _ = steps
-        dones = np.array(dones)
-        timeouts = np.zeros_like(dones) if timeouts is None else np.array(timeouts)
-        if not dones[-1]:
-            dones[-1] = timeouts[-1] = True
-        assert self.storage is not None
-        self.storage.write(self.ring.rows_of_next(_ENV, n), _ENV, (obs, next_obs, actions, rewards, dones, timeouts, None))
-        self.ring.advance(_ENV, n)
+        for obs, next_obs, actions, rewards, dones, timeouts, _ in columns:
+            n = len(rewards)
+            storage = self.reserve(len(self) + n, like)
+            dones = np.array(dones)
+            timeouts = np.zeros_like(dones) if timeouts is None else np.array(timeouts)
+            if not dones[-1]:
+                dones[-1] = timeouts[-1] = True
+            storage.write(self.ring.rows_of_next(_ENV, n), _ENV, (obs, next_obs, actions, rewards, dones, timeouts, None))
+            self.ring.advance(_ENV, n)
 
-    def reserve(self, n_rows: int, like: ArrayStorage) -> None:
+    def reserve(self, n_rows: int, like: ArrayStorage) -> ArrayStorage:
         """
         Make room. Arrays at least double, so that adding one episode at a time takes no square of the time.
 
         :param n_rows: number of demonstrations that fit afterwards
         :param like: storage of the same shapes
+        :return: the storage
         """
         if self.storage is not None and n_rows <= self.ring.n_rows:
-            return
+            return self.storage
         n_rows = max(n_rows, 2 * self.ring.n_rows)
         frames = {key: store.n_frames for key, store in like.frame_stores.items()}
         storage = like.emptied(n_rows, frames, n_envs=1, with_infos=False)
@@ -101,6 +101,7 @@ class Demonstrations:
         self.storage = storage
         self.ring, self.sampler = self._make_parts(storage.n_rows)
         self.load(state)
+        return storage
 
     # ---- drawing
 

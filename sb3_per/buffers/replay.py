@@ -34,7 +34,7 @@ from sb3_per.buffers.incoming import (
     with_time_axis,
 )
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import Count, make_settings, require, takes_settings
+from sb3_per.buffers.settings import integer, make_settings, require, takes_settings
 from sb3_per.buffers.transfer import converted, frames_of, parts_of, with_frames
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
@@ -96,8 +96,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         handle_timeout_termination: bool = True,
         **settings: Any,
     ):
-        require("buffer_size", buffer_size, Count())
-        require("n_envs", n_envs, Count())
+        require("buffer_size", buffer_size, integer())
+        require("n_envs", n_envs, integer())
         self.settings = make_settings(type(self), settings)
         require_values("observation_space", observation_space)
         require_values("action_space", action_space)
@@ -302,15 +302,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return self.ring.ids_at(np.arange(self.ring.capacity)).reshape(self.buffer_size, self.n_envs)
 
     @property
-    def column_steps(self) -> np.ndarray:
-        """
-        Number of steps ever added by each environment: the next one of environment ``e`` gets the id
-        ``column_steps[e] * n_envs + e``. After :meth:`reset` it goes on at the next multiple of ``buffer_size``.
-        int64 of shape (n_envs,).
-        """
-        return self.ring.added.copy()
-
-    @property
     def frames_per_transition(self) -> float:
         """
         Frames stored per transition: little above 1 where observations are stacks, up to twice the number of frames in a
@@ -466,24 +457,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             slots = np.asarray(rows) * self.n_envs + (np.arange(self.n_envs) if envs is None else envs)
             self.sampler.give(slots.reshape(-1), masses)
 
-    def end_episodes(self) -> None:
+    def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
-        Say that what is added next does not follow what was added last, e.g. after a reset of the environments in
-        mid-episode. The newest steps become truncations, and no n-step window goes beyond.
-        """
-        with self.lock:
-            self._cut(np.arange(self.n_envs))
+        Say that what is added next does not follow what was added last, e.g. after a reset in mid-episode, or where steps of
+        an actor were lost. The newest steps become truncations, and no n-step window goes beyond.
 
-    def cut_columns(self, envs: np.ndarray) -> None:
-        """
-        End the episodes of some environments, see :meth:`end_episodes`, e.g. because steps of an actor were lost.
-
-        :param envs: different integers of shape (k,)
+        :param envs: environments whose episodes end, different integers of shape (k,); ``None``: all of them
         :raises ValueError: for unknown or repeated environments
-        :raises NotImplementedError: with HER, and for sequences
+        :raises NotImplementedError: for some of the environments only, with HER and for sequences
         """
-        self._require_separate_environments()
-        envs = checked_environments(envs, self.n_envs)
+        if envs is None:
+            envs = np.arange(self.n_envs)
+        else:
+            self._require_separate_environments()
+            envs = checked_environments(envs, self.n_envs)
         with self.lock:
             self._cut(envs)
 
@@ -541,7 +528,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._require_demonstrations_to_fit()
         timed = self.handle_timeout_termination
         columns = checked_demonstrations(self.storage, timed, obs, next_obs, action, reward, done, infos)
-        self._store_demonstrations(columns)
+        with self.lock:
+            self.demonstrations.add(columns, self.storage)
 
     def add_demonstrations_from(self, other: ReplayBuffer) -> None:
         """
@@ -558,12 +546,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 raise ValueError(f"The other buffer has {name} {getattr(other, name)}, and this one {getattr(self, name)}")
         if other.size() == 0:
             raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
-        self._store_demonstrations(columns_of(*parts_of(other)))
-
-    def _store_demonstrations(self, columns: Iterable[Steps]) -> None:
         with self.lock:
-            for steps in columns:
-                self.demonstrations.add(steps, self.storage)
+            self.demonstrations.add(columns_of(*parts_of(other)), self.storage)
 
     def _require_demonstrations_to_fit(self) -> None:
         """
@@ -610,7 +594,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             weights = self.weights(relative, n_p)
             samples = self._gather(slots, weights, env, demonstrations)
             if self.demonstrations.are_drawn:
-                samples.is_demonstration = np.arange(batch_size) >= len(slots)
+                samples.is_demonstration = samples.indices >= FIRST_ID
             if self.settings.actor_batch == "weighted":
                 samples.n_p = n_p(relative)
             if self.draw_record is not None:
@@ -649,7 +633,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: tensor of shape (batch_size, ...), or a dictionary of them
         :raises ValueError: for a batch size below 1, or if no transition can be drawn
         """
-        require("batch_size", batch_size, Count())
+        require("batch_size", batch_size, integer())
         with self.lock:
             n_demonstrations, slots = self._n_demonstrations(batch_size), _NO_SLOTS
             if n_demonstrations < batch_size:
@@ -731,11 +715,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not len(self.demonstrations):
             return self._update(ids, errors)
         is_demonstration = ids >= FIRST_ID
+        n = len(ids) - np.count_nonzero(is_demonstration)
+        if is_demonstration[:n].any():  # another order than that of a batch
+            order = np.argsort(is_demonstration, kind="stable")
+            ids, errors = ids[order], errors[order]
         with self.lock:
             # Both parts are checked before either is written.
-            located_demonstrations = self.demonstrations.located(ids[is_demonstration], errors[is_demonstration])
-            n_written = self._update(ids[~is_demonstration], errors[~is_demonstration])
-            return n_written + self.demonstrations.sampler.update(*located_demonstrations)
+            of_demonstrations = self.demonstrations.located(ids[n:], errors[n:])
+            return self._update(ids[:n], errors[:n]) + self.demonstrations.sampler.update(*of_demonstrations)
 
     def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """

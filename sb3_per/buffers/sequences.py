@@ -20,7 +20,7 @@ from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.incoming import as_matrix, finite_abs
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS, Count, Number, require, takes_settings
+from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, integer, require, takes_settings
 from sb3_per.storage.arrays import flat, take, tree_map
 from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.windows import (
@@ -86,17 +86,17 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         state_shapes: Sequence[tuple[int, int]] = (),
         **settings: Any,
     ):
-        require("sequence_length", sequence_length, Count())
-        require("burn_in", burn_in, Count(0))
-        require("sequence_period", sequence_period, Count(), none=True)
-        require("eta", eta, Number("in [0, 1]", high=1.0))
+        require("sequence_length", sequence_length, integer())
+        require("burn_in", burn_in, integer(0))
+        require("sequence_period", sequence_period, integer(), none=True)
+        require("eta", eta, FRACTION)
         if sequence_period is not None and sequence_period > sequence_length:
             raise ValueError(
                 f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise some "
                 "steps would never be learned"
             )
         shapes = tuple(tuple(shape) for shape in state_shapes)
-        if not all(len(shape) == 2 and all(map(Count(), shape)) for shape in shapes):
+        if not all(len(shape) == 2 and all(map(integer().takes, shape)) for shape in shapes):
             raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
         self.sequence_length, self.burn_in, self.sequence_period = sequence_length, burn_in, sequence_period
         self.eta, self.store_state, self.state_shapes = eta, store_state, shapes

@@ -10,7 +10,9 @@ import math
 import numbers
 import warnings
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, LAP, PriorityScheme, RankBased, make_scheme
 
@@ -24,87 +26,58 @@ class IgnoredSettingWarning(UserWarning):
 # ---- what a setting may be
 
 
-@dataclasses.dataclass(frozen=True)
-class Number:
+class Allowed(NamedTuple):
     """
-    A finite number in an interval.
+    What a setting may be.
 
-    :param interval: in words, e.g. ``"in [0, 1]"``
-    :param low: lower end
-    :param high: upper end
-    :param low_is_open: whether the lower end is excluded
-    :param high_is_open: whether the upper end is excluded
-    """
-
-    interval: str
-    low: float = 0.0
-    high: float = math.inf
-    low_is_open: bool = False
-    high_is_open: bool = False
-
-    def __call__(self, value: Any) -> bool:
-        """Whether a value is such a number."""
-        is_number = isinstance(value, numbers.Real) or getattr(value, "shape", None) == ()
-        if not is_number or isinstance(value, bool):
-            return False
-        number = float(value)
-        above = number > self.low if self.low_is_open else number >= self.low
-        below = number < self.high if self.high_is_open else number <= self.high
-        return above and below and math.isfinite(number)
-
-    def __str__(self) -> str:
-        return f"a number {self.interval}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Count:
-    """
-    An integer.
-
-    :param least: the smallest that is allowed
-    """
-
-    least: int = 1
-
-    def __call__(self, value: Any) -> bool:
-        """Whether a value is such an integer."""
-        return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= self.least
-
-    def __str__(self) -> str:
-        return f"an integer of at least {self.least}"
-
-
-@dataclasses.dataclass(frozen=True)
-class OneOf:
-    """
-    One of a few words.
-
+    :param text: in words, for messages
+    :param takes: whether a value is allowed
     :param words: that are allowed
     """
 
-    words: tuple[str, ...]
-
-    def __call__(self, value: Any) -> bool:
-        """Whether a value is one of them."""
-        return isinstance(value, str) and value in self.words
-
-    def __str__(self) -> str:
-        return " or ".join(map(repr, self.words))
+    text: str
+    takes: Callable[[Any], bool]
+    words: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Flag:
-    """True or False."""
+def number(interval: str, contains: Callable[[float], bool]) -> Allowed:
+    """
+    :param interval: in words, e.g. ``"in [0, 1]"``
+    :param contains: whether a number is in it
+    :return: finite numbers in an interval
+    """
 
-    def __call__(self, value: Any) -> bool:
-        """Whether a value is a flag."""
-        return isinstance(value, (bool, numbers.Integral)) or type(value).__name__ == "bool"
+    def takes(value: Any) -> bool:
+        is_number = isinstance(value, numbers.Real) or getattr(value, "shape", None) == ()
+        return is_number and not isinstance(value, bool) and math.isfinite(value) and contains(float(value))
 
-    def __str__(self) -> str:
-        return "True or False"
+    return Allowed(f"a number {interval}", takes)
 
 
-def require(name: str, value: Any, *allowed: Callable[[Any], bool], none: bool = False) -> None:
+def words(*allowed: str) -> Allowed:
+    """
+    :param allowed: the words
+    :return: one of a few words
+    """
+    return Allowed(" or ".join(map(repr, allowed)), lambda value: isinstance(value, str) and value in allowed, allowed)
+
+
+def integer(least: int = 1) -> Allowed:
+    """
+    :param least: the smallest that is allowed
+    :return: integers from there on
+    """
+
+    def takes(value: Any) -> bool:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
+
+    return Allowed(f"an integer of at least {least}", takes)
+
+
+FLAG = Allowed("True or False", lambda value: isinstance(value, (bool, np.bool_, numbers.Integral)))
+
+
+def require(name: str, value: Any, *allowed: Allowed, none: bool = False) -> None:
     """
     :param name: of an argument
     :param value: that was given
@@ -112,25 +85,27 @@ def require(name: str, value: Any, *allowed: Callable[[Any], bool], none: bool =
     :param none: whether ``None`` is allowed, too
     :raises ValueError: with the name, the value, and what is allowed
     """
-    if (none and value is None) or any(takes(value) for takes in allowed):
+    if (none and value is None) or any(each.takes(value) for each in allowed):
         return
-    words = " or ".join([*(["None"] if none else []), *map(str, allowed)])
+    texts = " or ".join([*(["None"] if none else []), *(each.text for each in allowed)])
     hint = ""
-    if isinstance(value, str) and any(isinstance(takes, (Number, Count)) for takes in allowed):
+    if isinstance(value, str) and any(each.text.startswith("a") for each in allowed):
         hint = ". Pass a number, not a string"
     elif not isinstance(value, (numbers.Real, str)):
         hint = f" ({type(value).__name__})"
-    raise ValueError(f"{name} must be {words}, not {value!r}{hint}")
+    raise ValueError(f"{name} must be {texts}, not {value!r}{hint}")
 
 
 # ---- the table
 
 
-def _setting(default: Any, *allowed: Callable[[Any], bool], none: bool = False) -> Any:
+def _setting(default: Any, *allowed: Allowed, none: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"allowed": allowed, "none": none})
 
 
-_FRACTION = Number("in [0, 1]", high=1.0)
+FRACTION = number("in [0, 1]", lambda x: 0.0 <= x <= 1.0)
+_AT_LEAST_0 = number("of at least 0", lambda x: x >= 0.0)
+_ABOVE_0 = number("above 0", lambda x: x > 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,28 +118,28 @@ class PrioritySettings:
     """
 
     scheme: Any = "proportional"
-    alpha: float | None = _setting(None, Number("of at least 0"), none=True)
-    beta_start: float = _setting(0.4, _FRACTION)
-    beta_end: float = _setting(1.0, _FRACTION)
-    beta_anneal_steps: int | None = _setting(None, Count(), none=True)
-    epsilon: float = _setting(DEFAULT_EPSILON, Number("above 0", low_is_open=True))
-    kappa: float | str = _setting(DEFAULT_KAPPA, Number("above 0", low_is_open=True), OneOf(("auto",)))
-    td_error_reduction: str | None = _setting(None, OneOf(("mean", "max", "min")), none=True)
-    stratified: bool = _setting(True, Flag())
-    uniform_fraction: float = _setting(0.0, Number("in [0, 1)", high=1.0, high_is_open=True))
-    weight_normalization: str = _setting("max", OneOf(("max", "mean", "none")))
-    actor_batch: str = _setting("prioritized", OneOf(("prioritized", "weighted", "uniform")))
-    initial_priority: str = _setting("max", OneOf(("max", "mean", "td_error")))
-    max_priority_interval: int | None = _setting(None, Count(), none=True)
-    recency: float = _setting(1.0, Number("in (0, 1]", high=1.0, low_is_open=True))
-    recency_min: int = _setting(5000, Count())
-    unique: bool = _setting(False, Flag())
-    n_steps: int = _setting(1, Count())
-    gamma: float = _setting(0.99, _FRACTION)
+    alpha: float | None = _setting(None, _AT_LEAST_0, none=True)
+    beta_start: float = _setting(0.4, FRACTION)
+    beta_end: float = _setting(1.0, FRACTION)
+    beta_anneal_steps: int | None = _setting(None, integer(), none=True)
+    epsilon: float = _setting(DEFAULT_EPSILON, _ABOVE_0)
+    kappa: float | str = _setting(DEFAULT_KAPPA, _ABOVE_0, words("auto"))
+    td_error_reduction: str | None = _setting(None, words("mean", "max", "min"), none=True)
+    stratified: bool = _setting(True, FLAG)
+    uniform_fraction: float = _setting(0.0, number("in [0, 1)", lambda x: 0.0 <= x < 1.0))
+    weight_normalization: str = _setting("max", words("max", "mean", "none"))
+    actor_batch: str = _setting("prioritized", words("prioritized", "weighted", "uniform"))
+    initial_priority: str = _setting("max", words("max", "mean", "td_error"))
+    max_priority_interval: int | None = _setting(None, integer(), none=True)
+    recency: float = _setting(1.0, number("in (0, 1]", lambda x: 0.0 < x <= 1.0))
+    recency_min: int = _setting(5000, integer())
+    unique: bool = _setting(False, FLAG)
+    n_steps: int = _setting(1, integer())
+    gamma: float = _setting(0.99, FRACTION)
     frames: Any = None
-    demonstration_fraction: float = _setting(0.0, _FRACTION)
-    demonstration_fraction_end: float | None = _setting(None, _FRACTION, none=True)
-    demonstration_bonus: float = _setting(0.0, Number("of at least 0"))
+    demonstration_fraction: float = _setting(0.0, FRACTION)
+    demonstration_fraction_end: float | None = _setting(None, FRACTION, none=True)
+    demonstration_bonus: float = _setting(0.0, _AT_LEAST_0)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -142,7 +142,7 @@ class Storing:
         :param actor: number of the actor
         """
         columns = self._columns[actor]
-        self._buffer.cut_columns(columns)
+        self._buffer.end_episodes(columns)
         if self._normalize is not None:
             self._normalize.returns[columns] = 0.0
 

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.buffers.settings import Count, Flag, Number, OneOf, require
+from sb3_per.buffers.settings import FLAG, integer, number, require, words
 from sb3_per.distributed.crew import Settings
 from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.messages import EnvRecipe
@@ -100,13 +100,13 @@ def make_actors(
 
 def _check(engine: str, address: str | None, lockstep: bool, n_actors: int, n_envs: int, settings: Settings) -> None:
     for name, count in {"n_actors": n_actors, "n_envs": n_envs, "chunk": settings.chunk}.items():
-        require(name, count, Count())
-    require("engine", engine, OneOf(("ray", "local")))
-    require("lockstep", lockstep, Flag())
-    require("exploration", settings.exploration, OneOf(("ladder",)), none=True)
-    require("initial_priorities", settings.initial_priorities, OneOf(("actor", "max")))
-    require("max_restarts", settings.max_restarts, Count(0))
-    require("timeout", settings.timeout, Number("of seconds above 0", low_is_open=True))
+        require(name, count, integer())
+    require("engine", engine, words("ray", "local"))
+    require("lockstep", lockstep, FLAG)
+    require("exploration", settings.exploration, words("ladder"), none=True)
+    require("initial_priorities", settings.initial_priorities, words("actor", "max"))
+    require("max_restarts", settings.max_restarts, integer(0))
+    require("timeout", settings.timeout, number("of seconds above 0", lambda x: x > 0.0))
     if settings.in_flight not in (1, 2):
         raise ValueError(f"in_flight must be None, 1 or 2, not {settings.in_flight!r}")
     if engine == "local" and address is not None:

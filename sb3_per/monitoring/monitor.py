@@ -8,7 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import Number, require
+from sb3_per.buffers.settings import number, require
 from sb3_per.monitoring.draw_record import DrawRecord
 
 
@@ -42,7 +42,7 @@ class PriorityMonitor(BaseCallback):
     def __init__(self, interval: int = 10_000, n_batches: int = 100, max_transitions: int = 20_000, verbose: int = 0):
         super().__init__(verbose)
         for name, value in (("interval", interval), ("n_batches", n_batches), ("max_transitions", max_transitions)):
-            require(name, value, Number("of at least 1", low=1))
+            require(name, value, number("of at least 1", lambda x: x >= 1.0))
         self.interval = interval
         self.n_batches = n_batches
         self.max_transitions = max_transitions

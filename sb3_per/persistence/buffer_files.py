@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import Count, require
+from sb3_per.buffers.settings import integer, require
 from sb3_per.buffers.transfer import emptied, take_steps
 from sb3_per.persistence import contents, generations, infos
 from sb3_per.persistence.atomic import make_directory, sole_writer
@@ -70,7 +70,7 @@ def save_buffer(
         e.g. with a beta of 2 that was set by hand; or if another version has written to the directory
     :raises OSError: e.g. on a full disk, or if another process is saving to the directory
     """
-    require("keep", keep, Count())
+    require("keep", keep, integer())
     path = Path(path).absolute()
     make_directory(path)
     with sole_writer(path), buffer.lock:

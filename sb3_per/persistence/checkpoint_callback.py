@@ -9,7 +9,7 @@ from typing import Any
 from stable_baselines3.common.callbacks import CheckpointCallback
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import Count, require
+from sb3_per.buffers.settings import integer, require
 from sb3_per.persistence.atomic import TEMPORARY, make_directory, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
 from sb3_per.persistence.generations import is_whole, manifests_in, numbers_in
@@ -47,7 +47,7 @@ class BufferCheckpointCallback(CheckpointCallback):
         keep: int = 2,
     ):
         super().__init__(save_freq, save_path, name_prefix, save_replay_buffer, save_vecnormalize, verbose)
-        require("keep", keep, Count())
+        require("keep", keep, integer())
         self.keep = keep
 
     def _init_callback(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
-from sb3_per.buffers.settings import OneOf, PrioritySettings
+from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.schemes import PriorityScheme
 
 # The stock class whose search space is used. The Zoo has none for CrossQ, which is SAC without target networks.
@@ -83,7 +83,7 @@ def _choices(algo: str, trial: Any, has_hindsight: bool) -> dict[str, Callable[[
 
     def word(name: str, *others: str) -> Any:
         (field,) = (field for field in dataclasses.fields(PrioritySettings) if field.name == name)
-        words = [word for allowed in field.metadata["allowed"] if isinstance(allowed, OneOf) for word in allowed.words]
+        words = [word for allowed in field.metadata["allowed"] for word in allowed.words]
         return trial.suggest_categorical(name, [word for word in words if word not in others])
 
     is_recurrent = _is_recurrent(algo)

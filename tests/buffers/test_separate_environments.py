@@ -136,13 +136,13 @@ class Twins:
         self.alone[env].add(obs, next_obs, action[None], np.array([reward]), np.array([done]), infos, errors)
 
     def cut(self, envs: list[int]) -> None:
-        self.buffer.cut_columns(np.array(envs))
+        self.buffer.end_episodes(np.array(envs))
         for env in envs:
             self.alone[env].end_episodes()
 
     def update(self) -> None:
         """Ids of all ages: in each environment, stale ones are skipped by its own position."""
-        steps = self.buffer.column_steps
+        steps = self.buffer.ring.added
         if not steps.any():
             return
         envs = self.rng.choice(np.flatnonzero(steps), 8)
@@ -166,7 +166,7 @@ class Twins:
     def reset(self) -> None:
         for buffer in (self.buffer, *self.alone):
             buffer.reset()
-        self.n_before = self.buffer.column_steps - [alone.column_steps[0] for alone in self.alone]
+        self.n_before = self.buffer.ring.added - [alone.ring.added[0] for alone in self.alone]
 
     def reload(self) -> None:
         """Go on with a buffer that was made from a state."""
@@ -183,7 +183,7 @@ class Twins:
         buffer = self.buffer if buffer is None else buffer
         sizes = [alone.size() for alone in self.alone]
         ids, masses = buffer.transition_ids, buffer.priorities
-        np.testing.assert_array_equal(buffer.column_steps, [alone.column_steps[0] for alone in self.alone] + self.n_before)
+        np.testing.assert_array_equal(buffer.ring.added, [alone.ring.added[0] for alone in self.alone] + self.n_before)
         assert buffer.size() == min(sizes) and buffer.max_priority == self.alone[0].max_priority
         for env, alone in enumerate(self.alone):
             expected = alone.transition_ids[:, 0]
@@ -388,7 +388,7 @@ def test_ages_count_steps_of_the_own_environment():
     buffer.draw_record = DrawRecord(buffer.buffer_size * N_ENVS)
     batch = buffer.sample(50)
     steps, envs = np.divmod(batch.indices, N_ENVS)
-    expected = (buffer.column_steps[envs] - 1 - steps) * N_ENVS + N_ENVS - 1 - envs
+    expected = (buffer.ring.added[envs] - 1 - steps) * N_ENVS + N_ENVS - 1 - envs
     np.testing.assert_array_equal(statistics(buffer)[0]["age"], expected)
     assert expected.max() < N_ROWS * N_ENVS
 
@@ -456,7 +456,7 @@ def test_a_buffer_of_another_size_takes_the_newest_steps(kind, n_rows):
     old = twins.buffer
     new = emptied(old, n_rows, old.settings.frames)
     take_steps(new, old)
-    shifts = (new.column_steps - old.column_steps) * N_ENVS
+    shifts = (new.ring.added - old.ring.added) * N_ENVS
     ids, masses = new.transition_ids, new.priorities
     for id_, mass in zip(ids[masses > 0], masses[masses > 0], strict=True):
         old_id = id_ - shifts[id_ % N_ENVS]
@@ -516,7 +516,7 @@ def test_bad_steps_change_nothing(change, message):
         twins.buffer.add_steps(**{**chunk(), **change})
     assert_same_state(contents_of(twins.buffer), before)
     with pytest.raises(ValueError, match="different integers"):
-        twins.buffer.cut_columns([0, 0])
+        twins.buffer.end_episodes([0, 0])
 
 
 def test_no_steps_change_nothing():
@@ -530,7 +530,7 @@ def test_td_errors_that_are_not_finite_are_refused():
     buffer = make("td_error")
     with pytest.raises(ValueError, match="must be finite, not nan"):
         buffer.add_steps(**chunk(), td_errors=np.array([[1.0], [np.nan]]))
-    assert buffer.column_steps.tolist() == [0, 0, 0]
+    assert buffer.ring.added.tolist() == [0, 0, 0]
 
 
 def test_each_environment_has_its_own_newest_id():
@@ -559,7 +559,7 @@ def test_a_buffer_takes_over_another_one():
     buffer, other = uneven(), make("plain")
     other.add_steps(**chunk(2, 3))
     take_over(buffer, other)
-    assert buffer.column_steps.tolist() == [2, 2, 2] and buffer.size() == 2
+    assert buffer.ring.added.tolist() == [2, 2, 2] and buffer.size() == 2
     buffer.sample(2)
 
 
@@ -571,7 +571,7 @@ def test_hindsight_and_sequences_are_refused():
         with pytest.raises(NotImplementedError, match=what):
             buffer.add_steps(**chunk())
         with pytest.raises(NotImplementedError, match=what):
-            buffer.cut_columns([0])
+            buffer.end_episodes([0])
     with pytest.raises(ValueError, match="different numbers of steps"):
         PrioritizedSequenceReplayBuffer.from_replay_buffer(uneven(), sequence_length=2, burn_in=0)
 

@@ -69,7 +69,7 @@ def test_an_actor_killed_between_two_runs_is_restarted(continues, monkeypatch):
     engine.dead.add(0)
     model.learn(60, reset_num_timesteps=not continues)
     assert env.crew.restarts == 1 and not env.closed
-    assert model.replay_buffer.column_steps.sum() == 120
+    assert model.replay_buffer.ring.added.sum() == 120
     assert_columns_hold(model.replay_buffer)
 
 
@@ -156,7 +156,7 @@ def test_an_environment_that_raises_now_and_then_restarts_its_actor():
     env = local(Unlucky, 2, chunk=5, env_kwargs=dict(lifetime=17), max_restarts=100, in_flight=2)
     model = small(PERDQN, env, buffer_size=1000)
     model.learn(200)
-    assert model.num_timesteps == 200 == model.replay_buffer.column_steps.sum()
+    assert model.num_timesteps == 200 == model.replay_buffer.ring.added.sum()
     assert assert_columns_hold(model.replay_buffer) > 0
     assert env.crew.restarts > 5 and env.crew.lost_transitions >= 5 * env.crew.restarts
 
@@ -197,7 +197,7 @@ def test_lost_chunks_are_asked_for_again_and_never_joined(seed, monkeypatch):
     model = small(PERDQN, env, buffer_size=5000, n_steps=1 + seed % 2)
     model.learn(211)
     buffer = model.replay_buffer
-    assert model.num_timesteps == 211 == buffer.column_steps.sum()
+    assert model.num_timesteps == 211 == buffer.ring.added.sum()
     assert env.crew.restarts > 0 and env.crew.lost_transitions > 0
     assert_columns_hold(buffer)
     model.learn(50, reset_num_timesteps=False)

@@ -16,7 +16,7 @@ def test_steps_are_counted_as_sb3_counts_them(n_actors, n_envs, chunk, total):
     env = local(Tracked, n_actors, n_envs=n_envs, chunk=chunk)
     model, follower = small(PERDQN, env, train_freq=1, learning_starts=0), Follower()
     model.learn(total, callback=follower)
-    assert model.num_timesteps == total == model.replay_buffer.column_steps.sum()
+    assert model.num_timesteps == total == model.replay_buffer.ring.added.sum()
     assert [seen["num_timesteps"] for seen in follower.seen] == [*range(env.num_envs, total, env.num_envs), total]
     for name in ("rewards", "dones", "infos", "new_obs"):
         assert sum(len(seen[name]) for seen in follower.seen) == total
@@ -91,13 +91,13 @@ def test_chunks_are_stored_when_they_come(buffer_size):
     class Ahead(BaseCallback):
         def _on_step(self) -> bool:
             # SB3 calls this before it stores what it has counted.
-            ahead.append(model.replay_buffer.column_steps.sum() - (self.num_timesteps - 6))
+            ahead.append(model.replay_buffer.ring.added.sum() - (self.num_timesteps - 6))
             if ahead[-1] > 0:
                 assert_columns_hold(model.replay_buffer)
             return True
 
     model.learn(180, callback=Ahead())
-    assert min(ahead) == 0 and model.replay_buffer.column_steps.sum() == 180
+    assert min(ahead) == 0 and model.replay_buffer.ring.added.sum() == 180
     assert 14 <= max(ahead) < 20 if buffer_size == 1000 else max(ahead) <= 4
 
 

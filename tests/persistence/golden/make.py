@@ -23,7 +23,7 @@ EXPECTED = HERE / "expected.json"
 def contents(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """What anybody can see of a buffer, the oldest step first: numbers as they are, and arrays as checksums."""
     found: dict[str, Any] = {"size": buffer.size(), "pos": buffer.pos, "full": buffer.full}
-    found.update(max_priority=buffer.max_priority, beta=buffer.beta, steps=buffer.column_steps.tolist())
+    found.update(max_priority=buffer.max_priority, beta=buffer.beta, steps=buffer.ring.added.tolist())
     for env in range(buffer.n_envs):
         held = column(buffer, env)
         masses = held.pop("masses")
