@@ -37,19 +37,24 @@ class FinishedEpisodes:
         self.ep_start, self.ep_length = (np.zeros((ring.n_rows, ring.n_envs), np.int64) for _ in range(2))
         #: SB3's: first row of the episode under way, shape (n_envs,)
         self.current_ep_start = np.zeros(ring.n_envs, np.int64)
+        #: number of transitions of finished episodes
+        self.n = 0
         # Slots of episodes that were finished since the sampler was told last.
         self._finished: list[np.ndarray] = []
 
-    @property
-    def n(self) -> int:
-        """Number of transitions of finished episodes."""
-        return int(np.count_nonzero(self.ep_length))
-
     def finish(self, slots: np.ndarray) -> None:
         """
-        :param slots: of an episode that has ended
+        :param slots: of an episode that has ended, and whose length is known
         """
         self._finished.append(slots)
+        self.n += len(slots)
+
+    def drop(self, slots: np.ndarray) -> None:
+        """
+        :param slots: the rest of a finished episode whose first transition is overwritten
+        """
+        flat(self.ep_length)[slots] = 0
+        self.n -= len(slots)
 
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """Slots of the episodes that were finished since the last call."""
@@ -64,10 +69,11 @@ class FinishedEpisodes:
     def forget_changes(self) -> None:
         """Report all finished episodes as new."""
         self._finished = [np.flatnonzero(self.ep_length)]
+        self.n = len(self._finished[0])
 
     def clear(self) -> None:
         """The ring is empty."""
-        self.ep_length[:], self.current_ep_start[:] = 0, 0
+        self.ep_length[:], self.current_ep_start[:], self.n = 0, 0, 0
         self._finished.clear()
 
     def among(self, slots: np.ndarray) -> np.ndarray:
@@ -115,8 +121,8 @@ class FinishedEpisodes:
         if (((since_start >= length) | (length - since_start > n_left)) & (length > 0)).any():
             raise ValueError("a transition is not in its own episode")
         self.ep_start[:n], self.ep_length[:n], self.current_ep_start[:] = start, length, current
+        self.forget_changes()
         if not is_known:
-            self.forget_changes()
             return
         slots = np.array(state["finished_slots"])
         if slots.dtype != np.int64 or not 0 <= slots.min(initial=0) <= slots.max(initial=0) < ring.capacity:
@@ -239,7 +245,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             # The rest of the episode that is overwritten cannot be drawn any more.
             end = self.ep_start[pos, env_idx] + self.ep_length[pos, env_idx]
             slots = self._slots_of_episode(pos, end, int(env_idx))
-            self.ep_length[slots // self.n_envs, env_idx] = 0
+            self.episodes.drop(slots)
             self.sampler.remove(slots)
         super()._store(steps, masses)
         self.ep_start[pos] = self._current_ep_start

@@ -60,6 +60,7 @@ class Player:
 
 def assert_finished_episodes_have_mass(buffer: PrioritizedHerReplayBuffer) -> None:
     np.testing.assert_array_equal(buffer.priorities > 0, buffer.ep_length > 0)
+    assert buffer.episodes.n == np.count_nonzero(buffer.ep_length)
 
 
 @pytest.mark.parametrize("scheme", ["proportional", "rank"])
