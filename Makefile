@@ -64,6 +64,7 @@ evidence: .venv/benchmark
 	$(BIN)/python benchmarks/dose_response.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/dose_report.py
 	$(BIN)/python benchmarks/modern_dqn.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/modern_dqn_report.py
 	$(BIN)/python benchmarks/demonstrations.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/demonstrations_report.py
 	$(BIN)/python benchmarks/learning.py --workers $(WORKERS)

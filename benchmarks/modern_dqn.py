@@ -35,8 +35,21 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 
 import numpy as np
-from learning import DISCRETE_LAP, OUT, SUITES, at_rates, evaluation_steps, fingerprint, named_at, train
-from suite import Variant
+from learning import (
+    DISCRETE_LAP,
+    EVALUATION_SEED,
+    OUT,
+    SUITES,
+    at_rates,
+    evaluation_steps,
+    fingerprint,
+    make_env,
+    named_at,
+    register_environments,
+    train,
+)
+from stable_baselines3.common.vec_env import VecEnv
+from suite import Suite, Variant
 
 from sb3_per.compare.campaign import Job, missing, read, run_missing
 
@@ -45,6 +58,7 @@ ARMS = {
     name: Variant("PERDQN", dict(double_q=True, n_steps=3, replay_buffer_kwargs=settings))
     for name, settings in {"uniform": dict(scheme="uniform"), "defaults": {}, "LAP": DISCRETE_LAP}.items()
 }
+RANDOM = "random"
 RATES = (0.5, 1.0, 2.0)
 CHOOSING = range(100, 101)
 REPORTING = range(200, 208)
@@ -64,9 +78,42 @@ def score(row: dict[str, str]) -> float:
     return float(np.mean([float(row[str(step)]) for step in steps[-len(steps) // 5 :]]))
 
 
+def run(suite: Suite, game: str, variant: str, seed: int) -> dict[str, float]:
+    """
+    One run, see :func:`learning.train`; or as many evaluations of a random policy.
+
+    :return: mean return by step of the environment
+    """
+    if variant != RANDOM:
+        return train(suite, game, variant, seed)
+    register_environments()
+    env = make_env(suite, game, suite.variants[named_at("uniform", 1.0)], suite.n_episodes)
+    env.seed(EVALUATION_SEED)
+    env.action_space.seed(seed)
+    return {str(step): _return_of_random(env) for step in evaluation_steps(suite)}
+
+
+def _return_of_random(env: VecEnv) -> float:
+    """Mean return of the first episode of each environment, with random actions."""
+    env.reset()
+    returns, is_over = np.zeros(env.num_envs), np.zeros(env.num_envs, dtype=bool)
+    while not is_over.all():
+        _, rewards, dones, _ = env.step(np.array([env.action_space.sample() for _ in range(env.num_envs)]))
+        returns += rewards * ~is_over
+        is_over |= dones
+    return round(float(returns.mean()), 4)
+
+
 def _job(game: str, variant: str, seed: int) -> Job:
-    name = dict(environment=game, variant=variant, seed=seed, settings=fingerprint(SUITE, variant))
+    name = dict(
+        environment=game, variant=variant, seed=seed, settings="" if variant == RANDOM else fingerprint(SUITE, variant)
+    )
     return name, (SUITE, game, variant, seed)
+
+
+def random_jobs() -> list[Job]:
+    """What a random policy reaches, which says whether a game was learned."""
+    return [_job(game, RANDOM, 0) for game in GAMES]
 
 
 def choosing_jobs() -> list[Job]:
@@ -84,14 +131,17 @@ def chosen_rates(rows: list[dict[str, str]]) -> dict[str, float]:
     :param rows: of the file, with all runs of the choosing seeds
     :return: by arm: the factor of the learning rate with the highest mean score, each game in units of its own mean
     """
-    scores = {(row["environment"], row["variant"]): [] for row in rows if int(row["seed"]) in CHOOSING}
+    scores: dict[tuple[str, str], list[float]] = {
+        (row["environment"], row["variant"]): [] for row in rows if int(row["seed"]) in CHOOSING
+    }
     for row in rows:
         if int(row["seed"]) in CHOOSING:
             scores[row["environment"], row["variant"]].append(score(row))
-    units = {game: np.mean([values for (other, _), values in scores.items() if other == game]) for game in GAMES}
+    means = {game: float(np.mean([v for (other, _), v in scores.items() if other == game])) for game in GAMES}
+    units = {game: max(mean, 1e-9) for game, mean in means.items()}
 
     def relative(arm: str, rate: float) -> float:
-        return float(np.mean([np.mean(scores[game, named_at(arm, rate)]) / max(units[game], 1e-9) for game in GAMES]))
+        return float(np.mean([np.mean(scores[game, named_at(arm, rate)]) / units[game] for game in GAMES]))
 
     return {arm: max(RATES, key=lambda rate: relative(arm, rate)) for arm in ARMS}
 
@@ -104,9 +154,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--runs", type=Path, default=OUT / "modern-dqn.csv", help="CSV file of the runs")
     args = parser.parse_args(arguments)
     deadline = None if args.seconds is None else time.time() + args.seconds
-    run_missing(args.runs, choosing_jobs(), train, args.workers, deadline)
+    run_missing(args.runs, [*random_jobs(), *choosing_jobs()], run, args.workers, deadline)
     if not missing(args.runs, choosing_jobs()):
-        run_missing(args.runs, reporting_jobs(chosen_rates(read(args.runs))), train, args.workers, deadline)
+        run_missing(args.runs, reporting_jobs(chosen_rates(read(args.runs))), run, args.workers, deadline)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,119 @@
+"""
+What the runs of `modern_dqn.py` say: ``modern-dqn.md`` and ``modern-dqn.png``.
+
+    python benchmarks/modern_dqn_report.py    # from docs/evidence/modern-dqn.csv
+
+Only the reporting seeds that are complete count: all games with all arms. Endpoints and tests are in `modern_dqn.py`.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from figures import INK, figure_of, save
+from modern_dqn import ARMS, GAMES, OUT, RANDOM, REPORTING, chosen_rates, random_jobs, reporting_jobs, score
+from report import Scores, better_towards, cell, errorbars, improvement, iqm, p_cell, p_values_of, table
+
+from sb3_per.compare.campaign import read
+from sb3_per.compare.statistics import holm
+
+TWIN = "uniform"
+OTHERS = [arm for arm in ARMS if arm != TWIN]
+
+
+def load(rows: list[dict[str, str]]) -> tuple[list[int], Scores, dict[str, float]]:
+    """
+    :param rows: of the file
+    :return: the complete seeds; by arm the scores, shape (seeds, games); by game the mean return of a random policy
+    """
+    found = {(row["environment"], row["variant"], row["seed"], row["settings"]): row for row in rows}
+
+    def score_of(name: dict[str, object]) -> float | None:
+        row = found.get(tuple(str(name[key]) for key in ("environment", "variant", "seed", "settings")))  # type: ignore[arg-type]
+        return None if row is None else score(row)
+
+    scores: dict[tuple[object, str, object], float] = {}
+    for name, (_, game, variant, seed) in reporting_jobs(chosen_rates(rows)):
+        value = score_of(name)
+        if value is not None:
+            scores[seed, variant.partition(" @ ")[0], game] = value
+    seeds = [seed for seed in REPORTING if all((seed, arm, game) in scores for arm in ARMS for game in GAMES)]
+    by_arm = {arm: np.array([[scores[seed, arm, game] for game in GAMES] for seed in seeds]) for arm in ARMS}
+    of_random = {str(name["environment"]): score_of(name) for name, _ in random_jobs()}
+    return seeds, by_arm, {game: value for game, value in of_random.items() if value is not None}
+
+
+def learned_games(scores: Scores, of_random: dict[str, float]) -> list[int]:
+    """Numbers of the games in which the mean score of the twin is at least twice the return of a random policy."""
+    return [i for i, game in enumerate(GAMES) if scores[TWIN][:, i].mean() >= 2.0 * of_random[game]]
+
+
+def relative(scores: Scores) -> Scores:
+    """Scores in units of the mean score of the twin in the same game."""
+    unit = scores[TWIN].mean(axis=0)
+    return {arm: values / unit for arm, values in scores.items()}
+
+
+def report(rows: list[dict[str, str]]) -> list[str]:
+    """
+    :param rows: of the file
+    :return: the tables
+    """
+    seeds, scores, of_random = load(rows)
+    rates, games = chosen_rates(rows), learned_games(scores, of_random)
+    counted = {arm: values[:, games] for arm, values in relative(scores).items()}
+    references = dict.fromkeys(OTHERS, TWIN)
+    middle, better, p_values = iqm(counted), improvement(counted, references), holm(p_values_of(counted, references))
+    lines = [
+        f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, on which nothing was chosen, in {len(games)} games. The score is in",
+        "units of the twin's mean in the same game. p against the twin, exact, with Holm's correction for the two arms.",
+        "",
+    ]
+    cells = [[arm, f"{rates[arm]:g}", cell(middle, arm, 2), cell(better, arm, 2), p_cell(p_values, arm)] for arm in ARMS]
+    lines += table(["arm", "learning rate, of the task's", "IQM [95% interval]", "probability of improvement", "p"], cells)
+    lines += ["Mean score in each game:", ""]
+    cells = []
+    for i, game in enumerate(GAMES):
+        means = [f"{scores[arm][:, i].mean():.2f}" for arm in ARMS]
+        cells.append([f"MinAtar {game[8:-3]}", f"{of_random[game]:.2f}", *means, "yes" if i in games else "no"])
+    return lines + table(["game", RANDOM, *ARMS, "learned by the twin"], cells)
+
+
+def draw(rows: list[dict[str, str]], path: Path) -> None:
+    """A dot an arm in each game and in all of them, relative to the twin."""
+    seeds, scores, of_random = load(rows)
+    games, values = learned_games(scores, of_random), relative(scores)
+    panels = {"all games" if len(games) == len(GAMES) else "learned games": games}
+    panels |= {GAMES[i][8:-3]: [i] for i in range(len(GAMES))}
+    figure = figure_of(4.4)
+    axes = figure.subplots()
+    axes.axvline(1.0, color=INK, linewidth=1)
+    handles = []
+    for k, arm in enumerate(ARMS):
+        estimates = [iqm({arm: values[arm][:, columns]})[arm] for columns in panels.values()]
+        places = [-place + 0.22 - 0.22 * k for place in range(len(panels))]
+        handles.append(errorbars(axes, dict(enumerate(estimates)), places, arm))  # type: ignore[arg-type]
+    axes.set_yticks([-place for place in range(len(panels))], list(panels))
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(f"score, in units of the uniform twin's mean; {len(seeds)} seeds")
+    better_towards(axes, "right")
+    figure.legend(handles, list(ARMS), loc="outside upper center", ncols=len(ARMS))
+    save(figure, path)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the tables and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of modern-dqn.csv, .md and .png")
+    args = parser.parse_args(arguments)
+    rows = read(args.out / "modern-dqn.csv")
+    if not rows or not load(rows)[0]:
+        print("modern-dqn: no complete seed")
+        return
+    (args.out / "modern-dqn.md").write_text("\n".join(report(rows)).rstrip() + "\n")
+    draw(rows, args.out / "modern-dqn.png")
+    print(args.out / "modern-dqn.md")
+
+
+if __name__ == "__main__":
+    main()
