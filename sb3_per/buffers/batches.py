@@ -1,4 +1,4 @@
-"""From slots to a batch: what is read, in which order it is changed, and how it becomes tensors."""
+"""Read the transitions of a batch, relabel and normalize them, and make tensors of them."""
 
 import functools
 from collections.abc import Callable
@@ -99,7 +99,7 @@ def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 
     :param ring: of the transitions
     :param ids: int64 of shape (n,)
     :param td_errors: shape (n, n_critics)
-    :param first_id: what the ids of this ring are counted from
+    :param first_id: first id of this ring
     :return: slots and ``|td|`` of the transitions that are still there
     :raises IndexError: for an id that was never issued
     :raises ValueError: for a TD error that is NaN or infinite
@@ -118,9 +118,9 @@ def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 
 
 def to_torch_of(buffer: BaseBuffer) -> Callable[[np.ndarray], th.Tensor]:
     """
-    :param buffer: whose device counts
-    :return: makes tensors without a copy: all arrays are the batch's own. On the CPU the shortest way, a third of the time of
-        SB3's
+    :param buffer: on whose device the tensors are
+    :return: function that makes tensors, without a copy: all arrays belong to the batch. On the CPU it takes a third of the
+        time of SB3's
     """
     if type(buffer).to_torch is not BaseBuffer.to_torch:
         return buffer.to_torch  # a user's own

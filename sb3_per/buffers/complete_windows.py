@@ -1,8 +1,8 @@
 """
 Eligibility of sequence buffers: windows that are complete.
 
-A window is known by its first step, the **anchor**: every ``period``-th step of an episode. Only anchors have mass, in the
-same tree; all other slots have mass 0.
+Every ``period``-th step of an episode is an **anchor**, the first step of a window. Only anchors have mass; all other slots
+have mass 0.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ class CompleteWindows:
     :param dones: ends of episodes, shape (n_rows, n_envs)
     :param timeouts: which of them are truncations, in the same shape
     :param period: steps from one anchor to the next
-    :param burn_in: steps before an anchor that a window is unrolled from
-    :param n_recorded: steps of a complete window: those that are learned, and those of the last n-step return
-    :param states: recurrent states at the beginnings of the prefixes
+    :param burn_in: steps before an anchor from which a window is unrolled
+    :param n_recorded: steps of a complete window: the learned ones, and those of the last n-step return
+    :param states: recurrent states at the starts of the prefixes
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class CompleteWindows:
         self.period, self.burn_in, self.n_recorded = period, burn_in, n_recorded
         #: number of each step within its episode, int32 of shape (n_rows, n_envs)
         self.episode_steps = np.zeros((ring.n_rows, ring.n_envs), np.int32)
-        #: which steps begin windows that can be drawn, bool of shape (n_rows, n_envs)
+        #: anchors of windows that can be drawn, bool of shape (n_rows, n_envs)
         self.is_ready = np.zeros((ring.n_rows, ring.n_envs), np.bool_)
         self._n_ready = 0
-        #: the oldest step that a window may begin with
+        #: oldest step that may be an anchor
         self.oldest_admitted = 0
-        # The step of each environment that is to be decided next.
+        # By environment, the first step that has not been looked at yet.
         self._n_looked_at = np.zeros(ring.n_envs, np.int64)
-        # Steps at the last call of `changes`, -1 if there is something else to report.
+        # Steps in the ring at the last call of `changes`; -1 if other changes are waiting, too.
         self._known = 0
 
     # ---- numbering
@@ -60,7 +60,7 @@ class CompleteWindows:
         """
         Number the next step of all environments within their episodes, before it is written.
 
-        :param starts: whether an episode starts, beside where one has ended, bool of shape (n_envs,)
+        :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,)
         :return: see :func:`~sb3_per.storage.windows.number_next`
         """
         ring = self.ring
@@ -76,7 +76,7 @@ class CompleteWindows:
         )
 
     def episodes_ended(self) -> None:
-        """Say that ends of episodes were written, so that windows may have become complete."""
+        """Ends of episodes were written, so windows may have become complete."""
         self._known = -1
 
     # ---- which windows can be drawn
@@ -94,8 +94,8 @@ class CompleteWindows:
     @property
     def oldest_anchor(self) -> int:
         """
-        The oldest step whose window may be drawn. In a full ring its prefix must not be overwritten, nor the state before
-        that, which shares its slot with up to ``period`` - 1 earlier rows.
+        Oldest step whose window may be drawn. In a full ring, its prefix must still be there, and the recurrent state before
+        the prefix, which shares its slot with up to ``period`` - 1 earlier rows.
         """
         ring = self.ring
         oldest = max(ring.most - ring.n_rows, ring.begin)
@@ -104,7 +104,7 @@ class CompleteWindows:
         return max(oldest, self.oldest_admitted)
 
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Windows that became complete, and those whose beginning is being overwritten."""
+        """Anchors of windows that became complete, and of those whose beginning is being overwritten."""
         ring = self.ring
         if self._known == ring.most:
             return _NO_SLOTS, _NO_SLOTS
@@ -160,7 +160,7 @@ class CompleteWindows:
     # ---- saving
 
     def state(self) -> dict[str, Any]:
-        """Numbers of the steps within their episodes, which windows can be drawn, and recurrent states."""
+        """Step numbers within episodes, windows that can be drawn, and recurrent states."""
         n = self.ring.n_rows_used
         return {
             "episode_steps": self.episode_steps[:n],
@@ -177,7 +177,7 @@ class CompleteWindows:
         ring, first = self.ring, int(self.ring.first[0])
         ring.require_even()
         if "episode_steps" not in state:
-            # Nobody told where episodes start: the ends of episodes say it.
+            # Only the ends of episodes are known: each start follows an end.
             number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most, first)
             self.oldest_admitted = first
             self.forget_changes()

@@ -42,7 +42,7 @@ class Demonstrations:
 
     def __init__(self, settings: PrioritySettings, scheme: PriorityScheme, returns: NStepReturns):
         self.settings, self.scheme, self.returns = settings, scheme, returns
-        # Whether batches come from the demonstrations alone.
+        # Whether whole batches are demonstrations.
         self._alone = False
         # Largest training progress so far, from 0 to 1.
         self._progress = 0.0
@@ -83,7 +83,7 @@ class Demonstrations:
 
     def reserve(self, n_rows: int, like: ArrayStorage) -> ArrayStorage:
         """
-        Make room. Arrays at least double, so that adding one episode at a time takes no square of the time.
+        Make room. Arrays at least double, so that adding episode by episode takes linear time.
 
         :param n_rows: number of demonstrations that fit afterwards
         :param like: storage of the same shapes
@@ -107,7 +107,7 @@ class Demonstrations:
 
     @property
     def are_drawn(self) -> bool:
-        """Whether batches may hold demonstrations."""
+        """Whether batches may contain demonstrations."""
         return self._alone or self.settings.demonstration_fraction > 0.0
 
     @property
@@ -152,9 +152,9 @@ class Demonstrations:
     def draw(self, n: int, n_p: np.ndarray, n_eligible: int) -> tuple[np.ndarray, np.ndarray]:
         """
         :param n: how many demonstrations
-        :param n_p: N P of the rest of the batch, each among the experience alone, shape (batch_size - n,)
+        :param n_p: N P of the rest of the batch, counting experience alone, shape (batch_size - n,)
         :param n_eligible: number of transitions of experience that can be drawn
-        :return: slots, int64 of shape (n,), and N P of the whole batch among both together, float64 of shape (batch_size,)
+        :return: slots, int64 of shape (n,), and N P of the whole batch, counting both parts, float64 of shape (batch_size,)
         """
         if n == 0:
             slots, of_these = np.empty(0, np.int64), np.empty(0)
@@ -263,7 +263,7 @@ def checked_demonstrations(
     """
     Check steps of k environments.
 
-    :param storage: of the buffer, whose shapes count
+    :param storage: of the buffer, which has the same shapes
     :param handles_timeouts: SB3's ``handle_timeout_termination``
     :param obs: observations, shape (n, k, ...), a dictionary of them, or one entry per step
     :param next_obs: next observations, in the same form

@@ -19,7 +19,7 @@ class HeldTransitions:
 
     def __init__(self, ring: Ring):
         self.ring = ring
-        # Steps of each environment that the sampler knows, shape (n_envs,).
+        # By environment, the number of steps that `changes` has reported, shape (n_envs,).
         self._known = ring.added
 
     @property
@@ -71,7 +71,7 @@ class HeldTransitions:
         return slots
 
     def state(self) -> dict[str, Any]:
-        """Steps that the sampler knows."""
+        """Number of steps that :meth:`changes` has reported."""
         return {"known": self._known}
 
     def load(self, state: dict[str, Any], is_known: bool) -> None:

@@ -163,8 +163,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         )
 
     :param args: SB3's arguments, see ``stable_baselines3.HerReplayBuffer``
-    :param update_from_virtual: whether the TD error of a virtual transition becomes the priority of the real one behind
-        it. ``False``: only real ones count; ``update_priorities`` must be given whole batches as they were drawn then
+    :param update_from_virtual: whether the TD error of a virtual transition becomes the priority of the real one that it was
+        made from. ``False``: only real ones count, and ``update_priorities`` needs whole batches in the order of the draw
     :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedReplayBuffer`
     :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations, and for
         ``recency``
@@ -235,8 +235,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     def _require_separate_environments(self) -> None:
         raise NotImplementedError(
-            "Environments that add on their own are not supported with hindsight (HER): SB3 keeps the episodes of all of them "
-            "by one cursor"
+            "Environments that add separately are not supported with hindsight (HER): SB3 keeps the episodes of all of them "
+            "with one cursor"
         )
 
     def _store(self, steps: Steps, masses: np.ndarray | None) -> None:

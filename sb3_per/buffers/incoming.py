@@ -28,10 +28,10 @@ def checked_steps(
     infos: Any = None,
 ) -> Steps:
     """
-    Check steps against the arrays that they go into. What SB3's ``add`` takes is taken: fewer axes of length 1, and what NumPy
-    would broadcast.
+    Check steps against the arrays that store them. What SB3's ``add`` accepts is accepted: missing axes of length 1, and
+    shapes that NumPy broadcasts.
 
-    :param storage: that they go into
+    :param storage: that will store them
     :param lead: (n_envs,) for one step of all environments, (T, k) for several steps of some
     :param obs: observations, shape (*lead, ...), or a dictionary of them
     :param next_obs: next observations, in the same form
@@ -44,7 +44,7 @@ def checked_steps(
     :raises ValueError: for another shape, or values that are not numbers
     """
     try:
-        # All at once, since `add` is called at every step: arrays of the stored shapes are fine.
+        # The usual case in one check, because `add` is called at every step: arrays of the stored shapes.
         if (
             obs.shape == next_obs.shape == lead + storage.obs_shape
             and actions.shape == lead + storage.action_shape
@@ -94,7 +94,7 @@ def timeouts_of(infos: Iterable[dict[str, Any]], n_envs: int) -> list[bool] | No
 
 
 def _with_keys(name: str, given: Any, stored: Any) -> Any:
-    """Observations by name of the argument, if they are dictionaries."""
+    """Check the keys of observations, if they are dictionaries."""
     if not isinstance(stored, dict):
         return given
     if not isinstance(given, dict) or not given.keys() >= stored.keys():
@@ -107,8 +107,8 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
     :param name: of the argument
     :param value: that was given
     :param lead: first axes of the shape
-    :param stored: array of shape (n_rows, n_envs, ...) that it goes into
-    :param in_any_form: whether the remaining axes may be cut otherwise
+    :param stored: array of shape (n_rows, n_envs, ...) that stores it
+    :param in_any_form: whether the remaining axes may have another shape with as many values
     :return: array of shape (*lead, ...)
     :raises ValueError: if NumPy could not write it into such an array, which is SB3's rule
     """

@@ -28,7 +28,7 @@ class PrioritizedReplayBufferSamples(_Fields):
     ``update_priorities``, int64 of shape (batch_size,).
     """
 
-    #: N P of each transition, float64 of shape (batch_size,), where an actor wants to weight by it; not part of the tuple
+    #: N P of each transition, float64 of shape (batch_size,), with ``actor_batch="weighted"``; not part of the tuple
     n_p: np.ndarray | None = None
     #: which transitions are demonstrations, bool of shape (batch_size,), where ``demonstration_fraction`` is above 0; not part
     #: of the tuple
@@ -53,29 +53,29 @@ class _SequenceFields(NamedTuple):
 class SequenceReplayBufferSamples(_SequenceFields):
     """
     A batch of windows of consecutive steps, time first. T is the sequence length, B the batch size, n the number of steps of
-    the n-step return. A window ends with its episode; what is behind is 0, and not in the mask.
+    the n-step return. A window ends with its episode: later entries are 0, and the mask excludes them.
 
-    - ``observations``: shape (T + n, B, ...), a dictionary for Dict observation spaces. The first is what was observed before
-      the first step; behind it, what followed each step, terminal observations too
-    - ``prefix``: observations before the first step, for burn-in, shape (burn_in, B, ...), from the oldest on;
-      ``prefix_lengths``, int64 of shape (B,), says how many there are: fewer near the start of an episode
-    - ``states``: recurrent states before the first step of the prefix or, where it is empty, of the window; float32, each of
-      shape (n_layers, B, hidden)
+    - ``observations``: shape (T + n, B, ...), a dictionary for Dict observation spaces: the observation before the first
+      step, then the one after each step, including terminal observations
+    - ``prefix``: observations before the first step, for burn-in, shape (burn_in, B, ...), oldest first;
+      ``prefix_lengths``, int64 of shape (B,), is their number: fewer near the start of an episode
+    - ``states``: recurrent states before the first step of the prefix or, where the prefix is empty, of the window; float32,
+      each of shape (n_layers, B, hidden)
     - ``actions``: shape (T, B, action_dim)
-    - ``rewards``: n-step returns, ``discounts``: gamma^k of the value behind them, ``dones``: whether there is none; float32
-      of shape (T, B)
-    - ``next_steps``: position in ``observations`` of what is behind each n-step return, int64 of shape (T, B)
-    - ``mask``: which steps there are, bool of shape (T, B), and at least the first of each window
+    - ``rewards``: n-step returns; ``discounts``: gamma^k, the factor of the value after them; ``dones``: 1 where the episode
+      terminates, so that this value is 0; all float32 of shape (T, B)
+    - ``next_steps``: position in ``observations`` of the observation after each n-step return, int64 of shape (T, B)
+    - ``mask``: which entries are steps, bool of shape (T, B); the first of each window always is
     - ``weights``: importance-sampling weights of the windows, float32 of shape (B, 1)
     - ``indices``: transition ids of the first steps, for ``update_priorities``, int64 NumPy array of shape (B,)
     """
 
-    #: N P of each window, float64 of shape (B,), where an actor wants to weight by it; not part of the tuple
+    #: N P of each window, float64 of shape (B,), with ``actor_batch="weighted"``; not part of the tuple
     n_p: np.ndarray | None = None
 
     @cached_property
     def steps(self) -> th.Tensor | None:
-        """Where the mask is true, in its order: int64, positions in it when it is flat; ``None``: everywhere."""
+        """Positions of the steps in the flattened mask, int64; ``None`` if every entry is a step."""
         steps = self.mask.flatten().nonzero()[:, 0]
         return None if len(steps) == self.mask.numel() else steps
 

@@ -2,7 +2,7 @@
 Prioritized replay of sequences, for recurrent agents (R2D2: Kapturowski et al. 2019, "Recurrent Experience Replay in
 Distributed Reinforcement Learning").
 
-SB3's arrays and ids stay as they are, and so does the draw; what is drawn is a window of consecutive steps.
+Storage, ids and the draw are those of single transitions. A drawn id is the first step of a window of consecutive steps.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from sb3_per.storage.windows import (
 class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     """
     Replay buffer that draws windows of consecutive steps of an episode, by the priority of the window (R2D2: Kapturowski et
-    al. 2019). For agents with memory: :class:`~sb3_per.PERRecurrentDQN` and :class:`~sb3_per.PERRecurrentSAC` make one by
+    al. 2019). The recurrent agents :class:`~sb3_per.PERRecurrentDQN` and :class:`~sb3_per.PERRecurrentSAC` make one
     themselves.
 
     ::
@@ -46,26 +46,25 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             10_000, env.observation_space, env.action_space, sequence_length=40, burn_in=20, state_shapes=((1, 64), (1, 64))
         )
 
-    Steps whose number in the episode is a multiple of ``sequence_period`` are anchors: a window of ``sequence_length`` steps,
-    which are learned, begins with each. Before it lie up to ``burn_in`` steps that an agent warms its memory up with, fewer
-    near the start of the episode. A window ends with its episode. So no step is left out, none is learned twice where
-    the period is the length, and no reset lies inside a window. It can be drawn as soon as ``sequence_length + n_steps``
-    observations from the anchor on are there, or the episode is over.
+    Every ``sequence_period``-th step of an episode is an anchor: a window of ``sequence_length`` learned steps begins there.
+    Up to ``burn_in`` steps before it warm up the recurrent state, fewer near the start of the episode. A window ends with
+    its episode. So every step is learned, none twice if the period equals the length, and no window crosses a reset.
+    A window can be drawn once ``sequence_length + n_steps`` observations from the anchor on are stored, or the episode is over.
 
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.ReplayBuffer``; ``buffer_size`` counts transitions
-    :param sequence_length: steps of a window that are learned, at least 1
+    :param sequence_length: learned steps of a window, at least 1
     :param burn_in: steps before them, at least 0
-    :param sequence_period: every so many steps of an episode a window begins, from 1 to ``sequence_length``; ``None``:
-        ``sequence_length``, windows do not overlap. Half of it: each step is in two windows (R2D2)
-    :param eta: in [0, 1]; the priority of a window is that of the error ``eta max|td| + (1 - eta) mean|td|``
-    :param store_state: whether the recurrent states that acting had are kept, for the first steps of the prefixes;
-        otherwise all windows begin with zeros
+    :param sequence_period: steps from one anchor to the next, from 1 to ``sequence_length``; ``None``: ``sequence_length``,
+        so that windows do not overlap. With half of it, each step is in two windows (R2D2)
+    :param eta: in [0, 1]; the error of a window is ``eta max|td| + (1 - eta) mean|td|``
+    :param store_state: whether to store the recurrent states of the acting agent, from which windows are unrolled;
+        otherwise every window starts from zeros
     :param state_shapes: (n_layers, hidden) of each recurrent state, e.g. ``((1, 64), (1, 64))`` for an LSTM
     :param kwargs: SB3's keyword arguments and those of :class:`~sb3_per.buffers.replay.PrioritizedReplayBuffer`
     :raises ValueError: for a setting outside of its range, before any memory is allocated
-    :raises NotImplementedError: for what does not go together with sequences, before any memory is allocated: schemes with a
+    :raises NotImplementedError: for what sequences do not support, before any memory is allocated: schemes with a
         loss of their own (LAP, PAL), hindsight, ``optimize_memory_usage``, ``recency``, ``initial_priority="td_error"``,
-        ``actor_batch="uniform"``
+        ``actor_batch="uniform"``, demonstrations
     """
 
     @takes_settings
@@ -115,15 +114,15 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         scheme, settings = self.settings.make_scheme(), self.settings
         reasons = {
             f"scheme={scheme}": scheme.replaces_loss
-            and "its loss and its masses are those of single transitions, and the priority of a window is another",
+            and "its loss and its priorities are defined for single transitions, not for windows",
             "hindsight (HER)": isinstance(self, HerReplayBuffer)
-            and "a new goal would have to be that of the whole window, and the stored recurrent states are of the old one",
+            and "a new goal would have to hold for the whole window, and the stored recurrent states belong to the old goal",
             "optimize_memory_usage=True": optimize_memory_usage
             and "the observation after the last step of an episode is not stored, and a window ends with it",
             f"recency={settings.recency}": settings.recency != 1.0
             and "windows of the newest transitions are not complete, and cannot be drawn",
             "initial_priority='td_error'": settings.initial_priority == "td_error"
-            and "the error of a window is known when it is complete, not when its first step is added",
+            and "the error of a window is known once it is complete, not when its first step is added",
             "actor_batch='uniform'": settings.actor_batch == "uniform"
             and "observations of single transitions lack their past",
             f"demonstration_fraction={settings.demonstration_fraction}": settings.demonstration_fraction > 0.0
@@ -141,11 +140,11 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
     @property
     def _n_recorded(self) -> int:
-        """Steps of a complete window: the last one that is learned, and those of its n-step return."""
+        """Steps of a complete window: the learned ones, and those of the last n-step return."""
         return self.sequence_length + self.n_steps - 1
 
     def _make_eligibility(self) -> CompleteWindows:
-        # Of one step: that no episode starts, and the shapes of its states.
+        # Defaults of `add`: no episode starts; and the shapes of the states of one step.
         self._no_starts = np.zeros(self.n_envs, np.bool_)
         self._shapes_of_step = [(n_layers, self.n_envs, hidden) for n_layers, hidden in self.state_shapes]
         rows = (self.buffer_size, self.n_envs)
@@ -182,12 +181,12 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :param done: end of an episode, shape (n_envs,)
         :param infos: one dictionary per environment
         :param td_errors: refused, see the class
-        :param episode_starts: whether ``obs`` is the first of an episode, shape (n_envs,). If the episode before had no end,
-            its last step becomes a truncation, as with :meth:`end_episodes`. After a ``done``, and in an empty buffer, an
-            episode starts in any case; ``None``: only there
-        :param states: the recurrent states **before** this step, that acting had when it saw ``obs``: one for each of
-            ``state_shapes``, of shape (n_layers, n_envs, hidden), as ``th.nn.LSTM`` has them. ``None``: zeros. At the start
-            of an episode the state is zero, whatever is given
+        :param episode_starts: whether ``obs`` is the first of an episode, shape (n_envs,). If the previous episode has not
+            ended, its last step becomes a truncation, as with :meth:`end_episodes`. After a ``done``, and in an empty buffer,
+            an episode always starts; ``None``: only there
+        :param states: the agent's recurrent states **before** this step, when it received ``obs``: one for each of
+            ``state_shapes``, of shape (n_layers, n_envs, hidden), as in ``th.nn.LSTM``. ``None``: zeros. At the start
+            of an episode the state is always zero
         :raises ValueError: for starts or states of another shape; nothing is stored then
         """
         starts = self._no_starts if episode_starts is None else np.asarray(episode_starts, np.bool_)
@@ -220,8 +219,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
     def _require_separate_environments(self) -> None:
         raise NotImplementedError(
-            "Environments that add on their own are not supported with sequences: windows of all of them become complete, and "
-            "are given up, by one cursor"
+            "Environments that add separately are not supported with sequences: one cursor decides for all of them which "
+            "windows are complete"
         )
 
     def _require_demonstrations_to_fit(self) -> None:
@@ -232,12 +231,12 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     # ---- drawing
 
     def _refuse_to_draw(self) -> NoReturn:
-        # Retired rows, those up to the next anchor, and its window.
+        # Rows whose windows are retired, rows up to the next anchor, and its window.
         shortest = self.burn_in + 2 * (self.period - 1) + self._n_recorded
         if self.full and self.buffer_size < shortest:
             raise ValueError(
-                f"Cannot sample: in {self.buffer_size} steps of each environment, which are all that is held, no window is "
-                f"whole. Windows of sequence_length={self.sequence_length} need a buffer_size of at least "
+                f"Cannot sample: the buffer holds {self.buffer_size} steps of each environment, too few for a whole window. "
+                f"Windows of sequence_length={self.sequence_length} need a buffer_size of at least "
                 f"{shortest * self.n_envs} ({self.n_envs} environments)"
             )
         super()._refuse_to_draw()
@@ -257,11 +256,15 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         return super().sample(batch_size, env)  # type: ignore[return-value]
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
-        """Not for sequences: single observations lack their past."""
-        raise NotImplementedError("Observations of single transitions lack their past, which a recurrent agent needs")
+        """
+        :raises NotImplementedError: always: a recurrent agent needs the past of an observation
+        """
+        raise NotImplementedError(
+            "Single observations lack their past, which a recurrent agent needs: draw windows with sample()"
+        )
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
-        raise NotImplementedError("A buffer of sequences has no batches of single rows: draw windows with sample()")
+        raise NotImplementedError("A sequence buffer cannot read single rows: draw windows with sample()")
 
     def _gather(  # type: ignore[override]
         self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None, demonstrations: None = None
@@ -270,7 +273,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :param slots: anchors of complete windows, int64 of shape (batch_size,)
         :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
-        :param demonstrations: refused when constructed
+        :param demonstrations: always ``None``
         :return: the windows
         """
         lengths = self._lengths_at(slots, self._n_recorded)
@@ -279,13 +282,13 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if env is not None:
             rewards = self._normalize_reward(rewards, env)
         factors = self.gamma ** np.arange(self.n_steps + 1, dtype=np.float32)
-        sums, discounts, dones, behind, mask = n_step_targets(rewards, lengths, ends, factors, self.sequence_length)
+        sums, discounts, dones, next_steps, mask = n_step_targets(rewards, lengths, ends, factors, self.sequence_length)
 
         prefix_lengths = np.minimum(flat(self.windows.episode_steps).take(slots), self.burn_in).astype(np.int64)
         firsts = (slots - prefix_lengths * self.n_envs) % self.ring.capacity
         prefix_places = lay_out(firsts, prefix_lengths, self.burn_in, self.n_envs, self.ring.capacity)
         prefix = self.storage.read_observations(prefix_places.reshape(-1))
-        # The observation after each step, with the one before the first step in front.
+        # The observation before the first step, then the one after each step.
         obs = self.storage.read_next_observations(np.concatenate((slots, places.reshape(-1))))
         _put(obs, self.storage.read_observations(slots))
         if env is not None:
@@ -309,7 +312,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             to_torch(sums),
             to_torch(discounts),
             to_torch(dones),
-            to_torch(behind),
+            to_torch(next_steps),
             to_torch(mask),
             to_torch(weights),
             self.ring.ids_at(slots),
@@ -328,15 +331,15 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor, mask: np.ndarray | th.Tensor | None = None
     ) -> int:
         """
-        Set the priorities of windows from the newest TD errors of their steps, unweighted: those of several critics become one
-        for each step, and ``eta max|td| + (1 - eta) mean|td|`` over the steps is the error of the window. Of repeated ids the
-        last one counts; ids whose window is not there any more are skipped.
+        Set the priorities of windows from the newest TD errors of their steps, unweighted. The errors of several critics are
+        reduced to one a step; ``eta max|td| + (1 - eta) mean|td|`` over the steps is the error of the window. Of repeated
+        ids the last one counts; ids of overwritten windows are skipped.
 
         :param indices: transition ids from :meth:`sample`, integers of shape (batch_size,)
         :param td_errors: signed or absolute TD errors in units of the value function, time first as in a batch, a NumPy array
             or a tensor on any device, shape (sequence_length, batch_size) or (sequence_length, batch_size, n_critics);
-            whatever stands where there is no step does not count
-        :param mask: which steps there are, as in the batch, shape (sequence_length, batch_size); ``None``: looked up
+            entries outside of the mask are ignored
+        :param mask: which entries are steps, as in the batch, shape (sequence_length, batch_size); ``None``: looked up
         :return: how many were written, i.e. were not stale
         :raises IndexError: for an id that was never issued
         :raises ValueError: for TD errors or a mask of the wrong shape, TD errors of steps that are NaN or infinite, or a mask
@@ -363,7 +366,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             return super().update_priorities(ids, mix_over_time(of_steps, is_step, self.eta)[:, None])
 
     def _mask_of(self, ids: np.ndarray) -> np.ndarray:
-        """Which steps the windows of these ids have, bool of shape (sequence_length, n); of others than those, one."""
+        """Steps of the windows with these ids, bool of shape (sequence_length, n); one step for ids without a window."""
         self.sampler.settle()
         slots = ids.astype(np.int64) % self.ring.capacity
         can_be_drawn = (self.ring.ids_at(slots) == ids) & self.windows.among(slots)
@@ -374,7 +377,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, PrioritizedDictReplayBuffer):  # type: ignore[misc]
     """
     :class:`PrioritizedSequenceReplayBuffer` (R2D2: Kapturowski et al. 2019) for Dict observation spaces. With
-    ``"MultiInputLstmPolicy"`` the recurrent algorithms take it without being told.
+    ``"MultiInputLstmPolicy"`` the recurrent algorithms choose it themselves.
 
     ::
 
@@ -386,7 +389,7 @@ class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, Prior
 
 
 def _put(observations: Any, first: Any) -> None:
-    """Write some observations over the first ones; both are arrays, or dictionaries of them."""
+    """Overwrite the first observations; both are arrays, or dictionaries of them."""
     if isinstance(observations, dict):
         for key, array in observations.items():
             _put(array, first[key])
@@ -396,7 +399,7 @@ def _put(observations: Any, first: Any) -> None:
 
 def _as_mask(mask: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
     """
-    :param mask: which steps there are
+    :param mask: which entries are steps
     :param shape: (sequence_length, batch_size)
     :return: the same, bool
     :raises ValueError: for another shape, or a window without a step
@@ -405,5 +408,7 @@ def _as_mask(mask: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray
     if is_step.shape != shape:
         raise ValueError(f"A mask of shape {is_step.shape} does not fit TD errors of shape {shape}")
     if not is_step.any(axis=0).all():
-        raise ValueError(f"A window has a step at least, and the mask has none for window {int(is_step.any(axis=0).argmin())}")
+        raise ValueError(
+            f"Every window has at least one step, but window {int(is_step.any(axis=0).argmin())} has none in the mask"
+        )
     return is_step

@@ -213,11 +213,11 @@ class PrioritySettings:
 
 def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
     """
-    Say which setting has no effect with which scheme.
+    Say whether a scheme ignores a setting.
 
     :param scheme: its name, or an object
     :param name: of a setting
-    :return: which schemes use it; ``None`` if this scheme does, or all do
+    :return: the schemes that use it, in words; ``None`` if this scheme uses it
     """
     if isinstance(scheme, str):
         scheme = scheme.lower()
@@ -225,7 +225,7 @@ def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
         is_lap, is_plain, is_proportional = scheme in ("lap", "pal"), scheme == "uniform", scheme == "proportional"
         is_rank = scheme == "rank"
     else:
-        # An object brings its own, and nothing may stand beside it.
+        # A scheme object has its own; giving them again as settings is an error elsewhere.
         uniform, weighted = scheme.draws_uniformly, scheme.importance_sampling
         is_lap, is_plain, is_proportional = isinstance(scheme, LAP), False, True
         is_rank = isinstance(scheme, RankBased)
@@ -313,9 +313,9 @@ _ELSEWHERE = {
 
 def hint(name: str, known: Collection[str]) -> str:
     """
-    :param name: that was written
-    :param known: names that can be meant
-    :return: end of an error message, empty if there is nothing to say
+    :param name: unknown name of an argument
+    :param known: names of arguments
+    :return: end of an error message that names the right argument, or its place; empty if no name is near
     """
     if name in _ELSEWHERE and name not in known:
         return _ELSEWHERE[name]

@@ -1,7 +1,5 @@
 """
-From one buffer to another: with other settings, of another size, with observations in another form.
-
-All of it goes through the parts of the buffers and their public methods.
+Move transitions from one buffer to another, with other settings, another size or another form of the observations.
 """
 
 import dataclasses
