@@ -49,7 +49,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     Every ``sequence_period``-th step of an episode is an anchor: a window of ``sequence_length`` learned steps begins there.
     Up to ``burn_in`` steps before it warm up the recurrent state, fewer near the start of the episode. A window ends with
     its episode. So every step is learned, none twice if the period equals the length, and no window crosses a reset.
-    A window can be drawn once ``sequence_length + n_steps`` observations from the anchor on are stored, or the episode is over.
+    A window can be drawn once ``sequence_length + n_steps`` observations from the anchor on are stored, or its episode has
+    ended.
 
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.ReplayBuffer``; ``buffer_size`` counts transitions
     :param sequence_length: learned steps of a window, at least 1
@@ -259,9 +260,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """
         :raises NotImplementedError: always: a recurrent agent needs the past of an observation
         """
-        raise NotImplementedError(
-            "Single observations lack their past, which a recurrent agent needs: draw windows with sample()"
-        )
+        raise NotImplementedError("Single observations lack their past, which a recurrent agent needs: use sample()")
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         raise NotImplementedError("A sequence buffer cannot read single rows: draw windows with sample()")
@@ -408,7 +407,6 @@ def _as_mask(mask: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray
     if is_step.shape != shape:
         raise ValueError(f"A mask of shape {is_step.shape} does not fit TD errors of shape {shape}")
     if not is_step.any(axis=0).all():
-        raise ValueError(
-            f"Every window has at least one step, but window {int(is_step.any(axis=0).argmin())} has none in the mask"
-        )
+        empty = int(is_step.any(axis=0).argmin())
+        raise ValueError(f"Every window has at least one step, but the mask has none for window {empty}")
     return is_step
