@@ -186,7 +186,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the prioritized buffer
         :raises ValueError: for a buffer of another kind
         """
-        return converted(cls, buffer, settings)
+        made: PrioritizedReplayBuffer = converted(cls, buffer, settings)
+        return made
 
     def own_settings(self) -> dict[str, Any]:
         """Arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.PrioritySettings`."""

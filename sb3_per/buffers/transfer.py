@@ -1,10 +1,12 @@
 """
 Move transitions from one buffer to another, with other settings, another size or another form of the observations.
+
+Buffers are typed ``Any``: the module of their class imports this one.
 """
 
 import dataclasses
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -15,11 +17,6 @@ from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.storage.arrays import ArrayStorage, keyed
 from sb3_per.storage.frames import framed, frames_by_key
 from sb3_per.storage.ring import Ring
-
-if TYPE_CHECKING:
-    from sb3_per.buffers.replay import PrioritizedReplayBuffer
-
-BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
 # Settings that make another scheme if they change.
 SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
@@ -58,7 +55,7 @@ def with_frames(
     return observations, next_observations
 
 
-def converted(cls: type[BufferT], buffer: Any, settings: dict[str, Any]) -> BufferT:
+def converted(cls: Any, buffer: Any, settings: dict[str, Any]) -> Any:
     """
     :param cls: prioritized class with the same kind of storage
     :param buffer: of SB3 or prioritized, whose arrays are shared; not to be used any more
@@ -106,7 +103,7 @@ def parts_of(buffer: Any) -> tuple[Ring, ArrayStorage]:
     return ring, ArrayStorage(*arrays, buffer.handle_timeout_termination)
 
 
-def _take_stock(buffer: "PrioritizedReplayBuffer", stock: Any) -> None:
+def _take_stock(buffer: Any, stock: Any) -> None:
     """Take over an SB3 buffer; all transitions get the largest priority."""
     ring, storage = parts_of(stock)
     buffer.make_parts(storage)
@@ -119,7 +116,7 @@ def _take_stock(buffer: "PrioritizedReplayBuffer", stock: Any) -> None:
     buffer.sampler.eligible.load(episodes, False)
 
 
-def settings_without(buffer: "PrioritizedReplayBuffer", changed: Collection[str], cls: type | None = None) -> dict[str, Any]:
+def settings_without(buffer: Any, changed: Collection[str], cls: type | None = None) -> dict[str, Any]:
     """
     :param buffer: prioritized
     :param changed: names of settings that will be replaced
@@ -134,7 +131,7 @@ def settings_without(buffer: "PrioritizedReplayBuffer", changed: Collection[str]
     return {**found, **owner.own_settings(buffer)} if isinstance(buffer, owner) else found
 
 
-def shares_masses(buffer: "PrioritizedReplayBuffer", other: "PrioritizedReplayBuffer") -> bool:
+def shares_masses(buffer: Any, other: Any) -> bool:
     """
     :param buffer: prioritized
     :param other: with the same transitions
@@ -143,14 +140,14 @@ def shares_masses(buffer: "PrioritizedReplayBuffer", other: "PrioritizedReplayBu
     return repr(buffer.scheme) == repr(other.scheme) and buffer.sampler.eligible.unit == other.sampler.eligible.unit
 
 
-def emptied(buffer: BufferT, n_rows: int | None = None, frames: Any = None) -> BufferT:
+def emptied(buffer: Any, n_rows: int | None = None, frames: Any = None) -> Any:
     """
     :param buffer: any
     :param n_rows: number of rows, if another one is wanted
     :param frames: with ``n_rows``, the setting ``frames`` that is wanted
     :return: a new buffer of the same kind with the same settings, and nothing in it
     """
-    twin: BufferT = object.__new__(type(buffer))
+    twin = object.__new__(type(buffer))
     vars(twin).update(vars(buffer))
     if n_rows is not None:
         twin.settings = dataclasses.replace(buffer.settings, frames=frames)
@@ -161,7 +158,7 @@ def emptied(buffer: BufferT, n_rows: int | None = None, frames: Any = None) -> B
     return twin
 
 
-def take_steps(target: "PrioritizedReplayBuffer", source: "PrioritizedReplayBuffer", keeps_masses: bool = True) -> None:
+def take_steps(target: Any, source: Any, keeps_masses: bool = True) -> None:
     """
     Fill an empty buffer with the newest steps of another one that fit, for each environment, and take over beta and the
     maximum. The transitions get new ids.
@@ -191,7 +188,7 @@ def take_steps(target: "PrioritizedReplayBuffer", source: "PrioritizedReplayBuff
     target.sampler.load_numbers(source.sampler.state(0), keeps_masses)
 
 
-def take_over(buffer: "PrioritizedReplayBuffer", other: "PrioritizedReplayBuffer") -> None:
+def take_over(buffer: Any, other: Any) -> None:
     """
     Let a buffer become what another one is; it keeps its lock, which others may wait for.
 

@@ -265,7 +265,9 @@ def _load_generation(buffer: BufferT, path: Path) -> BufferT:
     with as_damage(path):
         keeps_masses = found["scheme"] == facts["scheme"]
         is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
-        loaded = emptied(buffer) if is_same_form else emptied(buffer, _n_rows_of(manifest), _frames_of(found["frames"]))
+        loaded: BufferT = (
+            emptied(buffer) if is_same_form else emptied(buffer, _n_rows_of(manifest), _frames_of(found["frames"]))
+        )
         demonstrations = manifest.of_stream(f"{contents.DEMONSTRATIONS}rows")
         if demonstrations:
             n = _range_of(demonstrations)[1]
