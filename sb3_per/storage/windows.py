@@ -1,14 +1,14 @@
 """
-Windows of consecutive steps within an episode: where they begin, what is in them, and the n-step targets of their steps.
+Find windows of consecutive steps within an episode, read them, and compute the n-step targets of their steps.
 
-Arrays are SB3's, by slot = row * n_envs + env; steps are counted from the first one that was ever added.
+A step is numbered from the first one ever added to the buffer. Its slot is row * n_envs + env, where row = step % n_rows.
 """
 
 import numpy as np
 
 from sb3_per.sampling.kernels import kernel, prefetch
 
-# What :func:`number_next` found.
+#: Flags that :func:`number_next` returns.
 LEAVES_OPEN, IS_UNROLLED_FROM = 1, 2
 
 
@@ -24,18 +24,18 @@ def number_next(
     burn_in: int,
 ) -> int:
     """
-    Number a step within its episode, 0 for the first.
+    Number a step of all environments within its episode, from 0.
 
-    :param episode_steps: to fill, numbers of the steps, shape (n_rows, n_envs)
-    :param dones: ends of episodes, in the same shape
-    :param timeouts: which of them are truncations, in the same shape
-    :param row: of the step
-    :param is_first: whether there is none before
-    :param starts: whether an episode starts, beside where one has ended, shape (n_envs,)
-    :param period: windows begin at every so many steps of an episode
-    :param burn_in: steps before that which a window is unrolled from
-    :return: the sum of ``LEAVES_OPEN``, if an episode before had no end, and ``IS_UNROLLED_FROM``, if a window will be
-        unrolled from this step, and this is not the start of its episode
+    :param episode_steps: numbers of the steps, int32 of shape (n_rows, n_envs); one row is written
+    :param dones: ends of episodes, shape (n_rows, n_envs)
+    :param timeouts: which of these ends are truncations, shape (n_rows, n_envs)
+    :param row: row of the step
+    :param is_first: whether no step comes before it
+    :param starts: whether the caller starts a new episode here, bool of shape (n_envs,); an episode also starts after an end
+    :param period: number of steps from the beginning of a window to the beginning of the next
+    :param burn_in: number of steps before a window from which it is unrolled
+    :return: sum of flags: ``LEAVES_OPEN`` if an episode starts here and the one before was not ended, ``IS_UNROLLED_FROM`` if
+        a window is unrolled from this step and its episode started earlier
     """
     found = 0
     before = (row - 1) % len(dones)
@@ -57,39 +57,19 @@ def number_by_dones(
     episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int, oldest: int
 ) -> None:
     """
-    Number the steps from one to another within their episodes, which start where one has ended.
+    Number a range of steps within their episodes. An episode starts after each end.
 
-    :param episode_steps: to fill, shape (n_rows, n_envs)
-    :param dones: ends of episodes, in the same shape
-    :param timeouts: which of them are truncations, in the same shape
-    :param first: the first of the steps
-    :param end: the step after the last of them
-    :param oldest: step that there is nothing before
+    :param episode_steps: numbers of the steps, int32 of shape (n_rows, n_envs); the rows of the range are written
+    :param dones: ends of episodes, shape (n_rows, n_envs)
+    :param timeouts: which of these ends are truncations, shape (n_rows, n_envs)
+    :param first: first step of the range
+    :param end: step after the last of the range
+    :param oldest: oldest step in the buffer, which starts an episode
     """
     n_rows, n_envs = episode_steps.shape
     nowhere = np.zeros(n_envs, np.bool_)
     for step in range(first, end):
         number_next(episode_steps, dones, timeouts, step % n_rows, step == oldest, nowhere, 1, 0)
-
-
-@kernel
-def end_of_complete(
-    episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, end: int, n_steps: int, env: int
-) -> int:
-    """
-    :param episode_steps: see :func:`number_next`, as the next two
-    :param dones: ends of episodes
-    :param timeouts: which of them are truncations
-    :param end: step that is added next
-    :param n_steps: in a complete window
-    :param env: environment
-    :return: step after the last one whose window is complete: so many steps from it on are recorded, or its episode is over
-    """
-    newest = (end - 1) % len(dones)
-    if dones[newest, env] != 0 or timeouts[newest, env] != 0:
-        return end
-    bound: int = max(end - 1 - episode_steps[newest, env], end - n_steps + 1)
-    return bound
 
 
 @kernel
@@ -106,19 +86,21 @@ def admit_windows(
     n_steps: int,
 ) -> tuple[np.ndarray, int]:
     """
-    Note which windows can be drawn, after steps were added.
+    Update which windows can be drawn, after steps were added. A window is complete if ``n_steps`` steps from its first one on
+    are in the buffer, or if its episode has ended.
 
-    :param is_ready: to change, bool of shape (n_rows, n_envs)
-    :param n_looked_at: step after the last one that this was decided for, to change, shape (n_envs,)
-    :param episode_steps: see :func:`number_next`, as the next two
-    :param dones: ends of episodes
-    :param timeouts: which of them are truncations
-    :param retired: the oldest step whose window could be drawn before
-    :param oldest: the oldest step whose window may be drawn now
+    :param is_ready: whether a window that can be drawn begins in a slot, bool of shape (n_rows, n_envs); changed
+    :param n_looked_at: step of each environment up to which this is decided, int64 of shape (n_envs,); changed
+    :param episode_steps: numbers of the steps within their episodes, int32 of shape (n_rows, n_envs)
+    :param dones: ends of episodes, shape (n_rows, n_envs)
+    :param timeouts: which of these ends are truncations, shape (n_rows, n_envs)
+    :param retired: oldest step whose window could be drawn before this call
+    :param oldest: oldest step whose window may be drawn now
     :param end: step that is added next
-    :param period: windows begin at every so many steps of an episode
-    :param n_steps: in a complete window
-    :return: slots of the windows that can be drawn from now on, from old to new; and how many cannot be drawn any more
+    :param period: number of steps from the beginning of a window to the beginning of the next
+    :param n_steps: number of steps of a complete window
+    :return: slots of the windows that can be drawn from now on, from old to new, int64 of shape (n,); and the number of
+        windows that can no longer be drawn
     """
     n_rows, n_envs = is_ready.shape
     n_gone = 0
@@ -127,9 +109,13 @@ def admit_windows(
             n_gone += is_ready[step % n_rows, e]
             is_ready[step % n_rows, e] = False
     first, last = np.empty(n_envs, np.int64), oldest
+    newest = (end - 1) % n_rows
     for e in range(n_envs):
         first[e] = max(n_looked_at[e], oldest)
-        n_looked_at[e] = max(end_of_complete(episode_steps, dones, timeouts, end, n_steps, e), first[e])
+        end_of_complete = end
+        if dones[newest, e] == 0 and timeouts[newest, e] == 0:  # the newest episode goes on
+            end_of_complete = max(end - 1 - episode_steps[newest, e], end - n_steps + 1)
+        n_looked_at[e] = max(end_of_complete, first[e])
         last = max(last, n_looked_at[e])
     slots = np.empty((last - first.min()) * n_envs, np.int64)
     n = 0
@@ -148,13 +134,15 @@ def window_lengths(
     slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, n_envs: int, n_after: np.ndarray, n_steps: int
 ) -> np.ndarray:
     """
-    :param slots: first steps of the windows, shape (batch_size,)
+    Count the steps of windows. A window ends early at the end of its episode and at the newest step.
+
+    :param slots: slots of the first steps, int64 of shape (batch_size,)
     :param dones: ends of episodes by slot, shape (capacity,)
-    :param timeouts: which of them are truncations, in the same shape
+    :param timeouts: which of these ends are truncations, shape (capacity,)
     :param n_envs: number of environments
-    :param n_after: steps from the first one to the newest, shape (batch_size,)
-    :param n_steps: the longest that a window is
-    :return: how many steps each has, from 1, shape (batch_size,)
+    :param n_after: number of steps from the first one to the newest, both included, int64 of shape (batch_size,)
+    :param n_steps: largest number of steps
+    :return: numbers of steps, at least 1, int64 of shape (batch_size,)
     """
     lengths = np.empty(slots.size, np.int64)
     for i in range(slots.size):
@@ -171,12 +159,14 @@ def window_lengths(
 @kernel
 def lay_out(slots: np.ndarray, lengths: np.ndarray, n_rows: int, n_envs: int, capacity: int) -> np.ndarray:
     """
-    :param slots: first steps, shape (batch_size,)
-    :param lengths: how many steps, shape (batch_size,)
-    :param n_rows: of the result
+    List the slots of all steps of windows.
+
+    :param slots: slots of the first steps, int64 of shape (batch_size,)
+    :param lengths: numbers of steps, int64 of shape (batch_size,)
+    :param n_rows: number of rows of the result
     :param n_envs: number of environments
-    :param capacity: number of slots
-    :return: slots of all steps, time first, int64 of shape (n_rows, batch_size); after the last one, the first again
+    :param capacity: number of slots of the buffer
+    :return: slots with time first, int64 of shape (n_rows, batch_size); after the end of a window, its first slot again
     """
     places = np.empty((n_rows, slots.size), np.int64)
     for i in range(slots.size):
@@ -194,12 +184,14 @@ def read_columns(
     places: np.ndarray, lengths: np.ndarray, rewards: np.ndarray, dones: np.ndarray, timeouts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    :param places: slots of the steps, shape (n_steps, batch_size)
-    :param lengths: how many of them count, shape (batch_size,)
-    :param rewards: by slot, as the next two, shape (capacity,)
-    :param dones: ends of episodes
-    :param timeouts: which of them are truncations
-    :return: rewards, 0 after the last step that counts, float32 of shape (n_steps, batch_size); and whether that step was a
+    Read the rewards and the ends of windows.
+
+    :param places: slots of the steps, int64 of shape (n_steps, batch_size)
+    :param lengths: numbers of steps, int64 of shape (batch_size,)
+    :param rewards: rewards by slot, float32 of shape (capacity,)
+    :param dones: ends of episodes by slot, shape (capacity,)
+    :param timeouts: which of these ends are truncations, shape (capacity,)
+    :return: rewards, float32 of shape (n_steps, batch_size), 0 after the end of a window; and whether its last step is a
         termination, float32 of shape (batch_size,)
     """
     n_steps, batch_size = places.shape
@@ -219,17 +211,17 @@ def n_step_targets(
     rewards: np.ndarray, lengths: np.ndarray, ends: np.ndarray, discounts: np.ndarray, sequence_length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """
-    What the value of each step is regressed on: the discounted sum of the next n rewards, and the value after them. The sum
-    ends early where the window ends.
+    Compute the parts of the target of each step: the discounted sum of the next n rewards, and the discount of the value after
+    them. The sum ends early at the end of the window.
 
-    :param rewards: one by one, float32 of shape (n, batch_size)
-    :param lengths: how many of them count, shape (batch_size,)
-    :param ends: whether nothing follows the last one, float32 of shape (batch_size,)
-    :param discounts: gamma^0 to gamma^n, float32 of shape (n_steps + 1,)
-    :param sequence_length: number of steps that have a target
-    :return: of shape (sequence_length, batch_size), 0 where there is no step: sums, discounts of the values after, whether
-        nothing is after, all float32; position of what is after, with 0 for what was observed before the first
-        step, int64; whether there is a step, bool
+    :param rewards: rewards of the steps, float32 of shape (n_rows, batch_size)
+    :param lengths: numbers of steps, int64 of shape (batch_size,)
+    :param ends: whether the last step is a termination, float32 of shape (batch_size,)
+    :param discounts: gamma^0 to gamma^n, float32 of shape (n + 1,)
+    :param sequence_length: number of steps that get a target
+    :return: arrays of shape (sequence_length, batch_size), 0 where a window has no step: sums of rewards, discounts of the
+        values after them, whether the episode has terminated by then (all float32); position in the window of the observation
+        whose value is meant, 0 for the first observation (int64); whether there is a step (bool)
     """
     shape = (sequence_length, lengths.size)
     sums, factors, terminal = np.zeros(shape, np.float32), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
@@ -252,13 +244,13 @@ def n_step_targets(
 @kernel
 def mix_over_time(errors: np.ndarray, is_step: np.ndarray, eta: float) -> np.ndarray:
     """
-    ``eta max|td| + (1 - eta) mean|td|`` over the steps of each window (Kapturowski et al. 2019, section 2.3), to the bit
-    ``|td|`` for a window of one step.
+    Reduce the TD errors of each window to ``eta max|td| + (1 - eta) mean|td|`` (Kapturowski et al. 2019, section 2.3). For a
+    window of one step, this is exactly ``|td|``.
 
     :param errors: ``|td|``, float64 of shape (sequence_length, batch_size)
-    :param is_step: which of them count, bool in the same shape
+    :param is_step: whether there is a step, bool of shape (sequence_length, batch_size)
     :param eta: share of the maximum, in [0, 1]
-    :return: one error per window, shape (batch_size,); 0 for a window without a step
+    :return: one error per window, float64 of shape (batch_size,); 0 for a window without a step
     """
     n_steps, batch_size = errors.shape
     mixed = np.empty(batch_size)
