@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.storage.frames import FramedArray, FrameStore, converted, framed
+from sb3_per.storage.frames import FramedArray, FrameStore, framed
 from sb3_per.storage.ring import Ring
 
 #: Observations, next observations, actions, rewards, dones, timeouts, infos: arrays of shape (n_envs, ...) for one step of all
@@ -121,31 +121,31 @@ class ArrayStorage:
 
         pairs: dict[str | None, Any] = {}
         for key, obs in keyed(self.observations).items():
-            next_obs = None if self.next_observations is None else keyed(self.next_observations)[key]
-            is_framed = key in frames
-            pairs[key] = framed(n_rows, n_envs, obs, frames[key]) if is_framed else (empty(obs), empty(next_obs))
+            if key in frames:
+                pairs[key] = framed(n_rows, n_envs, obs, frames[key])
+            else:
+                pairs[key] = empty(obs), None if self.next_observations is None else empty(obs)
+        obs, next_obs = pairs[None] if None in pairs else ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
         rest: dict[str, Any] = {name: empty(getattr(self, name)) for name in ("actions", "rewards", "dones", "timeouts")}
         # One dictionary for all: infos are replaced, and never written to.
         rest["infos"] = np.full((n_rows, n_envs), {}) if with_infos and self.infos is not None else None
-        obs, next_obs = _unkeyed(pairs)
         return type(self)(obs, next_obs, **rest, handles_timeouts=self.handles_timeouts)
 
     def converted(self, ring: Ring, frames: dict[str | None, int]) -> "ArrayStorage":
         """
-        Move observations from arrays to frames, or back; all other arrays are shared.
+        Move observations from arrays to frames, or back.
 
         :param ring: ring, which says what is held
         :param frames: number of frames in a stack, by key
-        :return: a storage in this form; this one if it has the form already
+        :return: a new storage in this form; this one if it has the form already
         """
         if {key: store.n_frames for key, store in self.frame_stores.items()} == frames:
             return self
-        pairs = {}
-        for key, obs in keyed(self.observations).items():
-            pairs[key] = converted(obs, keyed(self.next_observations)[key], ring, frames.get(key))
-        obs, next_obs = _unkeyed(pairs)
-        arrays = {**self.arrays(), "observations": obs, "next_observations": next_obs}
-        return type(self)(**arrays, handles_timeouts=self.handles_timeouts)
+        storage = self.emptied(self.n_rows, frames)
+        for envs, steps in ring.blocks(ring.first):
+            rows = steps % ring.n_rows
+            storage.write(rows, envs, self.read_steps(rows * ring.n_envs + envs))
+        return storage
 
     def clear(self) -> None:
         """Forget all frames; rows are written over."""
@@ -239,13 +239,6 @@ def keyed(observations: Any) -> dict[str | None, Any]:
     :return: a dictionary, with the key ``None`` for a single array
     """
     return dict(observations) if isinstance(observations, dict) else {None: observations}
-
-
-def _unkeyed(pairs: dict[str | None, tuple[Any, Any]]) -> Any:
-    """Turn pairs by key into observations and next observations."""
-    if None in pairs:
-        return pairs[None]
-    return {key: pair[0] for key, pair in pairs.items()}, {key: pair[1] for key, pair in pairs.items()}
 
 
 def _put(stored: Any, at: Any, given: Any) -> None:

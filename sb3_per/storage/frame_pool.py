@@ -96,7 +96,7 @@ class FramePool:
         n_missing = (self.end + n_frames >> self.shift) + 1 - self._first_piece - len(self._pieces)
         if n_missing > 0:
             self._pieces.extend([self._new_piece() for _ in range(n_missing)])
-            self._note_addresses(n_missing)
+            self._note_addresses()
 
     def release(self, number: int) -> None:
         """
@@ -151,13 +151,13 @@ class FramePool:
             sizes = f"{n_bytes / 2**20:.0f} MiB of frames beside the {self.nbytes / 2**20:.0f} MiB that are held"
             raise MemoryError(f"No memory for {sizes}") from None
 
-    def _note_addresses(self, n_new: int) -> None:
-        """Note where the newest pieces are; all of them if the table of addresses must grow."""
+    def _note_addresses(self) -> None:
+        """Note where the pieces are, in a larger table if there is no room for all."""
         n = len(self._pieces)
         if n > len(self.addresses):
-            self.addresses, n_new = np.zeros(1 << (n - 1).bit_length(), np.uint64), n
-        for i in range(n - n_new, n):
-            self.addresses[(self._first_piece + i) % len(self.addresses)] = self._pieces[i].ctypes.data
+            self.addresses = np.zeros(1 << (n - 1).bit_length(), np.uint64)
+        for number, piece in enumerate(self._pieces, self._first_piece):
+            self.addresses[number % len(self.addresses)] = piece.ctypes.data
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out addresses, which are of this process, and pieces that hold nothing."""
@@ -166,4 +166,4 @@ class FramePool:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._pieces = deque(np.array(piece) for piece in self._pieces)  # also if they came from `copy.copy`
-        self._note_addresses(len(self._pieces))
+        self._note_addresses()

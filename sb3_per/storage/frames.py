@@ -15,13 +15,9 @@ from gymnasium import spaces
 
 from sb3_per.storage.frame_kernels import ZERO, decode, encode
 from sb3_per.storage.frame_pool import FramePool
-from sb3_per.storage.ring import Ring
 
 # Observations that hindsight replaces.
 GOALS = ("achieved_goal", "desired_goal")
-
-# Steps that are copied from arrays into frames at a time.
-_BLOCK = 256
 
 # Rows whose references are checked at a time.
 _CHECKED_ROWS = 2**14
@@ -263,39 +259,27 @@ class FrameStore:
         :raises ValueError: if a slot refers to a frame that is not held; this store is of no use then
         """
         oldest, end = self.numbers
-        held_rows = [np.arange(first[e], end_of_env[e]) % self.n_rows for e in range(self.n_envs)]
-        for e, held in enumerate(held_rows):
-            if len(held) < self.n_rows:
-                self.references[np.setdiff1d(np.arange(self.n_rows), held), e] = ZERO
-        self.require_sound()
-        wanted = [end]
-        for e, held in enumerate(held_rows):
+        least = end
+        for e in range(self.n_envs):
+            held = np.arange(first[e], end_of_env[e]) % self.n_rows
             self._cursors[e] = end_of_env[e] % self.n_rows, len(held)
+            self.references[np.delete(np.arange(self.n_rows), held), e] = ZERO
             for start in range(0, len(held), _CHECKED_ROWS):
                 rows = held[start : start + _CHECKED_ROWS]
-                self._lowest[rows, e] = _numbers_of(self.references[rows, e], oldest, end).min(axis=1)
+                numbers = _numbers_of(self.references[rows, e], oldest, -1)
+                if numbers.max() >= end:
+                    raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
+                self._lowest[rows, e] = np.where(numbers < 0, end, numbers).min(axis=1)
             if len(held):
                 # Later rows may need the frames of an older one.
                 self._lowest[held, e] = np.minimum.accumulate(self._lowest[held[::-1], e])[::-1]
-                wanted.append(self._lowest.item(held[0], e))
+                least = min(least, self._lowest.item(held[0], e))
                 # The next step may go on where this one ends.
                 self._last_numbers[e] = _numbers_of(self.references[held[-1], e, self.n_frames :], oldest, -1)
                 self._last_bytes[e] = self._as_frames(self.gather(held[-1:, None] * self.n_envs + e, True))[0, 0]
         self._is_judged = True
-        if len(wanted) > 1:
-            self._pool.release(min(wanted))
-
-    def require_sound(self) -> None:
-        """
-        :raises ValueError: if a slot refers to a frame that is not held
-        """
-        oldest, end = self.numbers
-        for start in range(0, len(self._references), _CHECKED_ROWS):
-            references = self._references[start : start + _CHECKED_ROWS]
-            is_outside = (references - np.uint32(oldest % 2**32) >= end - oldest) & (references != ZERO)
-            if is_outside.any():
-                number = references[is_outside][0]
-                raise ValueError(f"A transition refers to frame {number}, which is outside of [{oldest}, {end})")
+        if self._cursors[:, 1].any():
+            self._pool.release(least)
 
     @property
     def nbytes(self) -> int:
@@ -360,7 +344,7 @@ class FramedArray:
         parts = index if isinstance(index, tuple) else (index,)
         slots = np.asarray(slots[parts[:2]])
         decoded = self.at(slots)
-        return decoded[(slice(None),) * slots.ndim + parts[2:]] if parts[2:] else decoded
+        return decoded[(slice(None),) * slots.ndim + parts[2:]]
 
     def at(self, slots: np.ndarray) -> np.ndarray:
         """
@@ -381,29 +365,3 @@ def framed(n_rows: int, n_envs: int, observations: Any, n_frames: int) -> tuple[
     shape = observations.shape if isinstance(observations, spaces.Space) else observations.shape[2:]
     store = FrameStore(n_rows, n_envs, shape or (), observations.dtype, int(n_frames))
     return FramedArray(store, False), FramedArray(store, True)
-
-
-def converted(observations: Any, next_observations: Any, ring: Ring, n_frames: int | None) -> tuple[Any, Any]:
-    """
-    Move observations from arrays to frames, or back.
-
-    :param observations: array or frames, of one key
-    :param next_observations: in the same form
-    :param ring: ring, which says what is held
-    :param n_frames: number of frames in a stack; ``None``: arrays
-    :return: observations and next observations in the wanted form; the given ones if they have it
-    """
-    now = observations.store.n_frames if isinstance(observations, FramedArray) else None
-    if now == n_frames:
-        return observations, next_observations
-    if n_frames is None:
-        return observations[:], next_observations[:]
-    pair = framed(ring.n_rows, ring.n_envs, observations, n_frames)
-    groups = [np.arange(ring.n_envs)] if ring.is_even else [np.array([env]) for env in range(ring.n_envs)]
-    for envs in groups:
-        end = int(ring.added[envs[0]])
-        for first in range(int(ring.first[envs[0]]), end, _BLOCK):
-            rows = np.arange(first, min(first + _BLOCK, end))[:, None] % ring.n_rows
-            blocks = (np.asarray(part[rows, envs]) for part in (observations, next_observations))
-            pair[0].store.write(envs, rows[0], *blocks)
-    return pair

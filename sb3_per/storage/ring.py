@@ -8,12 +8,15 @@ A transition has three numbers, and each follows from the others:
 - id = step * n_envs + env: its insertion number. Ids are never reset; row = step modulo n_rows
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from sb3_per.sampling.kernels import kernel
+
+# Steps that are copied at a time.
+_BLOCK = 256
 
 
 class Ring:
@@ -196,6 +199,20 @@ class Ring:
     def slots_held(self) -> np.ndarray:
         """Slots that hold transitions, in the order of their ids, shape (n_held,)."""
         return self.slots_between(self.first, self.added)
+
+    def blocks(self, first: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """
+        Go through the steps of every environment in their order, some at a time: all environments together if all have added
+        the same number of steps, otherwise one after the other.
+
+        :param first: first step of each environment, shape (n_envs,)
+        :return: environments, shape (k,), and their steps, shape (T, 1)
+        """
+        groups = [np.arange(self.n_envs)] if self.is_even else [np.array([env]) for env in range(self.n_envs)]
+        for envs in groups:
+            end = int(self.added[envs[0]])
+            for begin in range(int(first[envs[0]]), end, _BLOCK):
+                yield envs, np.arange(begin, min(begin + _BLOCK, end))[:, None]
 
     # ---- the newest transitions
 
