@@ -38,11 +38,10 @@ def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -
     differs from the following observation. If its beginning was overwritten, an episode begins with the oldest transition.
 
     Actions are those of the environment; SB3 stores actions of a Box scaled to [-1, 1]. Rewards and observations are written
-    as stored, without loss: ``jpeg_encoding`` is off by default. If a HER buffer has copied infos, the dataset has those
-    numbers and arrays of numbers that every step of an episode has.
+    as stored, without loss: ``jpeg_encoding`` is off by default.
 
-    Priorities and ids are not written. Without ``handle_timeout_termination`` the buffer does not know truncations, and they
-    become terminations. Other threads cannot add or draw during the export.
+    Priorities, ids and infos are not written. Without ``handle_timeout_termination`` the buffer does not know truncations, and
+    they become terminations. Other threads cannot add or draw during the export.
 
     :param buffer: buffer of this package
     :param dataset_id: name of a new dataset, e.g. ``"pendulum/replay-v0"``
@@ -148,27 +147,7 @@ def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: 
         rewards=take(buffer.rewards, slots),
         terminations=terminations,
         truncations=truncations,
-        infos=None if storage.infos is None else _columns(list(take(storage.infos, slots))),
     )
-
-
-def _columns(infos: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """
-    :param infos: infos of all steps of an episode
-    :return: what all of them have, arrays of shape (n + 1, ...) by key. Minari begins with the info of the reset, which a
-        buffer does not know; it is 0 here. ``None`` if there is nothing
-    """
-    columns: dict[str, Any] = {}
-    for key in infos[0]:
-        # A slash is a group of HDF5, and truncations have a column of their own.
-        if not all(key in info for info in infos) or "/" in str(key) or key == "TimeLimit.truncated":
-            continue
-        values = [info[key] for info in infos]
-        if all(isinstance(value, dict) for value in values):
-            columns[str(key)] = _columns(values)
-        elif len({np.shape(value) for value in values}) == 1 and np.asarray(values).dtype.kind in "biuf":
-            columns[str(key)] = np.stack([np.zeros_like(values[0]), *values])
-    return {key: column for key, column in columns.items() if column is not None} or None
 
 
 # ---- import
@@ -184,8 +163,8 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
 
     Terminations stay terminations. Truncations, cuts and episodes that end without a flag become timeouts, so that the value
     of the next observation counts; without ``handle_timeout_termination`` they become terminations, as everywhere in SB3.
-    Actions of a Box are scaled to [-1, 1], as SB3 stores them, and not clipped. Images with channels last are transposed. A
-    HER buffer that copies infos gets those of the dataset.
+    Actions of a Box are scaled to [-1, 1], as SB3 stores them, and not clipped. Images with channels last are transposed.
+    Infos are not read.
 
     Old transitions are overwritten only if the buffer is full. Episodes under way are cut before the import, and the imported
     ones after it, see :meth:`~sb3_per.PrioritizedReplayBuffer.end_episodes`. Other threads cannot add or draw in between.
@@ -282,12 +261,11 @@ def _steps(
             raise ValueError(f"Episode {episode.id} of {dataset.id} has {n} rewards, and {lengths[i]} steps by its metadata")
         obs = tree_map(arrange, _spaces_of(buffer), channels_last, episode.observations)
         actions = _scale(buffer.action_space, np.asarray(episode.actions))
-        infos = {} if buffer.storage.infos is None else episode.infos or {}
         begin = ends[i] - n
         stop = min(first + n_steps - begin, n)
         for t in range(max(first - begin, 0), stop):
             is_done = bool(episode.terminations[t] or episode.truncations[t] or t == stop - 1)
-            info = {**_info_at(infos, t, n), "TimeLimit.truncated": is_done and not episode.terminations[t]}
+            info = {"TimeLimit.truncated": is_done and not episode.terminations[t]}
             yield _at(obs, t), _at(obs, t + 1), actions[t], episode.rewards[t], is_done, info
 
 
@@ -298,25 +276,6 @@ def _at(obs: Any, t: int) -> Any:
 def _stack(obs: Any) -> Any:
     """Stack the observations of all environments, as a VecEnv does."""
     return tree_map(lambda *parts: np.stack(parts), *obs)
-
-
-def _info_at(infos: dict[str, Any], t: int, n_steps: int) -> dict[str, Any]:
-    """
-    :param infos: arrays by key, shape (n_steps + 1, ...) with the info of the reset first, or (n_steps, ...)
-    :param t: number of a step
-    :param n_steps: number of steps of the episode
-    :return: info of this step
-    :raises ValueError: for infos of another number of steps
-    """
-    info = {}
-    for key, column in infos.items():
-        if isinstance(column, dict):
-            info[key] = _info_at(column, t, n_steps)
-        elif len(column) - n_steps in (0, 1):
-            info[key] = column[t + len(column) - n_steps]
-        else:
-            raise ValueError(f"An episode of {n_steps} steps has {len(column)} infos {key!r}")
-    return info
 
 
 # ---- both
