@@ -164,18 +164,15 @@ class CheckpointMixin(OffPolicyAlgorithm):
         if replaced is None:
             return 0.0
         self._progress_is_current = False
+        settings, beta = self._saved_settings(vars(self).pop("prioritized_replay", None))
+        kwargs, own = self.replay_buffer_kwargs, {"n_steps", "gamma"}
         if "replay_buffer_class" not in replaced and self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
             # SB3 has copied them from the algorithm, whose own may have been changed by `load`.
-            self._forget_in_buffer_kwargs("n_steps", "gamma")
-        settings, beta = self._saved_settings(vars(self).pop("prioritized_replay", None))
-        self.replay_buffer_kwargs = {**self.replay_buffer_kwargs, **settings}
-        if "replay_buffer_kwargs" not in replaced:
-            # Arguments of `load` count.
-            self._forget_in_buffer_kwargs(*replaced.intersection(("n_steps", "gamma")))
+            kwargs = {k: v for k, v in kwargs.items() if k not in own}
+        # Arguments of `load` count.
+        outdated = set() if "replay_buffer_kwargs" in replaced else own & replaced
+        self.replay_buffer_kwargs = {k: v for k, v in {**kwargs, **settings}.items() if k not in outdated}
         return beta
-
-    def _forget_in_buffer_kwargs(self, *names: str) -> None:
-        self.replay_buffer_kwargs = {k: v for k, v in self.replay_buffer_kwargs.items() if k not in names}
 
     def _saved_settings(self, saved: str | None) -> tuple[dict[str, Any], float]:
         """
