@@ -22,10 +22,10 @@ import numpy as np
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import integer, require
 from sb3_per.buffers.transfer import emptied, take_steps
-from sb3_per.persistence import contents, generations, infos
+from sb3_per.persistence import contents, generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Manifest, Part, manifests_in, numbers_in
-from sb3_per.persistence.npz import CONTRADICTIONS, Arrays, DamagedFileError, as_damage
+from sb3_per.persistence.npz import Arrays, DamagedFileError, as_damage
 from sb3_per.storage.arrays import ArrayStorage
 
 SUFFIX = ".buffer"
@@ -45,9 +45,9 @@ _MAX_THREADS = 4
 _MOST_SLOTS = 2**27
 
 
-# Files that the next save to a directory can keep. By storage, so that a copy of a buffer, or one whose frames were stored
-# anew, writes everything anew.
-_SAVED: "weakref.WeakKeyDictionary[ArrayStorage, dict[Path, list[Part]]]" = weakref.WeakKeyDictionary()
+# Files that the next save can keep, by directory and stream. By storage, so that a copy of a buffer, or one whose frames were
+# stored anew, writes everything anew.
+_SAVED: "weakref.WeakKeyDictionary[ArrayStorage, dict[tuple[Path, str], list[Part]]]" = weakref.WeakKeyDictionary()
 
 
 # ---- saving
@@ -66,15 +66,17 @@ def save_buffer(
     :param num_timesteps: steps of the model, part of the name of the manifest
     :param full: write everything, e.g. because stored observations were changed by hand
     :param keep: number of generations to keep, at least 1
-    :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or a buffer that could not be loaded again,
-        e.g. with a beta of 2 that was set by hand; or if another version has written to the directory
+    :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or a beta outside of [0, 1] that was set by
+        hand; or if another version has written to the directory
     :raises OSError: e.g. on a full disk, or if another process is saving to the directory
     """
     require("keep", keep, integer())
     path = Path(path).absolute()
     make_directory(path)
     with sole_writer(path), buffer.lock:
-        manifest = _write(buffer, path, _restorable_state(buffer), _saved_at(buffer, path, full), num_timesteps)
+        if not 0.0 <= buffer.beta <= 1.0:
+            raise ValueError(f"beta must be in [0, 1], not {buffer.beta}: this buffer could not be loaded again")
+        manifest = _write(buffer, path, num_timesteps, full)
         _remember(buffer, path, manifest)
         try:
             generations.clean_up(path, manifest, keep)
@@ -82,27 +84,26 @@ def save_buffer(
             warnings.warn(f"{path / manifest.name} is saved, but older files could not be checked or removed: {error}")
 
 
-def _write(
-    buffer: PrioritizedReplayBuffer, directory: Path, state: dict[str, Any], saved: list[Part], num_timesteps: int
-) -> Manifest:
+def _write(buffer: PrioritizedReplayBuffer, directory: Path, num_timesteps: int, full: bool) -> Manifest:
     """
     Write a generation, or nothing.
 
     :param buffer: buffer to save
     :param directory: path of the directory
-    :param state: state of the buffer
-    :param saved: files that can be kept
     :param num_timesteps: steps of the model
+    :param full: write everything
     :return: manifest of the generation
     """
+    state, streams = contents.state_of(buffer), contents.streams_of(buffer)
     arrays = {name: [value] for name, value in state.items() if isinstance(value, np.ndarray)}
     numbers = {name: value for name, value in state.items() if name not in arrays}
     generation = max((numbers_in(name)[0] for name in manifests_in(directory)), default=0) + 1
     manifest = Manifest(generation, num_timesteps, contents.about(buffer), numbers, [])
-    part_of_state = Part(f"state-{generation:08d}.npz", "state", *contents.held_steps(buffer.ring), 0, {})
+    part_of_state = Part(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end, 0, {})
     new: list[tuple[Part, Callable[[], Arrays]]] = [(part_of_state, lambda: arrays)]
-    for stream in itertools.chain.from_iterable(map(contents.streams_of, contents.collections_of(buffer))):
-        kept, begin = _kept(stream, saved)
+    saved = _saved_at(directory, [] if full else streams)
+    for stream in streams:
+        kept, begin = _kept(stream, saved.get(stream.name, []))
         manifest.parts += kept
         new += _new(stream, begin)
     manifest.parts += [part for part, _ in new]
@@ -117,61 +118,40 @@ def _write(
     return manifest
 
 
-def _restorable_state(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
+def _saved_at(directory: Path, streams: list[contents.Stream]) -> dict[str, list[Part]]:
     """
-    Load the state before it is written: a generation that cannot be loaded must not replace one that can.
-
-    :param buffer: buffer to save
-    :return: its state
-    :raises ValueError: if the state cannot be loaded
+    :param directory: path of the directory
+    :param streams: streams whose files are looked for
+    :return: files that the next save can keep, by stream
+    :raises ValueError: if another version has written to the directory: it may not be able to read what this one leaves
     """
-    state = contents.state_of(buffer)
-    try:
-        trial = emptied(buffer)
-        if len(buffer.demonstrations):
-            trial.demonstrations.reserve(len(buffer.demonstrations), trial.storage)
-        trial.load(contents.nested(state))
-        for collection in contents.collections_of(buffer):
-            for store in collection.storage.frame_stores.values():
-                store.require_sound()
-    except CONTRADICTIONS as error:
-        raise ValueError(
-            f"This buffer is not saved, because it could not be loaded again: {error}. Earlier saves remain"
-        ) from error
-    return state
-
-
-def _saved_at(buffer: PrioritizedReplayBuffer, directory: Path, full: bool) -> list[Part]:
-    """Find the files that the next save can keep."""
     for name in manifests_in(directory):
         with suppress(DamagedFileError):
-            Manifest.read(directory / name)  # refuses another version, which may not be able to read what this one leaves
-    stored = () if full else [_SAVED.get(each.storage, {}) for each in contents.collections_of(buffer)]
-    parts = [part for saved in stored for part in saved.get(directory, [])]
+            Manifest.read(directory / name)
+    saved = {stream.name: _SAVED.get(stream.storage, {}).get((directory, stream.name), []) for stream in streams}
     try:
-        for part in parts:
+        for part in itertools.chain(*saved.values()):
             part.read(directory, {})
     except DamagedFileError as error:
         warnings.warn(f"Everything is written anew: {error}")
-        return []
-    return parts
+        return {}
+    return saved
 
 
 def _remember(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest) -> None:
     """Keep for the next save those files whose rows do not change any more."""
-    for collection in contents.collections_of(buffer):
-        ends = {stream.name: stream.end_of_final for stream in contents.streams_of(collection)}
-        parts = [part for part in manifest.parts if part.end <= ends.get(part.stream, -1)]
-        _SAVED.setdefault(collection.storage, {})[directory] = parts
+    for stream in contents.streams_of(buffer):
+        parts = [part for part in manifest.of_stream(stream.name) if part.end <= stream.end_of_final]
+        _SAVED.setdefault(stream.storage, {})[directory, stream.name] = parts
 
 
 def _kept(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], int]:
     """
     :param stream: stream to write
-    :param saved: files that are there already
+    :param saved: files of this stream that are there already
     :return: files that stay, and the first number to write
     """
-    kept = [part for part in saved if part.stream == stream.name and stream.first < part.end <= stream.end]
+    kept = [part for part in saved if stream.first < part.end <= stream.end]
     begin, final = max(kept[-1].end if kept else stream.first, stream.first), stream.end_of_final
     if begin < final:
         small = max(_SMALL_BYTES // max(stream.n_bytes, 1), (stream.end - stream.first) * _SMALL_SHARE)
@@ -193,8 +173,8 @@ def _new(stream: contents.Stream, begin: int) -> list[tuple[Part, Callable[[], A
     for first in [*range(begin, final, step), *range(final, stream.end, step)]:
         end = min(first + step, final if first < final else stream.end)
         # Names are unique, so that a failed save never removes a file that another generation needs.
-        name = f"{stream.prefix}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz"
-        new.append((Part(name, stream.name, first, end, 0, {}), functools.partial(stream.arrays, first, end)))
+        name = f"{'seg' if stream.store is None else 'frm'}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz"
+        new.append((Part(name, stream.name, first, end, 0, {}), functools.partial(contents.arrays_of, stream, first, end)))
     return new
 
 
@@ -265,14 +245,13 @@ def _load_generation(buffer: BufferT, path: Path) -> BufferT:
     with as_damage(path):
         keeps_masses = found["scheme"] == facts["scheme"]
         is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
-        loaded: BufferT = (
-            emptied(buffer) if is_same_form else emptied(buffer, _n_rows_of(manifest), _frames_of(found["frames"]))
-        )
-        demonstrations = manifest.of_stream(f"{contents.DEMONSTRATIONS}rows")
-        if demonstrations:
-            n = _range_of(demonstrations)[1]
-            _require_room(n, manifest)
-            loaded.demonstrations.reserve(n, loaded.storage)
+        _require_room(found["buffer_size"] * found["n_envs"], manifest)
+        form = () if is_same_form else (found["buffer_size"], _frames_of(found["frames"]))
+        loaded: BufferT = emptied(buffer, *form)
+        n_demonstrations = _range_of(manifest.of_stream(f"{contents.DEMONSTRATIONS}rows"))[1]
+        if n_demonstrations:
+            _require_room(n_demonstrations, manifest)
+            loaded.demonstrations.reserve(n_demonstrations, loaded.storage)
         _read(loaded, path.parent, manifest, keeps_masses)
     if is_same_form:
         _remember(loaded, path.parent, manifest)
@@ -302,13 +281,6 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
             )
 
 
-def _n_rows_of(manifest: Manifest) -> int:
-    """Number of rows of the saved buffer, if its files can hold so many."""
-    n_rows = int(manifest.about["buffer_size"])
-    _require_room(n_rows * manifest.about["n_envs"], manifest)
-    return n_rows
-
-
 def _require_room(n_slots: int, manifest: Manifest) -> None:
     if n_slots > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
         raise ValueError(f"{n_slots} transitions are more than the files can hold")
@@ -328,51 +300,27 @@ def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, 
     :param keeps_masses: whether the buffer has the scheme that was saved
     :raises Exception: if a file is damaged, or the files contradict each other
     """
-    (part,) = manifest.of_stream("state")
-    state = dict(manifest.numbers)
-    reads: list[Callable[[], None]] = [functools.partial(_read_state, directory, part, state)]
+    (part_of_state,) = manifest.of_stream("state")
+    state = {name: [np.empty(member.shape, member.dtype)] for name, member in part_of_state.members.items()}
+    reads: list[Callable[[], None]] = [functools.partial(part_of_state.read, directory, state)]
     ranges = {}
-    for collection in contents.collections_of(buffer):
-        for name, store in contents.pools_of(collection).items():
-            parts = manifest.of_stream(name)
-            if any((part.end - part.first) * store.frame_bytes > part.size for part in parts):
-                raise ValueError(f"a file is too small for its {name}")
-            store.reserve_numbers(*_range_of(parts))
-            for part in parts:
-                reads.append(functools.partial(part.read, directory, {"frames": store.frames(part.first, part.end)}))
-        parts = manifest.of_stream(f"{collection.prefix}rows")
-        first, end = ranges[collection.prefix] = _range_of(parts)
-        oldest = max(first, end - collection.ring.n_rows)
-        reads += [functools.partial(_read_rows, collection, directory, part, oldest) for part in parts if part.end > oldest]
+    for stream in contents.streams_of(buffer):
+        parts = manifest.of_stream(stream.name)
+        if any((part.end - part.first) * stream.n_bytes > part.size for part in parts):
+            raise ValueError(f"a file is too small for its {stream.name}")
+        first, end = ranges[stream.name] = _range_of(parts)
+        begin = stream.reserve(first, end)
+        for part in parts:
+            if part.end > begin:
+                reads.append(functools.partial(contents.read_part, stream, directory, part, max(begin, part.first)))
     in_parallel(reads)
-    contents.put_state(buffer, state, keeps_masses)
-    for prefix, ring, _ in contents.collections_of(buffer):
-        (first, end), held = ranges[prefix], contents.held_steps(ring)
-        if ring.n_rows_used and not (first <= held[0] and end == held[1]):
-            raise ValueError(f"the files have the {prefix}steps from {first} to {end}, not those from {held[0]} to {held[1]}")
+    contents.put_state(buffer, {**manifest.numbers, **{name: arrays[0] for name, arrays in state.items()}}, keeps_masses)
+    for stream in contents.streams_of(buffer):
+        first, end = ranges[stream.name]
+        if stream.first < stream.end and not (first <= stream.first and end == stream.end):
+            raise ValueError(f"the files have {stream.name} from {first} to {end}, not {stream.first} to {stream.end}")
 
 
 def _range_of(parts: list[Part]) -> tuple[int, int]:
     """The first number, and the number after the last."""
     return (parts[0].first, parts[-1].end) if parts else (0, 0)
-
-
-def _read_state(directory: Path, part: Part, state: dict[str, Any]) -> None:
-    into = {name: [np.empty(member.shape, member.dtype)] for name, member in part.members.items() if member.is_plain}
-    part.read(directory, into)
-    state.update({name: arrays[0] for name, arrays in into.items()})
-
-
-def _read_rows(collection: contents.Collection, directory: Path, part: Part, oldest: int) -> None:
-    """Read the rows of a file from the oldest step on."""
-    begin = max(oldest, part.first)
-    slices, rows = contents.slices_of(begin, part.end, collection.ring.n_rows), contents.rows_of(collection)
-    stored_infos = rows.pop("infos", None)
-    into = {name: [array[chosen] for chosen in slices] for name, array in rows.items()}
-    if stored_infos is None:
-        part.read(directory, into)
-        return
-    texts, ends = (np.empty(part.members[name].shape, dtype) for name, dtype in (("infos", np.uint8), ("infos_end", np.int64)))
-    part.read(directory, {**into, "infos": [texts], "infos_end": [ends]})
-    decoded = infos.decode(texts, ends)[begin - part.first :]
-    stored_infos[np.arange(begin, part.end) % len(stored_infos)] = decoded

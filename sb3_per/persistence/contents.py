@@ -4,10 +4,9 @@ What is saved of a buffer: facts, rows, pools of frames, and state.
 Rows and frames are streams, which are written once. The state is small and is written with every generation.
 """
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -15,6 +14,8 @@ from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.persistence import infos
+from sb3_per.persistence.generations import Part
+from sb3_per.persistence.npz import Arrays
 from sb3_per.storage.arrays import ArrayStorage, keyed
 from sb3_per.storage.frames import FramedArray, FrameStore
 from sb3_per.storage.ring import Ring
@@ -24,7 +25,6 @@ _FLAGS = ("dones", "timeouts")
 
 # With ``optimize_memory_usage``: the next observations of the newest steps. In a full ring they take the place of the oldest.
 _NEWEST = "newest_next_observations"
-
 
 #: First part of the names of what belongs to the demonstrations.
 DEMONSTRATIONS = "demonstrations/"
@@ -81,101 +81,89 @@ def _describe(space: spaces.Space, with_bounds: bool) -> dict[str, Any]:
 # ---- rows and frames
 
 
-class Collection(NamedTuple):
-    """
-    Transitions that share a ring and a storage.
-
-    :param prefix: first part of the names of their streams and arrays; empty for what ``add`` stores
-    :param ring: position of each environment
-    :param storage: rows and frames
-    """
-
-    prefix: str
-    ring: Ring
-    storage: ArrayStorage
-
-
-def collections_of(buffer: PrioritizedReplayBuffer) -> list[Collection]:
-    """
-    List all transitions that a buffer owns. Everything below goes through this list.
-
-    :param buffer: prioritized buffer
-    :return: its collections
-    """
-    others, collections = buffer.demonstrations, [Collection("", buffer.ring, buffer.storage)]
-    if others.storage is not None:
-        collections.append(Collection(DEMONSTRATIONS, others.ring, others.storage))
-    return collections
-
-
 @dataclass
 class Stream:
     """
     Rows or frames of a buffer. Each has a number, which it keeps, so that it is written only once.
 
     :param name: name of the stream
-    :param prefix: first part of the names of its files
+    :param storage: storage that holds the rows or frames
+    :param store: store of the frames; ``None`` for rows
+    :param rows: arrays that do not change after a step, shape (n_rows, n_envs, ...), by name; empty for frames
     :param first: number of the oldest entry that is held
     :param end: number after the newest
     :param end_of_final: entries from this number on may still change; they are written with every generation
     :param n_bytes: size of one entry, bytes
-    :param arrays: returns the arrays of a range of numbers by name, in parts along the first axis
     """
 
     name: str
-    prefix: str
+    storage: ArrayStorage
+    store: FrameStore | None
+    rows: dict[str, np.ndarray]
     first: int
     end: int
     end_of_final: int
     n_bytes: int
-    arrays: Callable[[int, int], dict[str, list[np.ndarray]]]
+
+    def views(self, first: int, end: int) -> Arrays:
+        """
+        :param first: number of the first entry
+        :param end: number after the last
+        :return: views of these entries by name, each in parts along the first axis
+        """
+        if self.store is not None:
+            return {"frames": self.store.frames(first, end)}
+        parts = _slices_of(first, end, self.storage.n_rows)
+        return {name: [array[part] for part in parts] for name, array in self.rows.items()}
+
+    def reserve(self, first: int, end: int) -> int:
+        """
+        Make room in an empty storage.
+
+        :param first: number of the first entry
+        :param end: number after the last
+        :return: number of the first entry that there is room for
+        """
+        if self.store is None:
+            return int(max(first, end - self.storage.n_rows))
+        self.store.reserve_numbers(first, end)
+        return first
 
 
-def streams_of(collection: Collection) -> list[Stream]:
+def collections_of(buffer: PrioritizedReplayBuffer) -> list[tuple[str, Ring, ArrayStorage]]:
     """
-    :param collection: transitions of a buffer
-    :return: its rows, numbered by step, and its pools of frames
+    List all transitions that a buffer owns. Everything below goes through this list.
+
+    :param buffer: prioritized buffer
+    :return: the transitions that ``add`` stores, and the demonstrations: first part of the names of their streams and arrays,
+        the position of each environment, and the storage
     """
-    streams = [_stream_of_rows(collection)]
-    for name, store in pools_of(collection).items():
-        first, end = store.numbers
-        streams.append(Stream(name, "frm", first, end, end, store.frame_bytes, functools.partial(_frames, store)))
+    others, collections = buffer.demonstrations, [("", buffer.ring, buffer.storage)]
+    if others.storage is not None:
+        collections.append((DEMONSTRATIONS, others.ring, others.storage))
+    return collections
+
+
+def streams_of(buffer: PrioritizedReplayBuffer) -> list[Stream]:
+    """
+    :param buffer: prioritized buffer
+    :return: its rows, numbered by step, first; its pools of frames; and those of the demonstrations
+    """
+    streams = []
+    for prefix, ring, storage in collections_of(buffer):
+        rows, first = _rows_of(storage), ring.most - ring.n_rows_used
+        n_bytes = sum(array[:1].nbytes for array in rows.values())
+        # The slowest environment still writes to the steps from `least` on.
+        streams.append(Stream(f"{prefix}rows", storage, None, rows, first, ring.most, max(ring.least, first), n_bytes))
+        for key, store in storage.frame_stores.items():
+            first, end = store.numbers
+            name = f"{prefix}{_name('frames', key)}"
+            streams.append(Stream(name, storage, store, {}, first, end, end, store.frame_bytes))
     return streams
 
 
-def _stream_of_rows(collection: Collection) -> Stream:
-    ring, rows = collection.ring, rows_of(collection)
-
-    def arrays_of_steps(first: int, end: int) -> dict[str, list[np.ndarray]]:
-        arrays = {name: [array[part] for part in slices_of(first, end, ring.n_rows)] for name, array in rows.items()}
-        if "infos" in arrays:
-            arrays["infos"], arrays["infos_end"] = ([part] for part in infos.encode(np.concatenate(arrays["infos"])))
-        return arrays
-
-    n_bytes = sum(array[:1].nbytes for array in rows.values())
-    first, end = held_steps(ring)
-    # The slowest environment still writes to the steps from `least` on.
-    return Stream(f"{collection.prefix}rows", "seg", first, end, max(ring.least, first), n_bytes, arrays_of_steps)
-
-
-def _frames(store: FrameStore, first: int, end: int) -> dict[str, list[np.ndarray]]:
-    return {"frames": store.frames(first, end)}
-
-
-def held_steps(ring: Ring) -> tuple[int, int]:
-    """
-    :param ring: position of each environment
-    :return: the step in the oldest row, and the step after the newest row
-    """
-    return ring.most - ring.n_rows_used, ring.most
-
-
-def rows_of(collection: Collection) -> dict[str, np.ndarray]:
-    """
-    :param collection: transitions of a buffer
-    :return: arrays that do not change after a step, shape (n_rows, n_envs, ...), by name
-    """
-    storage = collection.storage
+def _rows_of(storage: ArrayStorage) -> dict[str, np.ndarray]:
+    """See :class:`Stream`."""
     rows = {"actions": storage.actions, "rewards": storage.rewards}
     for key, obs in keyed(storage.observations).items():
         if isinstance(obs, FramedArray):
@@ -189,16 +177,43 @@ def rows_of(collection: Collection) -> dict[str, np.ndarray]:
     return rows
 
 
-def pools_of(collection: Collection) -> dict[str, FrameStore]:
+def arrays_of(stream: Stream, first: int, end: int) -> Arrays:
     """
-    :param collection: transitions of a buffer
-    :return: its pools of frames, by the name of their stream
+    :param stream: rows or frames
+    :param first: number of the first entry
+    :param end: number after the last
+    :return: arrays to write by name, each in parts
+    :raises ValueError: for infos that only a pickle can hold
     """
-    stores = collection.storage.frame_stores
-    return {f"{collection.prefix}{_name('frames', key)}": store for key, store in stores.items()}
+    arrays = stream.views(first, end)
+    if "infos" in arrays:
+        arrays["infos"], arrays["infos_end"] = ([part] for part in infos.encode(np.concatenate(arrays["infos"])))
+    return arrays
 
 
-def slices_of(first: int, end: int, n_rows: int) -> list[slice]:
+def read_part(stream: Stream, directory: Path, part: Part, begin: int) -> None:
+    """
+    Read the entries of a file into the storage.
+
+    :param stream: rows or frames, with room for them
+    :param directory: path of the directory
+    :param part: file to read
+    :param begin: number of the first entry to read
+    :raises Exception: if the file is damaged, or contradicts itself
+    """
+    into = stream.views(begin, part.end)
+    stored = into.pop("infos", [])
+    if stored:
+        for name, dtype in (("infos", np.uint8), ("infos_end", np.int64)):
+            into[name] = [np.empty(part.members[name].shape, dtype)]
+    part.read(directory, into)
+    if stored:
+        decoded = infos.decode(into["infos"][0], into["infos_end"][0])[begin - part.first :]
+        for view in stored:
+            view[:], decoded = decoded[: len(view)], decoded[len(view) :]
+
+
+def _slices_of(first: int, end: int, n_rows: int) -> list[slice]:
     """
     Find the rows of successive steps: step ``s`` is in row ``s % n_rows`` of every environment.
 
@@ -230,7 +245,7 @@ def state_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """
     state = _flat("", buffer.state())
     for prefix, ring, storage in collections_of(buffer):
-        state.update({prefix + name: _as_bytes(getattr(storage, name)[: ring.n_rows_used]) for name in _FLAGS})
+        state.update({prefix + name: getattr(storage, name)[: ring.n_rows_used].astype(np.uint8) for name in _FLAGS})
         if storage.next_observations is None:
             state[prefix + _NEWEST] = storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)]
     return state
@@ -279,10 +294,3 @@ def put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_mass
             storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)] = state[prefix + _NEWEST]
         for store in storage.frame_stores.values():
             store.adopt(ring.first, ring.added)
-
-
-def _as_bytes(flags: np.ndarray) -> np.ndarray:
-    """Flags as bytes, unless something else than 0 and 1 was written by hand."""
-    with np.errstate(invalid="ignore"):
-        small = flags.astype(np.uint8)
-    return small if np.array_equal(small, flags) else flags

@@ -12,12 +12,21 @@ import re
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import sb3_per.persistence.atomic as atomic
-from sb3_per.persistence.npz import Arrays, DamagedFileError, Member, as_damage, open_plain, read_member, write_npz
+from sb3_per.persistence.npz import (
+    Arrays,
+    DamagedFileError,
+    Member,
+    as_damage,
+    open_plain,
+    read_member,
+    require_counts,
+    write_npz,
+)
 
 FORMAT = "sb3_per.buffer"
 VERSION = 1
@@ -33,36 +42,6 @@ _MAX_MANIFEST = 4 * 2**20
 _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
 
 
-def _parsed(kind: Any, value: Any) -> Any:
-    """
-    Check JSON against a type, and make dataclasses of objects. Integers are counts.
-
-    :param kind: expected type
-    :param value: value from a manifest
-    :return: the value, with dataclasses in place of objects
-    :raises ValueError: if the value has another type, or an object has other fields
-    """
-    form, of = get_origin(kind) or kind, get_args(kind)
-    if is_dataclass(form):
-        types = {part.name: part.type for part in fields(form)}
-        if isinstance(value, dict) and value.keys() == types.keys():
-            return form(**{name: _parsed(types[name], value[name]) for name in types})  # type: ignore[operator]
-    elif form is int:
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60:
-            return value
-    elif form is list and isinstance(value, list):
-        return [_parsed(of[0], part) for part in value]
-    elif form is dict and isinstance(value, dict):
-        return {name: _parsed(of[1], part) for name, part in value.items()}
-    elif kind is Any or (form is str and isinstance(value, str)):
-        return value
-    raise ValueError(f"{str(value)[:100]} is not a {getattr(kind, '__name__', kind)}")
-
-
-class UnknownVersionError(ValueError):
-    """A manifest has a version that this release does not read."""
-
-
 @dataclass
 class Part:
     """
@@ -74,6 +53,7 @@ class Part:
     :param end: number after the last
     :param size: size of the file, bytes
     :param members: its arrays by name
+    :raises ValueError: for anything else
     """
 
     name: str
@@ -82,6 +62,13 @@ class Part:
     end: int
     size: int
     members: dict[str, Member]
+
+    def __post_init__(self) -> None:
+        require_counts(self.first, self.end, self.size)
+        if not _PART.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is not the name of a part")
+        if any(member.offset + member.n_bytes > self.size for member in self.members.values()):
+            raise ValueError(f"{self.name} is too small for its arrays")
 
     def read(self, directory: Path, into: Arrays) -> None:
         """
@@ -110,6 +97,7 @@ class Manifest:
     :param about: kind, spaces and form of the buffer, from :func:`~sb3_per.persistence.contents.about`
     :param numbers: numbers of the state, by name
     :param parts: files of the generation
+    :raises ValueError: for anything else
     """
 
     generation: int
@@ -117,6 +105,11 @@ class Manifest:
     about: dict[str, Any]
     numbers: dict[str, Any]
     parts: list[Part]
+
+    def __post_init__(self) -> None:
+        require_counts(self.generation, self.num_timesteps)
+        if not (isinstance(self.about, dict) and isinstance(self.numbers, dict)):
+            raise ValueError("it does not describe a buffer")
 
     @property
     def name(self) -> str:
@@ -152,7 +145,7 @@ class Manifest:
         :param path: path of a manifest
         :return: the manifest
         :raises DamagedFileError: if the file is missing or damaged
-        :raises UnknownVersionError: if the file has another version
+        :raises ValueError: if the file has another version
         """
         with open_plain(path) as file:
             return cls.parse(file.read(_MAX_MANIFEST + 1), path)
@@ -164,7 +157,7 @@ class Manifest:
         :param path: path of the file
         :return: the manifest
         :raises DamagedFileError: if the content is not a manifest with this name
-        :raises UnknownVersionError: if it has another version
+        :raises ValueError: if it has another version
         """
         if len(data) > _MAX_MANIFEST:
             raise DamagedFileError(f"{path} is damaged: it has more than {_MAX_MANIFEST} bytes")
@@ -176,19 +169,16 @@ class Manifest:
             del content["crc32"]
             found_format, version = content.pop("format"), content.pop("version")
         if found_format == FORMAT and version != VERSION:
-            raise UnknownVersionError(
+            raise ValueError(
                 f"{path} has version {version} of the format, and this release of sb3_per reads version {VERSION}"
             )
         with as_damage(path):
-            manifest: Manifest = _parsed(cls, content)
+            for part in content["parts"]:
+                part["members"] = {name: Member(**member) for name, member in part["members"].items()}
+            content["parts"] = [Part(**part) for part in content["parts"]]
+            manifest = cls(**content)
             if found_format != FORMAT or manifest.name != path.name or not _MANIFEST.fullmatch(path.name):
                 raise ValueError(f"it was written as {manifest.name} in the format {found_format}")
-            for part in manifest.parts:
-                if not _PART.fullmatch(part.name):
-                    raise ValueError(f"{part.name!r} is not the name of a part")
-                for member in part.members.values():
-                    if not member.n_bytes_of_array <= member.n_bytes <= part.size - member.offset:
-                        raise ValueError(f"{part.name} is too small for its arrays")
         return manifest
 
 
@@ -206,7 +196,7 @@ def is_whole(path: Path, with_contents: bool) -> bool:
     :param path: path of a manifest
     :param with_contents: whether to read all files of the generation; otherwise only their sizes are checked
     :return: whether no file of the generation is missing or damaged
-    :raises UnknownVersionError: if the manifest has another version
+    :raises ValueError: if the manifest has another version
     """
     try:
         for part in Manifest.read(path).parts:

@@ -25,7 +25,7 @@ import sb3_per.persistence.npz as npz
 import tests.persistence.golden.make as golden
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
-from sb3_per.persistence.generations import VERSION, Manifest, UnknownVersionError, manifests_in, numbers_in
+from sb3_per.persistence.generations import VERSION, Manifest, manifests_in, numbers_in
 from sb3_per.persistence.npz import DamagedFileError
 from tests.persistence.saved import KINDS, Player, digest, make, names_of, resign, rewrite, write_signed
 from tests.utils import ROOT
@@ -75,7 +75,7 @@ def assert_harmless(kind: str, path: Path, digests: dict[str, str], damaged: lis
         warnings.simplefilter("always")
         try:
             found = {value: name for name, value in digests.items()}[digest(load_buffer(live, path))]
-        except (DamagedFileError, UnknownVersionError, FileNotFoundError) as error:
+        except (DamagedFileError, FileNotFoundError) as error:
             assert any(name in str(error) for name in [*damaged, path.name])
     assert digest(live) == before
     if found and found != max(digests) and os.path.exists(path / max(digests)):
@@ -374,14 +374,14 @@ def test_a_generation_that_could_not_be_read_is_not_written(tmp_path):
     (name,) = saved("plain", path, 1)
     (path / name).rename(path / "gen-999999999999-5.json")
     names = names_of(path)
-    with pytest.raises(ValueError, match="gen-1000000000000-0"):
+    with pytest.raises(ValueError, match="1000000000000"):
         save_buffer(make("plain"), path)
     assert names_of(path) == names
 
 
 NAN, INFINITY = float("nan"), float("inf")
-NASTY: list[Any] = [None, True, -1, 0, 1, 2, 3, 10**18, 10**400, -0.5, 0.5, NAN, INFINITY, "", "x", "../x", "<f4", "|O8"]
-NASTY += [[], [0], {}, {"x": 1}]
+NASTY: list[Any] = [None, True, -1, 0, 1, 2, 3, 10**18, 10**400, -0.5, 0.5, NAN, INFINITY]
+NASTY += ["", "x", "../x", "<f4", ">f8", "|O8", [], [0], {}, {"x": 1}]
 ODD = [NAN, INFINITY, -INFINITY, -1.0, 0.0, 1.0, 1e308, 7.0, 2.0**31, 2.0**62]
 
 
@@ -412,7 +412,8 @@ def forge_arrays(path: Path, name: str, data: Any) -> None:
                     array[data.draw(st.integers(0, array.size - 1))] = odd
             arrays[name] = array.reshape(arrays[name].shape)
             if data.draw(st.integers(0, 5)) == 0:
-                arrays[name] = data.draw(st.sampled_from([arrays[name][:-1], arrays[name][None], arrays[name].astype(">f8")]))
+                array = arrays[name]
+                arrays[name] = data.draw(st.sampled_from([array[:-1], array[None], array.astype(np.float16)]))
 
     streams = sorted({part.stream for part in Manifest.read(path / name).parts})
     rewrite(path, data.draw(st.sampled_from(streams)), change)

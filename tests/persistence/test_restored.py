@@ -68,20 +68,19 @@ def test_a_key_that_is_always_black_can_be_loaded(tmp_path):
     assert_same(held(load_buffer(framed(TWO_IMAGES), tmp_path / "x.buffer")), held(buffer))
 
 
-@pytest.mark.parametrize("part, name, value", [("weights", "beta", 1.5), ("sampler", "max_priority", -1.0)])
-def test_a_buffer_that_could_not_be_loaded_is_not_saved(part, name, value, tmp_path):
-    """Values that were set by hand; what was saved before stays, however often that is tried."""
+def test_a_buffer_that_could_not_be_loaded_is_not_saved(tmp_path):
+    """A beta that was set by hand; what was saved before stays, however often that is tried."""
     buffer, path = framed(IMAGE), tmp_path / "x.buffer"
     add_stacks(buffer, stacks_of(9))
     save_buffer(buffer, path)
-    before, good = names_of(path), getattr(getattr(buffer, part), name)
-    setattr(getattr(buffer, part), name, value)
+    before, good = names_of(path), buffer.beta
+    buffer.beta = 1.5
     for _ in range(3):
         add_stacks(buffer, stacks_of(2))
-        with pytest.raises(ValueError, match=rf"could not be loaded again: .*{name} must be .* not {value}"):
+        with pytest.raises(ValueError, match=r"beta must be in \[0, 1\], not 1\.5"):
             save_buffer(buffer, path)
     assert names_of(path) == before
-    setattr(getattr(buffer, part), name, good)
+    buffer.beta = good
     save_buffer(buffer, path)
     assert_same(held(load_buffer(framed(IMAGE), path)), held(buffer))
 
@@ -101,8 +100,10 @@ def test_a_generation_that_contradicts_itself_is_skipped(tmp_path):
 # ---- frames that are stored anew
 
 
-@pytest.mark.parametrize("n_before, n_between, n_after", [(2, 0, 0), (2, 3, 8), (9, 0, 1), (9, 3, 0), (9, 3, 8)])
-@pytest.mark.parametrize("others", [[None], [2, None]], ids=str)
+@pytest.mark.parametrize(
+    "n_before, n_between, n_after, others",
+    [(2, 0, 0, [None]), (2, 3, 8, [2, None]), (9, 0, 1, [2, None]), (9, 3, 0, [None]), (9, 3, 8, [2, None])],
+)
 def test_frames_that_were_stored_anew_are_saved_anew(n_before, n_between, n_after, others, tmp_path):
     """With other settings for a while, and then with those that an earlier save was made with."""
     buffer, path, stacks = framed(IMAGE), tmp_path / "x.buffer", stacks_of(20, 1)
