@@ -48,14 +48,19 @@ CHANGED: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind, changed", [(kind, changed) for kind in KINDS for changed in CHANGED[kind]], ids=str)
-def test_round_trip(kind, changed, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_round_trip(kind, tmp_path):
     """Through laps, in increments, with what nobody has drawn yet. The loaded one draws the same, and goes on in its turn."""
+    for i, changed in enumerate(CHANGED[kind]):
+        assert_round_trips(kind, changed, tmp_path / f"{i}.buffer")
+
+
+def assert_round_trips(kind: str, changed: dict[str, Any], path: Path) -> None:
     buffer = make(kind, **changed)
     for i, n in enumerate([0, 1, 7, 30, 0, 100, 16, 3]):
         player = Player(buffer, seed=i)
         player.live(n)
-        loaded = assert_round_trip(buffer, make(kind, **changed), tmp_path / "x.buffer", num_timesteps=i)
+        loaded = assert_round_trip(buffer, make(kind, **changed), path, num_timesteps=i)
         player = Player(buffer, loaded, seed=50 + i)
         for _ in range(3):
             drawn = player.learn()
@@ -234,10 +239,10 @@ def test_an_older_generation_can_be_chosen(tmp_path):
 # ---- what is refused
 
 
-@pytest.mark.parametrize("value", [0, 1.5, True])
-def test_a_bad_keep_is_refused(value, tmp_path):
-    with pytest.raises(ValueError, match=f"keep must be an integer of at least 1, not {value!r}"):
-        save_buffer(make_buffer(), tmp_path / "x.buffer", keep=value)
+def test_a_bad_keep_is_refused(tmp_path):
+    for value in (0, 1.5, True):
+        with pytest.raises(ValueError, match=f"keep must be an integer of at least 1, not {value!r}"):
+            save_buffer(make_buffer(), tmp_path / "x.buffer", keep=value)
     assert not (tmp_path / "x.buffer").exists()
 
 

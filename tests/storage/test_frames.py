@@ -175,25 +175,13 @@ def test_stored_bytes_are_those_of_a_plain_twin(data):
     assert framed.frames_per_transition <= 2 * k + 2 * k / n_rows
 
 
-@pytest.mark.parametrize(
-    "index",
-    [
-        -1,
-        slice(2, 5),
-        [1, 1, 3],
-        (2, 1),
-        (slice(None), 0),
-        ([0, 3], [1, 0], slice(None)),
-        (2, 1, slice(None), 2),
-        ...,
-        (..., 1),
-    ],
-)
-def test_framed_arrays_are_indexed_like_arrays(index):
+def test_framed_arrays_are_indexed_like_arrays():
     framed, plain = twins("channels first", 3, np.uint8, 6, 2)
     add((framed, plain), Stream("channels first", 3, np.uint8, 2, 0), 8)
-    for name in ("observations", "next_observations"):
-        same_bytes(getattr(framed, name)[index], getattr(plain, name)[index])
+    columns: list[Any] = [(2, 1), (slice(None), 0), ([0, 3], [1, 0], slice(None)), (2, 1, slice(None), 2)]
+    for index in (-1, slice(2, 5), [1, 1, 3], *columns, ..., (..., 1)):
+        for name in ("observations", "next_observations"):
+            same_bytes(getattr(framed, name)[index], getattr(plain, name)[index])
     same_bytes(np.asarray(framed.observations), plain.observations)
 
 
@@ -330,21 +318,12 @@ def test_without_memory_for_another_piece_nothing_changes(monkeypatch):
     assert before[1] < 64
 
 
-@pytest.mark.parametrize(
-    "shape, k, axis",
-    [
-        ((12, 64, 64), 4, 0),
-        ((84, 84, 12), 4, 2),
-        ((12,), 3, 0),
-        ((10, 8), 4, 1),
-        ((4, 7), 4, 0),
-        ((4, 84, 84, 3), 4, 0),
-        ((1, 84, 84), 1, 0),
-        ((6, 10, 10), 3, 0),
-    ],
-)
-def test_axis_of_the_stack(shape, k, axis):
-    assert stack_axis(shape, k) == axis
+def test_axis_of_the_stack():
+    for shape in ((12, 64, 64), (4, 84, 84, 3), (4, 7), (12,)):
+        assert stack_axis(shape, 4) == 0
+    for shape in ((84, 84, 12), (10, 8)):
+        assert stack_axis(shape, 4) == len(shape) - 1
+    assert stack_axis((1, 84, 84), 1) == stack_axis((6, 10, 10), 3) == 0
 
 
 IMAGE = spaces.Box(0, 255, (4, 6, 6), np.uint8)
@@ -359,26 +338,28 @@ GOAL_DICT = spaces.Dict({"observation": IMAGE, "achieved_goal": IMAGE})
 MEMORY = dict(optimize_memory_usage=True, handle_timeout_termination=False)
 
 
-@pytest.mark.parametrize(
-    "space, kwargs, error, value",
-    [
-        (IMAGE, dict(frames=5), ValueError, r"frames=5 divides neither .* \(4, 6, 6\)"),
-        (IMAGE, dict(frames=0), ValueError, "at least 1, not 0"),
-        (IMAGE, dict(frames=True), ValueError, "not True"),
-        (IMAGE, dict(frames="auto"), ValueError, "needs the number of frames"),
-        (IMAGE, dict(frames=dict(image=4)), ValueError, "does not fit observations of Box"),
-        (IMAGE, dict(frames=4, **MEMORY), NotImplementedError, "optimize_memory_usage"),
-        (DICT, dict(frames=4), ValueError, "does not fit observations of Dict: write e.g. "),
-        (DICT, dict(frames=dict(picture=4)), ValueError, "'picture', which is not among"),
-        (DICT, dict(frames=dict(number=1)), ValueError, "arrays, not Discrete"),
-        (spaces.Discrete(3), dict(frames=1), ValueError, "arrays, not Discrete"),
-        (GOAL_DICT, dict(frames=dict(achieved_goal=4)), ValueError, "goals anew"),
-    ],
-)
-def test_numbers_of_frames_that_do_not_fit_are_refused(space, kwargs, error, value):
-    cls = PrioritizedDictReplayBuffer if isinstance(space, spaces.Dict) else PrioritizedReplayBuffer
-    with pytest.raises(error, match=value):
-        cls(10**12, space, ACTIONS, "cpu", **kwargs)  # before anything is allocated
+REFUSED: list[tuple[spaces.Space, Any, str]] = [
+    (IMAGE, 5, r"frames=5 divides neither .* \(4, 6, 6\)"),
+    (IMAGE, 0, "at least 1, not 0"),
+    (IMAGE, True, "not True"),
+    (IMAGE, "auto", "needs the number of frames"),
+    (IMAGE, dict(image=4), "does not fit observations of Box"),
+    (DICT, 4, "does not fit observations of Dict: write e.g. "),
+    (DICT, dict(picture=4), "'picture', which is not among"),
+    (DICT, dict(number=1), "arrays, not Discrete"),
+    (spaces.Discrete(3), 1, "arrays, not Discrete"),
+    (GOAL_DICT, dict(achieved_goal=4), "goals anew"),
+]
+
+
+def test_numbers_of_frames_that_do_not_fit_are_refused():
+    """Before anything is allocated."""
+    for space, frames, message in REFUSED:
+        cls = PrioritizedDictReplayBuffer if isinstance(space, spaces.Dict) else PrioritizedReplayBuffer
+        with pytest.raises(ValueError, match=message):
+            cls(10**12, space, ACTIONS, "cpu", frames=frames)
+    with pytest.raises(NotImplementedError, match="optimize_memory_usage"):
+        PrioritizedReplayBuffer(10**12, IMAGE, ACTIONS, "cpu", frames=4, **MEMORY)
 
 
 @pytest.mark.parametrize("is_stack", [True, False])
