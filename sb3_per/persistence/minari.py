@@ -164,7 +164,7 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
     Terminations stay terminations. Truncations, cuts and episodes that end without a flag become timeouts, so that the value
     of the next observation counts; without ``handle_timeout_termination`` they become terminations, as everywhere in SB3.
     Actions of a Box are scaled to [-1, 1], as SB3 stores them, and not clipped. Images with channels last are transposed.
-    Infos are not read.
+    Infos are not read. The dataset must fit into RAM beside the buffer.
 
     Old transitions are overwritten only if the buffer is full. Episodes under way are cut before the import, and the imported
     ones after it, see :meth:`~sb3_per.PrioritizedReplayBuffer.end_episodes`. Other threads cannot add or draw in between.
@@ -177,105 +177,86 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
     :raises ImportError: without Minari
     :raises TypeError: for a buffer of another package
     :raises ValueError: for other spaces, a Box of actions without finite bounds or with integers, more transitions than the
-        buffer can hold, or fewer than it has environments: before anything is changed. Also for an episode that contradicts
-        its metadata; what was added before it stays
+        buffer can hold, or fewer than it has environments; nothing is changed then
     """
     minari = _minari_for(buffer)
     dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
     channels_last = _channels_last(dataset.observation_space, buffer.observation_space)
-    lengths = _checked_lengths(dataset, buffer, demonstrations)
+    _require_fit(dataset, buffer, demonstrations)
+    observations, places, actions, rewards, dones, terminations = _read(dataset, buffer, channels_last)
+
+    def at(numbers: np.ndarray) -> tuple[Any, ...]:
+        """Arguments of ``add`` for these transitions."""
+        obs = tree_map(lambda array: array[places[numbers]], observations)
+        next_obs = tree_map(lambda array: array[places[numbers] + 1], observations)
+        timeouts = dones[numbers] & ~terminations[numbers]
+        infos = [{"TimeLimit.truncated": bool(is_timeout)} for is_timeout in timeouts]
+        return obs, next_obs, actions[numbers], rewards[numbers], dones[numbers], infos
+
     if demonstrations:
-        *parts, infos = zip(*_steps(dataset, lengths, buffer, channels_last, 0, int(lengths.sum())), strict=True)
-        obs, next_obs, action, reward, done = (tree_map(lambda array: array[:, None], _stack(part)) for part in parts)
+        *arrays, infos = at(np.arange(len(rewards)))
+        obs, next_obs, action, reward, done = (tree_map(lambda array: array[:, None], part) for part in arrays)
         buffer.add_demonstrations(obs, next_obs, action, reward, done, [[info] for info in infos])
-        return len(reward)
-    n_steps, n_left_out = divmod(int(lengths.sum()), buffer.n_envs)
+        return len(rewards)
+    n_steps, n_left_out = divmod(len(rewards), buffer.n_envs)
+    firsts = n_left_out + np.arange(buffer.n_envs) * n_steps
+    dones[firsts + n_steps - 1] = True
     with buffer.lock:
         buffer.end_episodes()
         try:
-            firsts = range(n_left_out, n_left_out + n_steps * buffer.n_envs, n_steps)
-            for steps in zip(
-                *(_steps(dataset, lengths, buffer, channels_last, first, n_steps) for first in firsts), strict=True
-            ):
-                obs, next_obs, action, reward, done, infos = zip(*steps, strict=True)
-                buffer.add(_stack(obs), _stack(next_obs), np.stack(action), np.stack(reward), np.stack(done), list(infos))
+            for step in range(n_steps):
+                buffer.add(*at(firsts + step))
         finally:
             buffer.end_episodes()
     return n_steps * buffer.n_envs
 
 
-def _checked_lengths(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, demonstrations: bool) -> np.ndarray:
+def _require_fit(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, demonstrations: bool) -> None:
     """
     :param dataset: dataset to import
     :param buffer: buffer that it is for
     :param demonstrations: whether its size does not matter
-    :return: number of transitions of each episode, int64 array of shape (n_episodes,)
     :raises ValueError: if actions or number of transitions do not fit
     """
     if dataset.action_space != buffer.action_space:
         raise ValueError(
             f"The action space of the dataset is not that of the buffer: {dataset.action_space} and {buffer.action_space}"
         )
-    metadata = dataset.storage.get_episode_metadata(dataset.episode_indices)
-    lengths = np.array([episode["total_steps"] for episode in metadata], dtype=np.int64)
-    n_most = (buffer.buffer_size - buffer.optimize_memory_usage) * buffer.n_envs
-    if demonstrations and lengths.sum() == 0:
+    n, n_most = dataset.total_steps, (buffer.buffer_size - buffer.optimize_memory_usage) * buffer.n_envs
+    if demonstrations and n == 0:
         raise ValueError("The dataset has no transition to demonstrate anything")
-    if not demonstrations and not buffer.n_envs <= lengths.sum() < n_most + buffer.n_envs:
+    if not demonstrations and not buffer.n_envs <= n < n_most + buffer.n_envs:
         raise ValueError(
-            f"The dataset has {lengths.sum()} transitions, and the buffer takes from {buffer.n_envs} to {n_most}: select "
-            "episodes with dataset.filter_episodes(), or make a larger buffer"
+            f"The dataset has {n} transitions, and the buffer takes from {buffer.n_envs} to {n_most}: select episodes with "
+            "dataset.filter_episodes(), or make a larger buffer"
         )
-    return lengths
 
 
-def _steps(
-    dataset: "MinariDataset",
-    lengths: np.ndarray,
-    buffer: PrioritizedReplayBuffer,
-    channels_last: Any,
-    first: int,
-    n_steps: int,
-) -> Iterator[tuple[Any, ...]]:
+def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_last: Any) -> tuple[Any, ...]:
     """
-    Read successive transitions as one environment would give them.
-
-    :param dataset: dataset to read
-    :param lengths: number of transitions of each episode, shape (n_episodes,)
+    :param dataset: dataset with n transitions
     :param buffer: buffer that they are for
     :param channels_last: from :func:`_channels_last`
-    :param first: number of the first transition, counted over all episodes
-    :param n_steps: number of transitions; the last one ends an episode
-    :return: observation, next observation, action, reward, done and info of each
+    :return: observations of all episodes, one more than transitions for each; place of the observation of each transition,
+        where the next place has its next observation; actions as the buffer stores them, rewards, ends of episodes and
+        terminations: arrays of shape (n, ...)
     """
 
-    def arrange(space: spaces.Space, is_last: bool, obs: Any) -> np.ndarray:
-        array = np.moveaxis(obs, 3, 1) if is_last else np.asarray(obs)
-        return array.reshape(-1, *(space.shape or ()))
+    def join(space: spaces.Space, is_last: bool, *parts: Any) -> np.ndarray:
+        joined = np.concatenate([np.moveaxis(part, 3, 1) if is_last else np.asarray(part) for part in parts])
+        return joined.reshape(-1, *(space.shape or ()))
 
-    ends = np.cumsum(lengths)
-    chosen = np.flatnonzero((ends > first) & (ends - lengths < first + n_steps) & (lengths > 0))
-    for i, episode in zip(chosen, dataset.iterate_episodes(dataset.episode_indices[chosen]), strict=True):
-        n = len(episode.rewards)
-        if n != lengths[i]:
-            raise ValueError(f"Episode {episode.id} of {dataset.id} has {n} rewards, and {lengths[i]} steps by its metadata")
-        obs = tree_map(arrange, _spaces_of(buffer), channels_last, episode.observations)
-        actions = _scale(buffer.action_space, np.asarray(episode.actions))
-        begin = ends[i] - n
-        stop = min(first + n_steps - begin, n)
-        for t in range(max(first - begin, 0), stop):
-            is_done = bool(episode.terminations[t] or episode.truncations[t] or t == stop - 1)
-            info = {"TimeLimit.truncated": is_done and not episode.terminations[t]}
-            yield _at(obs, t), _at(obs, t + 1), actions[t], episode.rewards[t], is_done, info
-
-
-def _at(obs: Any, t: int) -> Any:
-    return tree_map(lambda array: array[t], obs)
-
-
-def _stack(obs: Any) -> Any:
-    """Stack the observations of all environments, as a VecEnv does."""
-    return tree_map(lambda *parts: np.stack(parts), *obs)
+    episodes = list(dataset.iterate_episodes())
+    lengths = np.array([len(episode.rewards) for episode in episodes])
+    places = np.arange(lengths.sum()) + np.repeat(np.arange(len(episodes)), lengths)
+    observations = tree_map(join, _spaces_of(buffer), channels_last, *(episode.observations for episode in episodes))
+    names = ("actions", "rewards", "terminations", "truncations")
+    actions, rewards, terminations, truncations = (
+        np.concatenate([getattr(episode, name) for episode in episodes]) for name in names
+    )
+    dones = terminations | truncations
+    dones[np.cumsum(lengths) - 1] = True
+    return observations, places, _scale(buffer.action_space, actions), rewards, dones, terminations
 
 
 # ---- both

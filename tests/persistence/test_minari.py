@@ -519,19 +519,6 @@ def test_own_episodes_with_hindsight_are_not_continued():
     assert (buffer.ep_start[12:16] == 12).all() and (buffer.ep_length[12:] == 0).all()
 
 
-def test_an_episode_that_contradicts_its_metadata():
-    """What came before it stays, and ends as a truncation."""
-    space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
-    dataset = make_dataset(space, [(np.zeros((n + 1, 1), np.float32), True) for n in (5, 2, 4)])
-    dataset.storage.update_episode_metadata([{"total_steps": 3}], [2])
-    buffer = PrioritizedReplayBuffer(30, space, DISCRETE, device="cpu", n_envs=2)
-    with pytest.raises(ValueError, match=r"Episode 2 of .* has 4 rewards, and 3 steps"):
-        from_minari(dataset, buffer)
-    assert buffer.size() == 2
-    np.testing.assert_array_equal(buffer.dones[:2], [[0, 0], [1, 1]])
-    np.testing.assert_array_equal(buffer.timeouts[:2], [[0, 0], [1, 0]])
-
-
 def test_stacks_share_their_frames():
     """Stacks that come in through a dataset need as little memory as those of an environment."""
     space = spaces.Box(0, 255, (4, 6, 6), np.uint8)
