@@ -124,7 +124,9 @@ def read_member(file: BinaryIO, name: str, member: Member, into: Sequence[np.nda
     if n_before < 0:
         raise DamagedFileError(f"{name} is damaged: it has too few entries")
     file.seek(member.offset)
-    crc = zlib.crc32(file.read(n_before))
+    crc = 0
+    for start in range(0, n_before, _CHUNK):
+        crc = zlib.crc32(file.read(min(_CHUNK, n_before - start)), crc)
     for array in into:
         content = _bytes_of(array)
         for start in range(0, len(content), _CHUNK):

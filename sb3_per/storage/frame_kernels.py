@@ -88,13 +88,13 @@ def encode(
     :param observations: words of the frames, shape (T, k, n_frames, words of a frame)
     :param next_observations: words of the next observations, in the same shape
     :param last_bytes: newest next observation of every environment, shape (n_envs, n_frames, words of a frame); changed
-    :param last_numbers: numbers of its frames, -1 for the zero frame, shape (n_envs, n_frames); changed
-    :param envs: environments that the steps belong to, int64 of shape (k,)
-    :param cursors: row that is written next and number of steps written, shape (n_envs, 2); changed
-    :param references: of every slot, shape (n_rows * n_envs, 2 * n_frames); changed
-    :param lowest: least number that each slot refers to, shape (n_rows, n_envs); changed
-    :param addresses: of the pool, as the next two
-    :param shift: of its pieces
+    :param last_numbers: numbers of its frames, -1 for the zero frame, int64 of shape (n_envs, n_frames); changed
+    :param envs: environments of the steps, int64 of shape (k,)
+    :param cursors: row that is written next and number of steps written, int64 of shape (n_envs, 2); changed
+    :param references: references of every slot, uint32 of shape (n_rows * n_envs, 2 * n_frames); changed
+    :param lowest: least number that each slot refers to, int64 of shape (n_rows, n_envs); changed
+    :param addresses: addresses of the pieces of the pool
+    :param shift: logarithm of the frames in a piece
     :param end: number of the frame that is stored next
     :return: the new ``end``, the least number that any slot refers to, and the number of steps shifted by one frame
     """
@@ -132,11 +132,11 @@ def decode(references: np.ndarray, slots: np.ndarray, addresses: np.ndarray, shi
     """
     Read stacks.
 
-    :param references: of every slot, shape (capacity, n_frames)
-    :param slots: int64 of shape (n,)
-    :param addresses: of the pool
-    :param shift: of the pool
-    :param out: written, uint8 of shape (n, n_frames, bytes of a frame)
+    :param references: references of every slot, uint32 of shape (capacity, n_frames)
+    :param slots: slots to read, int64 of shape (n,)
+    :param addresses: addresses of the pieces of the pool
+    :param shift: logarithm of the frames in a piece
+    :param out: bytes of the stacks, uint8 of shape (n, n_frames, bytes of a frame); written
     """
     for i in range(slots.size):
         for j in range(references.shape[1]):

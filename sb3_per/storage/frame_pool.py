@@ -44,10 +44,12 @@ def _address(number: int, frame_bytes: int, addresses: np.ndarray, shift: int) -
 @kernel
 def write_frame(frame: np.ndarray, number: int, addresses: np.ndarray, shift: int) -> None:
     """
+    Copy a frame into the pool.
+
     :param frame: contiguous array
-    :param number: number that it gets, below what the pool has reserved
-    :param addresses: of the pool
-    :param shift: of the pool
+    :param number: number that the frame gets, below what the pool has reserved
+    :param addresses: addresses of the pieces of the pool
+    :param shift: logarithm of the frames in a piece
     """
     n_bytes = frame.size * frame.itemsize
     _copy_bytes(_address(number, n_bytes, addresses, shift), np.uint64(frame.ctypes.data), np.uint64(n_bytes))
@@ -56,10 +58,12 @@ def write_frame(frame: np.ndarray, number: int, addresses: np.ndarray, shift: in
 @kernel
 def read_frame(out: np.ndarray, number: int, addresses: np.ndarray, shift: int) -> None:
     """
-    :param out: written, contiguous uint8 array of the size of a frame
-    :param number: of a frame that is held
-    :param addresses: of the pool
-    :param shift: of the pool
+    Copy a frame from the pool.
+
+    :param out: contiguous uint8 array of the size of a frame; written
+    :param number: number of a frame that is held
+    :param addresses: addresses of the pieces of the pool
+    :param shift: logarithm of the frames in a piece
     """
     _copy_bytes(np.uint64(out.ctypes.data), _address(number, out.size, addresses, shift), np.uint64(out.size))
 
@@ -90,7 +94,7 @@ class FramePool:
         """
         Make room for frames.
 
-        :param n_frames: how many come next
+        :param n_frames: number of frames that come next
         :raises MemoryError: if there is no memory for another piece; nothing has changed then
         """
         n_missing = (self.end + n_frames >> self.shift) + 1 - self._first_piece - len(self._pieces)
@@ -100,7 +104,9 @@ class FramePool:
 
     def release(self, number: int) -> None:
         """
-        :param number: all earlier frames are not needed any more
+        Give frames up.
+
+        :param number: number of the first frame that is still needed
         """
         self.first = number
         while self._first_piece < number >> self.shift:

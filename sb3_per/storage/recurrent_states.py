@@ -11,16 +11,16 @@ from sb3_per.sampling.kernels import kernel
 
 class RecurrentStates:
     """
-    One state for every ``period`` rows of each environment. For a million rows, an LSTM of 256 units and a period of 40, this
-    takes 51 MB; one state for each row would take 2 GB.
+    Keep one state for every ``period`` rows of each environment. For a million rows, an LSTM of 256 units and a period of 40,
+    this takes 51 MB; one state for each row would take 2 GB.
 
-    A window is unrolled from ``burn_in`` steps before its first one, so two windows of an episode begin to be unrolled
-    ``period`` rows apart. The next episode cannot come in between: where a state belongs to a window, its episode is at least
-    ``burn_in`` + 1 rows longer. So all that begin within the same ``period`` rows share a slot. At the start of
-    an episode the state is zero, and is not kept.
+    A window is unrolled from ``burn_in`` steps before its first step. So the states that two windows of an episode need are
+    ``period`` rows apart. A window of the next episode cannot need one in between: from each of its states on, an episode has
+    at least ``burn_in`` + 1 rows. So all rows within the same ``period`` rows share one state. At the start of an episode the
+    state is zero, and is not kept.
 
-    In a full ring, writing row c ends the state of a row that is up to ``period`` - 1 rows ahead, whose window begins
-    ``burn_in`` rows later.
+    In a full ring, writing a row overwrites the state of a row that is up to ``period`` - 1 rows ahead. The window of that
+    state begins ``burn_in`` rows later.
 
     :param n_rows: number of rows of the ring
     :param n_envs: number of environments
@@ -45,9 +45,11 @@ class RecurrentStates:
 
     def store(self, row: int, episode_steps: np.ndarray, states: Sequence[np.ndarray | th.Tensor] | None) -> None:
         """
-        :param row: of the step
-        :param episode_steps: its number within the episode, shape (n_envs,)
-        :param states: before it, each of shape (n_layers, n_envs, hidden), NumPy or tensors on any device; ``None``: zeros
+        Keep the states before a step, where a window is unrolled from it.
+
+        :param row: row of the step
+        :param episode_steps: number of the step within its episode, shape (n_envs,)
+        :param states: arrays or tensors on any device, each of shape (n_layers, n_envs, hidden); ``None``: zeros
         """
         if not self.keeps:
             return
@@ -60,9 +62,11 @@ class RecurrentStates:
 
     def at(self, windows: np.ndarray, episode_steps: np.ndarray) -> list[np.ndarray]:
         """
-        :param windows: slots of the first steps of windows, shape (batch_size,)
-        :param episode_steps: number of the step within its episode, by slot, shape (capacity,)
-        :return: states before their prefixes, each float32 of shape (n_layers, batch_size, hidden)
+        Read the states from which windows are unrolled.
+
+        :param windows: slots of the first steps of the windows, int64 of shape (batch_size,)
+        :param episode_steps: numbers of the steps within their episodes, by slot, shape (capacity,)
+        :return: states, each float32 of shape (n_layers, batch_size, hidden)
         """
         if not self.keeps:
             return [np.zeros((n_layers, len(windows), hidden), np.float32) for n_layers, hidden in self.shapes]
@@ -80,8 +84,8 @@ class RecurrentStates:
 
     def state(self, n_rows: int) -> dict[str, Any]:
         """
-        :param n_rows: rows, from row 0 on, that hold anything
-        :return: for which rows states are kept, and the states by number, see :meth:`load`
+        :param n_rows: number of rows, from row 0 on, that hold anything
+        :return: period, burn-in, and the arrays of states by number, see :meth:`load`
         """
         n_slots = -(-n_rows // self.period)
         arrays = {str(i): array[:n_slots] for i, array in enumerate(self.arrays)} if self.keeps else {}
@@ -89,7 +93,7 @@ class RecurrentStates:
 
     def load(self, state: dict[str, Any]) -> None:
         """
-        Take states over. Of other periods or shapes, none can be used: they are zero.
+        Take states over. States with another period, burn-in or shape cannot be used: these states stay zero.
 
         :param state: from :meth:`state`
         """
@@ -104,10 +108,10 @@ class RecurrentStates:
         """
         Copy the states of successive steps, from old to new.
 
-        :param other: with the same periods and shapes
-        :param rows: of the steps, shape (n,)
-        :param other_rows: of the same steps in the other one, shape (n,)
-        :param episode_steps: of the steps, shape (n, n_envs)
+        :param other: states with the same period, burn-in and shapes
+        :param rows: rows of the steps here, shape (n,)
+        :param other_rows: rows of the same steps there, shape (n,)
+        :param episode_steps: numbers of the steps within their episodes, shape (n, n_envs)
         """
         if not (self.keeps and other.keeps):
             return
@@ -118,7 +122,7 @@ class RecurrentStates:
 
 @kernel
 def _store(array: np.ndarray, slot: int, episode_steps: np.ndarray, state: np.ndarray, period: int, burn_in: int) -> None:
-    """Copy the states of the environments that a window is unrolled in, from here."""
+    """Copy the states of those environments where a window is unrolled from this step."""
     for e in range(episode_steps.size):
         if episode_steps[e] > 0 and (episode_steps[e] + burn_in) % period == 0:
             array[slot, e] = state[:, e]
