@@ -273,11 +273,12 @@ class Ring:
 @kernel
 def _slots_between(first: np.ndarray, end: np.ndarray, n_rows: int) -> np.ndarray:
     """See :meth:`Ring.slots_between`."""
-    n = 0
+    n, begin = 0, end.max()
     for e in range(first.size):
-        n += max(end[e] - first[e], 0)
+        if first[e] < end[e]:  # an environment that has stayed behind costs nothing
+            n, begin = n + end[e] - first[e], min(begin, first[e])
     slots, n = np.empty(n, np.int64), 0
-    for step in range(first.min(), end.max()):
+    for step in range(begin, end.max()):
         row = step % n_rows
         for e in range(first.size):
             if first[e] <= step < end[e]:
