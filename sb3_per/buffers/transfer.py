@@ -21,9 +21,6 @@ from sb3_per.storage.ring import Ring
 # Settings that make another scheme if they change.
 SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
 
-# Steps that are copied at a time.
-_BLOCK = 256
-
 
 def frames_of(settings: PrioritySettings, space: spaces.Space) -> dict[str | None, int]:
     """
@@ -169,16 +166,11 @@ def take_steps(target: Any, source: Any, keeps_masses: bool = True) -> None:
     """
     source.sampler.settle()
     ring, given = source.ring, source.sampler.given_masses() if keeps_masses else None
-    n_envs, n_rows = source.n_envs, target.buffer_size
     target.ring.begin_after(ring.most)
-    groups = [np.arange(n_envs)] if ring.is_even else [np.array([env]) for env in range(n_envs)]
-    for envs in groups:
-        end = int(ring.added[envs[0]])
-        for first in range(max(int(ring.oldest[envs[0]]), end - n_rows), end, _BLOCK):
-            steps = np.arange(first, min(first + _BLOCK, end))[:, None]
-            slots = steps % ring.n_rows * n_envs + envs
-            masses = None if given is None else given[slots].reshape(-1)
-            target.write(envs, len(steps), source.storage.read_steps(slots), masses)
+    for envs, steps in ring.blocks(np.maximum(ring.oldest, ring.added - target.buffer_size)):
+        slots = steps % ring.n_rows * ring.n_envs + envs
+        masses = None if given is None else given[slots].reshape(-1)
+        target.write(envs, len(steps), source.storage.read_steps(slots), masses)
     n_taken = int((target.ring.added - target.ring.begin).min())
     rows, old_rows = ((r.most - n_taken + np.arange(n_taken)) % r.n_rows for r in (target.ring, ring))
     target.sampler.eligible.take(source.sampler.eligible, rows, old_rows)
