@@ -25,7 +25,7 @@ from sb3_per.buffers.transfer import emptied, take_steps
 from sb3_per.persistence import contents, generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Manifest, Part, manifests_in, numbers_in
-from sb3_per.persistence.npz import Arrays, DamagedFileError, as_damage
+from sb3_per.persistence.npz import CONTRADICTIONS, Arrays, DamagedFileError, as_damage
 from sb3_per.storage.arrays import ArrayStorage
 
 SUFFIX = ".buffer"
@@ -66,16 +66,14 @@ def save_buffer(
     :param num_timesteps: steps of the model, part of the name of the manifest
     :param full: write everything, e.g. because stored observations were changed by hand
     :param keep: number of generations to keep, at least 1
-    :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or a beta outside of [0, 1] that was set by
-        hand; or if another version has written to the directory
+    :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or a buffer that could not be loaded again,
+        e.g. with a beta of 2 that was set by hand; or if another version has written to the directory
     :raises OSError: e.g. on a full disk, or if another process is saving to the directory
     """
     require("keep", keep, integer())
     path = Path(path).absolute()
     make_directory(path)
     with sole_writer(path), buffer.lock:
-        if not 0.0 <= buffer.beta <= 1.0:
-            raise ValueError(f"beta must be in [0, 1], not {buffer.beta}: this buffer could not be loaded again")
         manifest = _write(buffer, path, num_timesteps, full)
         _remember(buffer, path, manifest)
         try:
@@ -95,6 +93,7 @@ def _write(buffer: PrioritizedReplayBuffer, directory: Path, num_timesteps: int,
     :return: manifest of the generation
     """
     state, streams = contents.state_of(buffer), contents.streams_of(buffer)
+    _require_restorable(buffer, state)
     arrays = {name: [value] for name, value in state.items() if isinstance(value, np.ndarray)}
     numbers = {name: value for name, value in state.items() if name not in arrays}
     generation = max((numbers_in(name)[0] for name in manifests_in(directory)), default=0) + 1
@@ -116,6 +115,25 @@ def _write(buffer: PrioritizedReplayBuffer, directory: Path, num_timesteps: int,
         generations.remove(directory, [manifest.name, *(part.name for part, _ in new)])
         raise
     return manifest
+
+
+def _require_restorable(buffer: PrioritizedReplayBuffer, state: dict[str, Any]) -> None:
+    """
+    Load a state before it is written: a generation that cannot be loaded must not replace one that can.
+
+    :param buffer: buffer to save
+    :param state: its state
+    :raises ValueError: if the state cannot be loaded
+    """
+    trial = emptied(buffer)
+    if len(buffer.demonstrations):
+        trial.demonstrations.reserve(len(buffer.demonstrations), trial.storage)
+    try:
+        trial.load(contents.nested(state))
+    except CONTRADICTIONS as error:
+        raise ValueError(
+            f"This buffer is not saved, because it could not be loaded again: {error}. Earlier saves remain"
+        ) from error
 
 
 def _saved_at(directory: Path, streams: list[contents.Stream]) -> dict[str, list[Part]]:

@@ -68,19 +68,20 @@ def test_a_key_that_is_always_black_can_be_loaded(tmp_path):
     assert_same(held(load_buffer(framed(TWO_IMAGES), tmp_path / "x.buffer")), held(buffer))
 
 
-def test_a_buffer_that_could_not_be_loaded_is_not_saved(tmp_path):
-    """A beta that was set by hand; what was saved before stays, however often that is tried."""
+@pytest.mark.parametrize("part, name, value", [("weights", "beta", 1.5), ("sampler", "max_priority", -1.0)])
+def test_a_buffer_that_could_not_be_loaded_is_not_saved(part, name, value, tmp_path):
+    """Values that were set by hand; what was saved before stays, however often that is tried."""
     buffer, path = framed(IMAGE), tmp_path / "x.buffer"
     add_stacks(buffer, stacks_of(9))
     save_buffer(buffer, path)
-    before, good = names_of(path), buffer.beta
-    buffer.beta = 1.5
+    before, good = names_of(path), getattr(getattr(buffer, part), name)
+    setattr(getattr(buffer, part), name, value)
     for _ in range(3):
         add_stacks(buffer, stacks_of(2))
-        with pytest.raises(ValueError, match=r"beta must be in \[0, 1\], not 1\.5"):
+        with pytest.raises(ValueError, match=rf"could not be loaded again: .*{name} must be .* not {value}"):
             save_buffer(buffer, path)
     assert names_of(path) == before
-    buffer.beta = good
+    setattr(getattr(buffer, part), name, good)
     save_buffer(buffer, path)
     assert_same(held(load_buffer(framed(IMAGE), path)), held(buffer))
 

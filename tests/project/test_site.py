@@ -159,7 +159,7 @@ for (const name of PAGES) {
         formulas: [...page.querySelectorAll("math")].map(size),
         figures: figures.map(image => [image.getAttribute("src"), image.naturalWidth, size(image)]),
         width: page.documentElement.scrollWidth,
-        cut: [...page.querySelectorAll("pre")].filter(block => block.scrollWidth > block.clientWidth).map(block => block.innerText),
+        cut: [...page.querySelectorAll("pre")].filter(block => block.scrollWidth > block.clientWidth).length,
     };
     ids[page.location.pathname] = new Set([...page.querySelectorAll("[id]")].map(element => element.id));
     for (const link of page.querySelectorAll("a[href]"))
@@ -215,7 +215,7 @@ def test_formulas_and_figures_in_a_browser(probed, pages):
         for source, width, shown in page["figures"]:
             assert width > 0 and shown > 100, (name, source)
         assert page["width"] <= 390, name
-        assert page["cut"] == [], name
+        assert page["cut"] == 0, name
     assert len(probed["pages"]["how_it_works.html"]["formulas"]) >= 18
     shown = {Path(source).name for page in probed["pages"].values() for source, *_ in page["figures"]}
     assert shown >= {Path(figure).name for figure in FIGURES}
