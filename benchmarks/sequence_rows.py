@@ -61,10 +61,10 @@ def _gradient_step_row(algorithm: Any, env: str, quick: bool) -> Row:
     actions = batch.actions.flatten(0, 1)
 
     def unroll(network: Any) -> th.Tensor:
-        lstm = network.memory.lstm
+        lstm = network.lstm
         with th.no_grad():
-            behind = lstm(prefix, states)[1]
-        outputs = lstm(window, behind)[0]
+            after = lstm(prefix, states)[1]
+        outputs = lstm(window, after)[0]
         joined = th.cat([outputs, window], dim=2) if network.features_pass_memory else outputs
         return joined.flatten(0, 1)
 

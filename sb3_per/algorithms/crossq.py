@@ -61,12 +61,11 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
 
         observations, weights = self._actor_batch(batch)
         self.actor.set_bn_training_mode(True)
-        actions_pi, log_prob = self.actor.action_log_prob(observations)
-        log_prob = log_prob.reshape(-1, 1)
+        actions_pi, log_prob = self._current_actions(observations)
         self.actor.set_bn_training_mode(False)
         metrics.update(self._update_ent_coef(log_prob, weights))
         with frozen(self.critic.optimizer):
-            q_pi = th.cat(self.critic(observations, actions_pi), dim=1).min(dim=1, keepdim=True).values
-        actor_loss = weighted_mean(ent_coef * log_prob - q_pi, weights)
+            value = self._policy_value(observations, actions_pi)
+        actor_loss = weighted_mean(ent_coef * log_prob - value, weights)
         minimise(actor_loss, self.actor.optimizer)
         return td_errors, {**metrics, "actor_loss": actor_loss}

@@ -16,8 +16,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     """
     Update of algorithms with a stochastic actor and an entropy coefficient: SAC, TQC and CrossQ.
 
-    SAC and TQC share :meth:`_gradient_step` and differ in :meth:`_value_losses` and :meth:`_policy_value`. CrossQ has a
-    gradient step of its own.
+    SAC and TQC share :meth:`_gradient_step`, CrossQ has its own. :meth:`_policy_value` is that of SAC and CrossQ.
     """
 
     has_actor = True
@@ -40,14 +39,18 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
 
     def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
         """
+        Compute the value that the actor maximises: the least estimate of the critics.
+
         :param observations: observations that the actor learns from
         :param actions: actions of the current policy there, with gradient
-        :return: value that the actor maximises, shape (batch_size, 1)
+        :return: values, shape (batch_size, 1)
         """
-        raise NotImplementedError
+        return th.cat(self.critic(observations, actions), dim=1).min(dim=1, keepdim=True).values
 
     def _current_actions(self, observations: Any) -> tuple[th.Tensor, th.Tensor]:
         """
+        Choose actions with the current policy.
+
         :param observations: observations that the actor learns from
         :return: actions of the current policy there, and their log-probability, shape (batch_size, 1), both with gradient
         """
@@ -80,6 +83,8 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
 
     def _next_actions(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
+        Choose the next actions of the target.
+
         :param batch: drawn transitions
         :return: actions of the current policy at the next observations, and the entropy coefficient times their
             log-probability, shape (batch_size, 1)
@@ -88,7 +93,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         return next_actions, self._current_ent_coef() * next_log_prob
 
     def _current_ent_coef(self) -> th.Tensor:
-        """Current entropy coefficient, a scalar without gradient."""
+        """Return the entropy coefficient, a scalar without gradient."""
         ent_coef: th.Tensor = self.ent_coef_tensor if self.log_ent_coef is None else self.log_ent_coef.detach().exp()
         return ent_coef
 
@@ -135,6 +140,3 @@ class PERSAC(EntropyRegularizedMixin, SAC):
         # Not of concatenated estimates: their gradient would come back strided and be summed in another order than SAC's.
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
         return 0.5 * td_errors.square(), td_errors
-
-    def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
-        return th.cat(self.critic(observations, actions), dim=1).min(dim=1, keepdim=True).values

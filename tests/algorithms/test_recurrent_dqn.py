@@ -23,8 +23,9 @@ from sb3_per import (
     PrioritizedDictSequenceReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.algorithms.recurrent.memory import map_parts, zero_states
+from sb3_per.algorithms.recurrent.networks import zero_states
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
+from sb3_per.storage.arrays import tree_map
 
 SMALL: dict[str, Any] = dict(
     learning_starts=60,
@@ -110,14 +111,19 @@ def learn_with_seams(model: Any, is_continuous: bool = False) -> None:
     assert sum(is_start for _, _, is_start in model.replay_buffer.seen.values()) > 8
 
 
+def unrolled(network: Any, batch: Any) -> th.Tensor:
+    """Q-values at all observations of windows."""
+    return network(network.unroll_memory(batch))
+
+
 def q_by_hand(model: PERRecurrentDQN, ids: list[int], states: list[np.ndarray]) -> np.ndarray:
     """Q-values of consecutive steps, one after the other, from a state on."""
     tensors = tuple(th.as_tensor(state[:, None]) for state in states)
     found = []
     with th.no_grad():
         for id_ in ids:
-            q, tensors = model.q_net.step(th.as_tensor(model.replay_buffer.seen[id_][0][None]), tensors)
-            found.append(q[0].numpy())
+            outputs, tensors = model.q_net.step_memory(th.as_tensor(model.replay_buffer.seen[id_][0][None]), tensors)
+            found.append(model.q_net(outputs)[0].numpy())
     return np.array(found)
 
 
@@ -135,7 +141,7 @@ def test_the_state_while_learning_is_the_state_while_acting(setting, n_layers):
     buffer = model.replay_buffer
     batch = buffer.sample(64)
     with th.no_grad():
-        q_values = model.q_net.unroll(batch).numpy()
+        q_values = unrolled(model.q_net, batch).numpy()
     n_full = 0
     for i, ids, length, prefix_start in histories(buffer, batch):
         zeros = [state[:, 0] for state in zero_states(model.policy.state_shapes, 1)]
@@ -188,12 +194,12 @@ def test_burn_in_warms_up_each_network():
     has_prefix = (batch.prefix_lengths > 0).numpy()
     with th.no_grad():
         for net in (model.q_net, model.q_net_target):
-            changed = (net.unroll(batch) != net.unroll(other)).any(dim=2).any(dim=0).numpy()
+            changed = (unrolled(net, batch) != unrolled(net, other)).any(dim=2).any(dim=0).numpy()
             np.testing.assert_array_equal(changed, has_prefix)
-        for parameter in model.q_net_target.memory.parameters():
+        for parameter in model.q_net_target.lstm.parameters():
             parameter.add_(0.1)
         before = model._value_losses(batch)[1]
-        for parameter in model.q_net_target.memory.parameters():
+        for parameter in model.q_net_target.lstm.parameters():
             parameter.sub_(0.1)
         assert not th.equal(model._value_losses(batch)[1], before)
 
@@ -207,7 +213,7 @@ def spoiled(batch: Any) -> Any:
         return part
 
     lengths = {"prefix": batch.prefix_lengths, "observations": batch.next_steps.amax(dim=0) + 1}
-    found = {name: map_parts(lambda part, n=n: spoil(part, n), getattr(batch, name)) for name, n in lengths.items()}
+    found = {name: tree_map(lambda part, n=n: spoil(part, n), getattr(batch, name)) for name, n in lengths.items()}
     for name in ("rewards", "discounts", "dones"):
         found[name] = spoil(getattr(batch, name), batch.mask.sum(dim=0))
     return batch._replace(**found)
@@ -239,7 +245,7 @@ def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
     batch = model.replay_buffer.sample(24)
     assert batch.dones.any() and not batch.mask.all()
     with th.no_grad():
-        q, target_q = model.q_net.unroll(batch).numpy(), model.q_net_target.unroll(batch).numpy()
+        q, target_q = (unrolled(net, batch).numpy() for net in (model.q_net, model.q_net_target))
     total, count = 0.0, 0
     _, td_errors = model._value_losses(batch)
     for t in range(model.sequence_length):

@@ -13,8 +13,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERRecurrentSAC, PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.algorithms import sac
-from sb3_per.algorithms.recurrent.memory import zero_states
-from sb3_per.algorithms.recurrent.networks import after_steps, at_steps, laid_out
+from sb3_per.algorithms.recurrent.networks import after_steps, at_steps, laid_out, zero_states
 from tests.algorithms.test_recurrent_dqn import (
     POLICIES,
     SMALL,
@@ -131,7 +130,7 @@ def test_burn_in_warms_up_each_network():
                 is_same = th.equal(network.unroll_memory(batch), network.unroll_memory(batch._replace(states=states)))
                 assert is_same == (i not in own)
         before = [network.unroll_memory(batch) for network in networks(model)]
-        for parameter in model.critic_target.memory.parameters():
+        for parameter in model.critic_target.lstm.parameters():
             parameter.add_(0.1)
         is_same = [th.equal(a, network.unroll_memory(batch)) for a, network in zip(before, networks(model), strict=True)]
         assert is_same == [True, True, False]
@@ -327,7 +326,7 @@ def test_lstm_learning_rate_is_that_of_the_lstms():
     assert all(0.0 <= rate[1] < 0.1 / 3 for rate in rates(model))
     for network in networks(model)[:2]:
         others, memory = ({id(p) for p in group["params"]} for group in network.optimizer.param_groups)
-        assert memory == {id(p) for p in network.memory.parameters()}
+        assert memory == {id(p) for p in network.lstm.parameters()}
         assert others == {id(p) for p in network.parameters()} - memory
     assert rates(make(learning_rate=1e-3).learn(80)) == [[1e-3] * 2] * 2
 
@@ -355,7 +354,7 @@ def test_a_shared_extractor_learns_from_the_actor_only():
     model.policy.zero_grad()
     model._value_loss(batch)[0].backward()
     assert all(p.grad is None for p in model.actor.features_extractor.parameters())
-    assert all((p.grad != 0).any() for p in model.critic.memory.parameters())
+    assert all((p.grad != 0).any() for p in model.critic.lstm.parameters())
     model.policy.zero_grad()
     actor_loss(model, batch).backward()
     assert any((p.grad != 0).any() for p in model.actor.features_extractor.parameters())

@@ -109,8 +109,8 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
 
     def _value_losses(self, batch: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:  # type: ignore[override]
         with th.no_grad():
-            target_q_values = self.q_net_target.unroll(batch)
-        q_values = self.q_net.unroll(batch)
+            target_q_values = self.q_net_target(self.q_net_target.unroll_memory(batch))
+        q_values = self.q_net(self.q_net.unroll_memory(batch))
         with th.no_grad():
             after = batch.next_steps[..., None].expand(-1, -1, q_values.shape[-1])
             next_q = target_q_values.gather(0, after)

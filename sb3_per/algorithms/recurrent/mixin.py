@@ -15,8 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
 
 from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.recurrent.memory import at_starts, zero_states
-from sb3_per.algorithms.recurrent.networks import at_steps, laid_out
+from sb3_per.algorithms.recurrent.networks import at_starts, at_steps, laid_out, zero_states
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 
 

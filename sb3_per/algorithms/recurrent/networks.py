@@ -1,51 +1,44 @@
-"""Put an LSTM before a network of SB3, step by step while acting and over windows while learning."""
+"""
+Put an LSTM before a network of SB3. It runs step by step while acting, and over windows while learning, with time first.
+"""
 
 from typing import Any, ClassVar
 
+import numpy as np
 import torch as th
 from stable_baselines3.common.policies import BaseModel
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
-from sb3_per.algorithms.recurrent.memory import Memory, States, features_over_time, without_padding
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
+from sb3_per.storage.arrays import tree_map
+
+# Hidden and cell state, each of shape (n_layers, n, hidden).
+States = tuple[th.Tensor, ...]
 
 
 class RecurrentNetwork(BaseModel):
     """
-    Put an LSTM before a network of SB3: ``class RecurrentActor(RecurrentNetwork, Actor)``. Where the methods of SB3's network
-    take observations, they now take the output of :meth:`step_memory` or :meth:`unroll_memory`.
+    Put an LSTM before a network of SB3: ``class RecurrentActor(RecurrentNetwork, Actor)``. The methods of SB3's network then
+    take the output of :meth:`step_memory` or :meth:`unroll_memory` in place of observations.
 
     :param features_dim: number of features of an observation
-    :param lstm_hidden_size: size of the LSTM
-    :param n_lstm_layers: number of layers of the LSTM
-    :param lstm_kwargs: further keyword arguments of the LSTM
+    :param lstm_args: arguments of :func:`make_lstm`
     :param kwargs: SB3's keyword arguments
     """
 
-    #: Whether features of the observation also pass by the LSTM.
+    #: Whether features of the observation also bypass the LSTM.
     features_pass_memory: ClassVar[bool] = False
 
     #: Position of its states among those that acting carries along.
     own_states: ClassVar[slice] = slice(0, 2)
 
-    def __init__(
-        self,
-        *,
-        features_dim: int,
-        lstm_hidden_size: int = 256,
-        n_lstm_layers: int = 1,
-        lstm_kwargs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ):
-        kwargs["features_dim"] = lstm_hidden_size + (features_dim if self.features_pass_memory else 0)
+    def __init__(self, *, features_dim: int, lstm_args: dict[str, Any], **kwargs: Any):
+        kwargs["features_dim"] = lstm_args["lstm_hidden_size"] + (features_dim if self.features_pass_memory else 0)
         super().__init__(**kwargs)
-        self.memory = Memory(features_dim, lstm_hidden_size, n_lstm_layers, lstm_kwargs)
-        self._own_parameters = dict(
-            features_dim=features_dim,
-            lstm_hidden_size=lstm_hidden_size,
-            n_lstm_layers=n_lstm_layers,
-            lstm_kwargs=lstm_kwargs,
-        )
+        self.lstm = make_lstm(features_dim, **lstm_args)
+        self._own_parameters = dict(features_dim=features_dim, lstm_args=lstm_args)
 
     def step_memory(self, observations: Any, states: States) -> tuple[th.Tensor, States]:
         """
@@ -56,8 +49,8 @@ class RecurrentNetwork(BaseModel):
         :return: input of SB3's network, shape (n, n_features), and the states after the observations
         """
         features = self._features_of(observations)
-        outputs, states = self.memory.step(features, states)
-        return self._join(outputs, features), states
+        outputs, states = self.lstm(features[None], states)
+        return self._join(outputs[0], features), states
 
     def unroll_memory(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
         """
@@ -70,9 +63,9 @@ class RecurrentNetwork(BaseModel):
         if batch.prefix_lengths.any():
             with th.no_grad():
                 prefix = self._features_over_time(batch.prefix, batch.prefix_lengths)
-                states = self.memory.states_after(prefix, batch.prefix_lengths, states)
+                states = states_after(self.lstm, prefix, batch.prefix_lengths, states)
         features = self._features_over_time(batch.observations, batch.next_steps.amax(dim=0) + 1)
-        return self._join(self.memory.unroll(features, states), features)
+        return self._join(self.lstm(features, states)[0], features)
 
     def extract_features(self, obs: Any, features_extractor: BaseFeaturesExtractor) -> Any:
         """Return the input, which has passed the extractor and the LSTM already. SB3's methods call this."""
@@ -83,13 +76,99 @@ class RecurrentNetwork(BaseModel):
         return super().extract_features(observations, self.features_extractor)
 
     def _features_over_time(self, observations: Any, lengths: th.Tensor) -> th.Tensor:
-        return features_over_time(self._features_of, without_padding(observations, lengths))
+        """
+        Extract features of windows.
+
+        :param observations: observations, shape (T, n, ...), or a dictionary of them
+        :param lengths: numbers of observations before the padding, shape (n,)
+        :return: features, shape (T, n, n_features)
+        """
+
+        def clean(part: th.Tensor) -> th.Tensor:
+            # Zeros in place of the padding, so that nothing in it reaches a gradient.
+            is_there = th.arange(len(part), device=part.device)[:, None] < lengths.to(part.device)
+            is_there = is_there.reshape(*is_there.shape, *[1] * (part.ndim - 2))
+            return th.where(is_there, part, th.zeros((), dtype=part.dtype)).flatten(0, 1)
+
+        features = self._features_of(tree_map(clean, observations))
+        return features.reshape(-1, len(lengths), features.shape[-1])
 
     def _join(self, outputs: th.Tensor, features: th.Tensor) -> th.Tensor:
         return th.cat([outputs, features], dim=-1) if self.features_pass_memory else outputs
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), **self._own_parameters}
+
+
+# ---- LSTMs and their states
+
+
+def make_lstm(
+    n_features: int, lstm_hidden_size: int, n_lstm_layers: int, lstm_kwargs: dict[str, Any] | None = None
+) -> nn.LSTM:
+    """
+    Make an LSTM over features of observations.
+
+    :param n_features: number of features of an observation
+    :param lstm_hidden_size: size of the LSTM
+    :param n_lstm_layers: number of layers of the LSTM
+    :param lstm_kwargs: further keyword arguments of ``th.nn.LSTM``
+    :return: the LSTM
+    :raises ValueError: for an LSTM that is bidirectional, batch first, or projected
+    """
+    for name in ("bidirectional", "batch_first", "proj_size"):
+        if (lstm_kwargs or {}).get(name):
+            raise ValueError(
+                f"lstm_kwargs={lstm_kwargs}: {name} is not supported, because agents act step by step. Leave it out"
+            )
+    return nn.LSTM(n_features, lstm_hidden_size, num_layers=n_lstm_layers, **(lstm_kwargs or {}))
+
+
+def states_after(lstm: nn.LSTM, features: th.Tensor, lengths: th.Tensor, states: States) -> States:
+    """
+    Take the steps of prefixes of different lengths.
+
+    :param lstm: the LSTM
+    :param features: features, shape (T, n, n_features)
+    :param lengths: lengths of the prefixes, from 0, shape (n,)
+    :param states: states before the first step
+    :return: states after the last step of each
+    """
+    is_whole = lengths == len(features)
+    # Packing takes as long as the LSTM itself, and most prefixes are whole or empty.
+    for some, is_packed in ((is_whole, False), ((lengths > 0) & ~is_whole, True)):
+        if some.any():
+            inputs = features[:, some]
+            packed = pack_padded_sequence(inputs, lengths[some].cpu(), enforce_sorted=False) if is_packed else inputs
+            after = lstm(packed, tuple(state[:, some].contiguous() for state in states))[1]
+            places = some.nonzero()[:, 0]
+            states = tuple(state.index_copy(1, places, new) for state, new in zip(states, after, strict=True))
+    return states
+
+
+def zero_states(shapes: tuple[tuple[int, int], ...], n: int) -> tuple[np.ndarray, ...]:
+    """
+    Make the states at the start of an episode.
+
+    :param shapes: (n_layers, hidden) of each state
+    :param n: number of environments
+    :return: zeros, each a float32 array of shape (n_layers, n, hidden)
+    """
+    return tuple(np.zeros((n_layers, n, hidden), np.float32) for n_layers, hidden in shapes)
+
+
+def at_starts(states: tuple[np.ndarray, ...], episode_starts: np.ndarray) -> tuple[np.ndarray, ...]:
+    """
+    Set states to zero at starts of episodes.
+
+    :param states: states, each of shape (n_layers, n, hidden)
+    :param episode_starts: whether the next observation is the first of an episode, bool array of shape (n,)
+    :return: states, in the same shape
+    """
+    return tuple(np.where(np.asarray(episode_starts, bool)[:, None], np.float32(0), state) for state in states)
+
+
+# ---- values in windows, with and without padding
 
 
 def at_steps(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor:

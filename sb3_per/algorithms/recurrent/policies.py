@@ -8,7 +8,7 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
-from sb3_per.algorithms.recurrent.memory import States, at_starts, zero_states
+from sb3_per.algorithms.recurrent.networks import States, at_starts, zero_states
 
 
 class RecurrentPolicy(BasePolicy):

@@ -6,35 +6,12 @@ import torch as th
 from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 
-from sb3_per.algorithms.recurrent.memory import States
-from sb3_per.algorithms.recurrent.networks import RecurrentNetwork
+from sb3_per.algorithms.recurrent.networks import RecurrentNetwork, States
 from sb3_per.algorithms.recurrent.policies import RecurrentPolicy
-from sb3_per.buffers.samples import SequenceReplayBufferSamples
 
 
 class RecurrentQNetwork(RecurrentNetwork, QNetwork):
     """SB3's Q-network after an LSTM."""
-
-    def step(self, observations: Any, states: States) -> tuple[th.Tensor, States]:
-        """
-        Take one step.
-
-        :param observations: observations, shape (n, ...), or a dictionary of them
-        :param states: states before them
-        :return: Q-values, shape (n, n_actions), and the states after the observations
-        """
-        outputs, states = self.step_memory(observations, states)
-        return self(outputs), states
-
-    def unroll(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
-        """
-        Compute Q-values at all observations of windows.
-
-        :param batch: windows
-        :return: Q-values, shape (sequence_length + n_steps, n, n_actions)
-        """
-        q_values: th.Tensor = self(self.unroll_memory(batch))
-        return q_values
 
 
 class MlpLstmPolicy(RecurrentPolicy, DQNPolicy):
@@ -54,11 +31,11 @@ class MlpLstmPolicy(RecurrentPolicy, DQNPolicy):
     def make_q_net(self) -> RecurrentQNetwork:
         """Make the network, or its target. SB3 calls this twice."""
         net_args = self._update_features_extractor(self.net_args, features_extractor=None)
-        return RecurrentQNetwork(**net_args, **self.lstm_args).to(self.device)
+        return RecurrentQNetwork(**net_args, lstm_args=self.lstm_args).to(self.device)
 
     def _step(self, observations: Any, states: States, deterministic: bool) -> tuple[th.Tensor, States]:
-        q_values, states = self.q_net.step(observations, states)
-        return q_values.argmax(dim=1), states
+        outputs, states = self.q_net.step_memory(observations, states)
+        return self.q_net(outputs).argmax(dim=1), states
 
 
 class CnnLstmPolicy(MlpLstmPolicy):

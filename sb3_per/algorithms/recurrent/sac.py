@@ -20,6 +20,7 @@ from sb3_per.algorithms.recurrent.sac_policies import (
 )
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import SequenceReplayBufferSamples
+from sb3_per.buffers.settings import number, require
 
 
 class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
@@ -30,7 +31,7 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
 
     A batch holds windows of ``sequence_length`` steps, as in R2D2 (Kapturowski et al. 2019). The ``burn_in`` steps before a
     window warm up the LSTMs of actor, critics and target critics, from the states that acting had there. Actor and critics
-    have separate LSTMs, and observations also pass by the LSTMs (Ni et al. 2022, arXiv 2110.05038).
+    have separate LSTMs, and observations also bypass the LSTMs (Ni et al. 2022, arXiv 2110.05038).
 
     The critics' loss is weighted, those of the actor and of the entropy coefficient are not. All are means over the steps in
     the windows. ``replay_buffer_kwargs`` configures the :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`.
@@ -76,11 +77,9 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         lstm_learning_rate: float | Schedule | None = None,
         **kwargs: Any,
     ):
-        is_rate = isinstance(lstm_learning_rate, (int, float)) and lstm_learning_rate >= 0
-        if not (lstm_learning_rate is None or callable(lstm_learning_rate) or is_rate):
-            raise ValueError(
-                f"lstm_learning_rate must be None, a number of at least 0 or a schedule, not {lstm_learning_rate!r}"
-            )
+        if not callable(lstm_learning_rate):
+            allowed = number("of at least 0, or a schedule", lambda rate: rate >= 0.0)
+            require("lstm_learning_rate", lstm_learning_rate, allowed, none=True)
         self.lstm_learning_rate = lstm_learning_rate
         super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
 
@@ -152,5 +151,4 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         return 0.5 * td_errors.square(), td_errors
 
     def _policy_value(self, observations: SequenceReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
-        features = at_steps(self.critic.unroll_memory(observations), observations)
-        return th.cat(self.critic(features, actions), dim=1).min(dim=1, keepdim=True).values
+        return super()._policy_value(at_steps(self.critic.unroll_memory(observations), observations), actions)

@@ -9,20 +9,19 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Combine
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import Actor, SACPolicy
 
-from sb3_per.algorithms.recurrent.memory import States
-from sb3_per.algorithms.recurrent.networks import RecurrentNetwork
+from sb3_per.algorithms.recurrent.networks import RecurrentNetwork, States
 from sb3_per.algorithms.recurrent.policies import RecurrentPolicy
 
 
 class RecurrentActor(RecurrentNetwork, Actor):
-    """SB3's actor after an LSTM; features also pass by the LSTM (Ni et al. 2022, arXiv 2110.05038)."""
+    """SB3's actor after an LSTM; features also bypass the LSTM (Ni et al. 2022, arXiv 2110.05038)."""
 
     features_pass_memory = True
 
 
 class RecurrentCritic(RecurrentNetwork, ContinuousCritic):
     """
-    SB3's critics after an LSTM over observations; features and actions pass by the LSTM.
+    SB3's critics after an LSTM over observations; features and actions bypass the LSTM.
 
     The critics share the LSTM: their heads are enough to disagree about values. One LSTM each would take twice the time and
     twice the stored states.
@@ -60,20 +59,20 @@ class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
         for network in (self.actor, self.critic):
-            of_memory = list(network.memory.parameters())
+            of_lstm = list(network.lstm.parameters())
             (others,) = network.optimizer.param_groups
-            others["params"] = [p for p in others["params"] if not any(p is each for each in of_memory)]
-            network.optimizer.add_param_group({"params": of_memory})
+            others["params"] = [p for p in others["params"] if not any(p is each for each in of_lstm)]
+            network.optimizer.add_param_group({"params": of_lstm})
 
     def make_actor(self, features_extractor: BaseFeaturesExtractor | None = None) -> RecurrentActor:
         """Make the actor."""
         actor_kwargs = self._update_features_extractor(self.actor_kwargs, features_extractor)
-        return RecurrentActor(**actor_kwargs, **self.lstm_args).to(self.device)
+        return RecurrentActor(**actor_kwargs, lstm_args=self.lstm_args).to(self.device)
 
     def make_critic(self, features_extractor: BaseFeaturesExtractor | None = None) -> RecurrentCritic:
         """Make the critics, or their targets. SB3 calls this twice."""
         critic_kwargs = self._update_features_extractor(self.critic_kwargs, features_extractor)
-        return RecurrentCritic(**critic_kwargs, **self.lstm_args).to(self.device)
+        return RecurrentCritic(**critic_kwargs, lstm_args=self.lstm_args).to(self.device)
 
     def _step(self, observations: Any, states: States, deterministic: bool) -> tuple[th.Tensor, States]:
         features, states = self.actor.step_memory(observations, states)
