@@ -1,18 +1,37 @@
 """Chunks that have arrived: count their steps, show them to callbacks, and store them."""
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from sb3_per.distributed import wrappers
+from sb3_per.distributed import environments
 from sb3_per.distributed.algorithm_state import AlgorithmState
-from sb3_per.distributed.messages import Chunk
+from sb3_per.distributed.random_state import RandomState
 from sb3_per.storage.arrays import flat, tree_map
 
-# Fields of a chunk that are stored.
-_STORED = ("obs", "next_obs", "actions", "rewards", "dones", "timeouts", "td_errors")
+
+@dataclass(frozen=True)
+class Chunk:
+    """
+    T successive steps of an actor's k environments.
+
+    :param actor: number of the actor
+    :param version: number of updates of the weights that it acted with
+    :param steps: arguments of ``add_steps``: observations before normalization, rewards before normalization of shape (T, k),
+        and so on; with TD errors by the actor's weights if they are wanted, shape (T, k, n_critics)
+    :param infos: pickled list of (step, environment, info), without empty infos
+    :param last_obs: observations that the actor acts on next, shape (k, ...): normalized, and before normalization
+    :param random_state: random state after the last step, if the learner sent one
+    """
+
+    actor: int
+    version: int
+    steps: dict[str, Any]
+    infos: bytes
+    last_obs: tuple[Any, Any]
+    random_state: RandomState | None
 
 
 class ReceivedChunk:
@@ -24,11 +43,10 @@ class ReceivedChunk:
     """
 
     def __init__(self, chunk: Chunk, n_left: int):
-        arrays = {name: value for name, value in vars(chunk).items() if isinstance(value, (np.ndarray, dict))}
-        copies: dict[str, Any] = {name: tree_map(np.array, value) for name, value in arrays.items()}
-        copies["last_obs"] = tuple(None if obs is None else tree_map(np.array, obs) for obs in chunk.last_obs)
-        self.data = chunk = replace(chunk, **copies)
-        self.n_steps, self.n_envs = chunk.rewards.shape
+        self.actor = chunk.actor
+        self.data = data = {name: tree_map(np.array, part) for name, part in chunk.steps.items()}
+        self.last_obs = tuple(None if obs is None else tree_map(np.array, obs) for obs in chunk.last_obs)
+        self.n_steps, self.n_envs = data["rewards"].shape
         #: transitions that count
         self.n_wanted = min(n_left, self.n_steps * self.n_envs)
         #: whole steps that count, and environments that count in the step after them
@@ -41,10 +59,10 @@ class ReceivedChunk:
         self._infos = {step * self.n_envs + env: info for step, env, info in cloudpickle.loads(chunk.infos)}
         # One entry per transition.
         self._seen = {
-            "buffer_actions": flat(chunk.actions),
-            "new_obs": tree_map(flat, chunk.next_obs),
-            "rewards": flat(chunk.rewards),
-            "dones": flat(chunk.dones).astype(bool),
+            "buffer_actions": flat(data["actions"]),
+            "new_obs": tree_map(flat, data["next_obs"]),
+            "rewards": flat(data["rewards"]),
+            "dones": flat(data["dones"]).astype(bool),
         }
 
     def steps(self, first: int, end: int, n_envs: int | None = None) -> dict[str, Any]:
@@ -56,8 +74,7 @@ class ReceivedChunk:
         :param n_envs: number of environments, from the first; ``None``: all
         :return: the arguments, without the columns
         """
-        named = ((name, getattr(self.data, name)) for name in _STORED)
-        return {name: tree_map(lambda part: part[first:end, :n_envs], steps) for name, steps in named if steps is not None}
+        return {name: tree_map(lambda part: part[first:end, :n_envs], each) for name, each in self.data.items()}
 
     def seen(self, first: int, end: int) -> dict[str, Any]:
         """
@@ -120,7 +137,7 @@ class Storing:
         :param chunk: the chunk
         :param end: step after the last that must be stored
         """
-        buffer, columns, first = self._buffer, self._columns[chunk.data.actor], chunk.n_stored
+        buffer, columns, first = self._buffer, self._columns[chunk.actor], chunk.n_stored
         # In a small buffer, a whole chunk would overwrite its own first steps before their tick.
         ahead = max(1, buffer.buffer_size // 4)
         chunk.n_stored = end = min(max(end, first + ahead), chunk.n_steps)
@@ -129,11 +146,11 @@ class Storing:
             self._add(columns, chunk.steps(begin, min(begin + buffer.buffer_size, end_of_whole)))
         if chunk.n_rest > 0 and first <= chunk.n_whole < end:
             self._add(columns[: chunk.n_rest], chunk.steps(chunk.n_whole, chunk.n_whole + 1, chunk.n_rest))
-        self._update_statistics(chunk.data, first, end_of_whole)
+        self._update_statistics(chunk, first, end_of_whole)
         if end == chunk.n_steps:
-            self._update_last_obs(chunk.data)
+            self._update_last_obs(chunk)
             if chunk.is_cut:
-                self.cut(chunk.data.actor)
+                self.cut(chunk.actor)
 
     def cut(self, actor: int) -> None:
         """
@@ -156,7 +173,7 @@ class Storing:
         finally:
             sampler.initial_priority = own
 
-    def _update_statistics(self, data: Chunk, first: int, end: int) -> None:
+    def _update_statistics(self, chunk: ReceivedChunk, first: int, end: int) -> None:
         """Update the learner's ``VecNormalize`` with stored steps."""
         if self._normalize is None or end <= first:
             return
@@ -165,16 +182,17 @@ class Storing:
             # The buffer stores discrete observations with one more dimension.
             return np.concatenate((steps[first + 1 : end + 1], last.reshape(1, *steps.shape[1:])))[: end - first]
 
-        new_obs = tree_map(after, data.obs, data.last_obs[1])
-        columns = self._columns[data.actor]
-        wrappers.update_statistics(self._normalize, columns, new_obs, data.rewards[first:end], data.dones[first:end])
+        steps = chunk.steps(first, end)
+        new_obs = tree_map(after, chunk.data["obs"], chunk.last_obs[1])
+        envs = self._columns[chunk.actor]
+        environments.update_statistics(self._normalize, envs, new_obs, steps["rewards"], steps["dones"])
 
-    def _update_last_obs(self, data: Chunk) -> None:
+    def _update_last_obs(self, chunk: ReceivedChunk) -> None:
         """Set the learner's last observations, for callbacks and for a run that continues."""
 
         def write(present: np.ndarray, last: np.ndarray) -> None:
-            present[self._columns[data.actor]] = last
+            present[self._columns[chunk.actor]] = last
 
-        for present, last in zip(self._state.last_obs, data.last_obs, strict=True):
+        for present, last in zip(self._state.last_obs, chunk.last_obs, strict=True):
             if present is not None and last is not None:
                 tree_map(write, present, last)

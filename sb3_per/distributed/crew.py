@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sb3_per.distributed.engines import ActorDiedError, Engine
-from sb3_per.distributed.messages import Chunk, Failure
+from sb3_per.distributed.chunks import Chunk
+from sb3_per.distributed.engines import ActorDiedError, Engine, Failure
 
 # After so many restarts in a row without a chunk, another restart will not help either.
 FRUITLESS_RESTARTS = 3

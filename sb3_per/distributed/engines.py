@@ -1,15 +1,58 @@
 """Engines start actors and call them. Here: their interface, and the engine without processes."""
 
 import copy
+import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from sb3_per.distributed.messages import Failure
+import cloudpickle
+
 from sb3_per.distributed.worker import ActorWorker
 
 
 class ActorDiedError(Exception):
     """The process or machine of an actor is gone, so its answer will not come."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """
+    An error in an actor.
+
+    :param error: the error, or a RuntimeError with its text if it cannot be sent
+    :param text: its traceback
+    """
+
+    error: Exception
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        """
+        Make a failure that can be sent.
+
+        :param error: the error that is being handled
+        :return: the failure
+        """
+        text = "".join(traceback.format_exception(error))
+        if isinstance(error, Exception):
+            try:
+                cloudpickle.loads(cloudpickle.dumps(error))
+                return cls(error, text)
+            except Exception:
+                pass
+        # A KeyboardInterrupt or a SystemExit of an environment must not look like one of the learner.
+        return cls(RuntimeError(f"{type(error).__name__}: {error}"), text)
+
+    def reraise(self) -> None:
+        """
+        Raise the error in the learner, with the actor's traceback as its cause.
+
+        :raises Exception: the error
+        """
+        raise self.error from RuntimeError(f"in an actor:\n\n{self.text}")
 
 
 class Engine(Protocol):
@@ -82,24 +125,23 @@ class _Pending:
     """
     A call that runs when its answer is needed, as if the actor had worked until then.
 
+    :param queue: calls of the actor that did not run yet
     :param worker: the actor
     :param method: name of one of its methods
     :param args: arguments of the method
     :param kwargs: keyword arguments of the method
-    :param queue: calls of the actor that did not run yet
     """
 
-    def __init__(
-        self, worker: ActorWorker, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], queue: list["_Pending"]
-    ):
-        self.worker, self.method, self.args, self.kwargs, self.queue = worker, method, args, kwargs, queue
+    def __init__(self, queue: list["_Pending"], worker: ActorWorker, method: str, *args: Any, **kwargs: Any):
+        self.queue, self.method = queue, method
+        self._call = partial(getattr(worker, method), *args, **kwargs)
         self.answer: Any = None
         self.is_done = False
 
     def run(self) -> None:
         """Call the method and keep its answer."""
         try:
-            self.answer = getattr(self.worker, self.method)(*self.args, **self.kwargs)
+            self.answer = self._call()
         except Exception as error:
             self.answer = Failure.of(error)
         self.is_done = True
@@ -123,12 +165,12 @@ class LocalEngine:
 
     def stop(self, actor: int) -> None:
         """See :class:`Engine`."""
-        _Pending(self.workers.pop(actor), "ask", ("close",), {}, []).run()
+        _Pending([], self.workers.pop(actor), "ask", "close").run()
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """See :class:`Engine`."""
         queue = self._queues[actor]
-        queue.append(_Pending(self.workers[actor], method, args, kwargs, queue))
+        queue.append(_Pending(queue, self.workers[actor], method, *args, **kwargs))
         return queue[-1]
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:

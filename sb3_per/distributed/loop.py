@@ -15,12 +15,12 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import PrioritizedSequenceReplayBuffer
-from sb3_per.distributed import model_copy, random_state, wrappers
+from sb3_per.distributed import model_copy, random_state
 from sb3_per.distributed.algorithm_state import AlgorithmState
 from sb3_per.distributed.chunks import Piece, ReceivedChunk, Storing, seen_in
-from sb3_per.distributed.messages import Setup
+from sb3_per.distributed.environments import wrappers_of
 from sb3_per.distributed.metrics import Metrics
-from sb3_per.distributed.worker import exploration_ladder
+from sb3_per.distributed.worker import Setup, exploration_ladder
 from sb3_per.storage.arrays import tree_map
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class LearningLoop:
                 f"exploration='ladder' needs an algorithm that takes random actions (DQN, QR-DQN), but {name} explores with "
                 "its policy or action_noise. Use exploration=None"
             )
-        wrappers.recipe_of(model.env)
+        wrappers_of(model.env)
 
     @contextlib.contextmanager
     def acting_for(self, model: Any) -> Iterator[None]:
@@ -232,7 +232,7 @@ class Run:
             seed=random_state.derived_seed(self._seed, actor, start, self._number, self._num_timesteps_at_start),
             chunk=self.settings.chunk,
             buffer_kwargs=self._buffer_kwargs,
-            wrappers=wrappers.recipe_of(self.model.env, None if is_restart else columns),
+            wrappers=wrappers_of(self.model.env, None if is_restart else columns),
             epsilon=self._epsilons[actor],
             wants_td_errors=self._wants_td_errors,
             continues=self._continues and not is_restart,
@@ -275,19 +275,19 @@ class Run:
             n_steps -= chunk.n_taken - first
             pieces.append((chunk, first, chunk.n_taken))
             if chunk.n_taken == chunk.n_steps:
-                self.crew.done_with(chunk.data.actor)
+                self.crew.done_with(chunk.actor)
                 self._current = None
         self._n_transitions -= n
         self._is_whole = n % self.env.envs_per_actor == 0
         return pieces, n
 
     def _next_chunk(self) -> ReceivedChunk:
-        chunk = ReceivedChunk(self.crew.next_chunk(), self._n_to_come)
+        answer = self.crew.next_chunk()
+        self.metrics.lag(self.state.n_updates - answer.version)
+        if answer.random_state is not None:
+            random_state.set_current(answer.random_state, self.model.action_space)
+        chunk = self._newest[answer.actor] = ReceivedChunk(answer, self._n_to_come)
         self._n_to_come -= chunk.n_wanted
-        self._newest[chunk.data.actor] = chunk
-        self.metrics.lag(self.state.n_updates - chunk.data.version)
-        if chunk.data.random_state is not None:
-            random_state.set_current(chunk.data.random_state, self.model.action_space)
         return chunk
 
     def store(self, pieces: list[Piece]) -> None:
@@ -297,7 +297,7 @@ class Run:
         :param pieces: the pieces of the tick
         """
         for chunk, _, end in pieces:
-            actor = chunk.data.actor
+            actor = chunk.actor
             if end > chunk.n_stored:
                 self._storing.store(chunk, end)
                 if chunk.n_stored == chunk.n_steps and self._newest.get(actor) is chunk:

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_per.buffers.settings import FLAG, integer, number, require, words
 from sb3_per.distributed.crew import Settings
 from sb3_per.distributed.engines import Engine, LocalEngine
-from sb3_per.distributed.messages import EnvRecipe
+from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.vec_env import ActorVecEnv
 from sb3_per.utils.extras import install
 

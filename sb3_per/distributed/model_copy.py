@@ -3,6 +3,7 @@
 import copy
 import io
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -15,13 +16,31 @@ from stable_baselines3.common.utils import ConstantSchedule
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.distributed.algorithm_state import AlgorithmState
-from sb3_per.distributed.messages import Weights
 
 # Attributes that an actor does not get.
 _NOT_SENT = frozenset(
     "env replay_buffer _logger _vec_normalize_env ep_info_buffer ep_success_buffer _last_obs _last_original_obs "
     "_last_episode_starts _continued_buffer tensorboard_log ent_coef_optimizer".split()
 )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """
+    Weights that the learner publishes, and what else changes during a run.
+
+    :param version: number of the learner's updates so far
+    :param policy: state of the policy, arrays by name
+    :param tensors: other learned tensors by name, e.g. the entropy coefficient
+    :param normalize: statistics of observations and of returns by ``VecNormalize``; ``None`` where there are none
+    :param total_timesteps: number of transitions at which the run ends
+    """
+
+    version: int
+    policy: dict[str, np.ndarray]
+    tensors: dict[str, np.ndarray]
+    normalize: tuple[Any, Any]
+    total_timesteps: int
 
 
 def packed(model: Any) -> bytes:

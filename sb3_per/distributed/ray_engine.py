@@ -24,7 +24,7 @@ def process_class() -> type:
     :return: the class
     """
 
-    # Ray sends a local class as a whole, not as the name of a module. So the process gets the import path first, and answers
+    # Ray sends the code of a local class, not the name of a module. So the process sets its import path first, and answers
     # `hello` before it spends seconds on importing PyTorch.
     class ActorProcess:
         def __init__(self, path: list[str]):
@@ -33,11 +33,11 @@ def process_class() -> type:
             self.worker: Any = None
 
         def hello(self) -> None:
-            """Answer, to show that the process runs."""
+            """Return at once. The answer shows that the process runs."""
 
         def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
             """See :meth:`~sb3_per.distributed.engines.Engine.ask`."""
-            from sb3_per.distributed.messages import Failure
+            from sb3_per.distributed.engines import Failure
             from sb3_per.distributed.worker import ActorWorker
 
             if self.worker is None:

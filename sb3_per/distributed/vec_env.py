@@ -6,6 +6,7 @@ package let the actors act on their own.
 from collections.abc import Sequence
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
@@ -13,9 +14,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices,
 from sb3_per.distributed import random_state
 from sb3_per.distributed.chunks import concatenated
 from sb3_per.distributed.crew import Crew, Settings
-from sb3_per.distributed.engines import ActorDiedError, Engine
+from sb3_per.distributed.engines import ActorDiedError, Engine, Failure
+from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.loop import LearningLoop
-from sb3_per.distributed.messages import EnvRecipe, Failure
 
 
 class ActorVecEnv(VecEnv):
@@ -33,7 +34,7 @@ class ActorVecEnv(VecEnv):
     def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
         self.engine = engine
         self.n_actors, self.envs_per_actor = n_actors, recipe.n_envs
-        self.recipe, self.packed_recipe = recipe, recipe.packed()
+        self.recipe, self.packed_recipe = recipe, cloudpickle.dumps(recipe)
         self.closed = False
         self.crew = Crew(engine, n_actors, recipe.n_envs, settings)
         #: what the algorithms of this package run instead of synchronous steps
@@ -100,7 +101,7 @@ class ActorVecEnv(VecEnv):
         return slice(actor * self.envs_per_actor, (actor + 1) * self.envs_per_actor)
 
     def _take_over(self) -> None:
-        """Prepare for synchronous steps, after which the actors cannot go on where a run has ended."""
+        """Prepare for synchronous steps. A later run cannot continue the episodes of the last one."""
         self.require_open()
         if self.learning_loop.run is not None:
             raise ValueError(
@@ -111,7 +112,7 @@ class ActorVecEnv(VecEnv):
 
     def require_open(self) -> None:
         """
-        Refuse to go on without actors.
+        Check that the actors still run.
 
         :raises ValueError: if the actors were stopped
         """

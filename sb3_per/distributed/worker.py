@@ -1,5 +1,6 @@
 """An actor: its environments, its copy of the algorithm, and a recorder for SB3's own ``collect_rollouts``."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -9,9 +10,11 @@ from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_wrapper
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.distributed import model_copy, random_state, wrappers
+from sb3_per.distributed import model_copy, random_state
 from sb3_per.distributed.algorithm_state import AlgorithmState, set_seeds_and_options
-from sb3_per.distributed.messages import Chunk, Setup, Weights
+from sb3_per.distributed.chunks import Chunk
+from sb3_per.distributed.environments import Wrappers, rebuild
+from sb3_per.distributed.model_copy import Weights
 from sb3_per.distributed.random_state import RandomState
 from sb3_per.storage.arrays import tree_map
 
@@ -31,6 +34,36 @@ def exploration_ladder(n_actors: int, epsilon: float = 0.4, alpha: float = 7.0) 
     return [epsilon ** (1.0 + alpha * i / max(n_actors - 1, 1)) for i in range(n_actors)]
 
 
+@dataclass(frozen=True)
+class Setup:
+    """
+    Settings of an actor for one run. It gets them when ``learn`` begins, and after a restart.
+
+    :param actor: its number, from 0
+    :param start: how often it was started before
+    :param seed: seed of its random numbers, for this start
+    :param chunk: most steps of a call
+    :param buffer_kwargs: settings of the learner's buffer that change what a transition is
+    :param wrappers: wrappers around its environments
+    :param epsilon: its share of random actions; ``None`` follows the schedule
+    :param wants_td_errors: whether its chunks contain TD errors
+    :param continues: whether it continues its episodes of the last run
+    :param last_obs: observations that it acts on first: normalized, and before normalization; ``None``: it resets its
+        environments
+    """
+
+    actor: int
+    start: int
+    seed: int
+    chunk: int
+    buffer_kwargs: dict[str, Any]
+    wrappers: Wrappers
+    epsilon: float | None
+    wants_td_errors: bool
+    continues: bool
+    last_obs: tuple[Any, Any] | None
+
+
 class Recorder:
     """
     Record the steps of one call, in place of a replay buffer. A small buffer of the learner's kind stores them, so that
@@ -41,12 +74,13 @@ class Recorder:
 
     def __init__(self, buffer: PrioritizedReplayBuffer):
         self._buffer = buffer
-        self._infos: list[tuple[int, int, dict[str, Any]]] = []
+        #: infos with more than the usual keys, with their step and environment
+        self.infos: list[tuple[int, int, dict[str, Any]]] = []
 
     def clear(self) -> None:
         """Forget all steps."""
         self._buffer.reset()
-        self._infos = []
+        self.infos = []
 
     def add(
         self, obs: Any, next_obs: Any, action: np.ndarray, reward: np.ndarray, done: np.ndarray, infos: list[dict]
@@ -63,24 +97,24 @@ class Recorder:
         """
         step = self._buffer.size()
         self._buffer.add(obs, next_obs, action, reward, done, infos)
-        self._infos += [(step, env, info) for env, info in enumerate(infos) if info.keys() - _USUAL_KEYS or done[env]]
+        self.infos += [(step, env, info) for env, info in enumerate(infos) if info.keys() - _USUAL_KEYS or done[env]]
 
-    def columns(self) -> dict[str, Any]:
+    def steps(self) -> dict[str, Any]:
         """
         Return copies of the recorded steps.
 
-        :return: fields of a :class:`~sb3_per.distributed.messages.Chunk`
+        :return: arguments of ``add_steps``
         """
         buffer, n = self._buffer, self._buffer.size()
-        return {
-            "obs": tree_map(lambda part: np.array(part[:n]), buffer.observations),
-            "next_obs": tree_map(lambda part: np.array(part[:n]), buffer.next_observations),
-            "actions": buffer.actions[:n].copy(),
-            "rewards": buffer.rewards[:n].copy(),
-            "dones": buffer.dones[:n].copy(),
-            "timeouts": buffer.timeouts[:n].copy(),
-            "infos": cloudpickle.dumps(self._infos),
+        stored = {
+            "obs": buffer.observations,
+            "next_obs": buffer.next_observations,
+            "actions": buffer.actions,
+            "rewards": buffer.rewards,
+            "dones": buffer.dones,
+            "timeouts": buffer.timeouts,
         }
+        return {name: tree_map(lambda part: np.array(part[:n]), each) for name, each in stored.items()}
 
 
 class ActorWorker:
@@ -95,7 +129,7 @@ class ActorWorker:
         """
         Make the environments, if they are not there yet.
 
-        :param recipe: a pickled :class:`~sb3_per.distributed.messages.EnvRecipe`
+        :param recipe: a pickled :class:`~sb3_per.distributed.environments.EnvRecipe`
         :param actor: number of this actor
         :param start: how often it was started before
         :return: observation space and action space
@@ -173,7 +207,7 @@ class ActorWorker:
     def _begin_anew(self, venv: VecEnv) -> None:
         setup, space = self.setup, self.model.action_space
         self.random_state: RandomState = random_state.seeded(setup.seed, space)
-        self.env = wrappers.rebuild(venv, setup.wrappers)
+        self.env = rebuild(venv, setup.wrappers)
         if setup.last_obs is not None:
             self.state.last_obs = setup.last_obs
             return
@@ -210,14 +244,11 @@ class ActorWorker:
             after = random_state.current(model.action_space)
         if shared is None:
             self.random_state = after
-        return Chunk(
-            actor=self.setup.actor,
-            version=weights.version,
-            td_errors=self.td_errors() if self.setup.wants_td_errors else None,
-            last_obs=self.state.last_obs,
-            random_state=None if shared is None else after,
-            **self.recorder.columns(),
-        )
+        steps = self.recorder.steps()
+        if self.setup.wants_td_errors:
+            steps["td_errors"] = self.td_errors()
+        infos, after_shared = cloudpickle.dumps(self.recorder.infos), None if shared is None else after
+        return Chunk(self.setup.actor, weights.version, steps, infos, self.state.last_obs, after_shared)
 
     def td_errors(self) -> np.ndarray:
         """

@@ -32,7 +32,7 @@ class Forgetful(LocalEngine):
 
     def answer(self, handle: Any) -> Any:
         if handle is not self.given and self.given is not None:
-            for value in (*vars(self.given.answer).values(), *self.given.answer.last_obs):
+            for value in (*self.given.answer.steps.values(), *self.given.answer.last_obs):
                 if isinstance(value, np.ndarray):
                     value.fill(77)
             self.given = None

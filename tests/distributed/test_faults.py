@@ -5,14 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_per import PERDQN
 from sb3_per.distributed import NoActorAliveError
-from sb3_per.distributed.engines import ActorDiedError, LocalEngine
-from sb3_per.distributed.messages import Failure, Setup
+from sb3_per.distributed.engines import ActorDiedError, Failure, LocalEngine
+from sb3_per.distributed.environments import EnvRecipe
+from sb3_per.distributed.worker import Setup
 from tests.distributed.envs import Tracked, Unlucky
 from tests.distributed.helpers import assert_columns_hold, local, on_engine, small
 
@@ -245,11 +247,10 @@ class Interrupts(Tracked):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_inside_a_process_of_ray_is_a_fault_as_any_other(error):
     pytest.importorskip("ray")
-    from sb3_per.distributed.messages import EnvRecipe, Failure
     from sb3_per.distributed.ray_engine import process_class
 
     process = process_class()([])
-    recipe = EnvRecipe(dict(env_id=lambda: Interrupts(error)), 1).packed()
+    recipe = cloudpickle.dumps(EnvRecipe(dict(env_id=lambda: Interrupts(error)), 1))
     process.call("build", recipe, 0, 0)
     process.call("reset", recipe, 0, 0, [None], [{}])
     answer = process.call("step", np.zeros(1, int))

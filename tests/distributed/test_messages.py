@@ -1,6 +1,5 @@
 """What actors send."""
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_per import PERDQN, PrioritizedReplayBuffer
-from sb3_per.distributed.messages import Chunk
 from sb3_per.distributed.worker import Recorder
 from tests.distributed.envs import Tracked
 from tests.distributed.helpers import local, small
@@ -41,10 +39,9 @@ def test_infos_may_hold_objects_of_classes_that_no_module_has():
     assert len(seen) == 20 and all(isinstance(said, Mark) for said in seen)
 
 
-def test_a_recorder_without_steps_makes_an_empty_chunk():
+def test_a_recorder_without_steps_returns_empty_arrays():
     box = spaces.Box(-1, 1, (3,), np.float32)
     recorder = Recorder(PrioritizedReplayBuffer(8, box, box, n_envs=2))
     recorder.clear()
-    fields = dict(actor=0, version=0, td_errors=None, last_obs=(None, None), random_state=None)
-    chunk = Chunk(**fields, **recorder.columns())
-    assert chunk.rewards.shape == (0, 2) and chunk.obs.shape == (0, 2, 3) and pickle.loads(chunk.infos) == []
+    steps = recorder.steps()
+    assert steps["rewards"].shape == (0, 2) and steps["obs"].shape == (0, 2, 3) and recorder.infos == []

@@ -1,7 +1,7 @@
 """
 Act and learn with recurrent states.
 
-The state is carried from step to step, each step is stored with the state before it, and the loss is that of windows.
+Acting carries the states from step to step and stores each step with the states before it. Learning unrolls windows.
 """
 
 import inspect
@@ -77,6 +77,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     def _act(self, observations: Any, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """
+        Choose actions, and advance the states.
+
         :param observations: one observation of every environment
         :param memory: states before them, zero at starts of episodes
         :return: actions with exploration, and the states after the observations
@@ -108,8 +110,10 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     def _value_loss(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
         """
+        Compute the loss of the scheme. Every step has the weight of its window.
+
         :param batch: windows
-        :return: loss of the scheme, the mean over steps, each with the weight of its window; and TD errors, 0 in the padding
+        :return: loss, the mean over all steps; and TD errors, 0 in the padding
         """
         losses, td_errors = self._value_losses(batch)
         # Selected, not multiplied by 0: NaN in the padding must reach nothing.

@@ -52,6 +52,8 @@ class RecurrentPolicy(BasePolicy):
         cls, lstm_hidden_size: int = 256, n_lstm_layers: int = 1, **policy_kwargs: Any
     ) -> tuple[tuple[int, int], ...]:
         """
+        Compute the shapes of the states from keyword arguments, before the policy is made.
+
         :param lstm_hidden_size: size of the LSTMs
         :param n_lstm_layers: number of layers of the LSTMs
         :param policy_kwargs: ignored
@@ -66,6 +68,8 @@ class RecurrentPolicy(BasePolicy):
 
     def _step(self, observations: Any, states: States, deterministic: bool) -> tuple[th.Tensor, States]:
         """
+        Choose actions, and advance the states.
+
         :param observations: one observation of every environment
         :param states: states before them, of the LSTM that actions depend on
         :param deterministic: whether to take the best action, not a sample
@@ -104,6 +108,8 @@ class RecurrentPolicy(BasePolicy):
 
     def states_to_tensors(self, states: tuple[np.ndarray, ...]) -> States:
         """
+        Move states to the device of the policy.
+
         :param states: states as arrays
         :return: states as tensors, for a network
         """

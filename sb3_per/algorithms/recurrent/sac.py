@@ -130,6 +130,8 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
 
     def _next_actions(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
         """
+        Choose the next actions of the targets.
+
         :param batch: windows
         :return: actions of the current policy after each step, and the entropy coefficient times their log-probability,
             shape (mask.sum(), 1)

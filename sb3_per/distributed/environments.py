@@ -1,12 +1,16 @@
 """
-Rebuild the learner's vectorized wrappers around an actor's environments, and keep the statistics of ``VecNormalize``.
+Make an actor's environments, rebuild the learner's vectorized wrappers around them, and keep the statistics of
+``VecNormalize``.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import (
     VecCheckNan,
     VecEnv,
@@ -19,25 +23,62 @@ from stable_baselines3.common.vec_env import (
 
 from sb3_per.storage.arrays import flat, keyed, tree_map
 
-#: Classes of wrappers, the innermost first. Each with its arguments after the environment, and with what it remembers of the
-#: actor's environments.
-Recipe = list[tuple[type, dict[str, Any], Any]]
+
+@dataclass(frozen=True)
+class EnvRecipe:
+    """
+    Arguments from which an actor makes its environments.
+
+    :param arguments: arguments of ``make_vec_env``, without ``start_index`` and ``n_envs``
+    :param n_envs: environments of an actor
+    :param start_index: index of the first environment of the first actor
+    :param spec: registration of the environment in the learner's process
+    """
+
+    arguments: dict[str, Any]
+    n_envs: int
+    start_index: int = 0
+    spec: Any = None
+
+    def make(self, actor: int, start: int) -> VecEnv:
+        """
+        Make the environments of an actor.
+
+        :param actor: its number, from 0
+        :param start: how often it was started before
+        :return: the environments
+        """
+        if self.spec is not None:
+            gym.registry.setdefault(self.spec.id, self.spec)
+        arguments = dict(self.arguments)
+        if start > 0:
+            # A new actor keeps the monitor file of the one before it.
+            arguments["monitor_kwargs"] = {**(arguments.get("monitor_kwargs") or {}), "override_existing": False}
+        return make_vec_env(n_envs=self.n_envs, start_index=self.start_index + actor * self.n_envs, **arguments)
 
 
-def recipe_of(env: VecEnv, columns: slice | None = None) -> Recipe:
+#: Classes of wrappers, the innermost first. Each with its arguments after the environment, and with the frames that it stacks
+#: in the actor's environments, or ``None``.
+Wrappers = list[tuple[type, dict[str, Any], Any]]
+
+
+def wrappers_of(env: VecEnv, columns: slice | None = None) -> Wrappers:
     """
     Describe wrappers so that an actor can rebuild them.
 
     :param env: the learner's environments
-    :param columns: indices of the actor's environments; ``None``: the wrappers remember nothing, as before a reset
-    :return: the recipe
+    :param columns: indices of the actor's environments; ``None``: without frames, as before a reset
+    :return: the description
     :raises ValueError: for a wrapper that cannot be rebuilt around an actor's environments
     """
-    recipe: Recipe = []
+    wrappers: Wrappers = []
     while isinstance(env, VecEnvWrapper):
-        recipe.append((type(env), _arguments(env), None if columns is None else _memory(env, columns)))
+        frames = None
+        if columns is not None and isinstance(env, VecFrameStack):
+            frames = tree_map(lambda stack: stack.stacked_obs[columns].copy(), _stacks(env))
+        wrappers.append((type(env), _arguments(env), frames))
         env = env.venv
-    return recipe[::-1]
+    return wrappers[::-1]
 
 
 def _arguments(wrapper: Any) -> dict[str, Any]:
@@ -58,41 +99,33 @@ def _arguments(wrapper: Any) -> dict[str, Any]:
     )
 
 
-def _memory(wrapper: VecEnvWrapper, columns: slice) -> Any:
-    if isinstance(wrapper, VecFrameStack):
-        return tree_map(lambda stack: stack.stacked_obs[columns].copy(), _stacks(wrapper))
-    return wrapper.returns[columns].copy() if isinstance(wrapper, VecNormalize) else None
-
-
 def _stacks(wrapper: Any) -> Any:
     """Find the frames that a wrapper stacks; for Dict observations by key."""
     stack = wrapper.stacked_obs
     return stack.sub_stacked_observations if isinstance(stack.observation_space, spaces.Dict) else stack
 
 
-def rebuild(venv: VecEnv, recipe: Recipe) -> VecEnv:
+def rebuild(venv: VecEnv, wrappers: Wrappers) -> VecEnv:
     """
     Wrap an actor's environments like the learner's.
 
     :param venv: the actor's environments
-    :param recipe: what :func:`recipe_of` returned
+    :param wrappers: what :func:`wrappers_of` returned
     :return: the wrapped environments
     """
 
     def set_frames(stack: Any, frames: np.ndarray) -> None:
         stack.stacked_obs = np.array(frames)
 
-    for kind, arguments, memory in recipe:
+    for kind, arguments, frames in wrappers:
         if kind is VecNormalize:
             normalize = cloudpickle.loads(arguments["pickled"])
             normalize.set_venv(venv)
             venv = normalize
-            if memory is not None:
-                normalize.returns = np.array(memory)
         else:
             venv = kind(venv, **arguments)
-            if memory is not None:
-                tree_map(set_frames, _stacks(venv), memory)
+        if frames is not None:
+            tree_map(set_frames, _stacks(venv), frames)
     return venv
 
 
