@@ -11,7 +11,7 @@ import gymnasium as gym
 import pytest
 from gymnasium import spaces
 from sb3_contrib import QRDQN
-from stable_baselines3 import DQN, SAC, TD3, HerReplayBuffer
+from stable_baselines3 import DQN, SAC, HerReplayBuffer
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv, SimpleMultiObsEnv
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -132,9 +132,6 @@ def test_type_checkers_see_the_stock_constructors(tmp_path):
     [
         (PERSAC, dict(alpha=0.7), r"PERSAC has no argument 'alpha'.*PERSAC\(.*, replay_buffer_kwargs=dict\(alpha=0\.7\)\)"),
         (PERSAC, dict(aplha=0.7), r"'aplha'.*replay_buffer_kwargs=dict\(alpha=0\.7\)"),
-        (PERDQN, dict(beta0=0.5), r"'beta0'.*replay_buffer_kwargs=dict\(beta_start=0\.5\)"),
-        (PERDQN, dict(prioritized_replay=True), "prioritized replay is what PERDQN does, leave it out"),
-        (PERDQN, dict(prioritized_replay_eps=1e-6), r"replay_buffer_kwargs=dict\(epsilon=1e-06\)"),
         (PERDQN, dict(n_sampled_goal=4), "'n_sampled_goal'.*PrioritizedHerReplayBuffer"),
         (PERSAC, dict(double_q=True), r"'double_q'.*PERDQN\(\.\.\., double_q=True\)"),
         (PERDQN, dict(duoble_q=True), r"'duoble_q': did you mean 'double_q'\?"),
@@ -152,10 +149,7 @@ def test_unknown_arguments_are_refused_with_a_hint(cls, keywords, message):
     "keywords, message",
     [
         (dict(aplha=0.7), "PrioritizedReplayBuffer has no setting 'aplha': did you mean 'alpha'"),
-        (dict(beta0=0.7), "did you mean 'beta_start'"),
-        (dict(beta_frames=7), "did you mean 'beta_anneal_steps'"),
         (dict(handle_timeout=True), "did you mean 'handle_timeout_termination'"),
-        (dict(double_q=True), r"'double_q', it is an argument of the algorithm: PERDQN\(\.\.\., double_q=True\)"),
         (dict(update_from_virtual=True), "'update_from_virtual'.*replay_buffer_class=PrioritizedHerReplayBuffer"),
         (dict(sequence_length=4), "'sequence_length'.*PERRecurrentDQN"),
         (dict(xyzzy=4), "no setting 'xyzzy'$"),
@@ -169,9 +163,6 @@ def test_unknown_settings_are_refused_with_a_hint(keywords, message):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        (dict(alpha="0.6"), "alpha must be .* not '0.6'. Pass a number, not a string"),
-        (dict(alpha="auto"), "alpha must be .* not 'auto'"),
-        (dict(alpha=[0.6]), r"alpha must be .* not \[0.6\] \(list\)"),
         (dict(alpha=-0.5), r"-0\.5"),
         (dict(scheme=type(None)), "Unknown scheme"),
     ],
@@ -191,7 +182,7 @@ def test_n_steps_in_replay_buffer_kwargs():
 # ---- the order of bases
 
 
-@pytest.mark.parametrize("stock", [SAC, TD3, DQN, QRDQN])
+@pytest.mark.parametrize("stock", [SAC, QRDQN])
 def test_the_mixin_on_the_right_is_refused(stock):
     class Mine(stock, PrioritizedOffPolicyMixin):
         pass
@@ -267,7 +258,7 @@ def test_recurrent_algorithms_replace_buffers_of_sb3():
     assert type(model.replay_buffer) is PrioritizedSequenceReplayBuffer
 
 
-@pytest.mark.parametrize("base", [ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer])
+@pytest.mark.parametrize("base", [ReplayBuffer, HerReplayBuffer])
 def test_other_buffers_that_are_not_prioritized_are_refused(base):
     class Own(base):
         pass

@@ -8,7 +8,7 @@ from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.logger import KVWriter, Logger
 
-from sb3_per import PERDQN, PERSAC
+from sb3_per import PERDQN, PERSAC, PERCrossQ
 from tests.utils import STOCK, fill
 
 DISCRETE = [cls.__name__ for cls in STOCK if "DQN" in cls.__name__]
@@ -41,8 +41,8 @@ def parameters(model):
     return th.cat([p.detach().ravel().clone() for p in model.policy.parameters()])
 
 
-@pytest.mark.parametrize("cls", STOCK, ids=lambda cls: cls.__name__)
-def test_every_algorithm_pretrains_and_learns_from_mixed_batches(cls):
+@pytest.mark.parametrize("cls", [PERSAC, PERDQN, PERCrossQ], ids=lambda cls: cls.__name__)
+def test_algorithms_pretrain_and_learn_from_mixed_batches(cls):
     model, lines = make_model(cls, train_freq=1, gradient_steps=1)
     before = parameters(model)
     assert model.pretrain(5) is model

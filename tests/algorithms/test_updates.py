@@ -139,7 +139,7 @@ def parameters(model: Any) -> dict[str, th.Tensor]:
 UNBATCHED = ["sac", "td3", "ddpg", "dqn", "qrdqn", "tqc", "crossq-plain"]
 
 
-@pytest.mark.parametrize("name, batch_size", [*((name, 32) for name in CONFIGURATIONS), *((name, 50) for name in UNBATCHED)])
+@pytest.mark.parametrize("name, batch_size", [*((name, 32) for name in CONFIGURATIONS), ("sac", 50), ("dqn", 50)])
 def test_unit_weights_make_the_update_of_the_stock_parent(name, batch_size):
     """Same batches, same seed: the same parameters after several calls of train, the same log."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
@@ -250,9 +250,7 @@ def one_update(model: Any, batch: Any) -> Any:
 VALUE_NETWORK = {PERDQN: "q_net", PERQRDQN: "quantile_net"}
 
 
-@pytest.mark.parametrize(
-    "name", [*UNBATCHED, "crossq", "sac-critics", "sac-n-steps", "sac-images", "dqn-dict", "tqc-quantiles", "qrdqn-quantiles"]
-)
+@pytest.mark.parametrize("name", [*UNBATCHED, "crossq", "sac-critics"])
 def test_a_sample_of_weight_zero_has_no_influence(name):
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     model = filled_model(cls, policy, make_env(), **kwargs)
@@ -331,7 +329,7 @@ def td_errors_of(model: Any, batch: Any) -> np.ndarray:
         return (batch.rewards - values_of(model, batch)).abs().mean(dim=1).numpy()
 
 
-@pytest.mark.parametrize("name", [*UNBATCHED, "sac-critics", "tqc-quantiles", "qrdqn-quantiles"])
+@pytest.mark.parametrize("name", [*UNBATCHED, "sac-critics"])
 def test_priorities_are_unweighted_absolute_td_errors(name):
     """Signed errors of every critic, from before the update, not weighted, not squared, not a loss."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]

@@ -19,8 +19,7 @@ def exact(x: float, epsilon: float) -> float:
     return float(h.copy_sign(Decimal(x)))
 
 
-@pytest.mark.parametrize("epsilon", [1e-2, 1e-3])
-@pytest.mark.parametrize("dtype, bound", [(th.float32, 5e-7), (th.float64, 1e-15)])
+@pytest.mark.parametrize("epsilon, dtype, bound", [(1e-3, th.float32, 5e-7), (1e-2, th.float64, 1e-15)])
 def test_rescale_equals_the_formula(epsilon, dtype, bound):
     values = th.tensor(VALUES, dtype=dtype)
     expected = np.array([exact(x, epsilon) for x in values.tolist()])
@@ -29,8 +28,7 @@ def test_rescale_equals_the_formula(epsilon, dtype, bound):
     np.testing.assert_allclose(rescaled, expected, rtol=bound, atol=0)
 
 
-@pytest.mark.parametrize("epsilon", [1e-2, 1e-3])
-@pytest.mark.parametrize("dtype, bound", [(th.float32, 5e-7), (th.float64, 1e-15)])
+@pytest.mark.parametrize("epsilon, dtype, bound", [(1e-3, th.float32, 5e-7), (1e-2, th.float64, 1e-15)])
 def test_unscale_inverts_rescale(epsilon, dtype, bound):
     """Small relative errors, also of small values."""
     rescaled = th.tensor([exact(x, epsilon) for x in VALUES], dtype=dtype)
