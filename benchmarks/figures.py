@@ -1,9 +1,11 @@
 """How the figures of the documentation look: as those of `sb3-per compare`, with a look for every arm of the campaigns."""
 
+import io
 from pathlib import Path
 
 from matplotlib import style
 from matplotlib.figure import Figure
+from PIL import Image
 
 from sb3_per.compare.figures import (
     CYAN,
@@ -17,7 +19,6 @@ from sb3_per.compare.figures import (
     PURPLE,
     WIDTH,
     looks,
-    save,
     thousands,
 )
 
@@ -49,3 +50,10 @@ def figure_of(height: float) -> Figure:
     :param height: in inches; the width is that of a page
     """
     return Figure(figsize=(WIDTH, height))
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Save a figure as a PNG of 256 colours, a third as large as with all of them."""
+    file = io.BytesIO()
+    figure.savefig(file)
+    Image.open(file).quantize(256, Image.Quantize.FASTOCTREE).save(path, optimize=True)

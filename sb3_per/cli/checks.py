@@ -22,7 +22,7 @@ PACKAGES = ("stable-baselines3", "sb3-contrib", "gymnasium", "torch", "numpy", "
 EXTRAS = {
     "extra": ("matplotlib", "tensorboard", "tqdm", "rich"),
     "zoo": ("rl_zoo3", "requests", "moviepy"),
-    "compare": ("rl_zoo3", "matplotlib", "PIL", "tqdm"),
+    "compare": ("rl_zoo3", "matplotlib", "tqdm"),
     "envs": ("Box2D", "mujoco", "ale_py", "minatar", "cv2"),
     "minari": ("minari", "h5py", "PIL"),
     "distributed": ("ray",),

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per compare")
     """
     parser = _parser(typed)
     options = parser.parse_args(arguments)
-    for package in ("rl_zoo3", "matplotlib", "PIL", "tqdm"):
+    for package in ("rl_zoo3", "matplotlib", "tqdm"):
         require(package, "compare", typed)
     seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
     rates = sorted({1.0, *(options.rates or ([] if options.quick else RATES))})

@@ -1,13 +1,9 @@
-"""How figures look: one style, and one look for an arm wherever it occurs. Needs matplotlib and Pillow."""
+"""How figures look: one style, and one look for an arm wherever it occurs. Needs matplotlib."""
 
-import io
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from PIL import Image
 
 # In inches, as wide as a page of the documentation shows figures.
 WIDTH = 7.0
@@ -68,10 +64,3 @@ def looks(roles: dict[str, str]) -> dict[str, dict[str, Any]]:
 def thousands(axis: Axis) -> None:
     """Label steps as 50k, and what is less than a thousand as it is."""
     axis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Save a figure as a PNG of 256 colours, a third as large as with all of them."""
-    file = io.BytesIO()
-    figure.savefig(file)
-    Image.open(file).quantize(256, Image.Quantize.FASTOCTREE).save(path, optimize=True)

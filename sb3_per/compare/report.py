@@ -192,7 +192,7 @@ def draw(results: Results, roles: dict[str, str], n_timesteps: int, path: Path) 
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, save, thousands
+    from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, thousands
     from sb3_per.compare.statistics import mean_interval
 
     look = looks({arm: role for arm, role in roles.items() if role not in roles})
@@ -211,4 +211,4 @@ def draw(results: Results, roles: dict[str, str], n_timesteps: int, path: Path) 
             thousands(axes.xaxis)
         panels[0].set_ylabel("mean return, 95% interval")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        save(figure, path)
+        figure.savefig(path)

@@ -11,15 +11,10 @@ SCRIPTS: dict[str, str] = {
     "enjoy": "Watch a trained agent",
     "record_video": "Record a video of a trained agent",
     "plot": "Plot the returns of training episodes",
-    "plot_train": "As plot",
-    "all_plots": "Plot the evaluations of several runs, and make tables of them",
-    "plot_from_file": "Plot what all_plots has saved",
 }
 
 # Scripts that play a saved model.
 PLAYERS = ("enjoy", "record_video")
-
-_PLOTS = ("plot", "plot_train")
 
 # The folder of the runs, where no other is given.
 FOLDER = "logs"
@@ -54,14 +49,9 @@ _SHOWN: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     ],
 }
 _SHOWN["record_video"] = _SHOWN["enjoy"]
-_SHOWN["plot_train"] = _SHOWN["plot"]
 
 # The Zoo's name for the option that has the folder of the runs.
-_FOLDERS = {
-    **dict.fromkeys(PLAYERS, "--folder"),
-    **dict.fromkeys(_PLOTS, "--exp-folder"),
-    "train": "--log-folder",
-}
+_FOLDERS = {"train": "--log-folder", "plot": "--exp-folder", **dict.fromkeys(PLAYERS, "--folder")}
 
 
 class Parsed(NamedTuple):
@@ -86,7 +76,7 @@ def _own_options(script: str) -> argparse.ArgumentParser:
         what = "a .buffer directory or a Minari dataset, a share of each batch"
         parser.add_argument("--demonstrations", metavar="PATH", help=what)
         parser.add_argument("--actors", type=int, metavar="N", help="let N processes collect while one learns")
-    elif script in _PLOTS:
+    elif script == "plot":
         parser.add_argument("-o", "--output", metavar="FILE", help="write a picture, e.g. plot.png, and open no window")
     return parser
 
@@ -103,14 +93,12 @@ def parse(script: str, options: list[str], typed: str) -> Parsed:
     """
     own = _own_options(script)
     epilog = f"RL Zoo's other options work too: {typed} --help-all lists all of them, with the Zoo's own defaults."
-    usage = "%(prog)s --algo ALGO --env ENV [options]" if script in _SHOWN else None
+    usage = "%(prog)s --algo ALGO --env ENV [options]"
     parser = argparse.ArgumentParser(typed, usage, SCRIPTS[script], epilog, parents=[own], allow_abbrev=False)
-    if script not in _SHOWN or "--help-all" in options:
+    if "--help-all" in options:
         return Parsed(argparse.Namespace(), ["--help" if word == "--help-all" else word for word in options], parser)
-    is_plot = script in _PLOTS
-    algo, env = (["-a"], ["-e"]) if is_plot else ([], [])
+    algo, env, several = (["-a"], ["-e"], dict[str, Any](nargs="+")) if script == "plot" else ([], [], {})
     parser.add_argument(*algo, "--algo", required=True, help="algorithm, e.g. per_sac, or one of the Zoo's, e.g. sac")
-    several: dict[str, Any] = dict(nargs="+") if is_plot else {}
     parser.add_argument(*env, "--env", required=True, **several, help="id of the environment, e.g. Pendulum-v1")
     parser.add_argument("-f", _FOLDERS[script], dest="folder", default=FOLDER, help=f"folder of the runs; default: {FOLDER}")
     for names, settings in _SHOWN[script]:

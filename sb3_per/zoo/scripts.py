@@ -33,10 +33,8 @@ def run_script(script: str, parsed: Parsed, typed: str) -> None:
             _play(script, parsed)
         elif script == "train":
             _train(parsed)
-        elif script in ("plot", "plot_train"):
-            _plot(parsed)
         else:
-            getattr(importlib.import_module("rl_zoo3.plots"), script)()
+            _plot(parsed)
 
 
 @contextlib.contextmanager

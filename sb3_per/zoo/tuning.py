@@ -5,13 +5,11 @@ The Zoo puts the result of a trial in place of whole entries of the hyperparamet
 ``replay_buffer_kwargs`` that are not tuned.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
-from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.schemes import PriorityScheme
 
 # The stock class whose search space is used. The Zoo has none for CrossQ, which is SAC without target networks.
@@ -80,23 +78,18 @@ def _choices(algo: str, trial: Any, has_hindsight: bool) -> dict[str, Callable[[
     :param has_hindsight: whether the buffer has hindsight
     :return: function that chooses a value, by name of the setting
     """
-
-    def word(name: str, *others: str) -> Any:
-        (field,) = (field for field in dataclasses.fields(PrioritySettings) if field.name == name)
-        words = [word for allowed in field.metadata["allowed"] for word in allowed.words]
-        return trial.suggest_categorical(name, [word for word in words if word not in others])
-
     is_recurrent = _is_recurrent(algo)
     choices: dict[str, Callable[[str], Any]] = {
         "epsilon": lambda name: trial.suggest_float(name, 1e-6, 0.1, log=True),
         "kappa": lambda name: trial.suggest_categorical(name, [1.0, "auto"]),
         "uniform_fraction": lambda name: trial.suggest_float(name, 0.0, 0.5),
-        "weight_normalization": word,
-        "initial_priority": lambda name: word(name, "td_error"),  # needs actors
+        "weight_normalization": lambda name: trial.suggest_categorical(name, ["max", "mean", "none"]),
+        "initial_priority": lambda name: trial.suggest_categorical(name, ["max", "mean"]),  # "td_error" needs actors
         "max_priority_interval": lambda name: trial.suggest_categorical(name, [None, 250]),
     }
     if "dqn" not in algo:
-        choices["actor_batch"] = (lambda name: word(name, "uniform")) if is_recurrent else word
+        batches = ["prioritized", "weighted", *([] if is_recurrent else ["uniform"])]
+        choices["actor_batch"] = lambda name: trial.suggest_categorical(name, batches)
     if is_recurrent:
         choices["eta"] = lambda name: trial.suggest_float(name, 0.0, 1.0)
     elif not has_hindsight:

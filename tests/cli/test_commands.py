@@ -18,16 +18,13 @@ from sb3_per.zoo import SCRIPTS
 from tests.utils import ROOT, fill, make_buffer
 
 
-@pytest.mark.parametrize(
-    ("command", "handed"), [("train", ["train"]), ("tune", ["train", "-optimize"]), ("enjoy", ["enjoy"]), ("plot", ["plot"])]
-)
-def test_commands_run_scripts_of_the_zoo(command, handed, monkeypatch):
+def test_commands_run_scripts_of_the_zoo(monkeypatch):
     calls = []
     monkeypatch.setattr("sb3_per.zoo.run", lambda *call: calls.append(call))
-    assert cli.main([command, "--algo", "per_sac"]) == 0
-    script, *first = handed
-    assert calls == [(script, [*first, "--algo", "per_sac"], f"sb3-per {command}")]
-    assert script in SCRIPTS
+    for command, script, *first in (("train", "train"), ("tune", "train", "-optimize"), ("enjoy", "enjoy"), ("plot", "plot")):
+        assert cli.main([command, "--algo", "per_sac"]) == 0
+        assert calls.pop() == (script, [*first, "--algo", "per_sac"], f"sb3-per {command}")
+        assert script in SCRIPTS
 
 
 # Without the path of installed packages, a command that imports one of them fails.
@@ -35,34 +32,32 @@ ALONE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sb3_per.cli.main 
 COMMANDS = (*cli.ZOO, *cli.MODULES)
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_imports_neither_pytorch_nor_any_other_package(command):
-    words = [sys.executable, "-S", "-E", "-c", ALONE, str(ROOT), *command.split(), "--help"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"usage: {' '.join(['sb3-per', *command.split()])} ")
+def test_help_imports_neither_pytorch_nor_any_other_package():
+    for command in ([], *([command] for command in COMMANDS)):
+        words = [sys.executable, "-S", "-E", "-c", ALONE, str(ROOT), *command, "--help"]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"usage: {' '.join(['sb3-per', *command])} ")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("typed", [["sb3_per"], ["sb3_per.zoo"]], ids=str)
-def test_help_shows_the_command_that_was_typed(command, typed, monkeypatch, capsys):
-    if typed == ["sb3_per.zoo"] and command not in SCRIPTS:
-        return
-    monkeypatch.setattr(sys, "argv", [*typed, command, "--help"])
-    with pytest.raises(SystemExit) as stopped:
-        runpy.run_module(typed[0], run_name="__main__", alter_sys=False)
-    assert stopped.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: python -m {typed[0]} {command} ")
-
-
-@pytest.mark.parametrize("command", ["train", "tune", "enjoy", "plot"])
-def test_algorithm_and_environment_are_required(command, capsys):
-    for options, missing in (([], "--algo, "), (["--algo", "per_dqn"], "--env")):
+def test_help_shows_the_command_that_was_typed(monkeypatch, capsys):
+    typed = [*(("sb3_per", command) for command in COMMANDS), *(("sb3_per.zoo", script) for script in SCRIPTS)]
+    for module, command in typed:
+        monkeypatch.setattr(sys, "argv", [module, command, "--help"])
         with pytest.raises(SystemExit) as stopped:
-            cli.main([command, *options])
-        assert stopped.value.code == 2
-        assert f"sb3-per {command}: error: the following arguments are required: " in (err := capsys.readouterr().err)
-        assert missing in err
+            runpy.run_module(module, run_name="__main__", alter_sys=False)
+        assert stopped.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: python -m {module} {command} ")
+
+
+def test_algorithm_and_environment_are_required(capsys):
+    for command in ("train", "tune", "enjoy", "plot"):
+        for options, missing in (([], "--algo, "), (["--algo", "per_dqn"], "--env")):
+            with pytest.raises(SystemExit) as stopped:
+                cli.main([command, *options])
+            assert stopped.value.code == 2
+            assert f"sb3-per {command}: error: the following arguments are required: " in (err := capsys.readouterr().err)
+            assert missing in err
 
 
 def test_all_options_of_the_zoo_are_listed_on_demand(capsys):
@@ -72,17 +67,16 @@ def test_all_options_of_the_zoo_are_listed_on_demand(capsys):
     assert "--n-startup-trials" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["enjoy", "plot"])
-@pytest.mark.parametrize("folder", ["logs", "elsewhere"])
-def test_commands_without_a_run_say_where_they_looked(command, folder, tmp_path, monkeypatch, capsys):
+def test_commands_without_a_run_say_where_they_looked(tmp_path, monkeypatch, capsys):
     """And ask nobody on the network."""
     pytest.importorskip("rl_zoo3")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("socket.socket.connect", None)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([command, "--algo", "dqn", "--env", "CartPole-v1", *(["-f", folder] if folder != "logs" else [])])
-    assert stopped.value.code == 1
-    assert str(Path(folder, "dqn")) in capsys.readouterr().err
+    for command, *options in (("enjoy",), ("plot",), ("enjoy", "-f", "elsewhere"), ("plot", "-f", "elsewhere")):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([command, "--algo", "dqn", "--env", "CartPole-v1", *options])
+        assert stopped.value.code == 1
+        assert str(Path(options[-1] if options else "logs", "dqn")) in capsys.readouterr().err
 
 
 def test_convert_receives_its_options(capsys):

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from stable_baselines3 import HerReplayBuffer
 
 from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.cli.main import main
-from sb3_per.compare import runs
+from sb3_per.compare import campaign, runs
 from sb3_per.compare.campaign import read
 from sb3_per.compare.task import RANDOM, TWIN, Arm, Task, arms_of, jobs_of
 from sb3_per.zoo import register
@@ -57,7 +58,7 @@ def compare(*options: str, command: str = COMMAND) -> None:
     assert main([*command.split(), *options]) == 0
 
 
-def test_a_whole_comparison(folder, capsys):
+def test_a_whole_comparison(folder, monkeypatch, capsys):
     """With HER, a hyperparameter file, a registered environment and its arguments; a stopped one continues."""
     quick = ("--setting", "scheme='lap', kappa=0.1", "--seeds", "1", "--rates", "1")
     compare(*quick)
@@ -72,18 +73,13 @@ def test_a_whole_comparison(folder, capsys):
     sentence = shown.splitlines()[-1]
     assert sentence.endswith(".")
 
-    # As if it had been stopped before its last run.
+    # As if it had been stopped before its last run. That one runs here: another process would import everything again.
+    monkeypatch.setattr(campaign, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers))
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     compare(*quick)
     shown = capsys.readouterr().out
     assert "about 1 min for 1 missing runs" in shown
-    again = read(path)
-    assert [{**row, "seconds": ""} for row in again] == [{**row, "seconds": ""} for row in rows]
-    assert shown.splitlines()[-1] == sentence
-
-    compare(*quick)
-    shown = capsys.readouterr().out
-    assert read(path) == again and "missing" not in shown
+    assert [{**row, "seconds": ""} for row in read(path)] == [{**row, "seconds": ""} for row in rows]
     assert shown.splitlines()[-1] == sentence
 
 

@@ -299,9 +299,7 @@ def test_frames_from_a_hyperparameter_file(zoo, monkeypatch):
 def test_plot_scripts(zoo, monkeypatch):
     import matplotlib.pyplot as plt
 
-    for _ in range(2):
-        entry = settings(n_timesteps=2500, learning_starts=2400)
-        zoo("train", "per_dqn", "--eval-freq", "500", "--eval-episodes", "2", entry=entry)
+    zoo("train", "per_dqn", entry=settings(n_timesteps=2500, learning_starts=2400))
     main(["plot", "-a", "per_dqn", "-e", "CartPole-v1", "-f", "logs", "-w", "10"])
     lines = [line for axis in plt.gcf().axes for line in axis.get_lines()]
     assert lines and all(len(line.get_xdata()) > 0 for line in lines)
@@ -311,10 +309,6 @@ def test_plot_scripts(zoo, monkeypatch):
     plt.close("all")
     with pytest.raises(SystemExit):
         main(["plot", "--algo", "per_dqn", "--env", "CartPole-v1", "-w", "100000"])
-    plt.close("all")
-    main(["all_plots", "-a", "per_dqn", "-e", "CartPole-v1", "-f", "logs", "-o", "logs/results"])
-    main(["plot_from_file", "-i", "logs/results.pkl", "-l", "PERDQN"])
-    assert plt.gcf().axes[0].get_lines()
     plt.close("all")
 
 
