@@ -7,6 +7,7 @@ al. 2020, theorem 1). A scheme holds settings, and no state of a run but an auto
 
 import copy
 import difflib
+import functools
 import inspect
 from collections.abc import Callable
 from numbers import Real
@@ -30,33 +31,9 @@ _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 DEFAULT_EPSILON = 1e-6
 DEFAULT_KAPPA = 1.0
 
-# The errors of several critics become one. The kernel takes the position of the name.
-_REDUCTIONS = ("mean", "max", "min")
-_MEAN, _MAX = 0, 1
-
-_TENSOR_REDUCTIONS: dict[str, Callable[[th.Tensor], th.Tensor]] = {
-    "mean": lambda errors: errors.mean(dim=1),
-    "max": lambda errors: errors.amax(dim=1),
-    "min": lambda errors: errors.amin(dim=1),
-}
-
-
-@kernel
-def _reduce(errors: np.ndarray, reduction: int) -> np.ndarray:
-    """Reduce every row to one error."""
-    n_rows, n_critics = errors.shape
-    reduced = np.empty(n_rows)
-    for i in range(n_rows):
-        error = errors[i, 0]
-        for j in range(1, n_critics):
-            if reduction == _MEAN:
-                error += errors[i, j]
-            elif reduction == _MAX:
-                error = max(error, errors[i, j])
-            else:
-                error = min(error, errors[i, j])
-        reduced[i] = error / n_critics if reduction == _MEAN else error
-    return reduced
+# The errors of several critics become one.
+_REDUCTIONS = {"mean": np.add, "max": np.maximum, "min": np.minimum}
+_TENSOR_REDUCTIONS: dict[str, Callable[..., th.Tensor]] = {"mean": th.mean, "max": th.amax, "min": th.amin}
 
 
 @kernel
@@ -91,6 +68,9 @@ class PriorityScheme:
 
     #: Whether all masses are equal, whatever the TD errors.
     draws_uniformly: ClassVar[bool] = False
+
+    #: Whether the buffer sets kappa, to its mean absolute reward.
+    kappa_is_auto: bool = False
 
     #: Whether :meth:`loss` replaces the algorithm's own loss. It needs scalar TD errors then.
     replaces_loss: ClassVar[bool] = False
@@ -133,10 +113,8 @@ class PriorityScheme:
         """
         if abs_td_errors.ndim != 2 or abs_td_errors.shape[1] == 0:
             raise ValueError(f"abs_td_errors must have shape (batch_size, n_critics), not {abs_td_errors.shape}")
-        if abs_td_errors.shape[1] == 1:
-            return abs_td_errors[:, 0]
-        reduced: np.ndarray = _reduce(abs_td_errors, _REDUCTIONS.index(self.td_error_reduction))
-        return reduced
+        reduced: np.ndarray = functools.reduce(_REDUCTIONS[self.td_error_reduction], abs_td_errors.T)
+        return reduced / abs_td_errors.shape[1] if self.td_error_reduction == "mean" else reduced
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """
@@ -216,7 +194,7 @@ class Proportional(PriorityScheme):
 
     def __init__(self, alpha: float = 0.6, epsilon: float = DEFAULT_EPSILON, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
-        self.epsilon = _positive("epsilon", epsilon)
+        self.epsilon = positive("epsilon", epsilon)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """``p = |td| + epsilon``, see :meth:`PriorityScheme.priority`."""
@@ -272,7 +250,7 @@ class LAP(PriorityScheme):
     def __init__(self, alpha: float = 0.4, kappa: float | str = DEFAULT_KAPPA, td_error_reduction: str = "max"):
         super().__init__(alpha, td_error_reduction)
         self.kappa_is_auto = isinstance(kappa, str) and kappa == "auto"
-        self.kappa = DEFAULT_KAPPA if self.kappa_is_auto else _positive("kappa", kappa)
+        self.kappa = DEFAULT_KAPPA if self.kappa_is_auto else positive("kappa", kappa)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -338,7 +316,7 @@ class PAL(LAP):
         near = 0.5 * self.kappa**self.alpha * td_errors.square()
         # The clamp keeps NaN out of the gradient of the power where |td| is 0, although `where` does not choose it.
         far = self.kappa * abs_td_errors.clamp(min=self.kappa).pow(1.0 + self.alpha) / (1.0 + self.alpha)
-        reduced = _TENSOR_REDUCTIONS[self.td_error_reduction](abs_td_errors.detach())
+        reduced = _TENSOR_REDUCTIONS[self.td_error_reduction](abs_td_errors.detach(), dim=1)
         scale = reduced.clamp(min=self.kappa).pow(self.alpha).mean()
         return th.where(abs_td_errors <= self.kappa, near, far).sum(dim=1).mean() / scale
 
@@ -355,7 +333,13 @@ def as_number(name: str, value: Any) -> Any:
     raise ValueError(f"{name} must be a number, not {value!r}")
 
 
-def _positive(name: str, value: Any) -> float:
+def positive(name: str, value: Any) -> float:
+    """
+    :param name: name of a setting
+    :param value: its value
+    :return: the value
+    :raises ValueError: if it is not finite and above 0
+    """
     if not 0.0 < as_number(name, value) < np.inf:
         raise ValueError(f"{name} must be finite and above 0, not {value}")
     return value  # type: ignore[no-any-return]
@@ -399,13 +383,13 @@ def make_scheme(
         if given:
             raise ValueError(f"Pass settings to the scheme object {scheme}, not beside it: {given}")
         # The buffer updates an automatic kappa, and several buffers may be given the same object.
-        return copy.copy(scheme) if getattr(scheme, "kappa_is_auto", False) else scheme
+        return copy.copy(scheme) if scheme.kappa_is_auto else scheme
     name = _name_of(scheme)
     # Also check settings that the scheme does not have: a bad value is a mistake even if it has no effect.
     PriorityScheme(0.0 if alpha is None else alpha, td_error_reduction or "mean")
-    _positive("epsilon", epsilon)
+    positive("epsilon", epsilon)
     if not isinstance(kappa, str) or kappa != "auto":
-        _positive("kappa", kappa)
+        positive("kappa", kappa)
     elif name not in ("lap", "pal"):
         raise ValueError(f"kappa='auto' has no meaning with scheme={scheme!r}: use 'lap' or 'pal', or a number")
     taken = inspect.signature(_SCHEMES[name]).parameters
@@ -420,13 +404,9 @@ def _name_of(scheme: Any) -> str:
     """
     if isinstance(scheme, type) and issubclass(scheme, PriorityScheme):
         raise ValueError(f"scheme must be an object, not the class {scheme.__name__}: make an object, {scheme.__name__}()")
-    name = scheme.lower() if isinstance(scheme, str) else scheme
-    if isinstance(name, str) and name in _SCHEMES:
+    name = str(scheme).lower()
+    if name in _SCHEMES:
         return name
-    nearest = (
-        [_OTHER_NAMES[name]]
-        if isinstance(name, str) and name in _OTHER_NAMES
-        else difflib.get_close_matches(str(name), _SCHEMES, n=1)
-    )
+    nearest = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, _SCHEMES, n=1)
     meant = f": did you mean {nearest[0]!r}?" if nearest else ":"
     raise ValueError(f"Unknown scheme {scheme!r}{meant} Choose one of {sorted(_SCHEMES)}, or pass a PriorityScheme object")

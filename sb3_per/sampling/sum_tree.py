@@ -85,73 +85,52 @@ def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, 
 
 
 @kernel
-def _find(sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
-    """Find the leaf of every prefix sum."""
-    total = sums[-1]
-    found = np.zeros(prefix_sums.size, np.uint64)
-    remainders = np.empty(prefix_sums.size)
-    for i in range(prefix_sums.size):
-        remainders[i] = prefix_sums[i] if prefix_sums[i] < total else np.inf
+def _descend(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray, rests: np.ndarray) -> np.ndarray:
+    """
+    Go down from nodes to leaves.
+
+    :param nodes: positions in their levels, changed
+    :param levels: level of each node
+    :param rests: prefix sums among the leaves of each node, changed
+    :return: leaves
+    """
     for level in range(starts.size - 2, -1, -1):
         start, below = starts[level], starts[max(level - 1, 0)]
-        for i in range(found.size):
-            node, remainders[i] = _child(sums, start + (found[i] << _THREE), remainders[i])
-            found[i] = node - start
-            prefetch(sums, below + (found[i] << _THREE))
-    return found.view(np.int64)
+        for i in range(nodes.size):
+            if levels[i] > level:
+                node, rests[i] = _child(sums, start + (nodes[i] << _THREE), rests[i])
+                nodes[i] = node - start
+                prefetch(sums, below + (nodes[i] << _THREE))
+    return nodes.view(np.int64)
 
 
 @kernel
-def _cover(starts: np.ndarray, first: int, n: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+def _find(sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
+    """Find the leaf of every prefix sum."""
+    n = prefix_sums.size
+    rests = np.where(prefix_sums < sums[-1], prefix_sums, np.inf)
+    return _descend(sums, starts, np.zeros(n, np.uint64), np.full(n, starts.size - 1), rests)
+
+
+@kernel
+def _cover(n_levels: int, first: int, n: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """
     Find the fewest nodes whose leaves are the n neighbours from ``first`` on. Leaf 0 follows the last one.
 
-    :return: positions of the nodes, in the order of their leaves, and the level of each
+    :return: positions of the nodes in their levels, in the order of their leaves, and the level of each
     """
     # Two pieces with two borders each, and up to seven nodes per level and border.
-    nodes, levels = np.empty(28 * starts.size, np.uint64), np.empty(28 * starts.size, np.int64)
+    nodes, levels = np.empty(28 * n_levels, np.uint64), np.empty(28 * n_levels, np.int64)
     n_nodes = 0
     for leaf, end in ((first, min(first + n, capacity)), (0, first + n - capacity)):
         while leaf < end:
             level, size = 0, 1  # of the largest node that begins here and does not go beyond the end
             while leaf % (_WIDTH * size) == 0 and leaf + _WIDTH * size <= end:
                 level, size = level + 1, _WIDTH * size
-            nodes[n_nodes], levels[n_nodes] = starts[level] + np.uint64(leaf // size), level
+            nodes[n_nodes], levels[n_nodes] = leaf // size, level
             n_nodes += 1
             leaf += size
     return nodes[:n_nodes], levels[:n_nodes]
-
-
-@kernel
-def _sum_range(sums: np.ndarray, starts: np.ndarray, first: int, n: int, capacity: int) -> float:
-    """See :meth:`SumTree.sum_range`."""
-    total = 0.0
-    for node in _cover(starts, first, n, capacity)[0]:
-        total += sums[node]
-    return total
-
-
-@kernel
-def _find_range(
-    sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray, first: int, n: int, capacity: int
-) -> np.ndarray:
-    """See :meth:`SumTree.find_range`."""
-    nodes, levels = _cover(starts, first, n, capacity)
-    ends, last = np.empty(nodes.size), 0
-    total = 0.0
-    for i in range(nodes.size):
-        total += sums[nodes[i]]
-        ends[i] = total
-        last = i if sums[nodes[i]] > 0.0 else last
-    found = np.empty(prefix_sums.size, np.uint64)
-    for i in range(found.size):
-        k = min(np.searchsorted(ends, prefix_sums[i], side="right"), last)
-        node = nodes[k]
-        rest = prefix_sums[i] - ends[k - 1] if k > 0 else prefix_sums[i]
-        for level in range(levels[k] - 1, -1, -1):
-            node, rest = _child(sums, starts[level] + ((node - starts[level + 1]) << _THREE), rest)
-        found[i] = node
-    return found.view(np.int64)
 
 
 @kernel
@@ -318,10 +297,7 @@ class SumTree:
         :raises IndexError: for a leaf outside ``[0, capacity)``
         :raises ValueError: for another number of leaves
         """
-        self._require_leaf(first)
-        if not 1 <= n <= self.capacity:
-            raise ValueError(f"A range has 1 to {self.capacity} leaves, not {n}")
-        return float(_sum_range(self._sums, self._starts, first, n, self.capacity))
+        return float(self._range(first, n)[2][-1])
 
     def find_range(self, prefix_sums: np.ndarray, first: int, n: int) -> np.ndarray:
         """
@@ -333,11 +309,20 @@ class SumTree:
         :return: leaf of each value, int64 of shape (batch_size,); never an empty leaf
         :raises ValueError: if all leaves of the range are empty
         """
-        if not self.sum_range(first, n) > 0.0:
+        nodes, levels, sums = self._range(first, n)
+        if not sums[-1] > 0.0:
             raise ValueError(f"Cannot draw from {n} leaves of a {type(self).__name__}: all of them are empty")
-        values = as_batch(prefix_sums, np.float64)
-        found: np.ndarray = _find_range(self._sums, self._starts, values, first, n, self.capacity)
-        return found
+        last = np.searchsorted(sums, sums[-1])  # the last node with mass
+        i = np.minimum(np.searchsorted(sums, prefix_sums, side="right"), last)
+        return _descend(self._sums, self._starts, nodes[i], levels[i], prefix_sums - np.append(0.0, sums)[i])
+
+    def _range(self, first: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find the nodes of a range, their levels, and the cumulative sum of their masses."""
+        self._require_leaf(first)
+        if not 1 <= n <= self.capacity:
+            raise ValueError(f"A range has 1 to {self.capacity} leaves, not {n}")
+        nodes, levels = _cover(len(self._starts), first, n, self.capacity)
+        return nodes, levels, np.cumsum(self._sums[self._starts[levels] + nodes])
 
     def clear(self) -> None:
         """Empty every leaf."""
