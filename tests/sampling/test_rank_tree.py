@@ -1,7 +1,5 @@
 """Ranks of the rank tree equal those of a sorted list."""
 
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
