@@ -1,7 +1,6 @@
 """Draw slots: by mass, partly uniformly, from the newest transitions only, or without repeats."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -109,7 +108,7 @@ class Draw:
         # Prefix sums of a rank tree run over ranks, and not over neighbours.
         first = None if isinstance(self.tree, RankTree) else self.eligible.first_of_range(n)
         if first is not None:
-            return Newest(n, self.tree.sum_range(first, n), partial(self.tree.find_range, first=first, n=n))
+            return Newest(n, *self.tree.part(first, n))
         slots = self._slots_of(n)
         sums = np.cumsum(self.tree[slots])
         return Newest(n, float(sums[-1]), lambda values: slots[np.searchsorted(sums, values, side="right").clip(max=n - 1)])

@@ -17,7 +17,7 @@ class RankTree(SumTree):
     """
     Exact ranks of priorities, and draws by rank (Schaul et al. 2016, section 3.3).
 
-    It has the methods of :class:`~sb3_per.sampling.sum_tree.SumTree` but for those of ranges. :meth:`update` takes
+    It has the methods of :class:`~sb3_per.sampling.sum_tree.SumTree` but for :meth:`part`. :meth:`update` takes
     priorities, not masses. Only their order counts. Infinity is allowed, and a slot of priority 0 cannot be drawn. The mass of
     a slot is rank^-alpha, with rank 1 for the largest priority. Of equal priorities, the newest ranks first. Prefix sums run
     over ranks, not over slots.
@@ -60,7 +60,7 @@ class RankTree(SumTree):
         return self._masses_at(np.arange(self.capacity))
 
     def _masses_at(self, slots: np.ndarray) -> np.ndarray:
-        ranks = ranks_of(self._order, slots.reshape(-1).astype(np.int64)).reshape(slots.shape)
+        ranks = ranks_of(self._order, slots.reshape(-1)).reshape(slots.shape)
         masses: np.ndarray = np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
         return masses
 

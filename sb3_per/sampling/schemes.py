@@ -114,7 +114,8 @@ class PriorityScheme:
         if abs_td_errors.ndim != 2 or abs_td_errors.shape[1] == 0:
             raise ValueError(f"abs_td_errors must have shape (batch_size, n_critics), not {abs_td_errors.shape}")
         reduced: np.ndarray = functools.reduce(_REDUCTIONS[self.td_error_reduction], abs_td_errors.T)
-        return reduced / abs_td_errors.shape[1] if self.td_error_reduction == "mean" else reduced
+        n_critics = abs_td_errors.shape[1]
+        return reduced / n_critics if n_critics > 1 and self.td_error_reduction == "mean" else reduced
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """

@@ -9,6 +9,7 @@ The kernels move the whole batch down or up one level at a time. The loads of on
 next level is prefetched, so most of the memory latency is hidden.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -229,12 +230,12 @@ class SumTree:
         """
         if isinstance(indices, slice):
             return self.masses[indices].copy()
-        indices = self._integers(indices)
-        outside = (indices < 0) | (indices >= self.capacity)
+        leaves = self._integers(indices).astype(np.int64, copy=False)
+        outside = leaves.view(np.uint64) >= self.capacity  # where they are negative, too
         if outside.any():
-            self._require_leaf(indices[outside].flat[0])
-        found = self._masses_at(indices)
-        return found if indices.ndim else float(found)
+            self._require_leaf(int(leaves[outside].flat[0]))
+        found = self._masses_at(leaves)
+        return found if leaves.ndim else float(found)
 
     def update(self, indices: Any, priorities: Any) -> None:
         """
@@ -267,10 +268,12 @@ class SumTree:
         :raises ValueError: if all leaves are empty, or for a negative or NaN value
         """
         values = np.array(prefix_sums, dtype=np.float64)  # a copy: contiguous and writable, whatever comes in
-        if values.size and not values.min() >= 0.0:
-            raise ValueError(f"A prefix sum must be at least 0, not {values[~(values >= 0.0)].flat[0]}")
+        flat = values.reshape(-1)
+        least = flat[flat.argmin()] if flat.size else 0.0  # NaN, if there is one
+        if not least >= 0.0:
+            raise ValueError(f"A prefix sum must be at least 0, not {least}")
         self._require_mass()
-        leaves = self._find(values.reshape(-1)).reshape(values.shape)
+        leaves = self._find(flat).reshape(values.shape)
         return leaves if values.ndim else int(leaves)
 
     def draw(self, uniforms: np.ndarray, stratified: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -286,43 +289,31 @@ class SumTree:
         self._require_mass()
         return self._draw(uniforms, stratified)
 
-    def sum_range(self, first: int, n: int) -> float:
+    def part(self, first: int, n: int) -> tuple[float, Callable[[np.ndarray], np.ndarray]]:
         """
-        Sum the masses of neighbouring leaves; leaf 0 follows the last one. Other leaves have no influence, not even by
-        rounding. Takes logarithmic time.
+        Draw from neighbouring leaves alone; leaf 0 follows the last one. Other leaves have no influence, not even by rounding.
 
         :param first: first leaf
         :param n: number of leaves, from 1 to ``capacity``
-        :return: sum of their masses
+        :return: sum of their masses; and a function that does what :meth:`find` does, with prefix sums over these leaves,
+            float64 of shape (batch_size,). It raises ``ValueError`` if all leaves are empty
         :raises IndexError: for a leaf outside ``[0, capacity)``
         :raises ValueError: for another number of leaves
         """
-        return float(self._range(first, n)[2][-1])
-
-    def find_range(self, prefix_sums: np.ndarray, first: int, n: int) -> np.ndarray:
-        """
-        Find leaves as :meth:`find` does, in the range of :meth:`sum_range` alone.
-
-        :param prefix_sums: values of at least 0, in the unit of the masses, shape (batch_size,)
-        :param first: first leaf
-        :param n: number of leaves
-        :return: leaf of each value, int64 of shape (batch_size,); never an empty leaf
-        :raises ValueError: if all leaves of the range are empty
-        """
-        nodes, levels, sums = self._range(first, n)
-        if not sums[-1] > 0.0:
-            raise ValueError(f"Cannot draw from {n} leaves of a {type(self).__name__}: all of them are empty")
-        last = np.searchsorted(sums, sums[-1])  # the last node with mass
-        i = np.minimum(np.searchsorted(sums, prefix_sums, side="right"), last)
-        return _descend(self._sums, self._starts, nodes[i], levels[i], prefix_sums - np.append(0.0, sums)[i])
-
-    def _range(self, first: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the nodes of a range, their levels, and the cumulative sum of their masses."""
         self._require_leaf(first)
         if not 1 <= n <= self.capacity:
-            raise ValueError(f"A range has 1 to {self.capacity} leaves, not {n}")
+            raise ValueError(f"A part has 1 to {self.capacity} leaves, not {n}")
         nodes, levels = _cover(len(self._starts), first, n, self.capacity)
-        return nodes, levels, np.cumsum(self._sums[self._starts[levels] + nodes])
+        ends = np.cumsum(self._sums[self._starts[levels] + nodes])
+
+        def find(prefix_sums: np.ndarray) -> np.ndarray:
+            if not ends[-1] > 0.0:
+                raise ValueError(f"Cannot draw from {n} leaves of a {type(self).__name__}: all of them are empty")
+            last = ends.searchsorted(ends[-1])  # the last node with mass
+            i = np.minimum(ends.searchsorted(prefix_sums, side="right"), last)
+            return _descend(self._sums, self._starts, nodes[i], levels[i], prefix_sums - np.append(0.0, ends)[i])
+
+        return float(ends[-1]), find
 
     def clear(self) -> None:
         """Empty every leaf."""

@@ -125,8 +125,8 @@ def test_draw_is_find_of_the_prefix_sums(stratified, capacity):
 
 
 @pytest.mark.parametrize("capacity", [1, 9, 65, 513])
-def test_a_range_is_a_tree_of_its_own(capacity):
-    """Any range, also one where slot 0 follows the last one: every boundary, to the ulp."""
+def test_a_part_is_a_tree_of_its_own(capacity):
+    """Any part, also one where slot 0 follows the last one: every boundary, to the ulp."""
     rng = np.random.default_rng(capacity)
     masses = integer_masses(rng, capacity)
     tree = filled(masses)
@@ -135,17 +135,17 @@ def test_a_range_is_a_tree_of_its_own(capacity):
         first, n = ranges[i]
         leaves = (first + np.arange(n)) % capacity
         total = masses[leaves].sum()
-        assert tree.sum_range(first, n) == total
+        found_total, find = tree.part(first, n)
+        assert found_total == total
         if total == 0:
             with pytest.raises(ValueError, match=f"Cannot draw from {n} leaves"):
-                tree.find_range(np.zeros(1), first, n)
+                find(np.zeros(1))
             continue
         values = edges_of(masses[leaves])
-        expected = leaves[reference_find(masses[leaves], values)]
-        np.testing.assert_array_equal(tree.find_range(values, first, n), expected)
+        np.testing.assert_array_equal(find(values), leaves[reference_find(masses[leaves], values)])
 
 
-def test_masses_outside_of_a_range_have_no_influence():
+def test_masses_outside_of_a_part_have_no_influence():
     rng = np.random.default_rng(0)
     inside = rng.random(300)
     for first, outside in itertools.product((0, 77, 900), (0.0, 1e-300, 1e17, 1e290)):
@@ -153,20 +153,16 @@ def test_masses_outside_of_a_range_have_no_influence():
         masses = np.full(1000, outside)
         masses[leaves] = inside
         tree = filled(masses)
-        assert tree.sum_range(first, 300) == pytest.approx(inside.sum(), rel=1e-14)
+        total, find = tree.part(first, 300)
+        assert total == pytest.approx(inside.sum(), rel=1e-14)
         values = rng.random(1000) * inside.sum()
-        found = tree.find_range(values, first, 300)
-        np.testing.assert_array_equal(found, leaves[np.searchsorted(np.cumsum(inside), values, side="right")])
+        np.testing.assert_array_equal(find(values), leaves[np.searchsorted(np.cumsum(inside), values, side="right")])
 
 
-@pytest.mark.parametrize(
-    "first, n, error", [(-1, 3, IndexError), (10, 1, IndexError), (0, 0, ValueError), (3, 11, ValueError)]
-)
-def test_ranges_outside_of_the_tree_are_refused(first, n, error):
-    with pytest.raises(error, match=str(n if error is ValueError else first)):
-        SumTree(10).sum_range(first, n)
-    with pytest.raises(error):
-        SumTree(10).find_range(np.zeros(1), first, n)
+def test_parts_outside_of_the_tree_are_refused():
+    for first, n, error in ((-1, 3, IndexError), (10, 1, IndexError), (0, 0, ValueError), (3, 11, ValueError)):
+        with pytest.raises(error, match=str(n if error is ValueError else first)):
+            SumTree(10).part(first, n)
 
 
 def test_the_largest_uniform_number_draws_the_last_slot():
