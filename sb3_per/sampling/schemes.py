@@ -1,8 +1,8 @@
 """
 Prioritization schemes: the formula of the priority, and the loss that belongs to it.
 
-A scheme owns both, because drawing by ``|td|^alpha`` changes the expected gradient exactly as another loss would (Fujimoto et
-al. 2020, theorem 1). A scheme holds settings, and no state of a run but an automatic kappa.
+A scheme owns both, because a draw by ``|td|^alpha`` changes the expected gradient exactly as another loss does (Fujimoto et
+al. 2020, theorem 1). A scheme holds settings. Its only state of a run is an automatic kappa.
 """
 
 import copy
@@ -20,8 +20,8 @@ from sb3_per.sampling.kernels import kernel
 from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.sum_tree import SumTree
 
-# Masses stay between these bounds: a transition that can be drawn never has mass 0 (epsilon ** alpha can underflow), and the
-# sum over a buffer never overflows.
+# Bounds of a mass. No transition that can be drawn has mass 0, although epsilon ** alpha can underflow, and the sum over a
+# buffer never overflows.
 _LEAST_MASS = float(np.finfo(np.float64).tiny)
 LARGEST_MASS = 1e290
 
@@ -30,7 +30,7 @@ _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 DEFAULT_EPSILON = 1e-6
 DEFAULT_KAPPA = 1.0
 
-# The errors of several critics become one. The kernel takes the position of the name.
+# Reductions over the critics. The kernel takes the position of the name.
 _REDUCTIONS = ("mean", "max", "min")
 _TENSOR_REDUCTIONS: dict[str, Callable[..., th.Tensor]] = {"mean": th.mean, "max": th.amax, "min": th.amin}
 
@@ -81,7 +81,7 @@ class PriorityScheme:
     #: Whether all masses are equal, whatever the TD errors.
     draws_uniformly: ClassVar[bool] = False
 
-    #: Whether the buffer sets kappa, to its mean absolute reward.
+    #: Whether the buffer sets kappa to its mean absolute reward.
     kappa_is_auto: bool = False
 
     #: Whether :meth:`loss` replaces the algorithm's own loss. It needs scalar TD errors then.
@@ -218,7 +218,7 @@ class Proportional(PriorityScheme):
 class RankBased(PriorityScheme):
     """
     Rank-based prioritization: P(i) is proportional to rank(i)^-alpha, with rank 1 for the largest ``|td|`` (Schaul et al.
-    2016, section 3.3). Insensitive to the scale of the errors and to outliers. Ranks are exact. New transitions rank first.
+    2016, section 3.3). The scale of the errors and outliers have no effect. Ranks are exact. New transitions rank first.
 
     :param alpha: prioritization exponent, at least 0
     :param td_error_reduction: reduction over the critics: ``"mean"``, ``"max"`` or ``"min"``
@@ -328,7 +328,7 @@ class PAL(LAP):
         """
         abs_td_errors = td_errors.abs()
         near = 0.5 * self.kappa**self.alpha * td_errors.square()
-        # The clamp keeps NaN out of the gradient of the power where |td| is 0, although `where` does not choose it.
+        # `where` does not choose the power where |td| is 0, but its gradient would be NaN there without the clamp.
         far = self.kappa * abs_td_errors.clamp(min=self.kappa).pow(1.0 + self.alpha) / (1.0 + self.alpha)
         reduced = _TENSOR_REDUCTIONS[self.td_error_reduction](abs_td_errors.detach(), dim=1)
         scale = reduced.clamp(min=self.kappa).pow(self.alpha).mean()
@@ -396,10 +396,10 @@ def make_scheme(
         given = {name: value for name, value in settings.items() if value != defaults[name].default}
         if given:
             raise ValueError(f"Pass settings to the scheme object {scheme}, not beside it: {given}")
-        # The buffer updates an automatic kappa, and several buffers may be given the same object.
+        # Each buffer updates its own automatic kappa, and several buffers may share the object.
         return copy.copy(scheme) if scheme.kappa_is_auto else scheme
     name = _name_of(scheme)
-    # Also check settings that the scheme does not have: a bad value is a mistake even if it has no effect.
+    # Check all settings, because a bad value is a mistake even if the scheme does not use it.
     PriorityScheme(0.0 if alpha is None else alpha, td_error_reduction or "mean")
     positive("epsilon", epsilon)
     if not isinstance(kappa, str) or kappa != "auto":

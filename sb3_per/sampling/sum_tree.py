@@ -16,13 +16,13 @@ import numpy as np
 
 from sb3_per.sampling.kernels import kernel, prefetch
 
-# What `_write` returns for a good batch. Anything else is the position of the first bad entry.
+# What `_write` returns if all entries are good. Otherwise it returns the position of the first bad one.
 ALL_WRITTEN = -1
 
 # Children of a node: as many as fit into a cache line.
 _WIDTH = 8
 
-# Inner loops use unsigned indices: with a signed one, every access first checks whether it counts from the end.
+# Inner loops use unsigned indices. An access with a signed one first checks whether it counts from the end.
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 
 
@@ -52,9 +52,9 @@ def _write(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np.ndarr
         n_parents = 0
         for i in range(n_nodes):
             parent = nodes[i] >> _THREE
-            # Neighbours share ancestors: dropping runs of the same parent leaves one node at the root instead of a batch.
+            # Neighbours share ancestors. Without runs of the same parent, one node is left at the root instead of a batch.
             if n_parents == 0 or parent != nodes[n_parents - 1]:
-                # Recomputed from the children, never `+= delta`: rounding cannot accumulate until an empty leaf has mass.
+                # Recompute the sum from the children. With `+= delta`, rounding would add up until an empty leaf has mass.
                 sums[start + parent] = _sum(sums, below + (parent << _THREE))
                 nodes[n_parents] = parent
                 n_parents += 1
@@ -66,8 +66,8 @@ def _write(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np.ndarr
 def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, float]:
     """Find which of eight siblings a prefix sum of theirs belongs to, and how much of it is left there."""
     node = first
-    # Choose a half of the eight, a half of the four, one of the two. There are no branches, because the processor would
-    # mispredict half of them.
+    # Choose a half of the eight, a half of the four, one of the two, without branches: the processor would mispredict half
+    # of them.
     left = (sums[node] + sums[node + _ONE]) + (sums[node + _TWO] + sums[node + _THREE])
     node += np.uint64(left <= rest) << _TWO
     rest = rest - left if left <= rest else rest
@@ -78,7 +78,7 @@ def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, 
     node += np.uint64(left <= rest)
     rest = rest - left if left <= rest else rest
     if sums[node] == 0.0:
-        # Rounding, or a value at the end, has led past the last child with mass: take that child.
+        # Rounding, or a value at the end, has led past the last child with mass. Take that child.
         rest = np.inf
         while sums[node] == 0.0 and node > first:
             node -= _ONE
@@ -156,7 +156,7 @@ def _draw(sums: np.ndarray, starts: np.ndarray, uniforms: np.ndarray, stratified
 
 def as_batch(values: Any, dtype: type) -> np.ndarray:
     """
-    Contiguous, writable 1-D array, copied only where it is something else.
+    Return a contiguous, writable 1-D array, a copy only if ``values`` is something else.
 
     Numba compiles a kernel anew for every memory layout, so the kernels get only this one.
     """
@@ -167,7 +167,7 @@ def as_batch(values: Any, dtype: type) -> np.ndarray:
 
 
 def _aligned_zeros(size: int) -> np.ndarray:
-    """Allocate float64 zeros at the start of a cache line. If siblings lie in two lines, an update takes twice as long."""
+    """Allocate float64 zeros at the start of a cache line. An update takes twice as long if siblings lie in two lines."""
     memory = np.zeros(size + _WIDTH)
     first = -memory.ctypes.data // memory.itemsize % _WIDTH
     return memory[first : first + size]
@@ -177,8 +177,8 @@ class SumTree:
     """
     Fixed number of non-negative masses with their prefix sums (Schaul et al. 2016, appendix B.2.1).
 
-    Float64 throughout: float32 sums were seen to return leaves of mass 0. Leaves stay in the order of their indices for any
-    capacity. Memory: 9.2 bytes per leaf.
+    All sums are float64, because float32 sums were seen to return leaves of mass 0. Any capacity keeps the leaves in the order
+    of their indices. Memory: 9.2 bytes per leaf.
 
     :param capacity: number of leaves, at least 1
     :raises ValueError: if the capacity is below 1
@@ -360,7 +360,7 @@ class SumTree:
         if not self.total > 0.0:
             raise ValueError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty")
 
-    # ---- what a tree of another kind replaces; the arguments were checked before
+    # ---- what another kind of tree overrides, with checked arguments
 
     def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
         """Read the masses of leaves, an array of any shape; a copy."""
