@@ -1,5 +1,8 @@
 """Draw slots: by mass, partly uniformly, from the newest transitions only, or without repeats."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from sb3_per.sampling.eligibility import Eligibility
@@ -9,6 +12,17 @@ from sb3_per.sampling.sum_tree import SumTree, spread
 
 # How often the missing part of a batch without repeats is drawn again, before a race among all remaining slots.
 _ROUNDS = 4
+
+
+class Newest(NamedTuple):
+    """The newest transitions, which a batch is drawn from."""
+
+    #: how many
+    n: int
+    #: sum of their masses
+    total: float
+    #: finds their slots by prefix sums of the masses, float64 of shape (batch_size,)
+    find: Callable[[np.ndarray], np.ndarray]
 
 
 class Draw:
@@ -21,7 +35,7 @@ class Draw:
     :param stratified: whether to draw once from each of ``batch_size`` equal slices
     :param uniform_fraction: share eta of uniform draws, in [0, 1)
     :param unique: whether a batch holds no slot twice
-    :param recency: factor in (0, 1], see :meth:`_n_newest`; 1: off
+    :param recency: factor in (0, 1], see :meth:`_newest`; 1: off
     :param recency_min: least number of transitions to draw from with ``recency``
     """
 
@@ -50,18 +64,19 @@ class Draw:
         :param position: k / K of the k-th of K draws, for ``recency``; ``None``: a random number
         :return: slots, int64 of shape (batch_size,), and numbers in proportion to their probabilities, float64 in the same
             shape: masses, or N P where probabilities are not in proportion to the masses
+        :raises ValueError: with ``unique``, if fewer slots than ``batch_size`` can be drawn
         """
         if self.is_stock:
             return self.eligible.stock_draw(batch_size), np.ones(batch_size)
         if self.is_by_mass and not self.unique:
             return self.tree.draw(np.random.random_sample(batch_size), self.stratified)
-        n_newest = self._n_newest(position)
-        if self.unique and n_newest < batch_size:
-            raise ValueError(f"A batch of {batch_size} without repeats cannot be drawn from {n_newest} transitions")
-        slots = self._find(np.random.random_sample(batch_size), self.stratified, n_newest)
+        newest = self._newest(position)
+        if self.unique and newest.n < batch_size:
+            raise ValueError(f"A batch of {batch_size} without repeats cannot be drawn from {newest.n} transitions")
+        slots = self._find(np.random.random_sample(batch_size), self.stratified, newest)
         if self.unique:
-            slots = self._without_repeats(slots, n_newest)
-        return slots, self._relative(slots, n_newest)
+            slots = self._without_repeats(slots, newest)
+        return slots, self._relative(slots, newest)
 
     def uniform(self, batch_size: int) -> np.ndarray:
         """
@@ -70,9 +85,7 @@ class Draw:
         :param batch_size: number of slots
         :return: slots, int64 of shape (batch_size,)
         """
-        n = self.eligible.n
-        numbers = (spread(np.random.random_sample(batch_size), 1.0, self.stratified) * n).astype(np.int64)
-        return self.eligible.newest(n)(numbers.clip(max=n - 1))
+        return self._find_uniformly(spread(np.random.random_sample(batch_size), 1.0, self.stratified), self.eligible.n)
 
     def n_p(self, relative: np.ndarray) -> np.ndarray:
         """
@@ -81,82 +94,70 @@ class Draw:
         """
         return relative * (self.eligible.n / self.tree.total) if self.is_by_mass else relative
 
-    def _n_newest(self, position: float | None) -> int:
+    def _newest(self, position: float | None) -> Newest:
         """
-        Count the newest transitions to draw from: max(N recency^(1000 k / K), recency_min), which emphasizes recent experience
-        (ERE, Wang & Ross 2019, arXiv 1906.04009).
+        Choose the newest max(N recency^(1000 k / K), recency_min) transitions, which emphasizes recent experience (ERE, Wang &
+        Ross 2019, arXiv 1906.04009).
         """
         n = self.eligible.n
-        if self.recency == 1.0:
-            return n
-        position = float(np.random.random_sample()) if position is None else position
-        return min(max(int(n * self.recency ** (1000.0 * position)), self.recency_min), n)
+        if self.recency < 1.0:
+            position = float(np.random.random_sample()) if position is None else position
+            n = min(max(int(n * self.recency ** (1000.0 * position)), self.recency_min), n)
+        if n == self.eligible.n:
+            return Newest(n, self.tree.total, self.tree.find)
+        # Prefix sums of a rank tree run over ranks, and not over neighbours.
+        first = None if isinstance(self.tree, RankTree) else self.eligible.first_of_range(n)
+        if first is not None:
+            return Newest(n, *self.tree.part(first, n))
+        slots = self._slots_of(n)
+        sums = np.cumsum(self.tree[slots])
+        return Newest(n, float(sums[-1]), lambda values: slots[np.searchsorted(sums, values, side="right").clip(max=n - 1)])
 
-    def _find(self, uniforms: np.ndarray, stratified: bool, n_newest: int) -> np.ndarray:
+    def _slots_of(self, n: int) -> np.ndarray:
+        """List the slots of the n newest transitions, int64 of shape (n,)."""
+        return self.eligible.newest(n)(np.arange(n))
+
+    def _find(self, uniforms: np.ndarray, stratified: bool, newest: Newest) -> np.ndarray:
         """
         :param uniforms: numbers in [0, 1), shape (batch_size,)
         :param stratified: whether each is for its own of ``batch_size`` equal slices
-        :param n_newest: number of the newest transitions to draw from
+        :param newest: transitions to draw from
         :return: slots, drawn with probability (1 - eta) m / sum m + eta / n
         """
         fractions = spread(uniforms, 1.0, stratified)
         if self.eta == 0.0:
-            return self._find_by_mass(fractions, n_newest)
+            return newest.find(fractions * newest.total)
         is_uniform = fractions < self.eta
         slots = np.empty(len(fractions), np.int64)
-        numbers = (fractions[is_uniform] / self.eta * n_newest).astype(np.int64).clip(max=n_newest - 1)
-        slots[is_uniform] = self.eligible.newest(n_newest)(numbers)
-        slots[~is_uniform] = self._find_by_mass((fractions[~is_uniform] - self.eta) / (1.0 - self.eta), n_newest)
+        slots[is_uniform] = self._find_uniformly(fractions[is_uniform] / self.eta, newest.n)
+        slots[~is_uniform] = newest.find((fractions[~is_uniform] - self.eta) / (1.0 - self.eta) * newest.total)
         return slots
 
-    def _find_by_mass(self, fractions: np.ndarray, n_newest: int) -> np.ndarray:
+    def _find_uniformly(self, fractions: np.ndarray, n: int) -> np.ndarray:
         """
-        :param fractions: prefix sums over the sum of the masses, in [0, 1), shape (n,)
-        :param n_newest: number of the newest transitions to draw from
-        :return: slots, shape (n,)
+        :param fractions: numbers in [0, 1), shape (batch_size,)
+        :param n: number of the newest transitions to draw from
+        :return: slots in the same shape
         """
-        if n_newest == self.eligible.n:
-            return self.tree.find(fractions * self.tree.total)  # type: ignore[no-any-return]
-        first = self._first_of_range(n_newest)
-        if first is not None:
-            return self.tree.find_range(fractions * self.tree.sum_range(first, n_newest), first, n_newest)
-        candidates = self.eligible.newest(n_newest)(np.arange(n_newest))
-        sums = np.cumsum(self.tree[candidates])
-        found = np.searchsorted(sums, fractions * sums[-1], side="right")
-        return np.asarray(candidates[found.clip(max=n_newest - 1)])
+        return self.eligible.newest(n)((fractions * n).astype(np.int64).clip(max=n - 1))
 
-    def _relative(self, slots: np.ndarray, n_newest: int) -> np.ndarray:
+    def _relative(self, slots: np.ndarray, newest: Newest) -> np.ndarray:
         """
         :param slots: drawn slots, of any shape
-        :param n_newest: number of the newest transitions that they were drawn from
+        :param newest: transitions that they were drawn from
         :return: see :meth:`__call__`
         """
         masses: np.ndarray = self.tree[slots]
-        if self.is_by_mass:
-            return masses
-        return np.asarray((1.0 - self.eta) * masses * (n_newest / self._total_of(n_newest)) + self.eta)
-
-    def _total_of(self, n_newest: int) -> float:
-        """Sum the masses of the newest transitions."""
-        if n_newest == self.eligible.n:
-            return self.tree.total
-        first = self._first_of_range(n_newest)
-        if first is not None:
-            return self.tree.sum_range(first, n_newest)
-        return float(self.tree[self.eligible.newest(n_newest)(np.arange(n_newest))].sum())
-
-    def _first_of_range(self, n_newest: int) -> int | None:
-        """Find the first slot of the newest transitions, ``None`` if they are not neighbours in the tree."""
-        return None if isinstance(self.tree, RankTree) else self.eligible.first_of_range(n_newest)
+        return masses if self.is_by_mass else (1.0 - self.eta) * masses * (newest.n / newest.total) + self.eta
 
     # ---- without repeats
 
-    def _without_repeats(self, slots: np.ndarray, n_newest: int) -> np.ndarray:
+    def _without_repeats(self, slots: np.ndarray, newest: Newest) -> np.ndarray:
         """
         Replace repeated slots by draws from the others. Drawing from all slots and keeping only new ones is the same.
 
         :param slots: drawn slots; stratified ones keep their places
-        :param n_newest: number of the newest transitions to draw from
+        :param newest: transitions to draw from
         :return: as many slots, all different
         """
         is_first = _first_occurrences(slots)
@@ -164,31 +165,27 @@ class Draw:
         for _ in range(_ROUNDS):
             if len(chosen) == len(slots):
                 break
-            more = self._find(np.random.random_sample(len(slots)), False, n_newest)
-            chosen = np.concatenate((chosen, more))
+            chosen = np.append(chosen, self._find(np.random.random_sample(len(slots)), False, newest))
             chosen = chosen[_first_occurrences(chosen)][: len(slots)]
         if len(chosen) < len(slots):
-            chosen = np.concatenate((chosen, self._successive(len(slots) - len(chosen), chosen, n_newest)))
-        if not self.stratified:
-            return np.asarray(chosen)
-        result = slots.copy()
-        result[~is_first] = chosen[is_first.sum() :]
-        return result
+            chosen = np.append(chosen, self._successive(len(slots) - len(chosen), chosen, newest))
+        if self.stratified:
+            slots[~is_first] = chosen[is_first.sum() :]
+        return slots if self.stratified else chosen
 
-    def _successive(self, n: int, chosen: np.ndarray, n_newest: int) -> np.ndarray:
+    def _successive(self, n: int, chosen: np.ndarray, newest: Newest) -> np.ndarray:
         """
         Draw without replacement as a race: each slot arrives after an exponential time whose rate is its probability, and the
         first n to arrive are drawn.
 
         :param n: number of slots
         :param chosen: slots that were drawn before
-        :param n_newest: number of the newest transitions to draw from
+        :param newest: transitions to draw from
         :return: slots in the order of the draws
         """
-        candidates = self.eligible.newest(n_newest)(np.arange(n_newest))
-        candidates = candidates[~np.isin(candidates, chosen)]
+        candidates = np.setdiff1d(self._slots_of(newest.n), chosen, assume_unique=True)
         with np.errstate(divide="ignore"):
-            arrivals = np.random.exponential(size=len(candidates)) / self._relative(candidates, n_newest)
+            arrivals = np.random.exponential(size=len(candidates)) / self._relative(candidates, newest)
         drawn: np.ndarray = candidates[np.argsort(arrivals, kind="stable")[:n]]
         return drawn
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from sb3_per.sampling.draw import Draw
 from sb3_per.sampling.eligibility import Eligibility
-from sb3_per.sampling.schemes import LAP, PriorityScheme
+from sb3_per.sampling.schemes import PriorityScheme, positive
 
 # Number of updates after which the mean absolute reward is computed anew, as in MR.Q (arXiv 2501.16142).
 KAPPA_INTERVAL = 250
@@ -52,20 +52,17 @@ class Sampler:
         self.initial_priority, self.max_priority_interval, self.bonus = initial_priority, max_priority_interval, bonus
         self.tree = scheme.make_tree(capacity)
         self.tree.update(0, 0.0)  # changes nothing, but loads the kernel before the first step
+        self._draw = Draw(self.tree, scheme, eligible, **draw_settings)
         # Number of draws in a row without an update; no longer reset once it has reached `_MANY_DRAWS`.
         self._n_unanswered = 0
-        self._draw = Draw(self.tree, scheme, eligible, **draw_settings)
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
-        #: number of updates, counted for ``max_priority_interval`` and kappa="auto"
         self.n_updates = 0
-        self._kappa_is_auto = isinstance(scheme, LAP) and scheme.kappa_is_auto
         # At which number of updates kappa="auto" is refreshed next.
-        self._next_kappa: float = 0.0 if self._kappa_is_auto else np.inf
+        self._next_kappa: float = 0.0 if scheme.kappa_is_auto else np.inf
         # Until kappa="auto" has a unit, the largest |td| of an update; `None` from then on, and for other schemes.
-        self._largest_without_unit: float | None = 0.0 if self._kappa_is_auto else None
+        self._largest_without_unit: float | None = 0.0 if scheme.kappa_is_auto else None
         self._n_known = 0  # slots with a mass, counted for the mean
-        self._mass_of_max: tuple[float, float] | None = None  # `max_priority`, and the mass of a new slot then
         #: by slot, masses that transitions came with until they are in the tree, NaN for none; allocated when needed. With
         #: kappa="auto", -|td| stands for a TD error: only the kappa of the next draw makes a mass of it
         self.given: np.ndarray | None = None
@@ -110,25 +107,24 @@ class Sampler:
         new, gone = self.eligible.changes()
         if not new.size and not gone.size:
             return
-        if new.size:
-            masses = self._masses_of_new(new)  # before a mass is removed, which the mean counts
-        if gone.size:
-            self.tree.update(gone, 0.0)
-        if new.size:
-            self.tree.update(new, masses)
+        masses = self._masses_of_new(new)  # before a mass is removed, which the mean counts
+        self.tree.update(gone, 0.0)
+        self.tree.update(new, masses)
         if self.initial_priority == "mean":
             self._n_known = self.eligible.n
 
     def _masses_of_new(self, slots: np.ndarray) -> np.ndarray:
-        """Return the masses that new slots came with, and otherwise that of ``max_priority``."""
-        masses = np.full(len(slots), self._mass_of_new())
+        """Return the masses that new slots came with, and otherwise that of ``max_priority``, or the mean."""
+        if self.initial_priority == "mean" and self.tree.total > 0.0:
+            masses = np.full(len(slots), self.tree.total / self._n_known)
+        else:
+            masses = np.full(len(slots), self.scheme.mass_of_new(self.max_priority), np.float64)
         if self.given is not None:
             given = self.given[slots]
-            if self._kappa_is_auto:
+            if self.scheme.kappa_is_auto:
                 is_error = given <= 0.0
                 given[is_error] = self.scheme.mass(self.scheme.priority(-given[is_error]))
-            is_given = ~np.isnan(given)
-            masses[is_given] = given[is_given]
+            np.copyto(masses, given, where=~np.isnan(given))
         return masses
 
     def give(self, slots: np.ndarray, masses: np.ndarray | None) -> None:
@@ -153,7 +149,7 @@ class Sampler:
         if self.initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {self.initial_priority!r}")
         reduced = self.scheme.reduce(abs_td_errors)
-        if self._kappa_is_auto:
+        if self.scheme.kappa_is_auto:
             return -reduced
         masses = self.scheme.mass(self.scheme.priority(reduced))
         for mass in (masses.min(initial=0.0), masses.max(initial=0.0)):
@@ -174,16 +170,6 @@ class Sampler:
         self.tree.clear()
         self.given = None
         self.eligible.clear()
-
-    def _mass_of_new(self) -> float:
-        if self.initial_priority == "mean" and self.tree.total > 0.0:
-            return self.tree.total / self._n_known
-        if self._mass_of_max is None or self._mass_of_max[0] != self.max_priority:
-            mass = float(self.scheme.mass_of_new(self.max_priority))
-            if not self.tree.takes(mass):
-                raise ValueError(f"{self.scheme}.mass_of_new() gave {mass}: it must be finite and at least 0")
-            self._mass_of_max = (self.max_priority, mass)
-        return self._mass_of_max[1]
 
     # ---- new TD errors
 
@@ -215,11 +201,10 @@ class Sampler:
         if self._largest_without_unit is not None:
             self.give(slots, -reduced)
             self._largest_without_unit = max(self._largest_without_unit, float(reduced.max()))
-        self.n_updates += self.max_priority_interval is not None or self._kappa_is_auto
+        self.n_updates += 1
         if self.max_priority_interval is not None and self.n_updates % self.max_priority_interval == 0:
-            mass = float(self.tree[:].max())
-            self.max_priority = self.scheme.priority_of(mass)
-            self._mass_of_max = (self.max_priority, mass)  # to the bit: no power of a root
+            # A power of a root may be less by rounding, but no new transition may rank below another.
+            self.max_priority = self.scheme.priority_of(float(self.tree[:].max())) * (1.0 + 1e-12)
         return len(slots)
 
     # ---- kappa="auto"
@@ -235,11 +220,10 @@ class Sampler:
 
         :param mean_abs_reward: mean absolute reward of the buffer, as the learner sees it; 0: unknown, which changes nothing
         """
-        assert isinstance(self.scheme, LAP)
         self._next_kappa = self.n_updates + KAPPA_INTERVAL
         if mean_abs_reward == 0.0:
             return
-        self.scheme.kappa = mean_abs_reward
+        self.scheme.kappa = mean_abs_reward  # type: ignore[attr-defined]
         if self._largest_without_unit is None:
             self.max_priority = max(self.max_priority, mean_abs_reward)
         else:
@@ -257,8 +241,6 @@ class Sampler:
         """
         state: dict[str, Any] = {
             "max_priority": self.max_priority,
-            # Rank-based priorities of new transitions are infinite, and computed anew.
-            "mass_of_max": None if self._mass_of_max is None or np.isinf(self._mass_of_max[1]) else [*self._mass_of_max],
             "n_updates": self.n_updates,
             "next_kappa": None if np.isinf(self._next_kappa) else self._next_kappa,
             "kappa": getattr(self.scheme, "kappa", None),
@@ -309,24 +291,13 @@ class Sampler:
         :param is_same_scheme: whether it has the same scheme
         :raises ValueError: for numbers out of their range
         """
-        self.max_priority = _positive(state["max_priority"], "max_priority")
+        self.max_priority = float(positive("max_priority", state["max_priority"]))
         self.n_updates = _count(state["n_updates"], "n_updates")
-        self._mass_of_max = None
-        if not is_same_scheme:
-            return
-        mass, largest = state["mass_of_max"], state["largest_without_unit"]
-        if mass is not None and self.tree.takes(float(mass[1])):
-            self._mass_of_max = (float(mass[0]), float(mass[1]))
-        if self._kappa_is_auto and state["next_kappa"] is not None:
+        if is_same_scheme and self.scheme.kappa_is_auto and state["next_kappa"] is not None:
             self._next_kappa = float(state["next_kappa"])
-            self.scheme.kappa = _positive(state["kappa"], "kappa")  # type: ignore[attr-defined]
+            self.scheme.kappa = float(positive("kappa", state["kappa"]))  # type: ignore[attr-defined]
+            largest = state["largest_without_unit"]
             self._largest_without_unit = None if largest is None else float(largest)
-
-
-def _positive(value: Any, name: str) -> float:
-    if not 0.0 < float(value) < np.inf:
-        raise ValueError(f"{name} must be above 0 and finite, not {value}")
-    return float(value)
 
 
 def _count(value: Any, name: str) -> int:

@@ -1,8 +1,8 @@
 """
 Prioritization schemes: the formula of the priority, and the loss that belongs to it.
 
-A scheme owns both, because drawing by ``|td|^alpha`` changes the expected gradient exactly as another loss would (Fujimoto et
-al. 2020, theorem 1). A scheme holds settings, and no state of a run but an automatic kappa.
+A scheme owns both, because a draw by ``|td|^alpha`` changes the expected gradient exactly as another loss does (Fujimoto et
+al. 2020, theorem 1). A scheme holds settings. Its only state of a run is an automatic kappa.
 """
 
 import copy
@@ -20,8 +20,8 @@ from sb3_per.sampling.kernels import kernel
 from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.sum_tree import SumTree
 
-# Masses stay between these bounds: a transition that can be drawn never has mass 0 (epsilon ** alpha can underflow), and the
-# sum over a buffer never overflows.
+# Bounds of a mass. No transition that can be drawn has mass 0, although epsilon ** alpha can underflow, and the sum over a
+# buffer never overflows.
 _LEAST_MASS = float(np.finfo(np.float64).tiny)
 LARGEST_MASS = 1e290
 
@@ -30,33 +30,22 @@ _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 DEFAULT_EPSILON = 1e-6
 DEFAULT_KAPPA = 1.0
 
-# The errors of several critics become one. The kernel takes the position of the name.
+# Reductions over the critics. The kernel takes the position of the name.
 _REDUCTIONS = ("mean", "max", "min")
-_MEAN, _MAX = 0, 1
-
-_TENSOR_REDUCTIONS: dict[str, Callable[[th.Tensor], th.Tensor]] = {
-    "mean": lambda errors: errors.mean(dim=1),
-    "max": lambda errors: errors.amax(dim=1),
-    "min": lambda errors: errors.amin(dim=1),
-}
+_TENSOR_REDUCTIONS: dict[str, Callable[..., th.Tensor]] = {"mean": th.mean, "max": th.amax, "min": th.amin}
 
 
 @kernel
 def _reduce(errors: np.ndarray, reduction: int) -> np.ndarray:
-    """Reduce every row to one error."""
-    n_rows, n_critics = errors.shape
-    reduced = np.empty(n_rows)
-    for i in range(n_rows):
-        error = errors[i, 0]
-        for j in range(1, n_critics):
-            if reduction == _MEAN:
-                error += errors[i, j]
-            elif reduction == _MAX:
-                error = max(error, errors[i, j])
+    """Reduce every row to one error. It takes half of NumPy's time."""
+    reduced = errors[:, 0].copy()
+    for i in range(reduced.size):
+        for error in errors[i, 1:]:
+            if reduction == 0:
+                reduced[i] += error
             else:
-                error = min(error, errors[i, j])
-        reduced[i] = error / n_critics if reduction == _MEAN else error
-    return reduced
+                reduced[i] = max(reduced[i], error) if reduction == 1 else min(reduced[i], error)
+    return reduced / errors.shape[1] if reduction == 0 else reduced
 
 
 @kernel
@@ -91,6 +80,9 @@ class PriorityScheme:
 
     #: Whether all masses are equal, whatever the TD errors.
     draws_uniformly: ClassVar[bool] = False
+
+    #: Whether the buffer sets kappa to its mean absolute reward.
+    kappa_is_auto: bool = False
 
     #: Whether :meth:`loss` replaces the algorithm's own loss. It needs scalar TD errors then.
     replaces_loss: ClassVar[bool] = False
@@ -216,7 +208,7 @@ class Proportional(PriorityScheme):
 
     def __init__(self, alpha: float = 0.6, epsilon: float = DEFAULT_EPSILON, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
-        self.epsilon = _positive("epsilon", epsilon)
+        self.epsilon = positive("epsilon", epsilon)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """``p = |td| + epsilon``, see :meth:`PriorityScheme.priority`."""
@@ -226,7 +218,7 @@ class Proportional(PriorityScheme):
 class RankBased(PriorityScheme):
     """
     Rank-based prioritization: P(i) is proportional to rank(i)^-alpha, with rank 1 for the largest ``|td|`` (Schaul et al.
-    2016, section 3.3). Insensitive to the scale of the errors and to outliers. Ranks are exact. New transitions rank first.
+    2016, section 3.3). The scale of the errors and outliers have no effect. Ranks are exact. New transitions rank first.
 
     :param alpha: prioritization exponent, at least 0
     :param td_error_reduction: reduction over the critics: ``"mean"``, ``"max"`` or ``"min"``
@@ -272,7 +264,7 @@ class LAP(PriorityScheme):
     def __init__(self, alpha: float = 0.4, kappa: float | str = DEFAULT_KAPPA, td_error_reduction: str = "max"):
         super().__init__(alpha, td_error_reduction)
         self.kappa_is_auto = isinstance(kappa, str) and kappa == "auto"
-        self.kappa = DEFAULT_KAPPA if self.kappa_is_auto else _positive("kappa", kappa)
+        self.kappa = DEFAULT_KAPPA if self.kappa_is_auto else positive("kappa", kappa)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -336,9 +328,9 @@ class PAL(LAP):
         """
         abs_td_errors = td_errors.abs()
         near = 0.5 * self.kappa**self.alpha * td_errors.square()
-        # The clamp keeps NaN out of the gradient of the power where |td| is 0, although `where` does not choose it.
+        # `where` does not choose the power where |td| is 0, but its gradient would be NaN there without the clamp.
         far = self.kappa * abs_td_errors.clamp(min=self.kappa).pow(1.0 + self.alpha) / (1.0 + self.alpha)
-        reduced = _TENSOR_REDUCTIONS[self.td_error_reduction](abs_td_errors.detach())
+        reduced = _TENSOR_REDUCTIONS[self.td_error_reduction](abs_td_errors.detach(), dim=1)
         scale = reduced.clamp(min=self.kappa).pow(self.alpha).mean()
         return th.where(abs_td_errors <= self.kappa, near, far).sum(dim=1).mean() / scale
 
@@ -355,7 +347,13 @@ def as_number(name: str, value: Any) -> Any:
     raise ValueError(f"{name} must be a number, not {value!r}")
 
 
-def _positive(name: str, value: Any) -> float:
+def positive(name: str, value: Any) -> float:
+    """
+    :param name: name of a setting
+    :param value: its value
+    :return: the value
+    :raises ValueError: if it is not finite and above 0
+    """
     if not 0.0 < as_number(name, value) < np.inf:
         raise ValueError(f"{name} must be finite and above 0, not {value}")
     return value  # type: ignore[no-any-return]
@@ -398,14 +396,14 @@ def make_scheme(
         given = {name: value for name, value in settings.items() if value != defaults[name].default}
         if given:
             raise ValueError(f"Pass settings to the scheme object {scheme}, not beside it: {given}")
-        # The buffer updates an automatic kappa, and several buffers may be given the same object.
-        return copy.copy(scheme) if getattr(scheme, "kappa_is_auto", False) else scheme
+        # Each buffer updates its own automatic kappa, and several buffers may share the object.
+        return copy.copy(scheme) if scheme.kappa_is_auto else scheme
     name = _name_of(scheme)
-    # Also check settings that the scheme does not have: a bad value is a mistake even if it has no effect.
+    # Check all settings, because a bad value is a mistake even if the scheme does not use it.
     PriorityScheme(0.0 if alpha is None else alpha, td_error_reduction or "mean")
-    _positive("epsilon", epsilon)
+    positive("epsilon", epsilon)
     if not isinstance(kappa, str) or kappa != "auto":
-        _positive("kappa", kappa)
+        positive("kappa", kappa)
     elif name not in ("lap", "pal"):
         raise ValueError(f"kappa='auto' has no meaning with scheme={scheme!r}: use 'lap' or 'pal', or a number")
     taken = inspect.signature(_SCHEMES[name]).parameters
@@ -420,13 +418,9 @@ def _name_of(scheme: Any) -> str:
     """
     if isinstance(scheme, type) and issubclass(scheme, PriorityScheme):
         raise ValueError(f"scheme must be an object, not the class {scheme.__name__}: make an object, {scheme.__name__}()")
-    name = scheme.lower() if isinstance(scheme, str) else scheme
-    if isinstance(name, str) and name in _SCHEMES:
+    name = str(scheme).lower()
+    if name in _SCHEMES:
         return name
-    nearest = (
-        [_OTHER_NAMES[name]]
-        if isinstance(name, str) and name in _OTHER_NAMES
-        else difflib.get_close_matches(str(name), _SCHEMES, n=1)
-    )
+    nearest = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, _SCHEMES, n=1)
     meant = f": did you mean {nearest[0]!r}?" if nearest else ":"
     raise ValueError(f"Unknown scheme {scheme!r}{meant} Choose one of {sorted(_SCHEMES)}, or pass a PriorityScheme object")

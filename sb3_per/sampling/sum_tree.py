@@ -9,19 +9,20 @@ The kernels move the whole batch down or up one level at a time. The loads of on
 next level is prefetched, so most of the memory latency is hidden.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sb3_per.sampling.kernels import kernel, prefetch
 
-# What `_write` returns for a good batch. Anything else is the position of the first bad entry.
+# What `_write` returns if all entries are good. Otherwise it returns the position of the first bad one.
 ALL_WRITTEN = -1
 
 # Children of a node: as many as fit into a cache line.
 _WIDTH = 8
 
-# Inner loops use unsigned indices: with a signed one, every access first checks whether it counts from the end.
+# Inner loops use unsigned indices. An access with a signed one first checks whether it counts from the end.
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 
 
@@ -51,9 +52,9 @@ def _write(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np.ndarr
         n_parents = 0
         for i in range(n_nodes):
             parent = nodes[i] >> _THREE
-            # Neighbours share ancestors: dropping runs of the same parent leaves one node at the root instead of a batch.
+            # Neighbours share ancestors. Without runs of the same parent, one node is left at the root instead of a batch.
             if n_parents == 0 or parent != nodes[n_parents - 1]:
-                # Recomputed from the children, never `+= delta`: rounding cannot accumulate until an empty leaf has mass.
+                # Recompute the sum from the children. With `+= delta`, rounding would add up until an empty leaf has mass.
                 sums[start + parent] = _sum(sums, below + (parent << _THREE))
                 nodes[n_parents] = parent
                 n_parents += 1
@@ -65,8 +66,8 @@ def _write(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np.ndarr
 def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, float]:
     """Find which of eight siblings a prefix sum of theirs belongs to, and how much of it is left there."""
     node = first
-    # Choose a half of the eight, a half of the four, one of the two. There are no branches, because the processor would
-    # mispredict half of them.
+    # Choose a half of the eight, a half of the four, one of the two, without branches: the processor would mispredict half
+    # of them.
     left = (sums[node] + sums[node + _ONE]) + (sums[node + _TWO] + sums[node + _THREE])
     node += np.uint64(left <= rest) << _TWO
     rest = rest - left if left <= rest else rest
@@ -77,7 +78,7 @@ def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, 
     node += np.uint64(left <= rest)
     rest = rest - left if left <= rest else rest
     if sums[node] == 0.0:
-        # Rounding, or a value at the end, has led past the last child with mass: take that child.
+        # Rounding, or a value at the end, has led past the last child with mass. Take that child.
         rest = np.inf
         while sums[node] == 0.0 and node > first:
             node -= _ONE
@@ -85,73 +86,52 @@ def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, 
 
 
 @kernel
-def _find(sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
-    """Find the leaf of every prefix sum."""
-    total = sums[-1]
-    found = np.zeros(prefix_sums.size, np.uint64)
-    remainders = np.empty(prefix_sums.size)
-    for i in range(prefix_sums.size):
-        remainders[i] = prefix_sums[i] if prefix_sums[i] < total else np.inf
+def _descend(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray, rests: np.ndarray) -> np.ndarray:
+    """
+    Go down from nodes to leaves.
+
+    :param nodes: positions in their levels, changed
+    :param levels: level of each node
+    :param rests: prefix sums among the leaves of each node, changed
+    :return: leaves
+    """
     for level in range(starts.size - 2, -1, -1):
         start, below = starts[level], starts[max(level - 1, 0)]
-        for i in range(found.size):
-            node, remainders[i] = _child(sums, start + (found[i] << _THREE), remainders[i])
-            found[i] = node - start
-            prefetch(sums, below + (found[i] << _THREE))
-    return found.view(np.int64)
+        for i in range(nodes.size):
+            if levels[i] > level:
+                node, rests[i] = _child(sums, start + (nodes[i] << _THREE), rests[i])
+                nodes[i] = node - start
+                prefetch(sums, below + (nodes[i] << _THREE))
+    return nodes.view(np.int64)
 
 
 @kernel
-def _cover(starts: np.ndarray, first: int, n: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+def _find(sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
+    """Find the leaf of every prefix sum."""
+    n = prefix_sums.size
+    rests = np.where(prefix_sums < sums[-1], prefix_sums, np.inf)
+    return _descend(sums, starts, np.zeros(n, np.uint64), np.full(n, starts.size - 1), rests)
+
+
+@kernel
+def _cover(n_levels: int, first: int, n: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """
     Find the fewest nodes whose leaves are the n neighbours from ``first`` on. Leaf 0 follows the last one.
 
-    :return: positions of the nodes, in the order of their leaves, and the level of each
+    :return: positions of the nodes in their levels, in the order of their leaves, and the level of each
     """
     # Two pieces with two borders each, and up to seven nodes per level and border.
-    nodes, levels = np.empty(28 * starts.size, np.uint64), np.empty(28 * starts.size, np.int64)
+    nodes, levels = np.empty(28 * n_levels, np.uint64), np.empty(28 * n_levels, np.int64)
     n_nodes = 0
     for leaf, end in ((first, min(first + n, capacity)), (0, first + n - capacity)):
         while leaf < end:
             level, size = 0, 1  # of the largest node that begins here and does not go beyond the end
             while leaf % (_WIDTH * size) == 0 and leaf + _WIDTH * size <= end:
                 level, size = level + 1, _WIDTH * size
-            nodes[n_nodes], levels[n_nodes] = starts[level] + np.uint64(leaf // size), level
+            nodes[n_nodes], levels[n_nodes] = leaf // size, level
             n_nodes += 1
             leaf += size
     return nodes[:n_nodes], levels[:n_nodes]
-
-
-@kernel
-def _sum_range(sums: np.ndarray, starts: np.ndarray, first: int, n: int, capacity: int) -> float:
-    """See :meth:`SumTree.sum_range`."""
-    total = 0.0
-    for node in _cover(starts, first, n, capacity)[0]:
-        total += sums[node]
-    return total
-
-
-@kernel
-def _find_range(
-    sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray, first: int, n: int, capacity: int
-) -> np.ndarray:
-    """See :meth:`SumTree.find_range`."""
-    nodes, levels = _cover(starts, first, n, capacity)
-    ends, last = np.empty(nodes.size), 0
-    total = 0.0
-    for i in range(nodes.size):
-        total += sums[nodes[i]]
-        ends[i] = total
-        last = i if sums[nodes[i]] > 0.0 else last
-    found = np.empty(prefix_sums.size, np.uint64)
-    for i in range(found.size):
-        k = min(np.searchsorted(ends, prefix_sums[i], side="right"), last)
-        node = nodes[k]
-        rest = prefix_sums[i] - ends[k - 1] if k > 0 else prefix_sums[i]
-        for level in range(levels[k] - 1, -1, -1):
-            node, rest = _child(sums, starts[level] + ((node - starts[level + 1]) << _THREE), rest)
-        found[i] = node
-    return found.view(np.int64)
 
 
 @kernel
@@ -176,7 +156,7 @@ def _draw(sums: np.ndarray, starts: np.ndarray, uniforms: np.ndarray, stratified
 
 def as_batch(values: Any, dtype: type) -> np.ndarray:
     """
-    Contiguous, writable 1-D array, copied only where it is something else.
+    Return a contiguous, writable 1-D array, a copy only if ``values`` is something else.
 
     Numba compiles a kernel anew for every memory layout, so the kernels get only this one.
     """
@@ -187,7 +167,7 @@ def as_batch(values: Any, dtype: type) -> np.ndarray:
 
 
 def _aligned_zeros(size: int) -> np.ndarray:
-    """Allocate float64 zeros at the start of a cache line. If siblings lie in two lines, an update takes twice as long."""
+    """Allocate float64 zeros at the start of a cache line. An update takes twice as long if siblings lie in two lines."""
     memory = np.zeros(size + _WIDTH)
     first = -memory.ctypes.data // memory.itemsize % _WIDTH
     return memory[first : first + size]
@@ -197,8 +177,8 @@ class SumTree:
     """
     Fixed number of non-negative masses with their prefix sums (Schaul et al. 2016, appendix B.2.1).
 
-    Float64 throughout: float32 sums were seen to return leaves of mass 0. Leaves stay in the order of their indices for any
-    capacity. Memory: 9.2 bytes per leaf.
+    All sums are float64, because float32 sums were seen to return leaves of mass 0. Any capacity keeps the leaves in the order
+    of their indices. Memory: 9.2 bytes per leaf.
 
     :param capacity: number of leaves, at least 1
     :raises ValueError: if the capacity is below 1
@@ -250,12 +230,12 @@ class SumTree:
         """
         if isinstance(indices, slice):
             return self.masses[indices].copy()
-        indices = self._integers(indices)
-        outside = (indices < 0) | (indices >= self.capacity)
+        leaves = self._integers(indices).astype(np.int64, copy=False)
+        outside = leaves.view(np.uint64) >= self.capacity  # where they are negative, too
         if outside.any():
-            self._require_leaf(indices[outside].flat[0])
-        found = self._masses_at(indices)
-        return found if indices.ndim else float(found)
+            self._require_leaf(int(leaves[outside].flat[0]))
+        found = self._masses_at(leaves)
+        return found if leaves.ndim else float(found)
 
     def update(self, indices: Any, priorities: Any) -> None:
         """
@@ -288,10 +268,12 @@ class SumTree:
         :raises ValueError: if all leaves are empty, or for a negative or NaN value
         """
         values = np.array(prefix_sums, dtype=np.float64)  # a copy: contiguous and writable, whatever comes in
-        if values.size and not values.min() >= 0.0:
-            raise ValueError(f"A prefix sum must be at least 0, not {values[~(values >= 0.0)].flat[0]}")
+        flat = values.reshape(-1)
+        least = flat[flat.argmin()] if flat.size else 0.0  # NaN, if there is one
+        if not least >= 0.0:
+            raise ValueError(f"A prefix sum must be at least 0, not {least}")
         self._require_mass()
-        leaves = self._find(values.reshape(-1)).reshape(values.shape)
+        leaves = self._find(flat).reshape(values.shape)
         return leaves if values.ndim else int(leaves)
 
     def draw(self, uniforms: np.ndarray, stratified: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -307,37 +289,31 @@ class SumTree:
         self._require_mass()
         return self._draw(uniforms, stratified)
 
-    def sum_range(self, first: int, n: int) -> float:
+    def part(self, first: int, n: int) -> tuple[float, Callable[[np.ndarray], np.ndarray]]:
         """
-        Sum the masses of neighbouring leaves; leaf 0 follows the last one. Other leaves have no influence, not even by
-        rounding. Takes logarithmic time.
+        Draw from neighbouring leaves alone; leaf 0 follows the last one. Other leaves have no influence, not even by rounding.
 
         :param first: first leaf
         :param n: number of leaves, from 1 to ``capacity``
-        :return: sum of their masses
+        :return: sum of their masses; and a function that does what :meth:`find` does, with prefix sums over these leaves,
+            float64 of shape (batch_size,). It raises ``ValueError`` if all leaves are empty
         :raises IndexError: for a leaf outside ``[0, capacity)``
         :raises ValueError: for another number of leaves
         """
         self._require_leaf(first)
         if not 1 <= n <= self.capacity:
-            raise ValueError(f"A range has 1 to {self.capacity} leaves, not {n}")
-        return float(_sum_range(self._sums, self._starts, first, n, self.capacity))
+            raise ValueError(f"A part has 1 to {self.capacity} leaves, not {n}")
+        nodes, levels = _cover(len(self._starts), first, n, self.capacity)
+        ends = np.cumsum(self._sums[self._starts[levels] + nodes])
 
-    def find_range(self, prefix_sums: np.ndarray, first: int, n: int) -> np.ndarray:
-        """
-        Find leaves as :meth:`find` does, in the range of :meth:`sum_range` alone.
+        def find(prefix_sums: np.ndarray) -> np.ndarray:
+            if not ends[-1] > 0.0:
+                raise ValueError(f"Cannot draw from {n} leaves of a {type(self).__name__}: all of them are empty")
+            last = ends.searchsorted(ends[-1])  # the last node with mass
+            i = np.minimum(ends.searchsorted(prefix_sums, side="right"), last)
+            return _descend(self._sums, self._starts, nodes[i], levels[i], prefix_sums - np.append(0.0, ends)[i])
 
-        :param prefix_sums: values of at least 0, in the unit of the masses, shape (batch_size,)
-        :param first: first leaf
-        :param n: number of leaves
-        :return: leaf of each value, int64 of shape (batch_size,); never an empty leaf
-        :raises ValueError: if all leaves of the range are empty
-        """
-        if not self.sum_range(first, n) > 0.0:
-            raise ValueError(f"Cannot draw from {n} leaves of a {type(self).__name__}: all of them are empty")
-        values = as_batch(prefix_sums, np.float64)
-        found: np.ndarray = _find_range(self._sums, self._starts, values, first, n, self.capacity)
-        return found
+        return float(ends[-1]), find
 
     def clear(self) -> None:
         """Empty every leaf."""
@@ -384,7 +360,7 @@ class SumTree:
         if not self.total > 0.0:
             raise ValueError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty")
 
-    # ---- what a tree of another kind replaces; the arguments were checked before
+    # ---- what another kind of tree overrides, with checked arguments
 
     def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
         """Read the masses of leaves, an array of any shape; a copy."""

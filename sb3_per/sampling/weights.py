@@ -11,8 +11,8 @@ class ImportanceWeights:
     """
     Weights (N P)^-beta, normalized over the batch (Schaul et al. 2016, section 3.4).
 
-    :param scheme: says whether there are weights at all
-    :param normalization: divide by the largest of the batch, ``"max"``, by the mean, ``"mean"``, or not at all, ``"none"``
+    :param scheme: prioritization scheme, which may have no weights
+    :param normalization: ``"max"``: divide by the largest of the batch; ``"mean"``: by the mean; ``"none"``: do not divide
     :param beta_start: exponent at the start
     :param beta_end: exponent at the end
     :param beta_anneal_steps: number of draws from start to end; ``None``: beta follows the training progress
@@ -41,7 +41,7 @@ class ImportanceWeights:
             return weights
         if self.normalization == "mean":
             return np.asarray(weights / weights.mean())
-        # A scheme gives 1 to the least probable.
+        # The scheme's weights are 1 for the least probable transition.
         with np.errstate(over="ignore"):
             unnormalized = weights * n_p(relative.min()) ** -self.beta
         return np.minimum(unnormalized, np.finfo(np.float32).max).astype(np.float32)
@@ -62,12 +62,12 @@ class ImportanceWeights:
             self._anneal(1.0 - progress_remaining)
 
     def _anneal(self, fraction: float) -> None:
-        """Linear from start to end, but never below what was reached, e.g. before a resumed run."""
+        """Interpolate from start to end. beta never decreases, e.g. in a resumed run."""
         start, end = self.beta_start, self.beta_end
         self.beta = max(self.beta, start + fraction * (end - start) if fraction < 1.0 else end)
 
     def state(self) -> dict[str, float | int]:
-        """Numbers, see :meth:`load`."""
+        """Return beta and the number of draws, see :meth:`load`."""
         return {"beta": self.beta, "n_draws": self.n_draws}
 
     def load(self, state: dict[str, float | int]) -> None:

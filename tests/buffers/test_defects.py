@@ -146,7 +146,7 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
     "no uniform part in P": (
         Draw,
         "_relative",
-        lambda old: lambda self, slots, n_newest: self.tree[slots] * n_newest / self.tree.total,
+        lambda old: lambda self, slots, newest: self.tree[slots] * newest.n / newest.total,
         lambda: check_weights("plain", "proportional", beta=1.0, kwargs=dict(uniform_fraction=0.2)),
     ),
     "uniform draws of slots that cannot be drawn": (

@@ -31,15 +31,12 @@ def written(folder: Any) -> Any:
     return events
 
 
-@pytest.mark.parametrize("n_envs, dict_obs", [(1, False), (2, False), (2, True)])
-@pytest.mark.parametrize("optimize_memory_usage", [False, True])
-def test_draws_are_counted_per_transition(n_envs, dict_obs, optimize_memory_usage):
+@pytest.mark.parametrize(
+    "n_envs, kwargs", [(1, dict(optimize_memory_usage=True, handle_timeout_termination=False)), (2, dict(obs_space="dict"))]
+)
+def test_draws_are_counted_per_transition(n_envs, kwargs):
     """A slot that is written again starts anew, however often the ring has turned."""
-    if optimize_memory_usage and dict_obs:
-        kwargs: dict[str, Any] = {}
-    else:
-        kwargs = dict(optimize_memory_usage=optimize_memory_usage, handle_timeout_termination=not optimize_memory_usage)
-    buffer = make_buffer(n_rows=10, n_envs=n_envs, obs_space="dict" if dict_obs else "box", **kwargs)
+    buffer = make_buffer(n_rows=10, n_envs=n_envs, **kwargs)
     fill([buffer], 3)
     buffer.sample(8)  # not counted yet
     buffer.draw_record = DrawRecord(10 * n_envs, n_batches=3)
@@ -182,8 +179,7 @@ def test_plot_shows_medians_by_age(counted, tmp_path):
     assert (tmp_path / "buffer.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("n_envs", [2, 3, 4, 8])
-@pytest.mark.parametrize("max_transitions", [50, 100, 333])
+@pytest.mark.parametrize("n_envs, max_transitions", [(2, 100), (3, 50), (8, 333)])
 def test_part_of_a_large_buffer_covers_all_environments(n_envs, max_transitions):
     """The stride is no multiple of the number of environments."""
     buffer = make_buffer(n_rows=1200, n_envs=n_envs)
