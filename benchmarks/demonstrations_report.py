@@ -1,116 +1,129 @@
 """
-What the runs of `demonstrations.py` say: ``demonstrations.md`` and ``demonstrations.png``.
+What the runs of `demonstrations.py` say: a table and a figure for each task, named as its CSV file.
 
-    python benchmarks/demonstrations_report.py    # from docs/evidence/demonstrations.csv
+    python benchmarks/demonstrations_report.py    # from docs/evidence/demonstrations.csv and demonstrations-doorkey.csv
 
 Only the reporting seeds that are complete count: all arms.
 """
 
 import argparse
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from demonstrations import ARMS, MAX_STEPS, OUT, REPORTING, SOLVED, chosen_rates, reporting_jobs
+from demonstrations import OUT, REPORTING, TASKS, arms_of, chosen_rates, preloaded, reporting_jobs
 from figures import INK, figure_of, looks, save, thousands
 from report import SAMPLES, p_cell, table
 
 from sb3_per.compare.campaign import read
 from sb3_per.compare.statistics import holm, permutation_p
 
-REFERENCE = "SAC, preloaded"
-# What an arm is in the figures.
-ROLES = {
-    "SAC": "stock",
-    "SAC, preloaded": "uniform",
-    "PERSAC": "defaults",
-    "PERSAC, demonstrations 0.25": "rank",
-    "PERSAC, demonstrations 0.5": "LAP",
-}
+# What the arms are in the figures, in their order.
+ROLES = ("stock", "uniform", "defaults", "rank", "LAP")
 
 
-def load(rows: list[dict[str, str]]) -> tuple[list[int], dict[str, np.ndarray], dict[str, np.ndarray]]:
+class Results(NamedTuple):
+    """Results of an arm, each of shape (seeds,)."""
+
+    steps: np.ndarray
+    solved: np.ndarray
+    score: np.ndarray
+
+
+def load(name: str, rows: list[dict[str, str]]) -> tuple[list[int], dict[str, Results]]:
     """
-    :param rows: of the file
-    :return: the complete seeds; by arm the steps, and whether the task was solved, both of shape (seeds,)
+    :param name: of the task
+    :param rows: of its file
+    :return: the complete seeds, and the results by arm
     """
-    found = {(row["arm"], row["learning_rate"], row["seed"]): row for row in rows}
+    found: dict[tuple[str, ...], dict[str, str]] = {(row["arm"], row["learning_rate"], row["seed"]): row for row in rows}
     runs = {
-        (name["seed"], name["arm"]): found.get(tuple(map(str, name.values())))
-        for name, _ in reporting_jobs(chosen_rates(rows))
+        (run["seed"], run["arm"]): found.get(tuple(map(str, run.values())))
+        for run, _ in reporting_jobs(name, chosen_rates(name, rows))
     }
-    seeds = [seed for seed in REPORTING if all(runs[seed, arm] for arm in ARMS)]
+    arms = arms_of(TASKS[name])
+    seeds = [seed for seed in REPORTING if all(runs[seed, arm] for arm in arms)]
 
     def of(column: str, arm: str) -> np.ndarray:
-        return np.array([int(runs[seed, arm][column]) for seed in seeds])  # type: ignore[index]
+        return np.array([float(runs[seed, arm][column]) for seed in seeds])  # type: ignore[index]
 
-    return seeds, {arm: of("steps", arm) for arm in ARMS}, {arm: of("solved", arm) == 1 for arm in ARMS}
-
-
-def interval(steps: np.ndarray) -> tuple[float, float]:
-    """95% bootstrap interval of the mean."""
-    picked = np.random.default_rng(0).integers(len(steps), size=(SAMPLES, len(steps)))
-    low, high = np.percentile(steps[picked].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)
+    return seeds, {arm: Results(of("steps", arm), of("solved", arm) == 1.0, of("score", arm)) for arm in arms}
 
 
-def report(rows: list[dict[str, str]]) -> list[str]:
+def mean_cell(values: np.ndarray, digits: int) -> str:
+    """Mean and its 95% bootstrap interval, if it has one: fewer than five runs say nothing of how far others lie apart."""
+    picked = np.random.default_rng(0).integers(len(values), size=(SAMPLES, len(values)))
+    low, high = np.percentile(values[picked].mean(axis=1), [2.5, 97.5])
+    mean, low, high = (f"{value + 0.0:,.{digits}f}" for value in np.round([values.mean(), low, high], digits))
+    return mean if low == high or len(values) < 5 else f"{mean} [{low}, {high}]"
+
+
+def report(name: str, rows: list[dict[str, str]]) -> list[str]:
     """
-    :param rows: of the file
+    :param name: of the task
+    :param rows: of its file
     :return: the table
     """
-    seeds, steps, solved = load(rows)
-    rates = chosen_rates(rows)
-    others = [arm for arm in ARMS if arm != REFERENCE]
-    p_values = holm({arm: permutation_p(-steps[arm][:, None], -steps[REFERENCE][:, None]) for arm in others})
+    task, (seeds, results), rates = TASKS[name], load(name, rows), chosen_rates(name, rows)
+    reference = preloaded(task)
+    worse = {arm: -of.steps[:, None] for arm, of in results.items()}
+    p_values = holm({arm: permutation_p(worse[arm], worse[reference]) for arm in results if arm != reference})
     lines = [
-        f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, on which nothing was chosen. A run that is not solved counts as",
+        f"{len(seeds)} of {len(REPORTING)} seeds, {seeds[0]} to {seeds[-1]}, on which nothing was chosen. A run that is not"
+        f" solved counts as {task.max_steps:,} steps. p against `{reference}`, corrected for the four comparisons.",
         "",
     ]
-    lines[0] += f" {MAX_STEPS:,} steps. p against `{REFERENCE}`, corrected for the four comparisons."
-    cells = []
-    for arm in ARMS:
-        low, high = interval(steps[arm])
-        text = f"{steps[arm].mean():,.0f}" + ("" if low == high else f" [{low:,.0f}, {high:,.0f}]")
-        cells.append([arm, f"{rates[arm]:g}", f"{solved[arm].sum()} of {len(seeds)}", text, p_cell(p_values, arm)])
-    heading = ["arm", "learning rate", "solved", "steps until solved, mean [95% interval]", "p"]
+    heading = ["arm", "learning rate", "solved", "steps until solved, mean [95% interval]", "p", f"{task.scored} at the end"]
+    cells = [
+        [
+            arm,
+            f"{rates[arm]:g}",
+            f"{of.solved.sum()} of {len(seeds)}",
+            mean_cell(of.steps, 0),
+            p_cell(p_values, arm),
+            mean_cell(of.score, 2 if task.solved < 1.0 else 0),
+        ]
+        for arm, of in results.items()
+    ]
     return [*lines, *table(heading, cells)]
 
 
-def draw(rows: list[dict[str, str]], path: Path) -> None:
+def draw(name: str, rows: list[dict[str, str]], path: Path) -> None:
     """A dot a run, hollow where it was not solved."""
-    seeds, steps, solved = load(rows)
-    style = looks({arm: ROLES[arm] for arm in ARMS})
+    task, (seeds, results) = TASKS[name], load(name, rows)
+    style = looks(dict(zip(results, ROLES, strict=True)))
     figure = figure_of(2.9)
     axes = figure.subplots()
-    for y, arm in enumerate(reversed(list(ARMS))):
+    for y, (arm, of) in enumerate(reversed(results.items())):
         offsets = np.linspace(-0.25, 0.25, len(seeds))
         for is_solved in (True, False):
-            chosen = solved[arm] == is_solved
+            chosen = of.solved == is_solved
             color = style[arm]["color"]
             face = color if is_solved else "none"
-            axes.scatter(steps[arm][chosen], y + offsets[chosen], s=36, marker="o", edgecolors=color, facecolors=face)
-    axes.set_yticks(range(len(ARMS)), list(reversed(list(ARMS))))
-    axes.set_xlim(0, 1.04 * MAX_STEPS)
-    label = f"steps until a return of {SOLVED:g}; hollow: not in {MAX_STEPS:,}; worse \N{RIGHTWARDS ARROW}"
+            axes.scatter(of.steps[chosen], y + offsets[chosen], s=36, marker="o", edgecolors=color, facecolors=face)
+    axes.set_yticks(range(len(results)), list(reversed(results)))
+    axes.set_xlim(0, 1.04 * task.max_steps)
+    label = f"steps until a {task.scored} of {task.solved:g}; hollow: not in {task.max_steps:,}; worse \N{RIGHTWARDS ARROW}"
     figure.supxlabel(label, fontsize="medium")
     axes.tick_params(axis="y", length=0)
-    axes.axvline(MAX_STEPS, color=INK, linestyle=":", linewidth=1)
+    axes.axvline(task.max_steps, color=INK, linestyle=":", linewidth=1)
     thousands(axes.xaxis)
     save(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the table and the figure."""
+    """Write the tables and the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of demonstrations.csv, .md and .png")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files, the tables and the figures")
     args = parser.parse_args(arguments)
-    rows = read(args.out / "demonstrations.csv")
-    if not rows or not load(rows)[0]:
-        print("demonstrations: no complete seed")
-        return
-    (args.out / "demonstrations.md").write_text("\n".join(report(rows)).rstrip() + "\n")
-    draw(rows, args.out / "demonstrations.png")
-    print(args.out / "demonstrations.md")
+    for name in TASKS:
+        rows = read(args.out / f"{name}.csv")
+        if not rows or not load(name, rows)[0]:
+            print(f"{name}: no complete seed")
+            continue
+        (args.out / f"{name}.md").write_text("\n".join(report(name, rows)).rstrip() + "\n")
+        draw(name, rows, args.out / f"{name}.png")
+        print(args.out / f"{name}.md")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """
-Run the recipes of the documentation and the examples in full, and write their scores and training times.
+Run the recipes of the documentation and the examples in full, and the stock class with the same settings; write their scores.
 
     python benchmarks/recipes.py                                  # run what is missing, and write the table
     python benchmarks/recipes.py --only HER --out runs/recipes    # only recipes whose name contains HER, in another folder
 
-Editing a recipe discards its cached result.
+The stock run takes the model of the recipe when it begins to learn, saves it, loads it as the stock class, and trains that for
+as many steps, with the same first parameters and seed. Editing a recipe discards its cached results.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import ast
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import os
 import runpy
@@ -56,6 +58,7 @@ class Recipe(NamedTuple):
     :param score: "return", mean of 20 episodes, or "success", share of them that reach the goal
     :param word: word that identifies the block under the heading, and its command
     :param seeds: number of runs in the table
+    :param has_stock: whether the stock class can do the same: it has no actors, and a run in two parts is no other run
     """
 
     place: str
@@ -64,6 +67,7 @@ class Recipe(NamedTuple):
     score: str = "return"
     word: str = ""
     seeds: int = 1
+    has_stock: bool = True
 
 
 def bits() -> BitFlippingEnv:
@@ -86,8 +90,8 @@ RECIPES = {
     "PERDQN": Recipe("docs/algorithms/per_dqn.md#Example", CARTPOLE, 300.0),
     "RL Zoo, Pendulum": Recipe("docs/zoo.md#Train", PENDULUM, -250.0, word=PENDULUM),
     "RL Zoo, CartPole": Recipe("docs/zoo.md#Train", CARTPOLE, 450.0, word=CARTPOLE),
-    "from SAC": Recipe("examples/from_sac.py", PENDULUM, -250.0),
-    "continued": Recipe("examples/continue_run.py", PENDULUM, -250.0),
+    "from SAC": Recipe("examples/from_sac.py", PENDULUM, -250.0, has_stock=False),
+    "continued": Recipe("examples/continue_run.py", PENDULUM, -250.0, has_stock=False),
     "PERTQC": Recipe("docs/algorithms/per_tqc.md#Example", PENDULUM, -250.0),
     "PERDDPG": Recipe("docs/algorithms/per_ddpg.md#Example", PENDULUM, -250.0),
     "PERCrossQ": Recipe("docs/algorithms/per_crossq.md#Example", PENDULUM, -250.0),
@@ -95,7 +99,7 @@ RECIPES = {
     "LAP, script": Recipe("examples/lap_td3.py", PENDULUM, -250.0),
     "Double DQN, script": Recipe("examples/double_dqn.py", CARTPOLE, 450.0),
     "one import, script": Recipe("examples/swap_import.py", PENDULUM, -250.0),
-    "actors, script": Recipe("examples/actors.py", PENDULUM, -250.0),
+    "actors, script": Recipe("examples/actors.py", PENDULUM, -250.0, has_stock=False),
     "pairs trading, script": Recipe("examples/pairs_trading.py", PairsTradingEnv, 8.0),
 }
 
@@ -150,21 +154,39 @@ def fingerprint(name: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+class StockHasLearned(Exception):
+    """Ends a recipe after its stock run."""
+
+
+def as_stock(model: Any) -> OffPolicyAlgorithm:
+    """Load what a model saves as its stock class: settings and parameters are the same."""
+    classes = (cls for cls in type(model).__mro__ if cls.__module__.startswith(("stable_baselines3.", "sb3_contrib.")))
+    file = io.BytesIO()
+    model.save(file)
+    file.seek(0)
+    return next(classes).load(file, env=model.get_env())
+
+
 @contextlib.contextmanager
-def watched(seed: int) -> Iterator[list[tuple[Any, float]]]:
+def watched(seed: int, stock: bool = False) -> Iterator[list[tuple[Any, float]]]:
     """
     Record the models that learn within the context.
 
     :param seed: seed of every model, in place of its own
+    :param stock: whether the stock class learns in place of the first model, and nothing after it
     :return: the models that have learned, and their seconds
     """
     runs = []
     set_random_seed, learn = BaseAlgorithm.set_random_seed, OffPolicyAlgorithm.learn
 
-    def learn_timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def learn_timed(self: Any, total_timesteps: int, *args: Any, **kwargs: Any) -> Any:
+        model = as_stock(self) if stock else self
         start = time.perf_counter()
-        result = learn(self, *args, **kwargs)
-        runs.append((self, time.perf_counter() - start))
+        # Callbacks may need a prioritized buffer, and those of the recipes do not change what is learned.
+        result = learn(model, total_timesteps) if stock else learn(model, total_timesteps, *args, **kwargs)
+        runs.append((model, time.perf_counter() - start))
+        if stock:
+            raise StockHasLearned
         return result
 
     try:
@@ -254,24 +276,30 @@ def score_of(policy: Any, env: Any, score: str) -> float:
     return float(np.mean(successes) if score == "success" else mean_return)
 
 
-def train(name: str, seed: int) -> dict[str, Any]:
+def train(name: str, seed: int, stock: bool = False) -> dict[str, Any]:
     """
     Run a recipe once.
 
-    :return: steps of its last model, seconds of learning of all its models, and the score
+    :param name: a key of :data:`RECIPES`
+    :param seed: of every model
+    :param stock: whether its stock class learns in its place
+    :return: steps of its last model, seconds of learning of all its models, and the score; with the name of the stock class
     """
     recipe = RECIPES[name]
-    with elsewhere(), watched(seed) as runs, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        run(recipe, seed)
+    with elsewhere(), watched(seed, stock) as runs, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        with contextlib.suppress(StockHasLearned):
+            run(recipe, seed)
         model = runs[-1][0]
         score = evaluate(model, recipe)
-    return dict(steps=model.num_timesteps, learning=round(sum(seconds for _, seconds in runs)), score=round(score, 2))
+    result = dict(steps=model.num_timesteps, learning=round(sum(seconds for _, seconds in runs)), score=round(score, 2))
+    return {**result, "class": type(model).__name__} if stock else result
 
 
-def jobs_of(names: list[str]) -> list[Job]:
-    """List all runs: the first seed of every recipe comes before the second of any."""
+def jobs_of(names: list[str], stock: bool = False) -> list[Job]:
+    """List all runs, or all stock runs: the first seed of every recipe comes before the second of any."""
+    names = [name for name in names if RECIPES[name].has_stock or not stock]
     return [
-        (dict(recipe=name, seed=seed, source=fingerprint(name)), (name, seed))
+        (dict(recipe=name, seed=seed, source=fingerprint(name)), (name, seed, stock))
         for seed in range(max((RECIPES[name].seeds for name in names), default=0))
         for name in names
         if seed < RECIPES[name].seeds
@@ -283,31 +311,42 @@ def rows_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return [row for row in rows if (row["recipe"], row["source"]) == (name, fingerprint(name))]
 
 
-def table(rows: list[dict[str, str]]) -> list[str]:
+def score_cell(recipe: Recipe, runs: list[dict[str, str]]) -> str:
+    """The lowest and the highest score."""
+    scores = sorted(float(run["score"]) for run in runs)
+    digits = 2 if recipe.score == "success" else 0
+    return " to ".join(dict.fromkeys(f"{score:.{digits}f}" for score in (scores[0], scores[-1])))
+
+
+def stock_cell(name: str, rows: list[dict[str, str]]) -> str:
+    """The score of the stock runs, if there are any."""
+    runs = rows_of(name, rows)
+    if not RECIPES[name].has_stock:
+        return "none"
+    return f"{runs[0]['class']}: {score_cell(RECIPES[name], runs)}" if runs else "not run"
+
+
+def table(rows: list[dict[str, str]], stock_rows: list[dict[str, str]]) -> list[str]:
     """Write the lines of the table in Markdown."""
-    lines = ["| recipe | command | steps | seconds | result | random policy | promised |", "|---|---|---|---|---|---|---|"]
+    heading = ("recipe", "command", "steps", "seconds", "result", "stock run", "random policy", "promised")
+    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
     missing = []
     for name, recipe in RECIPES.items():
         runs = rows_of(name, rows)
         if not runs:
             missing.append(name)
             continue
-        scores = sorted(float(run["score"]) for run in runs)
-        path, _, heading = recipe.place.partition("#")
-        link = f"[{name}]({path.removeprefix('docs/')}#{heading.lower().replace(' ', '-')})" if heading else name
-        digits = 2 if recipe.score == "success" else 0
-        result = " to ".join(f"{score:.{digits}f}" for score in (dict.fromkeys((scores[0], scores[-1]))))
+        path, _, heading_above = recipe.place.partition("#")
+        link = f"[{name}]({path.removeprefix('docs/')}#{heading_above.lower().replace(' ', '-')})" if heading_above else name
         n_seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
-        seconds = round(np.mean([float(run["learning"]) for run in runs]))
-        result = f"{'success' if recipe.score == 'success' else 'return'} {result}{n_seeds}"
-        random = f"{random_score(recipe.env, recipe.score):.{digits}f}"
         cells = [
             link,
             f"`{command_of(name)}`",
             f"{int(runs[0]['steps']):,}",
-            str(seconds),
-            result,
-            random,
+            str(round(np.mean([float(run["learning"]) for run in runs]))),
+            f"{recipe.score} {score_cell(recipe, runs)}{n_seeds}",
+            stock_cell(name, stock_rows),
+            f"{random_score(recipe.env, recipe.score):.{2 if recipe.score == 'success' else 0}f}",
             f"{recipe.at_least:g}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -320,10 +359,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="name of a recipe, or a part of several names")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of runs and table")
     args = parser.parse_args(arguments)
-    path = args.out / "recipes.csv"
+    path, stock_path = args.out / "recipes.csv", args.out / "recipes-stock.csv"
     names = [args.only] if args.only in RECIPES else [name for name in RECIPES if args.only in name]
     run_missing(path, jobs_of(names), train, workers=1)
-    lines = table(read(path))
+    run_missing(stock_path, jobs_of(names, stock=True), train, workers=1)
+    lines = table(read(path), read(stock_path))
     (args.out / "recipes.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
