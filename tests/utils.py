@@ -194,14 +194,14 @@ def assert_same_state(actual: Any, expected: Any) -> None:
     if isinstance(expected, np.ndarray):
         assert actual.dtype == expected.dtype
         np.testing.assert_array_equal(actual, expected)
+    elif isinstance(expected, (list, tuple)):
+        for pair in zip(actual, expected, strict=True):
+            assert_same_state(*pair)
     elif isinstance(expected, dict) or type(expected).__module__.startswith("sb3_per"):
         actual, expected = (d if isinstance(d, dict) else vars(d) for d in (actual, expected))
         assert actual.keys() == expected.keys()
         for key in expected.keys() - {"lock"}:
             assert_same_state(actual[key], expected[key])
-    elif isinstance(expected, (list, tuple)):
-        for pair in zip(actual, expected, strict=True):
-            assert_same_state(*pair)
     else:
         assert actual == expected
 
