@@ -5,10 +5,11 @@ import csv
 import numpy as np
 import pytest
 
-from tests.utils import benchmark
+from tests.utils import ROOT, benchmark
 
 campaign = benchmark("modern_dqn")
 report = benchmark("modern_dqn_report")
+EVIDENCE = ROOT / "docs" / "evidence"
 
 GAIN = {"uniform": 1.0, "defaults": 1.5, "LAP": 1.0}
 
@@ -65,3 +66,8 @@ def test_a_random_policy_plays_as_many_evaluations():
     returns = campaign.run(campaign.SUITE, "MinAtar/Breakout-v1", campaign.RANDOM, 0)
     assert list(returns) == [str(step) for step in campaign.evaluation_steps(campaign.SUITE)]
     assert 0.0 < np.mean(list(returns.values())) < 2.0
+
+
+def test_published_table_is_that_of_the_runs():
+    rows = report.read(EVIDENCE / "modern-dqn.csv")
+    assert (EVIDENCE / "modern-dqn.md").read_text() == "\n".join(report.report(rows)).rstrip() + "\n"
