@@ -559,7 +559,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 "Demonstrations with optimize_memory_usage=True are not supported: the observation after the last step of an "
                 "episode is not stored"
             )
-        if getattr(self.scheme, "kappa_is_auto", False):
+        if self.scheme.kappa_is_auto:
             raise NotImplementedError(
                 "Demonstrations with kappa='auto' are not supported: the unit of kappa is the mean reward of experience alone"
             )

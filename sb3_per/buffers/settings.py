@@ -32,12 +32,10 @@ class Allowed(NamedTuple):
 
     :param text: in words, for messages
     :param takes: whether a value is allowed
-    :param words: that are allowed
     """
 
     text: str
     takes: Callable[[Any], bool]
-    words: tuple[str, ...] = ()
 
 
 def number(interval: str, contains: Callable[[float], bool]) -> Allowed:
@@ -59,7 +57,7 @@ def words(*allowed: str) -> Allowed:
     :param allowed: the words
     :return: one of a few words
     """
-    return Allowed(" or ".join(map(repr, allowed)), lambda value: isinstance(value, str) and value in allowed, allowed)
+    return Allowed(" or ".join(map(repr, allowed)), lambda value: isinstance(value, str) and value in allowed)
 
 
 def integer(least: int = 1) -> Allowed:
@@ -176,7 +174,7 @@ class PrioritySettings:
         return make_scheme(self.scheme, self.alpha, self.epsilon, self.kappa, self.td_error_reduction)
 
     def _require_fitting_scheme(self, scheme: PriorityScheme) -> None:
-        if self.demonstration_fraction > 0.0 and isinstance(scheme, LAP) and scheme.kappa_is_auto:
+        if self.demonstration_fraction > 0.0 and scheme.kappa_is_auto:
             raise NotImplementedError(
                 f"demonstration_fraction={self.demonstration_fraction} with kappa='auto' is not supported: the unit of kappa "
                 "is the mean reward of experience alone. Set kappa to a number"
