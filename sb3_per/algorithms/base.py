@@ -2,7 +2,7 @@
 The training loop of all prioritized algorithms, and their choice of a buffer.
 
 Write the mixin left of the stock algorithm: ``class PERSAC(PrioritizedOffPolicyMixin, SAC)``. The algorithm implements
-:meth:`PrioritizedOffPolicyMixin._value_losses` and :meth:`PrioritizedOffPolicyMixin._gradient_step`.
+``_optimizers``, ``_value_losses`` and ``_gradient_step``.
 """
 
 import warnings
@@ -43,8 +43,6 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
     The constructor is that of the stock algorithm. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
     observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
     configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; ``n_steps`` and ``gamma`` reach it too.
-
-    A subclass implements :meth:`_optimizers`, :meth:`_value_losses` and :meth:`_gradient_step`.
 
     :raises TypeError: for an unknown keyword, or if the stock algorithm stands left of this class
     :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` that contradicts the

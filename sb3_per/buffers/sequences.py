@@ -20,7 +20,7 @@ from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.incoming import as_matrix, finite_abs
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, integer, require, takes_settings
+from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, PrioritySettings, integer, require, takes_settings
 from sb3_per.storage.arrays import flat, take, tree_map
 from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.windows import (
@@ -112,26 +112,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         )
 
     def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
-        scheme, settings = self.settings.make_scheme(), self.settings
-        reasons = {
-            f"scheme={scheme}": scheme.replaces_loss
-            and "its loss and its priorities are defined for single transitions, not for windows",
-            "hindsight (HER)": isinstance(self, HerReplayBuffer)
-            and "a new goal would have to hold for the whole window, and the stored recurrent states belong to the old goal",
-            "optimize_memory_usage=True": optimize_memory_usage
-            and "the observation after the last step of an episode is not stored, and a window ends with it",
-            f"recency={settings.recency}": settings.recency != 1.0
-            and "windows of the newest transitions are not complete, and cannot be drawn",
-            "initial_priority='td_error'": settings.initial_priority == "td_error"
-            and "the error of a window is known once it is complete, not when its first step is added",
-            "actor_batch='uniform'": settings.actor_batch == "uniform"
-            and "observations of single transitions lack their past",
-            f"demonstration_fraction={settings.demonstration_fraction}": settings.demonstration_fraction > 0.0
-            and "demonstrations are single transitions, and have no recurrent states",
-        }
-        for what, reason in reasons.items():
-            if reason:
-                raise NotImplementedError(f"{what} with sequences is not supported: {reason}")
+        _require_supported(self.settings, isinstance(self, HerReplayBuffer), optimize_memory_usage)
         super()._require_fitting(observation_space, optimize_memory_usage)
 
     @property
@@ -145,9 +126,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         return self.sequence_length + self.n_steps - 1
 
     def _make_eligibility(self) -> CompleteWindows:
-        # Defaults of `add`: no episode starts; and the shapes of the states of one step.
         self._no_starts = np.zeros(self.n_envs, np.bool_)
-        self._shapes_of_step = [(n_layers, self.n_envs, hidden) for n_layers, hidden in self.state_shapes]
         rows = (self.buffer_size, self.n_envs)
         self.states = RecurrentStates(*rows, self.period, self.burn_in, self.state_shapes, self.store_state)
         lengths = (self.period, self.burn_in, self._n_recorded)
@@ -193,14 +172,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         starts = self._no_starts if episode_starts is None else np.asarray(episode_starts, np.bool_)
         if starts.shape != (self.n_envs,):
             raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
-        if states is not None and [tuple(state.shape) for state in states] != self._shapes_of_step:
-            given = [tuple(state.shape) for state in states]
-            raise ValueError(
-                f"states of shapes {given} do not fit state_shapes={self.state_shapes}: expected {self._shapes_of_step}"
-            )
-        for state in states or ():
-            if state.is_complex() if isinstance(state, th.Tensor) else state.dtype.kind not in "fiub":
-                raise ValueError(f"states must hold real numbers, not {state.dtype}")
+        self.states.require_fitting(states)
         steps = self._checked(obs, next_obs, action, reward, done, infos)
         if td_errors is not None:
             self.sampler.masses_of(finite_abs(td_errors, self.n_envs))  # raises
@@ -296,15 +268,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         actions = take(self.actions, places[: self.sequence_length])
         actions[~mask] = 0
         to_torch = to_torch_of(self)
-
-        def time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> th.Tensor:
-            array = array.reshape(n_rows, len(slots), *array.shape[1:])
-            array[np.arange(n_rows)[:, None] >= counts] = 0
-            return to_torch(array)
-
         return SequenceReplayBufferSamples(
-            tree_map(lambda array: time_first(array, lengths + 1, self._n_recorded + 1), obs),
-            tree_map(lambda array: time_first(array, prefix_lengths, self.burn_in), prefix),
+            tree_map(lambda array: to_torch(_time_first(array, lengths + 1, self._n_recorded + 1)), obs),
+            tree_map(lambda array: to_torch(_time_first(array, prefix_lengths, self.burn_in)), prefix),
             to_torch(prefix_lengths),
             tuple(map(to_torch, self.states.at(slots, flat(self.windows.episode_steps)))),
             to_torch(actions),
@@ -385,6 +351,46 @@ class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, Prior
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.DictReplayBuffer``
     :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedSequenceReplayBuffer`
     """
+
+
+def _require_supported(settings: PrioritySettings, has_hindsight: bool, optimize_memory_usage: bool) -> None:
+    """
+    :param settings: of the buffer
+    :param has_hindsight: whether it relabels goals
+    :param optimize_memory_usage: SB3's
+    :raises NotImplementedError: for what sequences do not support
+    """
+    scheme = settings.make_scheme()
+    reasons = {
+        f"scheme={scheme}": scheme.replaces_loss
+        and "its loss and its priorities are defined for single transitions, not for windows",
+        "hindsight (HER)": has_hindsight
+        and "a new goal would have to hold for the whole window, and the stored recurrent states belong to the old goal",
+        "optimize_memory_usage=True": optimize_memory_usage
+        and "the observation after the last step of an episode is not stored, and a window ends with it",
+        f"recency={settings.recency}": settings.recency != 1.0
+        and "windows of the newest transitions are not complete, and cannot be drawn",
+        "initial_priority='td_error'": settings.initial_priority == "td_error"
+        and "the error of a window is known once it is complete, not when its first step is added",
+        "actor_batch='uniform'": settings.actor_batch == "uniform" and "observations of single transitions lack their past",
+        f"demonstration_fraction={settings.demonstration_fraction}": settings.demonstration_fraction > 0.0
+        and "demonstrations are single transitions, and have no recurrent states",
+    }
+    for what, reason in reasons.items():
+        if reason:
+            raise NotImplementedError(f"{what} with sequences is not supported: {reason}")
+
+
+def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarray:
+    """
+    :param array: rows of a batch, shape (n_rows * batch_size, ...), changed
+    :param counts: how many rows of each window count, shape (batch_size,)
+    :param n_rows: rows of a window
+    :return: the same, shape (n_rows, batch_size, ...), with 0 in the rows that do not count
+    """
+    array = array.reshape(n_rows, len(counts), *array.shape[1:])
+    array[np.arange(n_rows)[:, None] >= counts] = 0
+    return array
 
 
 def _put(observations: Any, first: Any) -> None:

@@ -40,8 +40,25 @@ class RecurrentStates:
         self.arrays = [np.zeros((n_slots, n_envs, *shape), np.float32) for shape in self.shapes]
         self.keeps = are_kept and bool(self.shapes)
         self._zeros = [np.zeros((n_layers, n_envs, hidden), np.float32) for n_layers, hidden in self.shapes]
+        self._shapes_of_step = [zeros.shape for zeros in self._zeros]
 
     # ---- one step
+
+    def require_fitting(self, states: Sequence[np.ndarray | th.Tensor] | None) -> None:
+        """
+        :param states: states before a step, see :meth:`store`
+        :raises ValueError: for other shapes, or numbers that are not real
+        """
+        if states is None:
+            return
+        given = [tuple(state.shape) for state in states]
+        if given != self._shapes_of_step:
+            raise ValueError(
+                f"states of shapes {given} do not fit state_shapes={self.shapes}: expected {self._shapes_of_step}"
+            )
+        for state in states:
+            if state.is_complex() if isinstance(state, th.Tensor) else state.dtype.kind not in "fiub":
+                raise ValueError(f"states must hold real numbers, not {state.dtype}")
 
     def store(self, row: int, episode_steps: np.ndarray, states: Sequence[np.ndarray | th.Tensor] | None) -> None:
         """
