@@ -27,6 +27,7 @@ gym.register("Flipping-v0", entry_point="stable_baselines3.common.envs:BitFlippi
 
 ENTRY = {
     "n_timesteps": 120,
+    "buffer_size": 1_000,
     "policy": "MultiInputPolicy",
     "learning_rate": "lin_0.001",
     "learning_starts": 20,

@@ -26,8 +26,8 @@ PAGES = [
     *(page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts),
 ]
 
-# 30 gradient steps with the defaults of most algorithms.
-MAX_STEPS = 130
+# 10 gradient steps with the defaults of most algorithms.
+MAX_STEPS = 110
 
 # Appended to a command of the Zoo, where the last one of several equal options counts. Two evaluations, for what plots them.
 ZOO_LIMITS = {

@@ -140,8 +140,8 @@ def short(name: str, **changes) -> learning.Suite:
     return replace(suite, steps=120, settings=settings, variants=variants, **{"n_evaluations": 6, "n_episodes": 2, **changes})
 
 
-# Suites of the same environments as another one, which differ in numbers only.
-TWIN = "pairs-rates|-confirmation|memory-(cartpole|pendulum)"
+# Suites that differ from another one in numbers or in the environment only.
+TWIN = "pairs-rates|-confirmation|memory-(cartpole|pendulum)|continuous"
 
 
 @pytest.mark.parametrize(
