@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
+
 from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.engines import ActorDiedError, Engine, Failure
+from sb3_per.distributed.environments import EnvRecipe
 
 # After so many restarts in a row without a chunk, another restart will not help either.
 FRUITLESS_RESTARTS = 3
@@ -59,12 +62,15 @@ class Crew:
 
     :param engine: engine that the actors run on
     :param n_actors: number of actors
-    :param n_envs: environments of each actor
+    :param recipe: how an actor makes its environments
     :param settings: settings of all actors
     """
 
-    def __init__(self, engine: Engine, n_actors: int, n_envs: int, settings: Settings):
-        self.engine, self.n_actors, self.n_envs, self.settings = engine, n_actors, n_envs, settings
+    def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
+        self.engine, self.n_actors, self.n_envs, self.settings = engine, n_actors, recipe.n_envs, settings
+        self.recipe, self.packed_recipe = recipe, cloudpickle.dumps(recipe)
+        #: whether the actors were stopped
+        self.closed = False
         #: how often each actor was restarted, over all runs, so that no seed is used twice
         self.starts = [0] * n_actors
         #: actors that are ready
@@ -76,6 +82,30 @@ class Crew:
         # Actors that may get another call; an actor that may get two is there twice.
         self._idle: list[int] = []
         self.start_run()
+
+    def columns_of(self, actor: int) -> slice:
+        """
+        Find the environments of an actor.
+
+        :param actor: its number
+        :return: their indices
+        """
+        return slice(actor * self.n_envs, (actor + 1) * self.n_envs)
+
+    def require_open(self) -> None:
+        """
+        Check that the actors still run.
+
+        :raises ValueError: if the actors were stopped
+        """
+        if self.closed:
+            raise ValueError("The actors were stopped by close() or an error. Make new ones with make_actors()")
+
+    def close(self) -> None:
+        """End all actors and, if it was started for them, Ray."""
+        if not self.closed:
+            self.closed = True
+            self.engine.close()
 
     def start_run(self) -> None:
         """Set all counters of a run to zero."""

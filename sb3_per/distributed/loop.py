@@ -7,7 +7,7 @@ successive steps of an actor, or of several actors. Counters, callbacks and upda
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
@@ -18,24 +18,22 @@ from sb3_per.buffers import PrioritizedSequenceReplayBuffer
 from sb3_per.distributed import model_copy, random_state
 from sb3_per.distributed.algorithm_state import AlgorithmState
 from sb3_per.distributed.chunks import Piece, ReceivedChunk, Storing, seen_in
+from sb3_per.distributed.crew import Crew
 from sb3_per.distributed.environments import wrappers_of
 from sb3_per.distributed.metrics import Metrics
 from sb3_per.distributed.worker import Setup, exploration_ladder
 from sb3_per.storage.arrays import tree_map
-
-if TYPE_CHECKING:
-    from sb3_per.distributed.vec_env import ActorVecEnv
 
 
 class LearningLoop:
     """
     Collect transitions from actors for one algorithm after the other.
 
-    :param env: the environments of the actors
+    :param crew: the actors
     """
 
-    def __init__(self, env: "ActorVecEnv"):
-        self.env = env
+    def __init__(self, crew: Crew):
+        self.crew = crew
         #: the algorithm that learns now
         self.model: Any = None
         #: the algorithm whose episodes continue if it learns again
@@ -66,7 +64,7 @@ class LearningLoop:
         for what, reason in reasons.items():
             if reason:
                 raise NotImplementedError(f"{name} with actors and {what} is not supported: {reason}")
-        if self.env.crew.settings.exploration == "ladder" and not hasattr(model, "exploration_schedule"):
+        if self.crew.settings.exploration == "ladder" and not hasattr(model, "exploration_schedule"):
             raise ValueError(
                 f"exploration='ladder' needs an algorithm that takes random actions (DQN, QR-DQN), but {name} explores with "
                 "its policy or action_noise. Use exploration=None"
@@ -81,16 +79,16 @@ class LearningLoop:
         :param model: the algorithm
         :return: context; an exception in it stops the actors
         """
-        self.env.require_open()
+        self.crew.require_open()
         self.require_supported(model)
         self.model = model
-        self.env.crew.start_run()
+        self.crew.start_run()
         try:
             yield
             if self.run is not None:
                 self.continued_model = model if self.run.end() else None
         except BaseException:
-            self.env.close()
+            self.crew.close()
             raise
         finally:
             self.model = self.run = None
@@ -98,7 +96,7 @@ class LearningLoop:
     def _begin(self) -> "Run":
         self._n_runs += 1
         continues, self.continued_model = self.continued_model is self.model, None
-        self.run = Run(self.env, self.model, self._n_runs, continues)
+        self.run = Run(self.crew, self.model, self._n_runs, continues)
         self.metrics = self.run.metrics
         return self.run
 
@@ -162,18 +160,18 @@ class Run:
     """
     Lead the actors through one run.
 
-    :param env: the environments of the actors
+    :param crew: the actors
     :param model: the algorithm that learns
     :param number: number of the run, from 1; it changes the seeds
     :param continues: whether the actors go on where the last run ended
     """
 
-    def __init__(self, env: "ActorVecEnv", model: Any, number: int, continues: bool):
-        self.env, self.crew, self.settings, self.model = env, env.crew, env.crew.settings, model
+    def __init__(self, crew: Crew, model: Any, number: int, continues: bool):
+        self.crew, self.settings, self.model = crew, crew.settings, model
         self.state = AlgorithmState(model)
-        self.metrics = Metrics(env.crew, model.n_stale_updates)
+        self.metrics = Metrics(crew, model.n_stale_updates)
         self._number, self._continues = number, continues
-        self._storing = Storing(model, env.n_actors, env.envs_per_actor)
+        self._storing = Storing(model, crew.n_actors, crew.n_envs)
         # The chunk that ticks are taken from, and the newest chunk of each actor until it is stored.
         self._current: ReceivedChunk | None = None
         self._newest: dict[int, ReceivedChunk] = {}
@@ -186,32 +184,32 @@ class Run:
         # Updates that are counted, and transitions that the next updates are for.
         self._n_updates_seen, self._n_due = self.state.n_updates, 0
         self._prepare_setups()
-        n_steps = -(-self._n_transitions // env.envs_per_actor)
-        self._num_timesteps_at_end = model.num_timesteps + n_steps * env.envs_per_actor
+        n_steps = -(-self._n_transitions // crew.n_envs)
+        self._num_timesteps_at_end = model.num_timesteps + n_steps * crew.n_envs
         self.crew.begin(n_steps, self._get_ready, self._act, self._lose)
 
     # ---- messages to actors
 
     def _prepare_setups(self) -> None:
         """Prepare what is the same for all actors."""
-        env, model, buffer = self.env, self.model, self.model.replay_buffer
+        crew, model, buffer = self.crew, self.model, self.model.replay_buffer
         # With a single actor and no lag, the actor draws from the learner's random state, as in a synchronous run.
-        self._shares_random_state = env.n_actors == 1 and self.settings.in_flight == 1
+        self._shares_random_state = crew.n_actors == 1 and self.settings.in_flight == 1
         self._seed = self._seed_of_all()
         self._num_timesteps_at_start = model.num_timesteps
-        self._content = env.engine.put(model_copy.packed(model))
+        self._content = crew.engine.put(model_copy.packed(model))
         self._buffer_kwargs = dict(
             n_steps=buffer.n_steps, gamma=buffer.gamma, handle_timeout_termination=buffer.handle_timeout_termination
         )
         has_ladder = self.settings.exploration == "ladder"
-        self._epsilons: list[Any] = list(exploration_ladder(env.n_actors)) if has_ladder else [None] * env.n_actors
+        self._epsilons: list[Any] = list(exploration_ladder(crew.n_actors)) if has_ladder else [None] * crew.n_actors
         # An explicit `initial_priority` of the buffer wins.
         given = model.replay_buffer_kwargs.get("initial_priority", "td_error")
         is_asked_for = self.settings.initial_priorities == "actor" and given == "td_error"
         self._wants_td_errors = is_asked_for and not buffer.scheme.draws_uniformly
 
     def _seed_of_all(self) -> int:
-        for seed in (self.model.seed, self.env.recipe.arguments.get("seed")):
+        for seed in (self.model.seed, self.crew.recipe.arguments.get("seed")):
             if seed is not None:
                 return int(seed)
         if self._shares_random_state:  # which a draw would change
@@ -220,7 +218,7 @@ class Run:
 
     def _get_ready(self, actor: int, is_restart: bool) -> Any:
         """Ask an actor to get ready."""
-        env, start, columns = self.env, self.crew.starts[actor], self.env.columns_of(actor)
+        crew, start, columns = self.crew, self.crew.starts[actor], self.crew.columns_of(actor)
 
         def own(obs: Any) -> Any:
             return None if obs is None else tree_map(lambda part: np.array(part[columns]), obs)
@@ -238,14 +236,14 @@ class Run:
             continues=self._continues and not is_restart,
             last_obs=None if is_restart else (own(last_obs), own(last_original_obs)),
         )
-        return env.engine.ask(actor, "begin", env.packed_recipe, self._content, setup)
+        return crew.engine.ask(actor, "begin", crew.packed_recipe, self._content, setup)
 
     def _act(self, actor: int, n_steps: int, n_steps_left: int) -> Any:
         """Ask an actor to act with the newest weights."""
-        n_updates, engine = self.state.n_updates, self.env.engine
+        n_updates, engine = self.state.n_updates, self.crew.engine
         if self._published is None or self._published[0] != n_updates or self.model.get_vec_normalize_env() is not None:
             self._published = n_updates, engine.put(model_copy.published(self.model))
-        num_timesteps = self._num_timesteps_at_end - n_steps_left * self.env.envs_per_actor
+        num_timesteps = self._num_timesteps_at_end - n_steps_left * self.crew.n_envs
         shared = random_state.current(self.model.action_space) if self._shares_random_state else None
         return engine.ask(actor, "collect", self._published[1], n_steps, num_timesteps, shared)
 
@@ -265,8 +263,8 @@ class Run:
         :return: its pieces, and the number of its transitions that count, which is smaller at the end of the run
         """
         pieces: list[Piece] = []
-        n_steps = min(self.env.n_actors, -(-self._n_transitions // self.env.envs_per_actor))
-        n = min(n_steps * self.env.envs_per_actor, self._n_transitions)
+        n_steps = min(self.crew.n_actors, -(-self._n_transitions // self.crew.n_envs))
+        n = min(n_steps * self.crew.n_envs, self._n_transitions)
         while n_steps > 0:
             if self._current is None:
                 self._current = self._next_chunk()
@@ -278,7 +276,7 @@ class Run:
                 self.crew.done_with(chunk.actor)
                 self._current = None
         self._n_transitions -= n
-        self._is_whole = n % self.env.envs_per_actor == 0
+        self._is_whole = n % self.crew.n_envs == 0
         return pieces, n
 
     def _next_chunk(self) -> ReceivedChunk:

@@ -6,7 +6,6 @@ package let the actors act on their own.
 from collections.abc import Sequence
 from typing import Any
 
-import cloudpickle
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
@@ -33,12 +32,9 @@ class ActorVecEnv(VecEnv):
 
     def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
         self.engine = engine
-        self.n_actors, self.envs_per_actor = n_actors, recipe.n_envs
-        self.recipe, self.packed_recipe = recipe, cloudpickle.dumps(recipe)
-        self.closed = False
-        self.crew = Crew(engine, n_actors, recipe.n_envs, settings)
+        self.crew = Crew(engine, n_actors, recipe, settings)
         #: what the algorithms of this package run instead of synchronous steps
-        self.learning_loop = LearningLoop(self)
+        self.learning_loop = LearningLoop(self.crew)
         self._step_handles: list[Any] = []
         try:
             super().__init__(n_actors * recipe.n_envs, *self._start())
@@ -48,12 +44,11 @@ class ActorVecEnv(VecEnv):
             raise
 
     def _start(self) -> tuple[gym.Space, gym.Space]:
-        for actor in range(self.n_actors):
+        crew = self.crew
+        for actor in range(crew.n_actors):
             self.engine.start(actor)
         # No restarts: an environment that cannot be made the first time has wrong arguments.
-        of_actors = self.crew.gather(
-            lambda actor, _: self.engine.ask(actor, "build", self.packed_recipe, actor, 0), restarts=False
-        )
+        of_actors = crew.gather(lambda actor, _: self.engine.ask(actor, "build", crew.packed_recipe, actor, 0), restarts=False)
         return of_actors[0]  # type: ignore[no-any-return]
 
     # ---- synchronous steps
@@ -61,7 +56,7 @@ class ActorVecEnv(VecEnv):
     def step_async(self, actions: np.ndarray) -> None:
         """See SB3."""
         self._take_over()
-        per_actor = np.split(np.asarray(actions), self.n_actors)
+        per_actor = np.split(np.asarray(actions), self.crew.n_actors)
         self._step_handles = [self.engine.ask(actor, "step", part) for actor, part in enumerate(per_actor)]
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -85,39 +80,21 @@ class ActorVecEnv(VecEnv):
         return all_obs
 
     def _ask_reset(self, actor: int, is_restart: bool) -> Any:
-        columns, start = self.columns_of(actor), self.crew.starts[actor]
+        columns, start = self.crew.columns_of(actor), self.crew.starts[actor]
         seeds = self._seeds[columns]
         if is_restart:  # the old seeds may lead to the same fault again
             seeds = [None if seed is None else random_state.derived_seed(seed, start) for seed in seeds]
-        return self.engine.ask(actor, "reset", self.packed_recipe, actor, start, seeds, self._options[columns])
-
-    def columns_of(self, actor: int) -> slice:
-        """
-        Find the environments of an actor.
-
-        :param actor: its number
-        :return: their indices
-        """
-        return slice(actor * self.envs_per_actor, (actor + 1) * self.envs_per_actor)
+        return self.engine.ask(actor, "reset", self.crew.packed_recipe, actor, start, seeds, self._options[columns])
 
     def _take_over(self) -> None:
         """Prepare for synchronous steps. A later run cannot continue the episodes of the last one."""
-        self.require_open()
+        self.crew.require_open()
         if self.learning_loop.run is not None:
             raise ValueError(
                 "The environments cannot be reset or stepped while an algorithm learns with them. Do it after learn(), or use "
                 "other environments, e.g. for an evaluation"
             )
         self.learning_loop.continued_model = None
-
-    def require_open(self) -> None:
-        """
-        Check that the actors still run.
-
-        :raises ValueError: if the actors were stopped
-        """
-        if self.closed:
-            raise ValueError("The actors were stopped by close() or an error. Make new ones with make_actors()")
 
     def _answers(self, handles: Sequence[Any]) -> list[Any]:
         answers = []
@@ -135,13 +112,11 @@ class ActorVecEnv(VecEnv):
 
     def close(self) -> None:
         """End all actors and, if it was started for them, Ray."""
-        if not self.closed:
-            self.closed = True
-            self.engine.close()
+        self.crew.close()
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """See SB3."""
-        handles = [self.engine.ask(actor, "ask", "get_images") for actor in range(self.n_actors)]
+        handles = [self.engine.ask(actor, "ask", "get_images") for actor in range(self.crew.n_actors)]
         return [image for part in self._answers(handles) for image in part]
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
@@ -164,10 +139,10 @@ class ActorVecEnv(VecEnv):
 
     def _ask_some(self, method: str, indices: VecEnvIndices, *args: Any, **kwargs: Any) -> list[Any]:
         """Ask the environments one by one, in the order of the indices."""
-        self.require_open()
+        self.crew.require_open()
         handles = []
         for index in self._get_indices(indices):
-            actor, env = divmod(range(self.num_envs)[index], self.envs_per_actor)
+            actor, env = divmod(range(self.num_envs)[index], self.crew.n_envs)
             handles.append(self.engine.ask(actor, "ask", method, *args, indices=[env], **kwargs))
         return [answer for part in self._answers(handles) for answer in part or [None]]
 

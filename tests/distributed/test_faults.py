@@ -70,7 +70,7 @@ def test_an_actor_killed_between_two_runs_is_restarted(continues, monkeypatch):
     model.learn(60)
     engine.dead.add(0)
     model.learn(60, reset_num_timesteps=not continues)
-    assert env.crew.restarts == 1 and not env.closed
+    assert env.crew.restarts == 1 and not env.crew.closed
     assert model.replay_buffer.ring.added.sum() == 120
     assert_columns_hold(model.replay_buffer)
 
@@ -103,7 +103,7 @@ def test_a_reset_that_always_raises_ends_the_run_with_its_error(tmp_path):
     env = local(FailsToReset, 1, env_kwargs=dict(folder=str(tmp_path), n_failures=100))
     with pytest.raises(ArithmeticError, match="first reset is broken"):
         small(PERDQN, env).learn(60)
-    assert env.crew.restarts == 3 and env.closed
+    assert env.crew.restarts == 3 and env.crew.closed
 
 
 def test_a_reset_that_takes_long_is_a_warning_that_names_the_actor(monkeypatch):
@@ -149,7 +149,7 @@ def test_an_environment_that_always_raises_ends_the_run_with_its_error():
     with pytest.raises(ArithmeticError, match="the environment is broken") as caught:
         small(PERDQN, env).learn(100)
     assert "tests/distributed/envs.py" in str(caught.value.__cause__)
-    assert env.crew.restarts == 6 and env.closed  # three of each
+    assert env.crew.restarts == 6 and env.crew.closed  # three of each
     with pytest.raises(ValueError, match="make_actors"):
         env.reset()
 

@@ -117,7 +117,7 @@ def test_training_goes_on_after_a_callback_has_stopped_it():
     env = local(Tracked, 2, in_flight=2, chunk=7)
     model = small(PERDQN, env)
     model.learn(200, callback=StopAt(20))
-    assert model.num_timesteps == 40 and not env.closed
+    assert model.num_timesteps == 40 and not env.crew.closed
     model.learn(100, reset_num_timesteps=False)
     assert model.num_timesteps == 140
     assert_columns_hold(model.replay_buffer)
@@ -128,7 +128,7 @@ def test_errors_stop_the_actors(error):
     env = local(Tracked)
     with pytest.raises(type(error)):
         small(PERDQN, env).learn(200, callback=StopAt(5, error))
-    assert env.closed and env.engine.workers == {}
+    assert env.crew.closed and env.engine.workers == {}
 
 
 def test_acting_environments_cannot_be_reset_or_stepped():

@@ -113,7 +113,7 @@ def test_an_environment_that_raises_on_ray_ends_the_run_with_its_error(session, 
     with pytest.raises(ArithmeticError, match="is broken") as caught:
         small(PERDQN, env).learn(100)
     assert "tests/distributed/envs.py" in str(caught.value.__cause__)
-    assert env.crew.restarts == 3 and env.closed
+    assert env.crew.restarts == 3 and env.crew.closed
     assert ray.is_initialized()  # it was not started by the environment
 
 
