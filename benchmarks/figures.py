@@ -17,6 +17,7 @@ from sb3_per.compare.figures import (
     OLIVE,
     ORANGE,
     PURPLE,
+    STYLE,
     WIDTH,
     looks,
     thousands,
@@ -24,7 +25,7 @@ from sb3_per.compare.figures import (
 
 __all__ = ["GREY", "INK", "LOOKS", "MAGENTA", "ORANGE", "WIDTH", "figure_of", "looks", "save", "thousands"]
 
-style.use(Path(__file__).with_name("figures.mplstyle"))
+style.use(STYLE)
 
 LOOKS.update(
     {

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -52,7 +51,7 @@ process.kill()
 print(f"ended with {process.wait()}, goes on at {n_safe_steps()} of {STEPS} steps")
 subprocess.run(command, check=True)
 parts = [np.load(path) for path in sorted(glob.glob(f"{FOLDER}/from_*/evaluations.npz"))]
-plt.style.use(Path(__file__).parents[1] / "benchmarks" / "figures.mplstyle")
+plt.style.use("sb3_per.compare.figures")
 for part, line, label in zip(parts, ("C0s-", "C0o:"), ("until it was killed", "from the checkpoint on"), strict=True):
     plt.plot(part["timesteps"], part["results"].mean(axis=1), line, label=label)
 plt.gca().set(xlabel="steps of the environment", ylabel="mean return of 5 episodes")

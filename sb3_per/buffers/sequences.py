@@ -95,11 +95,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
                 f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise some "
                 "steps would never be learned"
             )
-        shapes = tuple(tuple(shape) for shape in state_shapes)
-        if not all(len(shape) == 2 and all(map(integer().takes, shape)) for shape in shapes):
-            raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
         self.sequence_length, self.burn_in, self.sequence_period = sequence_length, burn_in, sequence_period
-        self.eta, self.store_state, self.state_shapes = eta, store_state, shapes
+        self.eta, self.store_state, self.state_shapes = eta, store_state, _checked_shapes(state_shapes)
         super().__init__(
             buffer_size,
             observation_space,
@@ -261,7 +258,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         prefix = self.storage.read_observations(prefix_places.reshape(-1))
         # The observation before the first step, then the one after each step.
         obs = self.storage.read_next_observations(np.concatenate((slots, places.reshape(-1))))
-        _put(obs, self.storage.read_observations(slots))
+        tree_map(_put_first, obs, self.storage.read_observations(slots))
         if env is not None:
             obs, prefix = self._normalize_obs(obs, env), self._normalize_obs(prefix, env)
 
@@ -353,6 +350,18 @@ class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, Prior
     """
 
 
+def _checked_shapes(state_shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """
+    :param state_shapes: (n_layers, hidden) of each recurrent state
+    :return: the same, as tuples
+    :raises ValueError: for anything else
+    """
+    shapes = tuple(tuple(shape) for shape in state_shapes)
+    if not all(len(shape) == 2 and all(map(integer().takes, shape)) for shape in shapes):
+        raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
+    return shapes
+
+
 def _require_supported(settings: PrioritySettings, has_hindsight: bool, optimize_memory_usage: bool) -> None:
     """
     :param settings: of the buffer
@@ -393,13 +402,9 @@ def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarra
     return array
 
 
-def _put(observations: Any, first: Any) -> None:
-    """Overwrite the first observations; both are arrays, or dictionaries of them."""
-    if isinstance(observations, dict):
-        for key, array in observations.items():
-            _put(array, first[key])
-    else:
-        observations[: len(first)] = first
+def _put_first(array: np.ndarray, first: np.ndarray) -> None:
+    """Overwrite the first entries."""
+    array[: len(first)] = first
 
 
 def _as_mask(mask: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:

@@ -13,25 +13,8 @@ INK = "#767676"
 BLUE, ORANGE, MAGENTA, CYAN, GREEN = "#2a5ff0", "#c68324", "#ae3077", "#04a0c0", "#077a3b"
 PURPLE, SALMON, OLIVE, GREY = "#8a4fc4", "#e97c69", "#526f06", "#9b969e"
 
-#: Parameters of matplotlib, as in benchmarks/figures.mplstyle. Without a background, figures read on white and on black.
-STYLE: dict[str, Any] = {
-    "figure.constrained_layout.use": True,
-    "savefig.dpi": 200,
-    "savefig.transparent": True,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "font.size": 12,
-    **dict.fromkeys((f"{part}.labelsize" for part in ("axes", "xtick", "ytick")), "medium"),
-    **dict.fromkeys(("axes.titlesize", "legend.fontsize"), "medium"),
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), INK),
-    "grid.alpha": 0.25,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+#: Name of the style, for ``matplotlib.style.use``.
+STYLE = "sb3_per.compare.figures"
 
 #: By role: colour, line and marker. What varies one thing has its colour.
 LOOKS = {

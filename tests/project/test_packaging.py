@@ -67,21 +67,21 @@ def built(tmp_path_factory) -> Distributions:
     return Distributions(*(next((folder / kind).glob("*.*")) for kind in ("wheel", "sdist", "editable")), source)
 
 
-def modules_and_types() -> set[str]:
+def files_of_package() -> set[str]:
     return {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "sb3_per").rglob("*")
-        if path.suffix == ".py" or path.name == "py.typed"
+        if path.suffix in {".py", ".mplstyle"} or path.name == "py.typed"
     }
 
 
 def test_wheel(built):
-    """Every module, its types, the hyperparameter files; no test, no folder of the repository."""
+    """Every module, its types, the style of figures, the hyperparameter files; no test, no folder of the repository."""
     with zipfile.ZipFile(built.wheel) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     configs = {f"sb3_per/zoo/configs/{algo}.yml" for algo in ALGORITHMS}
     assert configs <= names
-    assert names - {name for name in names if name.startswith("sb3_per/zoo/configs/")} == modules_and_types()
+    assert names - {name for name in names if name.startswith("sb3_per/zoo/configs/")} == files_of_package()
 
 
 def metadata_of(wheel: Path) -> Any:
