@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.batches import Transitions, located, read_transitions
@@ -248,6 +250,51 @@ class Demonstrations:
 
 
 # ---- what comes in
+
+
+def require_supported(optimize_memory_usage: bool, kappa_is_auto: bool) -> None:
+    """
+    :param optimize_memory_usage: SB3's
+    :param kappa_is_auto: whether the scheme has ``kappa="auto"``
+    :raises NotImplementedError: for a buffer that cannot hold demonstrations
+    """
+    if optimize_memory_usage:
+        raise NotImplementedError(
+            "Demonstrations with optimize_memory_usage=True are not supported: the observation after the last step of an "
+            "episode is not stored"
+        )
+    if kappa_is_auto:
+        raise NotImplementedError(
+            "Demonstrations with kappa='auto' are not supported: the unit of kappa is the mean reward of experience alone"
+        )
+
+
+def require_demonstrations_in(other: ReplayBuffer, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+    """
+    :param other: buffer whose transitions are to be demonstrations
+    :param observation_space: that it must have
+    :param action_space: that it must have
+    :raises ValueError: for other spaces, or an empty buffer
+    """
+    for name, wanted in (("observation_space", observation_space), ("action_space", action_space)):
+        if getattr(other, name) != wanted:
+            raise ValueError(f"The other buffer has {name} {getattr(other, name)}, and this one {wanted}")
+    if other.size() == 0:
+        raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
+
+
+def demonstrations_last(ids: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """
+    :param ids: of transitions, in any order
+    :param errors: that belong to them
+    :return: both with demonstrations after all others, as in a batch; and how many others there are
+    """
+    is_demonstration = ids >= FIRST_ID
+    n = len(ids) - int(np.count_nonzero(is_demonstration))
+    if is_demonstration[:n].any():
+        order = np.argsort(is_demonstration, kind="stable")
+        ids, errors = ids[order], errors[order]
+    return ids, errors, n
 
 
 def checked_demonstrations(

@@ -76,6 +76,22 @@ def checked_steps(
     )
 
 
+def checked_lead(rewards: Any, n_envs: int, n_rows: int) -> tuple[int, int]:
+    """
+    :param rewards: of T steps
+    :param n_envs: number of environments k that add
+    :param n_rows: rows of the buffer
+    :return: (T, k)
+    :raises ValueError: for another shape, or more steps than rows
+    """
+    lead = np.shape(rewards)
+    if len(lead) != 2 or lead[1] != n_envs:
+        raise ValueError(f"rewards must have shape (T, {n_envs}), not {lead}")
+    if lead[0] > n_rows:
+        raise ValueError(f"{lead[0]} steps at once do not fit a buffer of {n_rows} rows")
+    return lead[0], lead[1]
+
+
 def timeouts_of(infos: Iterable[dict[str, Any]], n_envs: int) -> list[bool] | None:
     """
     :param infos: one dictionary per environment

@@ -17,11 +17,20 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, to_samples, to_torch_of
-from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, checked_demonstrations, columns_of
+from sb3_per.buffers.demonstrations import (
+    FIRST_ID,
+    Demonstrations,
+    checked_demonstrations,
+    columns_of,
+    demonstrations_last,
+    require_demonstrations_in,
+    require_supported,
+)
 from sb3_per.buffers.held import HeldTransitions
 from sb3_per.buffers.incoming import (
     as_matrix,
     checked_environments,
+    checked_lead,
     checked_masses,
     checked_rows,
     checked_steps,
@@ -310,11 +319,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :raises AttributeError: without ``frames``
         """
-        stores = self.storage.frame_stores.values()
-        if not stores:
+        if not self.storage.frame_stores:
             raise AttributeError("This buffer does not store frames: give it the setting frames")
-        n_held = self.ring.n_held
-        return max(store.n_frames_held for store in stores) / n_held if n_held else 0.0
+        most = max(store.n_frames_held for store in self.storage.frame_stores.values())
+        return most / max(self.ring.n_held, 1)
 
     # ---- writing
 
@@ -379,11 +387,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         self._require_separate_environments()
         envs = checked_environments(envs, self.n_envs)
-        lead = np.shape(rewards)
-        if len(lead) != 2 or lead[1] != len(envs):
-            raise ValueError(f"rewards must have shape (T, {len(envs)}), not {lead}")
-        if lead[0] > self.buffer_size:
-            raise ValueError(f"{lead[0]} steps at once do not fit a buffer of {self.buffer_size} rows")
+        lead = checked_lead(rewards, len(envs), self.buffer_size)
         steps = checked_steps(self.storage, lead, obs, next_obs, actions, rewards, dones, timeouts)
         masses = None if td_errors is None else self.sampler.masses_of(finite_abs_steps(td_errors, lead))
         with self.lock:
@@ -542,11 +546,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises NotImplementedError: with sequences, ``optimize_memory_usage`` and ``kappa="auto"``
         """
         self._require_demonstrations_to_fit()
-        for name in ("observation_space", "action_space"):
-            if getattr(self, name) != getattr(other, name):
-                raise ValueError(f"The other buffer has {name} {getattr(other, name)}, and this one {getattr(self, name)}")
-        if other.size() == 0:
-            raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
+        require_demonstrations_in(other, self.observation_space, self.action_space)
         with self.lock:
             self.demonstrations.add(columns_of(*parts_of(other)), self.storage)
 
@@ -554,15 +554,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         :raises NotImplementedError: for a buffer that cannot hold demonstrations
         """
-        if self.optimize_memory_usage:
-            raise NotImplementedError(
-                "Demonstrations with optimize_memory_usage=True are not supported: the observation after the last step of an "
-                "episode is not stored"
-            )
-        if self.scheme.kappa_is_auto:
-            raise NotImplementedError(
-                "Demonstrations with kappa='auto' are not supported: the unit of kappa is the mean reward of experience alone"
-            )
+        require_supported(self.optimize_memory_usage, self.scheme.kappa_is_auto)
 
     # ---- drawing
 
@@ -715,11 +707,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ids = as_batch(ids, np.int64)
         if not len(self.demonstrations):
             return self._update(ids, errors)
-        is_demonstration = ids >= FIRST_ID
-        n = len(ids) - np.count_nonzero(is_demonstration)
-        if is_demonstration[:n].any():  # another order than that of a batch
-            order = np.argsort(is_demonstration, kind="stable")
-            ids, errors = ids[order], errors[order]
+        ids, errors, n = demonstrations_last(ids, errors)
         with self.lock:
             # Both parts are checked before either is written.
             of_demonstrations = self.demonstrations.located(ids[n:], errors[n:])
