@@ -291,7 +291,7 @@ def demonstrations_last(ids: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray
     """
     is_demonstration = ids >= FIRST_ID
     n = len(ids) - int(np.count_nonzero(is_demonstration))
-    if is_demonstration[:n].any():
+    if n < len(ids) and is_demonstration.argmax() != n:  # the first one comes before some of the others
         order = np.argsort(is_demonstration, kind="stable")
         ids, errors = ids[order], errors[order]
     return ids, errors, n
