@@ -150,7 +150,7 @@ def _memory(size: int, which: str) -> Row:
     """Measure the peak memory beyond the buffer in a save, and beyond the filled rows in a load."""
     with _Files(size, _STATES) as files:
         files.save()
-        rows = sum(array.nbytes for array in files.ours._rows().values())
+        rows = sum(array.nbytes for array in files.ours.storage.arrays().values())
         live = files.make()
         if which == "load":
             files.ours = files.theirs = None
