@@ -119,5 +119,5 @@ def statistics(
         histograms["weights"] = np.concatenate([weights for _, weights, _ in record.batches]).ravel()
         histograms["age"] = np.concatenate([next_id - 1 - ids for ids, _, next_id in record.batches])
         if slots.size:
-            scalars["never_drawn"] = float(np.mean(record.counts(buffer.transition_ids.reshape(-1)[slots]) == 0))
+            scalars["never_drawn"] = float(np.mean(record.counts(buffer.ring.ids_at(slots)) == 0))
     return histograms, scalars
