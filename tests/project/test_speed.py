@@ -1,0 +1,19 @@
+"""Every row of the benchmark can be measured."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.utils import ROOT
+
+
+@pytest.mark.slow
+def test_every_published_row_is_measured(tmp_path):
+    pytest.importorskip("cpprb", reason="needs the extra benchmark")
+    command = [sys.executable, str(ROOT / "benchmarks" / "speed.py"), "--quick", "--out", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    rows = json.loads((tmp_path / "speed.json").read_text())["rows"]
+    published = json.loads((ROOT / "docs" / "benchmarks" / "speed.json").read_text())["rows"]
+    assert len(rows) == len(published)
