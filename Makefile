@@ -54,7 +54,7 @@ dist: .venv/release
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
 
-# Takes about ten minutes on an idle machine.
+# Takes about a quarter of an hour on an idle machine.
 benchmark: .venv/benchmark
 	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/speed.py --out docs/benchmarks
 
