@@ -257,14 +257,16 @@ def measured_rows(name: str) -> list[list[str]]:
 def test_costs_of_the_readme_are_measured():
     """Each ratio of its table is a rounded figure of the benchmarks, and the words after it say the same."""
     table = (ROOT / "README.md").read_text().partition("## What does it cost?")[2].partition("## ")[0]
-    stated = re.findall(r"\| (\d+\.\d+): ([\d.]+)(%| times) (?:(less|more) time|the time) \|", table)
+    stated = re.findall(r"\| (\d+\.\d+): (?:([\d.]+)(%| times) (?:(less|more) time|the time)|the same time) \|", table)
     figures = {row[4] for row in measured_rows("speed.md") if len(row) == 7}
     values = [float(figure) for figure in figures if re.fullmatch(r"\d+(\.\d+)?", figure)]
     assert len(stated) == table.count("\n|") - 2 == 9
     for figure, amount, unit, direction in stated:
         places = len(figure.partition(".")[2])
         assert float(figure) in {round(value, places) for value in values}, figure
-        if unit == "%":
+        if not amount:
+            assert float(figure) == 1.0
+        elif unit == "%":
             assert int(amount) == round(abs(float(figure) - 1) * 100)
             assert direction == ("less" if float(figure) < 1 else "more")
         else:
