@@ -16,11 +16,10 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.batches import Transitions, located, read_transitions
 from sb3_per.buffers.held import HeldTransitions
-from sb3_per.buffers.incoming import checked_steps, timeouts_of
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
+from sb3_per.storage.arrays import ArrayStorage, Steps
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
 
@@ -66,22 +65,20 @@ class Demonstrations:
 
     # ---- writing
 
-    def add(self, columns: Iterable[Steps], like: ArrayStorage) -> None:
+    def add(self, steps: Steps, like: ArrayStorage) -> None:
         """
-        Store the steps of several environments, one environment after the other. The last step of each ends an episode.
+        Store the steps of an environment. The last one ends an episode.
 
-        :param columns: of each environment its steps, arrays of shape (n, 1, ...), checked
+        :param steps: arrays of shape (n, 1, ...), checked
         :param like: storage of the same shapes
         """
-        for obs, next_obs, actions, rewards, dones, timeouts, _ in columns:
-            n = len(rewards)
-            storage = self.reserve(len(self) + n, like)
-            dones = np.array(dones)
-            timeouts = np.zeros_like(dones) if timeouts is None else np.array(timeouts)
-            if not dones[-1]:
-                dones[-1] = timeouts[-1] = True
-            storage.write(self.ring.rows_of_next(_ENV, n), _ENV, (obs, next_obs, actions, rewards, dones, timeouts, None))
-            self.ring.advance(_ENV, n)
+        n = len(steps[3])
+        storage = self.reserve(len(self) + n, like)
+        rows = self.ring.rows_of_next(_ENV, n)
+        storage.write(rows, _ENV, steps)
+        if not storage.dones[rows[-1]]:
+            storage.truncate(rows[-1], _ENV)
+        self.ring.advance(_ENV, n)
 
     def reserve(self, n_rows: int, like: ArrayStorage) -> ArrayStorage:
         """
@@ -252,10 +249,10 @@ class Demonstrations:
 # ---- what comes in
 
 
-def require_supported(optimize_memory_usage: bool, kappa_is_auto: bool) -> None:
+def require_supported(optimize_memory_usage: bool, scheme: PriorityScheme) -> None:
     """
     :param optimize_memory_usage: SB3's
-    :param kappa_is_auto: whether the scheme has ``kappa="auto"``
+    :param scheme: of the buffer
     :raises NotImplementedError: for a buffer that cannot hold demonstrations
     """
     if optimize_memory_usage:
@@ -263,9 +260,10 @@ def require_supported(optimize_memory_usage: bool, kappa_is_auto: bool) -> None:
             "Demonstrations with optimize_memory_usage=True are not supported: the observation after the last step of an "
             "episode is not stored"
         )
-    if kappa_is_auto:
+    if scheme.kappa_is_auto:
         raise NotImplementedError(
-            "Demonstrations with kappa='auto' are not supported: the unit of kappa is the mean reward of experience alone"
+            "Demonstrations with kappa='auto' are not supported: the unit of kappa is the mean reward of experience alone. "
+            "Set kappa to a number"
         )
 
 
@@ -295,57 +293,6 @@ def demonstrations_last(ids: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray
         order = np.argsort(is_demonstration, kind="stable")
         ids, errors = ids[order], errors[order]
     return ids, errors, n
-
-
-def checked_demonstrations(
-    storage: ArrayStorage,
-    handles_timeouts: bool,
-    obs: Any,
-    next_obs: Any,
-    actions: Any,
-    rewards: Any,
-    dones: Any,
-    infos: Iterable[Any],
-) -> list[Steps]:
-    """
-    Check steps of k environments.
-
-    :param storage: of the buffer, which has the same shapes
-    :param handles_timeouts: SB3's ``handle_timeout_termination``
-    :param obs: observations, shape (n, k, ...), a dictionary of them, or one entry per step
-    :param next_obs: next observations, in the same form
-    :param actions: actions, shape (n, k, action_dim)
-    :param rewards: rewards, shape (n, k)
-    :param dones: ends of episodes, shape (n, k)
-    :param infos: for each step, one dictionary per environment
-    :return: of each environment its steps, arrays of shape (n, 1, ...)
-    :raises ValueError: for another shape, or values that are not numbers
-    """
-    lead = np.shape(rewards)
-    if len(lead) != 2 or 0 in lead:
-        raise ValueError(f"rewards of demonstrations must have shape (n, n_envs), with n and n_envs above 0, not {lead}")
-    infos = list(infos)
-    if len(infos) != lead[0]:
-        raise ValueError(f"infos of {len(infos)} steps do not fit rewards of shape {lead}")
-    timeouts = None
-    if handles_timeouts:
-        by_step = [timeouts_of(of_step, lead[1]) or [False] * lead[1] for of_step in infos]
-        timeouts = np.array(by_step, dtype=bool)
-    arrays = (_stacked(obs), _stacked(next_obs), actions, rewards, dones, timeouts)
-    *checked, _ = checked_steps(storage, (lead[0], lead[1]), *arrays)
-
-    def column(env: int) -> Steps:
-        parts = (None if part is None else tree_map(lambda array: array[:, env : env + 1], part) for part in checked)
-        return (*parts, None)  # type: ignore[return-value]
-
-    return [column(env) for env in range(lead[1])]
-
-
-def _stacked(obs: Any) -> Any:
-    """Observations of all steps from a list of dictionaries, one a step; everything else as it is."""
-    if isinstance(obs, dict) or not len(obs) or not isinstance(obs[0], dict):
-        return obs
-    return {key: np.stack([step[key] for step in obs]) for key in obs[0]}
 
 
 def columns_of(ring: Ring, storage: ArrayStorage) -> Iterable[Steps]:

@@ -12,7 +12,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import takes_settings
+from sb3_per.buffers.settings import HER_ARGUMENTS, takes_settings
 from sb3_per.storage.arrays import Steps, flat, take
 from sb3_per.storage.frames import GOALS
 from sb3_per.storage.ring import Ring
@@ -172,6 +172,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         and for an environment without goals
     """
 
+    own_arguments = HER_ARGUMENTS
+
     @takes_settings
     def __init__(
         self,
@@ -217,19 +219,12 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     def _init_stock(self, buffer_size: int, observation_space: Any, action_space: Any, *args: Any) -> None:
         super()._init_stock(buffer_size, observation_space, action_space, self.env, *args, *self._her_arguments)
 
-    def _stored_infos(self) -> np.ndarray | None:
-        return self.infos if self.copy_info_dict else None
-
     def _make_eligibility(self) -> FinishedEpisodes:
         self.episodes = FinishedEpisodes(self.ring)
         # SB3's code works on the same arrays.
         self.ep_start, self.ep_length = self.episodes.ep_start, self.episodes.ep_length
         self._current_ep_start = self.episodes.current_ep_start
         return self.episodes
-
-    def own_settings(self) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.own_settings`."""
-        return {"update_from_virtual": self.update_from_virtual}
 
     # ---- writing
 

@@ -10,7 +10,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.schemes import LARGEST_MASS
-from sb3_per.sampling.sum_tree import SumTree
+from sb3_per.sampling.sum_tree import SumTree, as_batch
 from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
 
 _NUMBERS = frozenset(map(np.dtype, ("?", *"bhilqBHILQefd")))
@@ -28,8 +28,8 @@ def checked_steps(
     infos: Any = None,
 ) -> Steps:
     """
-    Check steps against the arrays that store them. What SB3's ``add`` accepts is accepted: missing axes of length 1, and
-    shapes that NumPy broadcasts.
+    Check steps against the arrays that store them. What SB3's ``add`` accepts is accepted for one step: missing axes of length
+    1, and shapes that NumPy broadcasts.
 
     :param storage: that will store them
     :param lead: (n_envs,) for one step of all environments, (T, k) for several steps of some
@@ -39,7 +39,7 @@ def checked_steps(
     :param rewards: rewards, shape ``lead``
     :param dones: ends of episodes, shape ``lead``
     :param timeouts: which of them are truncations, shape ``lead``; ``None``: none
-    :param infos: kept as they are
+    :param infos: dictionaries, shape ``lead``, which are kept if the storage keeps them; ``None``: none
     :return: arrays of the shapes that are stored
     :raises ValueError: for another shape, or values that are not numbers
     """
@@ -71,9 +71,61 @@ def checked_steps(
         _fit(f"action{plural}", actions, lead, storage.actions, True),
         _fit(f"reward{plural}", rewards, lead, storage.rewards),
         _fit(f"done{plural}", dones, lead, storage.dones),
-        timeouts if timeouts is None else _fit("timeouts" if plural else "infos", timeouts, lead, storage.timeouts),
-        infos if infos is None or storage.infos is None else _fit("infos", infos, lead, storage.infos),
+        None if timeouts is None else _fit("timeouts" if infos is None else "infos", timeouts, lead, storage.timeouts),
+        None if infos is None or storage.infos is None else _fit("infos", infos, lead, storage.infos),
     )
+
+
+def checked_step(storage: ArrayStorage, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> Steps:
+    """
+    Check one step of all environments, see :func:`checked_steps`.
+
+    :param storage: that will store it
+    :param obs: observations, shape (n_envs, ...), or a dictionary of them
+    :param next_obs: next observations, in the same form
+    :param action: actions, shape (n_envs, action_dim)
+    :param reward: rewards, shape (n_envs,)
+    :param done: ends of episodes, shape (n_envs,)
+    :param infos: one dictionary per environment
+    :return: arrays of the shapes that are stored
+    :raises ValueError: for another shape, or values that are not numbers
+    """
+    n_envs = storage.n_envs
+    timeouts = timeouts_of(infos, n_envs) if storage.handles_timeouts or storage.infos is not None else None
+    return checked_steps(storage, (n_envs,), obs, next_obs, action, reward, done, timeouts, infos)
+
+
+def checked_recording(
+    storage: ArrayStorage,
+    lead: tuple[int, int],
+    obs: Any,
+    next_obs: Any,
+    actions: Any,
+    rewards: Any,
+    dones: Any,
+    infos: Iterable[Any],
+) -> Steps:
+    """
+    Check n steps of k environments, see :func:`checked_steps`.
+
+    :param storage: with arrays of the same shapes
+    :param lead: (n, k)
+    :param obs: observations, shape (n, k, ...), a dictionary of them, or one entry per step
+    :param next_obs: next observations, in the same form
+    :param actions: actions, shape (n, k, action_dim)
+    :param rewards: rewards, shape (n, k)
+    :param dones: ends of episodes, shape (n, k)
+    :param infos: for each step, one dictionary per environment
+    :return: arrays of the shapes that are stored
+    :raises ValueError: for another shape, or values that are not numbers
+    """
+    infos, timeouts = list(infos), []
+    if len(infos) != lead[0]:
+        raise ValueError(f"infos of {len(infos)} steps do not fit rewards of {lead[0]} steps")
+    if storage.handles_timeouts or storage.infos is not None:
+        found = (timeouts_of(of_step, lead[1]) for of_step in infos)
+        timeouts = [[False] * lead[1] if of_step is None else of_step for of_step in found]
+    return checked_steps(storage, lead, obs, next_obs, actions, rewards, dones, timeouts or None, infos or None)
 
 
 def checked_lead(rewards: Any, n_envs: int, n_rows: int) -> tuple[int, int]:
@@ -110,9 +162,12 @@ def timeouts_of(infos: Iterable[dict[str, Any]], n_envs: int) -> list[bool] | No
 
 
 def _with_keys(name: str, given: Any, stored: Any) -> Any:
-    """Check the keys of observations, if they are dictionaries."""
+    """Check the keys of observations, if they are dictionaries; a list of these becomes one."""
     if not isinstance(stored, dict):
         return given
+    if isinstance(given, list):
+        steps = [_with_keys(name, step, stored) for step in given]
+        return {key: [step[key] for step in steps] for key in stored}
     if not isinstance(given, dict) or not given.keys() >= stored.keys():
         raise ValueError(f"{name} must be a dictionary with the keys {sorted(stored)}, not {type(given).__name__}")
     return given
@@ -137,6 +192,8 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
         return array
     given = array
     try:
+        if len(lead) == 2 and array.shape[:2] != lead:
+            raise ValueError("one entry for every step of every environment is needed")
         if in_any_form or (stored.shape[2:] == (1,) and array.size == np.prod(lead)):
             array = array.reshape(shape)
         written = np.empty(shape, stored.dtype)
@@ -171,6 +228,21 @@ def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
     if matrix.ndim != 2 or len(matrix) != batch_size or matrix.shape[1] == 0:
         raise ValueError(f"td_errors of shape {array.shape} do not fit {batch_size} transition ids")
     return matrix
+
+
+def checked_ids(indices: Any) -> np.ndarray:
+    """
+    :param indices: transition ids
+    :return: the same, int64 of shape (batch_size,)
+    :raises ValueError: for another shape
+    :raises IndexError: for anything but integers
+    """
+    ids = np.asarray(indices)
+    if ids.ndim != 1:
+        raise ValueError(f"Transition ids have shape (batch_size,), not {ids.shape}")
+    if ids.dtype.kind not in "iu" and ids.size:
+        raise IndexError(f"Transition ids are integers, not {ids.dtype}: {ids[0]}")
+    return as_batch(ids, np.int64)
 
 
 def finite_abs(td_errors: np.ndarray | th.Tensor, n: int) -> np.ndarray:
@@ -279,20 +351,11 @@ def checked_environments(envs: Any, n_envs: int) -> np.ndarray:
     return np.asarray(array.astype(np.int64))
 
 
-def with_time_axis(steps: Steps) -> Steps:
+def part_of(steps: Steps, index: Any) -> Steps:
     """
-    :param steps: one step of all environments, arrays of shape (n_envs, ...)
-    :return: the same of shape (1, n_envs, ...)
+    :param steps: arrays, with the same first axes
+    :param index: of these axes; ``None`` adds one
+    :return: the arrays at this index
     """
-    arrays = (None if part is None else tree_map(lambda array: array[None], part) for part in steps[:-1])
-    return (*arrays, steps[-1])
-
-
-def split_steps(obs: Any) -> Iterable[Any]:
-    """
-    :param obs: observations of shape (n, n_envs, ...), a dictionary of them, or one entry per step
-    :return: those of one step after the other
-    """
-    if isinstance(obs, dict):
-        return (dict(zip(obs, step, strict=True)) for step in zip(*obs.values(), strict=True))
-    return obs  # type: ignore[no-any-return]
+    parts = (None if part is None else tree_map(lambda array: array[index], part) for part in steps)
+    return tuple(parts)  # type: ignore[return-value]

@@ -20,7 +20,6 @@ from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, 
 from sb3_per.buffers.demonstrations import (
     FIRST_ID,
     Demonstrations,
-    checked_demonstrations,
     columns_of,
     demonstrations_last,
     require_demonstrations_in,
@@ -30,25 +29,25 @@ from sb3_per.buffers.held import HeldTransitions
 from sb3_per.buffers.incoming import (
     as_matrix,
     checked_environments,
+    checked_ids,
     checked_lead,
     checked_masses,
+    checked_recording,
     checked_rows,
+    checked_step,
     checked_steps,
     finite_abs,
     finite_abs_steps,
     mean_abs_reward,
+    part_of,
     require_values,
-    split_steps,
-    timeouts_of,
-    with_time_axis,
 )
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import integer, make_settings, require, takes_settings
-from sb3_per.buffers.transfer import converted, frames_of, parts_of, with_frames
+from sb3_per.buffers.transfer import converted, frames_of, parts_of, stored_arrays, with_frames
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.sampling.sum_tree import as_batch
 from sb3_per.sampling.weights import ImportanceWeights
 from sb3_per.storage.arrays import ArrayStorage, Steps, flat, tree_map
 from sb3_per.storage.frames import without
@@ -90,6 +89,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     :raises NotImplementedError: for settings that do not go together
     """
 
+    #: arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.PrioritySettings`
+    own_arguments: tuple[str, ...] = ()
     # HER's new goals.
     _relabel: Relabel | None = None
 
@@ -117,10 +118,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._init_stock(buffer_size, space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
         self.observation_space = observation_space
         self.obs_shape = get_obs_shape(observation_space)  # type: ignore[assignment]
-        next_observations = None if optimize_memory_usage else self.next_observations
-        pairs = with_frames(self.observations, next_observations, observation_space, frames)
-        rest = (self.actions, self.rewards, self.dones, self.timeouts, self._stored_infos())
-        self.make_parts(self._make_storage(*pairs, *rest, handle_timeout_termination))
+        obs, next_obs, *rest = stored_arrays(self)
+        pair = with_frames(obs, next_obs, observation_space, frames)
+        self.make_parts(self._make_storage(*pair, *rest, handle_timeout_termination))
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
         self.draw_record: Any = None
 
@@ -131,19 +131,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all "
                 "observations once already"
             )
-        if self.settings.demonstration_fraction > 0.0 and optimize_memory_usage:
-            raise NotImplementedError(
-                f"demonstration_fraction={self.settings.demonstration_fraction} with optimize_memory_usage=True is not "
-                "supported: the observation after the last step of an episode is not stored"
-            )
+        if self.settings.demonstration_fraction > 0.0:
+            require_supported(optimize_memory_usage, self.settings.make_scheme())
 
     def _init_stock(self, *args: Any) -> None:
         """Call SB3's constructor with its arguments."""
         super().__init__(*args)
-
-    def _stored_infos(self) -> np.ndarray | None:
-        """Info dictionaries, if SB3's buffer of this kind keeps them."""
-        return None
 
     def _make_storage(self, *arrays: Any) -> ArrayStorage:
         """Override this to keep transitions elsewhere than in SB3's arrays; the arguments are those of the storage."""
@@ -197,10 +190,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         made: PrioritizedReplayBuffer = converted(cls, buffer, settings)
         return made
-
-    def own_settings(self) -> dict[str, Any]:
-        """Arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.PrioritySettings`."""
-        return {}
 
     def state(self) -> dict[str, Any]:
         """
@@ -349,7 +338,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ``initial_priority="td_error"``
         :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
         """
-        steps = self._checked(obs, next_obs, action, reward, done, infos)
+        steps = checked_step(self.storage, obs, next_obs, action, reward, done, infos)
         masses = None if td_errors is None else self.sampler.masses_of(finite_abs(td_errors, self.n_envs))
         with self.lock:
             self._store(steps, masses)
@@ -416,23 +405,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ``None``: that of ``max_priority``
         :raises ValueError: if the numbers of steps differ, or for a mass that is not allowed, before anything is stored
         """
-        steps = list(zip(split_steps(obs), split_steps(next_obs), action, reward, done, infos, strict=True))
+        n = len(reward)
+        steps = checked_recording(self.storage, (n, self.n_envs), obs, next_obs, action, reward, done, infos)
         if masses is not None:
-            masses = checked_masses(masses, len(steps), self.n_envs, self.sampler.tree)
-        for step in steps:  # all of them, before the first one is stored
-            self._checked(*step)
+            masses = checked_masses(masses, n, self.n_envs, self.sampler.tree)
         with self.lock:
-            for i, step in enumerate(steps):
-                self.add(*step)
-                if masses is not None:
-                    newest = (self.ring.added - 1) % self.buffer_size * self.n_envs + np.arange(self.n_envs)
-                    self.sampler.give(newest, masses[i])
-
-    def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> Steps:
-        """Check one step of all environments, see :meth:`add`."""
-        reads_infos = self.handle_timeout_termination or self.storage.infos is not None
-        timeouts = timeouts_of(infos, self.n_envs) if reads_infos else None
-        return checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, timeouts, infos)
+            for i in range(n):
+                self._store(part_of(steps, i), None if masses is None else masses[i])
 
     def _store(self, steps: Steps, masses: np.ndarray | None) -> None:
         """
@@ -444,7 +423,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if self.ring.least == self.ring.most:
             self.write(None, 1, steps, masses)
         else:
-            self.write(np.arange(self.n_envs), 1, with_time_axis(steps), masses)
+            self.write(np.arange(self.n_envs), 1, part_of(steps, None), masses)
 
     def write(self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None) -> None:
         """
@@ -483,13 +462,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         envs = envs[self.ring.added[envs] > self.ring.begin]
         rows = (self.ring.added[envs] - 1) % self.buffer_size
         is_open = self.dones[rows, envs] == 0
-        self._truncate(rows[is_open], envs[is_open])
-
-    def _truncate(self, rows: Any, envs: np.ndarray) -> None:
-        self.dones[rows, envs] = 1
-        # As in SB3's HER: without `handle_timeout_termination`, a truncation is stored as a termination.
-        if self.handle_timeout_termination:
-            self.timeouts[rows, envs] = 1
+        self.storage.truncate(rows[is_open], envs[is_open])
 
     def _require_separate_environments(self) -> None:
         """
@@ -531,10 +504,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises NotImplementedError: with sequences, ``optimize_memory_usage`` and ``kappa="auto"``
         """
         self._require_demonstrations_to_fit()
-        timed = self.handle_timeout_termination
-        columns = checked_demonstrations(self.storage, timed, obs, next_obs, action, reward, done, infos)
+        lead = np.shape(reward)
+        if len(lead) != 2 or 0 in lead:
+            raise ValueError(f"rewards of demonstrations must have shape (n, k), with n and k above 0, not {lead}")
+        steps = checked_recording(self.storage, lead, obs, next_obs, action, reward, done, infos)
         with self.lock:
-            self.demonstrations.add(columns, self.storage)
+            for env in range(lead[1]):
+                self.demonstrations.add(part_of(steps, (slice(None), [env])), self.storage)
 
     def add_demonstrations_from(self, other: ReplayBuffer) -> None:
         """
@@ -548,13 +524,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._require_demonstrations_to_fit()
         require_demonstrations_in(other, self.observation_space, self.action_space)
         with self.lock:
-            self.demonstrations.add(columns_of(*parts_of(other)), self.storage)
+            for column in columns_of(*parts_of(other)):
+                self.demonstrations.add(column, self.storage)
 
     def _require_demonstrations_to_fit(self) -> None:
         """
         :raises NotImplementedError: for a buffer that cannot hold demonstrations
         """
-        require_supported(self.optimize_memory_usage, self.scheme.kappa_is_auto)
+        require_supported(self.optimize_memory_usage, self.scheme)
 
     # ---- drawing
 
@@ -698,13 +675,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises IndexError: for an id that was never issued
         :raises ValueError: for TD errors of the wrong shape, or NaN or infinite. Nothing is changed in either case.
         """
-        ids = np.asarray(indices)
-        if ids.ndim != 1:
-            raise ValueError(f"Transition ids have shape (batch_size,), not {ids.shape}")
-        if ids.dtype.kind not in "iu" and ids.size:
-            raise IndexError(f"Transition ids are integers, not {ids.dtype}: {ids[0]}")
+        ids = checked_ids(indices)
         errors = as_matrix(td_errors, len(ids))
-        ids = as_batch(ids, np.int64)
         if not len(self.demonstrations):
             return self._update(ids, errors)
         ids, errors, n = demonstrations_last(ids, errors)

@@ -17,11 +17,11 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers.batches import to_torch_of
 from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.incoming import as_matrix, finite_abs
+from sb3_per.buffers.incoming import as_matrix, checked_ids, checked_step, finite_abs
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, PrioritySettings, integer, require, takes_settings
-from sb3_per.storage.arrays import flat, take, tree_map
+from sb3_per.storage.arrays import Steps, flat, take, tree_map
 from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.windows import (
     IS_UNROLLED_FROM,
@@ -67,6 +67,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         loss of their own (LAP, PAL), hindsight, ``optimize_memory_usage``, ``recency``, ``initial_priority="td_error"``,
         ``actor_batch="uniform"``, demonstrations
     """
+
+    own_arguments = SEQUENCE_ARGUMENTS
 
     @takes_settings
     def __init__(
@@ -130,10 +132,6 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         self.windows = CompleteWindows(self.ring, self.dones, self.timeouts, *lengths, self.states)
         return self.windows
 
-    def own_settings(self) -> dict[str, Any]:
-        """See :meth:`PrioritizedReplayBuffer.own_settings`."""
-        return {name: getattr(self, name) for name in SEQUENCE_ARGUMENTS}
-
     # ---- writing
 
     def add(
@@ -166,22 +164,25 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             of an episode the state is always zero
         :raises ValueError: for starts or states of another shape; nothing is stored then
         """
-        starts = self._no_starts if episode_starts is None else np.asarray(episode_starts, np.bool_)
-        if starts.shape != (self.n_envs,):
+        starts = None if episode_starts is None else np.asarray(episode_starts, np.bool_)
+        if starts is not None and starts.shape != (self.n_envs,):
             raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
         self.states.require_fitting(states)
-        steps = self._checked(obs, next_obs, action, reward, done, infos)
+        steps = checked_step(self.storage, obs, next_obs, action, reward, done, infos)
         if td_errors is not None:
             self.sampler.masses_of(finite_abs(td_errors, self.n_envs))  # raises
         with self.lock:
-            row = self.pos
-            # Before the write: in a ring of a single row, it overwrites the step before.
-            found = self.windows.number_next(starts)
-            self._store(steps, None)
-            if found & LEAVES_OPEN and self.buffer_size > 1:
-                self._truncate(row - 1, np.flatnonzero(starts & (self.dones[row - 1] == 0)))
-            if found & IS_UNROLLED_FROM:
-                self.states.store(row, self.windows.episode_steps[row], states)
+            self._store(steps, None, starts, states)
+
+    def _store(self, steps: Steps, masses: np.ndarray | None, starts: np.ndarray | None = None, states: Any = None) -> None:
+        row, starts = self.pos, self._no_starts if starts is None else starts
+        # Before the write: in a ring of a single row, it overwrites the step before.
+        found = self.windows.number_next(starts)
+        super()._store(steps, masses)
+        if found & LEAVES_OPEN and self.buffer_size > 1:
+            self.storage.truncate(row - 1, np.flatnonzero(starts & (self.dones[row - 1] == 0)))
+        if found & IS_UNROLLED_FROM:
+            self.states.store(row, self.windows.episode_steps[row], states)
 
     def _cut(self, envs: np.ndarray) -> None:
         super()._cut(envs)
@@ -307,16 +308,14 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :raises ValueError: for TD errors or a mask of the wrong shape, TD errors of steps that are NaN or infinite, or a mask
             without a step. Nothing is changed in either case.
         """
-        ids = np.asarray(indices)
-        shape = (self.sequence_length, *ids.shape)
+        ids = checked_ids(indices)
+        shape = (self.sequence_length, len(ids))
         given = td_errors if isinstance(td_errors, th.Tensor) else np.asarray(td_errors)
-        if ids.ndim == 1 and (tuple(given.shape[:2]) != shape or given.ndim > 3 or 0 in given.shape[2:]):
+        if tuple(given.shape[:2]) != shape or given.ndim > 3 or 0 in given.shape[2:]:
             raise ValueError(
                 f"td_errors of shape {tuple(given.shape)} do not fit {len(ids)} windows of {self.sequence_length} steps"
             )
         with self.lock:
-            if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
-                return super().update_priorities(ids, given)  # raises
             is_step = self._mask_of(ids) if mask is None else _as_mask(mask, shape)
             if ids.size == 0:
                 return 0

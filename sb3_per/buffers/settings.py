@@ -174,11 +174,6 @@ class PrioritySettings:
         return make_scheme(self.scheme, self.alpha, self.epsilon, self.kappa, self.td_error_reduction)
 
     def _require_fitting_scheme(self, scheme: PriorityScheme) -> None:
-        if self.demonstration_fraction > 0.0 and scheme.kappa_is_auto:
-            raise NotImplementedError(
-                f"demonstration_fraction={self.demonstration_fraction} with kappa='auto' is not supported: the unit of kappa "
-                "is the mean reward of experience alone. Set kappa to a number"
-            )
         if self.weight_normalization != "max" and not scheme.importance_sampling:
             raise ValueError(
                 f"weight_normalization={self.weight_normalization!r} has no effect with {scheme}: its weights are 1"

@@ -85,6 +85,16 @@ def _stock_arguments(buffer: Any) -> dict[str, Any]:
     return {name: getattr(buffer, name) for name in names.split()}
 
 
+def stored_arrays(buffer: Any) -> tuple[Any, ...]:
+    """
+    :param buffer: of SB3
+    :return: the arrays that its transitions are in, as a storage takes them
+    """
+    next_observations = None if buffer.optimize_memory_usage else buffer.next_observations
+    infos = buffer.infos if isinstance(buffer, HerReplayBuffer) and buffer.copy_info_dict else None
+    return buffer.observations, next_observations, buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts, infos
+
+
 def parts_of(buffer: Any) -> tuple[Ring, ArrayStorage]:
     """
     :param buffer: of SB3 or prioritized
@@ -92,12 +102,9 @@ def parts_of(buffer: Any) -> tuple[Ring, ArrayStorage]:
     """
     if hasattr(buffer, "sampler"):
         return buffer.ring, buffer.storage
-    next_observations = None if buffer.optimize_memory_usage else buffer.next_observations
-    infos = buffer.infos if getattr(buffer, "copy_info_dict", False) else None
-    arrays = (buffer.observations, next_observations, buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts, infos)
     ring = Ring(buffer.buffer_size, buffer.n_envs, int(buffer.optimize_memory_usage))
     ring.load({"added": np.full(buffer.n_envs, buffer.buffer_size * buffer.full + buffer.pos), "begin": 0})
-    return ring, ArrayStorage(*arrays, buffer.handle_timeout_termination)
+    return ring, ArrayStorage(*stored_arrays(buffer), handles_timeouts=buffer.handle_timeout_termination)
 
 
 def _take_stock(buffer: Any, stock: Any) -> None:
@@ -124,8 +131,9 @@ def settings_without(buffer: Any, changed: Collection[str], cls: type | None = N
     found = {name: getattr(settings, name) for name in settings.names() if name not in SCHEME_SETTINGS}
     if set(changed).isdisjoint(SCHEME_SETTINGS):
         found["scheme"] = buffer.scheme
-    owner: Any = next(c for c in (cls or type(buffer)).__mro__ if "own_settings" in vars(c))
-    return {**found, **owner.own_settings(buffer)} if isinstance(buffer, owner) else found
+    owner: Any = cls or type(buffer)
+    arguments = set(owner.own_arguments) & set(buffer.own_arguments)
+    return {**found, **{name: getattr(buffer, name) for name in arguments}}
 
 
 def shares_masses(buffer: Any, other: Any) -> bool:

@@ -181,6 +181,18 @@ class ArrayStorage:
         if self.infos is not None:
             self.infos[at] = infos
 
+    def truncate(self, rows: Any, envs: np.ndarray) -> None:
+        """
+        Let episodes end after steps that were stored, without a terminal observation.
+
+        :param rows: rows of the steps: an int, or integers of shape (k,)
+        :param envs: environments of the steps, shape (k,)
+        """
+        self.dones[rows, envs] = 1
+        # As in SB3's HER: without `handle_timeout_termination`, a truncation is stored as a termination.
+        if self.handles_timeouts:
+            self.timeouts[rows, envs] = 1
+
     def _write_frames(self, rows: Any, envs: np.ndarray | None, observations: Any, next_observations: Any) -> None:
         for store in self.frame_stores.values():
             store.reserve(self.n_envs if envs is None else rows.size)  # for all of them, before one of them changes

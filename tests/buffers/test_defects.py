@@ -16,6 +16,7 @@ from sb3_per.buffers.held import HeldTransitions
 from sb3_per.sampling.draw import Draw
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.weights import ImportanceWeights
+from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frame_pool import FramePool
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.ring import Ring
@@ -107,8 +108,8 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
         check_story("windows"),
     ),
     "no episode is cut": (
-        PrioritizedReplayBuffer,
-        "_truncate",
+        ArrayStorage,
+        "truncate",
         lambda old: lambda self, rows, envs: old(self, rows, envs) if self.n_envs == 1 else None,
         check_story("windows"),
     ),
@@ -169,8 +170,8 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
         check_windows,
     ),
     "n-step returns over a restart": (
-        PrioritizedSequenceReplayBuffer,
-        "_truncate",
+        ArrayStorage,
+        "truncate",
         lambda old: lambda self, rows, envs: None,
         check_windows,
     ),

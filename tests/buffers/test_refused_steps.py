@@ -175,6 +175,20 @@ def test_refused_steps_change_nothing(kind):
     buffer.add_steps(np.arange(N_ENVS), **good)
 
 
+@pytest.mark.parametrize("kind", ["plain", "dict", "her"])
+@pytest.mark.parametrize("method", ["extend", "add_demonstrations"])
+def test_several_steps_need_an_entry_for_each(kind, method):
+    """NumPy would repeat a single step."""
+    buffer = filled(kind)
+    steps = {name: [part] * 3 for name, part in step_of(buffer).items()}
+    before = pickle.dumps(buffer)
+    for name, part in steps.items():
+        with pytest.raises(ValueError, match=name):
+            getattr(buffer, method)(**{**steps, name: part[:1]})
+        assert pickle.dumps(buffer) == before, name
+    getattr(buffer, method)(**steps)
+
+
 def test_masses_that_the_tree_does_not_take_are_refused_with_the_step():
     """A scheme of one's own may give them; they would be refused by every draw after it."""
 
