@@ -85,7 +85,7 @@ def _stock_arguments(buffer: Any) -> dict[str, Any]:
     return {name: getattr(buffer, name) for name in names.split()}
 
 
-def stored_arrays(buffer: Any) -> tuple[Any, ...]:
+def stored_arrays(buffer: Any) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
     """
     :param buffer: of SB3
     :return: the arrays that its transitions are in, as a storage takes them
@@ -104,7 +104,7 @@ def parts_of(buffer: Any) -> tuple[Ring, ArrayStorage]:
         return buffer.ring, buffer.storage
     ring = Ring(buffer.buffer_size, buffer.n_envs, int(buffer.optimize_memory_usage))
     ring.load({"added": np.full(buffer.n_envs, buffer.buffer_size * buffer.full + buffer.pos), "begin": 0})
-    return ring, ArrayStorage(*stored_arrays(buffer), handles_timeouts=buffer.handle_timeout_termination)
+    return ring, ArrayStorage(*stored_arrays(buffer), buffer.handle_timeout_termination)
 
 
 def _take_stock(buffer: Any, stock: Any) -> None:
