@@ -33,6 +33,8 @@ def read_transitions(
     relabel: Relabel | None = None,
 ) -> Transitions:
     """
+    Read the transitions of a batch, relabelled, normalized, and with their n-step returns.
+
     :param storage: of the transitions
     :param ring: says which ids they have
     :param returns: of n steps
@@ -61,6 +63,8 @@ def read_transitions(
 
 def joined(first: Transitions, second: Transitions) -> Transitions:
     """
+    Concatenate two parts of a batch.
+
     :param first: transitions
     :param second: in the same form
     :return: both, in this order
@@ -76,6 +80,8 @@ def to_samples(
     transitions: Transitions, weights: np.ndarray, to_torch: Callable[[np.ndarray], th.Tensor]
 ) -> PrioritizedReplayBufferSamples:
     """
+    Make tensors of a batch.
+
     :param transitions: of a batch
     :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
     :param to_torch: makes tensors of arrays
@@ -96,6 +102,8 @@ def to_samples(
 
 def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """
+    Find the slots of transitions, and check their new TD errors.
+
     :param ring: of the transitions
     :param ids: int64 of shape (n,)
     :param td_errors: shape (n, n_critics)
@@ -118,6 +126,8 @@ def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 
 
 def to_torch_of(buffer: BaseBuffer) -> Callable[[np.ndarray], th.Tensor]:
     """
+    Choose how arrays become tensors on the device of a buffer.
+
     :param buffer: on whose device the tensors are
     :return: function that makes tensors, without a copy: all arrays belong to the batch. On the CPU it takes a third of the
         time of SB3's

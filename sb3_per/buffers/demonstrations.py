@@ -134,6 +134,8 @@ class Demonstrations:
 
     def n_in(self, batch_size: int, has_experience: bool) -> int:
         """
+        Count the demonstrations in the next batch.
+
         :param batch_size: number of transitions
         :param has_experience: whether anything else can be drawn
         :return: how many of them are demonstrations
@@ -150,6 +152,8 @@ class Demonstrations:
 
     def draw(self, n: int, n_p: np.ndarray, n_eligible: int) -> tuple[np.ndarray, np.ndarray]:
         """
+        Draw demonstrations, and join their probabilities with those of the rest of the batch.
+
         :param n: how many demonstrations
         :param n_p: N P of the rest of the batch, counting experience alone, shape (batch_size - n,)
         :param n_eligible: number of transitions of experience that can be drawn
@@ -168,6 +172,8 @@ class Demonstrations:
 
     def draw_observations(self, n: int) -> Any:
         """
+        Draw observations uniformly.
+
         :param n: how many
         :return: observations drawn uniformly, shape (n, ...), or a dictionary of them
         """
@@ -177,6 +183,8 @@ class Demonstrations:
 
     def read(self, slots: np.ndarray, env: VecNormalize | None) -> Transitions:
         """
+        Read demonstrations.
+
         :param slots: int64 of shape (n,)
         :param env: associated VecNormalize
         :return: these demonstrations
@@ -189,6 +197,8 @@ class Demonstrations:
 
     def located(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
+        Find the slots of demonstrations, and check their new TD errors.
+
         :param ids: of demonstrations, int64 of shape (n,)
         :param td_errors: of shape (n, n_critics)
         :return: slots, and ``|td|``
@@ -201,6 +211,8 @@ class Demonstrations:
 
     def state(self) -> dict[str, Any]:
         """
+        Return the share, the ring and the masses.
+
         :return: all that is not in the storage: numbers, arrays, and dictionaries of these
         """
         return {
@@ -212,6 +224,8 @@ class Demonstrations:
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """
+        Restore a state.
+
         :param state: from :meth:`state` of demonstrations whose storage is there already; there may be room for more
         :param keeps_masses: whether they are of the same scheme; otherwise all get the largest priority
         :raises ValueError: if it contradicts itself; these demonstrations are of no use then
@@ -240,6 +254,8 @@ class Demonstrations:
 
     def convert(self, frames: dict[str | None, int]) -> None:
         """
+        Move observations from arrays to frames, or back.
+
         :param frames: number of frames in a stack, by key; all other observations are in arrays from now on
         """
         if self.storage is not None:
@@ -251,6 +267,8 @@ class Demonstrations:
 
 def require_supported(optimize_memory_usage: bool, scheme: PriorityScheme) -> None:
     """
+    Refuse demonstrations where they are not supported.
+
     :param optimize_memory_usage: SB3's
     :param scheme: of the buffer
     :raises NotImplementedError: for a buffer that cannot hold demonstrations
@@ -269,6 +287,8 @@ def require_supported(optimize_memory_usage: bool, scheme: PriorityScheme) -> No
 
 def require_demonstrations_in(other: ReplayBuffer, observation_space: spaces.Space, action_space: spaces.Space) -> None:
     """
+    Check that the transitions of another buffer can become demonstrations.
+
     :param other: buffer whose transitions are to be demonstrations
     :param observation_space: that it must have
     :param action_space: that it must have
@@ -283,6 +303,8 @@ def require_demonstrations_in(other: ReplayBuffer, observation_space: spaces.Spa
 
 def demonstrations_last(ids: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """
+    Sort an update: experience first, demonstrations after it.
+
     :param ids: of transitions, in any order
     :param errors: that belong to them
     :return: both with demonstrations after all others, as in a batch; and how many others there are
@@ -297,6 +319,8 @@ def demonstrations_last(ids: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray
 
 def columns_of(ring: Ring, storage: ArrayStorage) -> Iterable[Steps]:
     """
+    Read a buffer environment by environment.
+
     :param ring: of a buffer
     :param storage: of the same buffer
     :return: of each environment all complete steps that it holds, arrays of shape (n, 1, ...)

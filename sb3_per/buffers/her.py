@@ -44,6 +44,8 @@ class FinishedEpisodes:
 
     def finish(self, slots: np.ndarray) -> None:
         """
+        Let the transitions of an episode be drawn from now on.
+
         :param slots: of an episode that has ended, and whose length is known
         """
         self._finished.append(slots)
@@ -51,6 +53,8 @@ class FinishedEpisodes:
 
     def drop(self, slots: np.ndarray) -> None:
         """
+        Stop drawing the transitions of an episode.
+
         :param slots: the rest of a finished episode whose first transition is overwritten
         """
         flat(self.ep_length)[slots] = 0
@@ -317,6 +321,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     def _relabel_observations(self, obs: Any, virtual_slots: np.ndarray) -> np.ndarray:
         """
+        Give the last observations of a batch a new goal.
+
         :param obs: observations; the last ones get new goals
         :param virtual_slots: slots of those
         :return: the goals
@@ -335,6 +341,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     def _rewards_for(self, slots: np.ndarray, goals: np.ndarray) -> np.ndarray:
         """
+        Ask the environment for the rewards of new goals.
+
         :param slots: of transitions, shape (n,)
         :param goals: one for each, shape (n, ...)
         :return: what the environment would have paid, shape (n,)

@@ -130,6 +130,8 @@ def checked_recording(
 
 def checked_lead(rewards: Any, n_envs: int, n_rows: int) -> tuple[int, int]:
     """
+    Check the number of steps and of environments.
+
     :param rewards: of T steps
     :param n_envs: number of environments k that add
     :param n_rows: rows of the buffer
@@ -146,6 +148,8 @@ def checked_lead(rewards: Any, n_envs: int, n_rows: int) -> tuple[int, int]:
 
 def timeouts_of(infos: Iterable[dict[str, Any]], n_envs: int) -> list[bool] | None:
     """
+    Read from infos which environments were truncated.
+
     :param infos: one dictionary per environment
     :param n_envs: number of environments
     :return: which environments were truncated, SB3's ``TimeLimit.truncated``; ``None`` if none was
@@ -175,6 +179,8 @@ def _with_keys(name: str, given: Any, stored: Any) -> Any:
 
 def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form: bool = False) -> np.ndarray:
     """
+    Make an array of a given shape.
+
     :param name: of the argument
     :param value: that was given
     :param lead: first axes of the shape
@@ -207,6 +213,8 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
 
 def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
     """
+    Make a matrix of TD errors, with one row for each transition.
+
     :param td_errors: shape (batch_size,), (batch_size, 1) or (batch_size, n_critics)
     :param batch_size: number of transitions that they belong to
     :return: the same, contiguous, float32 or float64 of shape (batch_size, n_critics)
@@ -232,6 +240,8 @@ def as_matrix(td_errors: np.ndarray | th.Tensor, batch_size: int) -> np.ndarray:
 
 def checked_ids(indices: Any) -> np.ndarray:
     """
+    Check transition ids.
+
     :param indices: transition ids
     :return: the same, int64 of shape (batch_size,)
     :raises ValueError: for another shape
@@ -247,6 +257,8 @@ def checked_ids(indices: Any) -> np.ndarray:
 
 def finite_abs(td_errors: np.ndarray | th.Tensor, n: int) -> np.ndarray:
     """
+    Take the absolute values of TD errors, and check that they are finite.
+
     :param td_errors: see :func:`as_matrix`
     :param n: number of transitions
     :return: ``|td|``, float64 of shape (n, n_critics)
@@ -260,6 +272,8 @@ def finite_abs(td_errors: np.ndarray | th.Tensor, n: int) -> np.ndarray:
 
 def finite_abs_steps(td_errors: np.ndarray | th.Tensor, lead: tuple[int, int]) -> np.ndarray:
     """
+    Take the absolute values of TD errors of several steps, and check that they are finite.
+
     :param td_errors: shape (T, k) or (T, k, n_critics)
     :param lead: (T, k)
     :return: see :func:`finite_abs`
@@ -273,6 +287,8 @@ def finite_abs_steps(td_errors: np.ndarray | th.Tensor, lead: tuple[int, int]) -
 
 def mean_abs_reward(rewards: np.ndarray, env: VecNormalize | None) -> float:
     """
+    Average the absolute rewards.
+
     :param rewards: that a buffer holds, shape (n,)
     :param env: associated VecNormalize
     :return: mean absolute value of the finite ones, as the learner sees them; 0 without rewards
@@ -292,6 +308,8 @@ def mean_abs_reward(rewards: np.ndarray, env: VecNormalize | None) -> float:
 
 def require_values(name: str, space: spaces.Space) -> None:
     """
+    Check that a space holds at least one number.
+
     :param name: of the argument
     :param space: of observations or actions
     :raises ValueError: if it, or a part of it, holds no number
@@ -305,6 +323,8 @@ def require_values(name: str, space: spaces.Space) -> None:
 
 def checked_rows(rows: Any, n_rows: int) -> np.ndarray:
     """
+    Check rows.
+
     :param rows: integers of shape (batch_size,); negative ones count from the end, as in NumPy
     :param n_rows: rows of the buffer
     :return: the same, as an array
@@ -319,6 +339,8 @@ def checked_rows(rows: Any, n_rows: int) -> np.ndarray:
 
 def checked_masses(masses: Any, n_steps: int, n_envs: int, tree: SumTree) -> np.ndarray:
     """
+    Check sampling masses that transitions come with.
+
     :param masses: of new transitions
     :param n_steps: number of steps
     :param n_envs: number of environments
@@ -339,6 +361,8 @@ def checked_masses(masses: Any, n_steps: int, n_envs: int, tree: SumTree) -> np.
 
 def checked_environments(envs: Any, n_envs: int) -> np.ndarray:
     """
+    Check the environments that steps belong to.
+
     :param envs: that add, or end their episodes
     :param n_envs: number of environments
     :return: the same, int64 of shape (k,)
@@ -353,6 +377,8 @@ def checked_environments(envs: Any, n_envs: int) -> np.ndarray:
 
 def part_of(steps: Steps, index: Any) -> Steps:
     """
+    Index all arrays of some steps.
+
     :param steps: arrays, with the same first axes
     :param index: of these axes; ``None`` adds one
     :return: the arrays at this index

@@ -16,6 +16,8 @@ def read_batch(
     n_rows: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
+    Read what is small: ids, rewards and terminations.
+
     :param windows: slots of the steps of each transition, shape (batch_size, n_steps)
     :param last: slot of the last step that counts, shape (batch_size,)
     :param rewards: by slot, as the following two, shape (capacity,)

@@ -193,6 +193,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def state(self) -> dict[str, Any]:
         """
+        Return all that is not in the storage.
+
         :return: all that is not in the storage: numbers, arrays, and dictionaries of these. Arrays by row end at the last row
             that holds anything
         """
@@ -206,6 +208,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """
+        Restore a state.
+
         :param state: from :meth:`state` of a buffer of the same kind and size, whose storage is there already
         :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
         :raises ValueError: if it contradicts itself; this buffer is of no use then
@@ -466,6 +470,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _require_separate_environments(self) -> None:
         """
+        Refuse separate environments where they are not supported.
+
         :raises NotImplementedError: if environments cannot add separately
         """
 
@@ -529,6 +535,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _require_demonstrations_to_fit(self) -> None:
         """
+        Refuse demonstrations where they are not supported.
+
         :raises NotImplementedError: for a buffer that cannot hold demonstrations
         """
         require_supported(self.optimize_memory_usage, self.scheme)
@@ -650,6 +658,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None, demonstrations: np.ndarray | None = None
     ) -> PrioritizedReplayBufferSamples:
         """
+        Read a batch.
+
         :param slots: slots of experience, int64 of shape (n,)
         :param weights: importance-sampling weights of the batch, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
@@ -687,6 +697,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """
+        Set the priorities of experience.
+
         :param ids: of transitions that are no demonstrations, int64 of shape (n,)
         :param errors: signed or absolute TD errors, shape (n, n_critics)
         :return: how many were written

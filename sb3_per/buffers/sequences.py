@@ -228,6 +228,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """
+        Refuse to draw single observations.
+
         :raises NotImplementedError: always: a recurrent agent needs the past of an observation
         """
         raise NotImplementedError("Single observations lack their past, which a recurrent agent needs: use sample()")
@@ -239,6 +241,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None, demonstrations: None = None
     ) -> SequenceReplayBufferSamples:
         """
+        Read windows.
+
         :param slots: anchors of complete windows, int64 of shape (batch_size,)
         :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
@@ -283,6 +287,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
     def _lengths_at(self, slots: np.ndarray, n_steps: int) -> np.ndarray:
         """
+        Count the steps of windows.
+
         :param slots: first steps, int64 of shape (batch_size,)
         :param n_steps: the longest that a window is
         :return: steps up to the end of the window, the episode, or what is recorded, from 1, shape (batch_size,)
@@ -351,6 +357,8 @@ class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, Prior
 
 def _checked_shapes(state_shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
     """
+    Check the shapes of recurrent states.
+
     :param state_shapes: (n_layers, hidden) of each recurrent state
     :return: the same, as tuples
     :raises ValueError: for anything else
@@ -363,6 +371,8 @@ def _checked_shapes(state_shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int,
 
 def _require_supported(settings: PrioritySettings, has_hindsight: bool, optimize_memory_usage: bool) -> None:
     """
+    Refuse settings that sequences do not support.
+
     :param settings: of the buffer
     :param has_hindsight: whether it relabels goals
     :param optimize_memory_usage: SB3's
@@ -391,6 +401,8 @@ def _require_supported(settings: PrioritySettings, has_hindsight: bool, optimize
 
 def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarray:
     """
+    Put time first, and padding in the rows that do not count.
+
     :param array: rows of a batch, shape (n_rows * batch_size, ...), changed
     :param counts: how many rows of each window count, shape (batch_size,)
     :param n_rows: rows of a window
@@ -408,6 +420,8 @@ def _put_first(array: np.ndarray, first: np.ndarray) -> None:
 
 def _as_mask(mask: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
     """
+    Check a mask.
+
     :param mask: which entries are steps
     :param shape: (sequence_length, batch_size)
     :return: the same, bool

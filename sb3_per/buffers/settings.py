@@ -40,6 +40,8 @@ class Allowed(NamedTuple):
 
 def number(interval: str, contains: Callable[[float], bool]) -> Allowed:
     """
+    Allow the finite numbers of an interval.
+
     :param interval: in words, e.g. ``"in [0, 1]"``
     :param contains: whether a number is in it
     :return: finite numbers in an interval
@@ -54,6 +56,8 @@ def number(interval: str, contains: Callable[[float], bool]) -> Allowed:
 
 def words(*allowed: str) -> Allowed:
     """
+    Allow a few words.
+
     :param allowed: the words
     :return: one of a few words
     """
@@ -62,6 +66,8 @@ def words(*allowed: str) -> Allowed:
 
 def integer(least: int = 1) -> Allowed:
     """
+    Allow integers.
+
     :param least: the smallest that is allowed
     :return: integers from there on
     """
@@ -77,6 +83,8 @@ FLAG = Allowed("True or False", lambda value: isinstance(value, (bool, np.bool_,
 
 def require(name: str, value: Any, *allowed: Allowed, none: bool = False) -> None:
     """
+    Check an argument.
+
     :param name: of an argument
     :param value: that was given
     :param allowed: one of these has to take it
@@ -161,6 +169,8 @@ class PrioritySettings:
 
     def some(self, names: str) -> dict[str, Any]:
         """
+        Select settings.
+
         :param names: of settings, separated by spaces
         :return: their values by name
         """
@@ -168,6 +178,8 @@ class PrioritySettings:
 
     def make_scheme(self) -> PriorityScheme:
         """
+        Make the scheme.
+
         :return: the scheme object
         :raises ValueError: for an unknown scheme, or settings that belong into the scheme object
         """
@@ -258,6 +270,8 @@ def takes_settings(init: _Init) -> _Init:
 
 def make_settings(cls: type, given: dict[str, Any]) -> PrioritySettings:
     """
+    Make settings of keyword arguments.
+
     :param cls: of the buffer, for messages
     :param given: keyword arguments that are not SB3's
     :return: the settings
@@ -306,6 +320,8 @@ _ELSEWHERE = {
 
 def hint(name: str, known: Collection[str]) -> str:
     """
+    Say what a user may have meant by an unknown name.
+
     :param name: unknown name of an argument
     :param known: names of arguments
     :return: end of an error message that names the right argument, or its place; empty if no name is near

@@ -24,6 +24,8 @@ SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
 
 def frames_of(settings: PrioritySettings, space: spaces.Space) -> dict[str | None, int]:
     """
+    Say which observations are stored in frames.
+
     :param settings: of a buffer
     :param space: of its observations
     :return: number of frames in a stack by key, for the observations that are stored in frames
@@ -36,6 +38,8 @@ def with_frames(
     observations: Any, next_observations: Any, space: spaces.Space, frames: dict[str | None, int]
 ) -> tuple[Any, Any]:
     """
+    Replace arrays by empty frames.
+
     :param observations: SB3's arrays
     :param next_observations: in the same form; ``None`` with ``optimize_memory_usage``
     :param space: of the observations
@@ -54,6 +58,8 @@ def with_frames(
 
 def converted(cls: Any, buffer: Any, settings: dict[str, Any]) -> Any:
     """
+    Make a prioritized buffer of another buffer.
+
     :param cls: prioritized class with the same kind of storage
     :param buffer: of SB3 or prioritized, whose arrays are shared; not to be used any more
     :param settings: that are wanted; of a prioritized buffer, the others stay
@@ -87,6 +93,8 @@ def _stock_arguments(buffer: Any) -> dict[str, Any]:
 
 def stored_arrays(buffer: Any) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
     """
+    List SB3's arrays.
+
     :param buffer: of SB3
     :return: the arrays that its transitions are in, as a storage takes them
     """
@@ -97,6 +105,8 @@ def stored_arrays(buffer: Any) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
 
 def parts_of(buffer: Any) -> tuple[Ring, ArrayStorage]:
     """
+    Return the ring and the storage of a buffer.
+
     :param buffer: of SB3 or prioritized
     :return: its ring and its storage; of an SB3 buffer, they are made, and the arrays are shared
     """
@@ -122,6 +132,8 @@ def _take_stock(buffer: Any, stock: Any) -> None:
 
 def settings_without(buffer: Any, changed: Collection[str], cls: type | None = None) -> dict[str, Any]:
     """
+    List the settings of a buffer that a change leaves as they are.
+
     :param buffer: prioritized
     :param changed: names of settings that will be replaced
     :param cls: class that takes them, if it is another one: a buffer of transitions has no sequence length
@@ -138,6 +150,8 @@ def settings_without(buffer: Any, changed: Collection[str], cls: type | None = N
 
 def shares_masses(buffer: Any, other: Any) -> bool:
     """
+    Say whether the masses of one buffer are valid in another.
+
     :param buffer: prioritized
     :param other: with the same transitions
     :return: whether the masses of one are masses in the other: of the same scheme, and of the same thing
@@ -147,6 +161,8 @@ def shares_masses(buffer: Any, other: Any) -> bool:
 
 def emptied(buffer: Any, n_rows: int | None = None, frames: Any = None) -> Any:
     """
+    Make an empty buffer with the same settings.
+
     :param buffer: any
     :param n_rows: number of rows, if another one is wanted
     :param frames: with ``n_rows``, the setting ``frames`` that is wanted
