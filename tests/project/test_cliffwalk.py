@@ -1,4 +1,4 @@
-"""Blind Cliffwalk (Schaul et al. 2016, section 3.1 and appendix B.1): the benchmark is right, and prioritization helps."""
+"""The Blind Cliffwalk benchmark (Schaul et al. 2016, section 3.1 and appendix B.1): its task, its oracle and its results."""
 
 import copy
 
@@ -19,8 +19,8 @@ def median_of_updates(n_states: int, replayed: str, seeds: range) -> float:
 
 
 @pytest.mark.parametrize("n_states", [2, 3, 5])
-def test_transitions(n_states):
-    """2^n sequences; at each state as many go right as go wrong, and one sequence reaches the reward."""
+def test_all_sequences_are_stored_and_one_reaches_the_reward(n_states):
+    """There are 2^n sequences, and half of those that reach a state take the right action there."""
     transitions = cliffwalk.all_transitions(n_states)
     assert len(transitions) == 2 ** (n_states + 1) - 2
     assert sum(done for *_, done in transitions) == 2**n_states
@@ -30,8 +30,7 @@ def test_transitions(n_states):
     assert sum(reward for _, _, reward, _, _ in transitions) == 1
 
 
-def test_td_errors_are_those_of_the_stored_transitions():
-    """What the learner computes from state and action is what the buffer's transition says."""
+def test_the_learner_and_the_stored_transitions_give_the_same_td_errors():
     n_states = 5
     learner = cliffwalk.Learner(n_states)
     n_transitions = len(cliffwalk.all_transitions(n_states))
@@ -49,15 +48,14 @@ def test_td_errors_are_those_of_the_stored_transitions():
     assert len(seen) == 2 * n_states
 
 
-def test_true_values_do_not_change():
+def test_true_values_have_no_td_errors():
     learner = cliffwalk.Learner(6)
     learner.q[:] = learner.true_q
     assert learner.error == 0.0
     assert [learner.td_error(state, action) for state in range(6) for action in range(2)] == pytest.approx([0.0] * 12)
 
 
-def test_oracle_takes_the_best_transition():
-    """No other update would have left a smaller error."""
+def test_the_oracle_takes_the_update_that_leaves_the_smallest_error():
     np.random.seed(0)
     learner = cliffwalk.Learner(6)
     steps = cliffwalk.oracle(learner)
@@ -73,14 +71,12 @@ def test_oracle_takes_the_best_transition():
 
 
 @pytest.mark.parametrize("scheme", ["proportional", pytest.param("rank", marks=pytest.mark.slow)])
-def test_prioritization_learns_with_fewer_updates(scheme):
-    """But not with fewer than the oracle."""
+def test_prioritized_replay_needs_fewer_updates_than_uniform_and_more_than_the_oracle(scheme):
     uniform, prioritized, oracle = (median_of_updates(8, replayed, range(3)) for replayed in ("uniform", scheme, "oracle"))
     assert uniform >= 3 * prioritized >= 3 * oracle
 
 
-def test_transitions_that_bring_their_own_error():
-    """They are drawn by it from the start, not by the maximum."""
+def test_td_errors_given_to_add_become_the_first_priorities():
     n_states = 5
     learner = cliffwalk.Learner(n_states)
     size = len(cliffwalk.all_transitions(n_states))
@@ -93,12 +89,12 @@ def test_transitions_that_bring_their_own_error():
 
 
 @pytest.mark.slow
-def test_eight_times_fewer_updates_with_twelve_states():
+def test_prioritized_replay_needs_an_eighth_of_the_updates_with_twelve_states():
     assert median_of_updates(12, "uniform", range(11)) >= 8 * median_of_updates(12, "proportional", range(11))
 
 
-def test_published_table_is_that_of_the_runs():
-    """All runs of the file count, and the ratio that the documentation states follows from them."""
+def test_the_published_table_follows_from_the_runs():
+    """The file has every run, and the runs give the ratio that the documentation states."""
     folder = ROOT / "docs" / "evidence"
     rows = cliffwalk.read(folder / "cliffwalk.csv")
     found = cliffwalk.quartiles(rows, seeds=11)
@@ -107,5 +103,5 @@ def test_published_table_is_that_of_the_runs():
     assert found["uniform"][12][1] >= 8 * found["proportional"][12][1]
 
 
-def test_growth_is_the_base_of_the_exponential():
+def test_growth_is_the_base_of_the_fitted_exponential():
     assert cliffwalk.growth({n: 5.0 * 1.7**n for n in range(2, 15)}) == pytest.approx(1.7)

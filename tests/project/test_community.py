@@ -1,4 +1,4 @@
-"""The files for contributors and their services name what exists, and agree with pyproject.toml."""
+"""Files for contributors name targets, extras and files that exist, and agree with pyproject.toml."""
 
 import re
 
@@ -22,7 +22,7 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_workflow_runs_what_there_is(command):
+def test_the_workflow_calls_targets_extras_and_tests_that_exist(command):
     program, *words = command.split()
     if program == "make":
         check_make([word for word in words if not word.startswith(".venv/")])
@@ -33,7 +33,7 @@ def test_workflow_runs_what_there_is(command):
             assert (ROOT / word).exists()
 
 
-def test_workflow_has_the_versions_that_are_declared():
+def test_the_workflow_tests_the_declared_versions():
     matrix = WORKFLOW["jobs"]["tests"]["strategy"]["matrix"]
     assert matrix["python"] == re.findall(r'Python :: (3\.\d+)"', PYPROJECT)
     assert f'requires-python = ">={matrix["python"][0]}"' in PYPROJECT
@@ -43,7 +43,7 @@ def test_workflow_has_the_versions_that_are_declared():
         assert tested.split(".")[: len(declared.split("."))] == declared.split(".")
 
 
-def test_pre_commit_runs_what_make_does():
+def test_pre_commit_runs_the_checks_of_make():
     makefile = (ROOT / "Makefile").read_text()
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     assert [hook["id"] for hook in hooks] == ["ruff-check", "ruff-format", "mypy"]
@@ -51,14 +51,14 @@ def test_pre_commit_runs_what_make_does():
         assert hook["entry"].replace(".venv/bin", "$(BIN)") in makefile
 
 
-def test_read_the_docs():
+def test_read_the_docs_installs_extras_that_exist():
     settings = yaml.safe_load((ROOT / ".readthedocs.yaml").read_text())
     assert (ROOT / settings["sphinx"]["configuration"]).exists()
     (install,) = settings["python"]["install"]
     assert set(install["extra_requirements"]) <= extras()
 
 
-def test_citation():
+def test_the_citation_agrees_with_the_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == sb3_per.__version__
     assert f'license = "{citation["license"]}"' in PYPROJECT
@@ -66,7 +66,7 @@ def test_citation():
 
 
 @pytest.mark.parametrize("name", ["defect", "learning", "feature"])
-def test_issue_forms(name):
+def test_issue_forms_have_labelled_fields(name):
     form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
     assert {"name", "description", "body"} <= set(form)
     fields = [field for field in form["body"] if field["type"] != "markdown"]

@@ -1,4 +1,4 @@
-"""The campaign on demonstrations: what each learner begins with, and a report that says what the runs say."""
+"""The campaign on demonstrations: its learners, its experts, and a report that follows from its runs."""
 
 import csv
 
@@ -16,8 +16,8 @@ CAR, DOORKEY = "demonstrations", "demonstrations-doorkey"
 
 
 @pytest.mark.parametrize(("name", "arm"), [(name, arm) for name in TASKS for arm in demonstrations.arms_of(TASKS[name])])
-def test_only_the_arm_differs_between_learners(name, arm):
-    """The demonstrations are in the ring, beside it, or nowhere; the settings are the same."""
+def test_arms_differ_only_in_where_the_demonstrations_are(name, arm):
+    """Demonstrations are preloaded into the ring, kept apart, or absent; all other settings are the same."""
     task = TASKS[name]
     n = task.expert_episodes().size()
     model = demonstrations.make_model(task, arm, 1e-3, 0)
@@ -32,14 +32,14 @@ def test_only_the_arm_differs_between_learners(name, arm):
 
 
 @pytest.mark.parametrize(("name", "least"), [(CAR, 95.0), (DOORKEY, 0.9)])
-def test_the_expert_solves_the_task(name, least):
+def test_the_expert_solves_ten_episodes(name, least):
     episodes = TASKS[name].expert_episodes()
     n = episodes.size()
     assert episodes.dones[:n].sum() == 10 and episodes.rewards[:n].sum() / 10 > least
 
 
 def test_the_planner_finds_the_shortest_way():
-    """The agent looks at a key two cells ahead, and has the door beside it."""
+    """In this grid, the key is two cells ahead of the agent, and the door is beside the agent."""
     env = doorkey.make_env()
     grids = (env.reset(seed=seed) and env.unwrapped.grid for seed in range(100))
     grid = next(
@@ -55,12 +55,12 @@ def test_a_success_is_an_episode_with_a_reward():
     assert demonstrations.success_rate([0.0, 0.1, 0.9, 0.0]) == 0.5
 
 
-def test_nothing_is_chosen_on_the_reporting_seeds():
+def test_choosing_and_reporting_seeds_are_different():
     assert set(demonstrations.CHOOSING).isdisjoint(demonstrations.REPORTING)
 
 
 def rows_of(name, n_seeds):
-    """The higher rate is better for every arm, and only learners with demonstrations solve the task."""
+    """Make rows in which the higher rate is better for every arm, and only learners with demonstrations solve the task."""
     rows, cap = [], TASKS[name].max_steps
     for run, _ in demonstrations.choosing_jobs(name):
         rows.append({**run, "steps": 5_000 if run["learning_rate"] == 1e-3 else 9_000, "solved": 1, "score": 1.0})
@@ -71,16 +71,16 @@ def rows_of(name, n_seeds):
     return [{key: str(value) for key, value in row.items()} for row in rows]
 
 
-def test_few_runs_have_no_interval():
+def test_two_runs_have_no_interval():
     steps = np.array([4_000.0, 7_000.0, 4_000.0, 7_000.0, 5_500.0])
     assert report.mean_cell(steps[:2], 0) == "5,500"
     assert report.mean_cell(steps, 0).startswith("5,500 [")
 
 
-def test_report_counts_complete_seeds_alone(tmp_path):
+def test_the_report_counts_only_complete_seeds(tmp_path):
     text = "\n".join(report.report(CAR, rows_of(CAR, 6)[:-1]))
     assert text.startswith("5 of 10 seeds, 200 to 204")
-    # Two groups of five without overlap: 2 of 252 ways, times three of four comparisons by Holm.
+    # Two groups of five do not overlap in 2 of 252 permutations, and Holm's correction multiplies by four.
     assert "| PERSAC, demonstrations 0.25 | 0.001 | 5 of 5 | 3,000 | 0.032 | 90 |" in text
     assert "| SAC | 0.001 | 0 of 5 | 20,000 | 1.000 | 0 |" in text
     rows = rows_of(DOORKEY, 6)
@@ -96,6 +96,6 @@ def test_report_counts_complete_seeds_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_published_table_is_that_of_the_runs(name):
+def test_the_published_table_follows_from_the_runs(name):
     rows = report.read(EVIDENCE / f"{name}.csv")
     assert (EVIDENCE / f"{name}.md").read_text() == "\n".join(report.report(name, rows)).rstrip() + "\n"

@@ -1,4 +1,4 @@
-"""README and documentation hold: every block of Python runs, every command works or names what exists."""
+"""README and documentation: every block of Python runs, and every command runs or names things that exist."""
 
 import contextlib
 import re
@@ -29,7 +29,7 @@ PAGES = [
 # 10 gradient steps with the defaults of most algorithms.
 MAX_STEPS = 110
 
-# Appended to a command of the Zoo, where the last one of several equal options counts. Two evaluations, for what plots them.
+# Appended to a command of the Zoo, whose last option counts. Plots need two evaluations.
 ZOO_LIMITS = {
     "plot": "-w 2",
     "train": "-n 200 --eval-freq 100 --eval-episodes 2",
@@ -37,20 +37,20 @@ ZOO_LIMITS = {
     "record_video": "-n 10",
 }
 ZOO_TUNING_LIMITS = "--n-trials 2 --n-jobs 1 --n-evaluations 1 --no-optim-plots"
-# Commands of `sb3-per`, with the arguments of the Zoo that they stand for.
+# Commands of `sb3-per`, and the arguments of the Zoo that they are short for.
 ZOO_COMMANDS = {"train": ["train"], "tune": ["train", "-optimize"], "enjoy": ["enjoy"], "plot": ["plot"]}
 
-# Blocks of these are run or read, except `text`: output, and the code of other libraries.
+# Languages of the blocks that are checked. Blocks of `text` are not: they show output, or code of other libraries.
 LANGUAGES = {"python", "bash", "yaml", "text"}
 
-# Requirements that are not of this package: torch without CUDA, and any Git address.
+# Requirements other than this package: torch without CUDA, and any Git address.
 ELSEWHERE = {("torch", "--index-url", "https://download.pytorch.org/whl/cpu"), ("git+ADDRESS",)}
 
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
 
 def spans_of(page: Path) -> list[str]:
-    """Code within sentences, line breaks as spaces."""
+    """Find code within sentences, with spaces for line breaks."""
     return [" ".join(span.split()) for span in _SPAN.findall(pages.BLOCK.sub("", page.read_text()))]
 
 
@@ -60,7 +60,7 @@ def name_of(page: Path) -> str:
 
 @pytest.fixture
 def short_runs(tmp_path, monkeypatch):
-    """A working directory of its own, and no run of more than ``MAX_STEPS``; in the end, what they have opened is closed."""
+    """Use an empty working directory, stop runs after ``MAX_STEPS``, and close in the end what a page has opened."""
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -81,7 +81,7 @@ def short_runs(tmp_path, monkeypatch):
     plt.close("all")
 
 
-# This page starts Ray. One quick test does, in tests/distributed/test_ray.py.
+# This page starts Ray, which only one quick test may do: the one in tests/distributed/test_ray.py.
 STARTS_RAY = "docs/actors.md"
 
 
@@ -96,8 +96,8 @@ def alone(page):
     [pytest.param(page, marks=pytest.mark.slow) if name_of(page) == STARTS_RAY else page for page in PAGES],
     ids=name_of,
 )
-def test_blocks(page, alone, short_runs, monkeypatch):
-    """All blocks of a page in their order: a reader who follows it from top to bottom meets no error."""
+def test_every_block_runs(page, alone, short_runs, monkeypatch):
+    """Run the blocks of a page in their order, as a reader does who follows it from top to bottom."""
     # As in a script: what is defined on the page can be pickled.
     script = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", script)
@@ -120,8 +120,7 @@ def test_blocks(page, alone, short_runs, monkeypatch):
             )
 
 
-def test_commands_in_sentences():
-    """What a sentence calls a command names what exists; it is not run."""
+def test_commands_in_sentences_name_things_that_exist():
     for page in PAGES:
         for span in spans_of(page):
             if re.match(r"make \w|python \S*\.py\b|\.venv/bin/|pip install |sb3-per ", span):
@@ -156,7 +155,7 @@ def run_zoo(arguments: list[str]) -> None:
 
 
 def check(words: list[str]) -> None:
-    """That a command names programs, files, options, targets and extras that exist."""
+    """Check that a command names programs, files, options, targets and extras that exist."""
     program, *arguments = words
     if program.startswith(".venv/bin/"):
         program = program.removeprefix(".venv/bin/")
@@ -211,7 +210,7 @@ def check_install(subcommand: str, *requirements: str) -> None:
         assert not unknown, f"Unknown extras: {unknown}"
 
 
-def test_mistakes_are_found(short_runs):
+def test_mistakes_in_commands_are_found(short_runs):
     for command in (
         "ls",
         "make nothing",
@@ -249,8 +248,7 @@ def test_correct_commands_pass():
         run_or_check(command)
 
 
-def test_newcomer_reads_the_readme():
-    """`tests/newcomer.py` finds there what it runs."""
+def test_newcomer_finds_its_commands_in_the_readme():
     assert pages.commands_of("\n".join(newcomer.blocks("bash"))) == [["make", "train"], ["make", "test"]]
     assert [".learn(" in code for code in newcomer.blocks("python")] == [False, True]
 

@@ -1,4 +1,4 @@
-"""Dose and response: the task is what it says, only the true values solve it, and the report finds a slope."""
+"""The dose-response benchmark: its task, when a run is solved, and a report that finds a slope."""
 
 import csv
 
@@ -15,7 +15,7 @@ EVIDENCE = ROOT / "docs" / "evidence"
 
 @pytest.mark.parametrize("seed", [3, 13])
 def test_every_action_of_every_state_is_in_the_buffer(seed):
-    """Without that, the value of one would be in no transition: seed 13 of n = 11 needed several draws."""
+    """No transition shows the value of a missing action. Seed 13 of n = 11 needs several draws to have all actions."""
     task = dose.Cliffwalk(11, seed)
     assert len(task.states) == 2**12
     assert len(set(zip(task.states.tolist(), task.is_right.tolist(), strict=True))) == 22
@@ -25,7 +25,7 @@ def test_every_action_of_every_state_is_in_the_buffer(seed):
 
 
 class Values(th.nn.Module):
-    """A network that knows the values of the states."""
+    """A network that returns given values."""
 
     def __init__(self, values: np.ndarray):
         super().__init__()
@@ -61,12 +61,12 @@ def test_a_run_is_reproducible_and_ends_when_solved(arm):
     assert dose.updates_until_solved(6, arm, 1e-3, 1) == first
 
 
-def test_nothing_is_chosen_on_the_reporting_seeds():
+def test_choosing_and_reporting_seeds_are_different():
     assert all(set(seeds).isdisjoint(dose.REPORTING) for seeds in dose.CHOOSING.values())
 
 
 def rows_of(n_seeds: int) -> list[dict[str, str]]:
-    """The gain of every arm doubles every fourth n, and no gain is in the controls; 1e-3 is best."""
+    """Make rows in which the gain of each arm doubles with each fourth n, controls gain nothing, and 1e-3 is the best rate."""
     rows = []
     for name, _ in dose.choosing_jobs():
         rows.append({**name, "updates": 100 if name["learning_rate"] == 1e-3 else 200, "solved": 1})
@@ -78,7 +78,7 @@ def rows_of(n_seeds: int) -> list[dict[str, str]]:
     return [{key: str(value) for key, value in row.items()} for row in rows]
 
 
-def test_report_finds_the_slope_on_complete_seeds(tmp_path):
+def test_the_report_finds_the_slope_from_complete_seeds(tmp_path):
     rows = rows_of(8)
     assert set(dose.chosen_rates(rows).values()) == {1e-3}
     text = "\n".join(dose_report.report(rows[:-1]))
@@ -95,11 +95,11 @@ def test_report_finds_the_slope_on_complete_seeds(tmp_path):
     assert (tmp_path / "dose-response.md").read_text().startswith("8 seeds")
 
 
-def test_sign_flips_are_all_listed():
+def test_all_sign_flips_are_listed():
     assert dose_report.sign_flip_p(np.array([1.0, 2.0, 3.0])) == 2 / 8
     assert dose_report.sign_flip_p(np.array([1.0, -1.0])) == 1.0
 
 
-def test_published_table_is_that_of_the_runs():
+def test_the_published_table_follows_from_the_runs():
     rows = dose_report.read(EVIDENCE / "dose-response.csv")
     assert (EVIDENCE / "dose-response.md").read_text() == "\n".join(dose_report.report(rows)).rstrip() + "\n"

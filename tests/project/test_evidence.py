@@ -1,4 +1,4 @@
-"""The campaign behind docs/evidence: it continues, trains what it says, and its reports follow from its rows."""
+"""The campaigns of docs/evidence: suites compare like with like, runs are reproducible, and reports follow from the rows."""
 
 import re
 from dataclasses import replace
@@ -23,8 +23,8 @@ EVIDENCE = ROOT / "docs" / "evidence"
 
 
 @pytest.mark.parametrize("name", OF_AGENTS)
-def test_agents_with_memory_are_compared_fairly(name):
-    """The uniform twin and the one without stored states differ in that alone; those without memory are of the same kind."""
+def test_recurrent_agents_are_compared_with_agents_of_the_same_kind(name):
+    """The uniform twin and the arm without stored states differ from the default in this one setting."""
     suite = learning.SUITES[name]
     assert suite.seeds >= 5 and suite.endpoint
     recurrent = {v: made for v, made in suite.variants.items() if made.algorithm.startswith("PERRecurrent")}
@@ -46,7 +46,7 @@ def test_agents_with_memory_are_compared_fairly(name):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_AGENTS])
-def test_variants_differ_in_the_prioritization_alone(name):
+def test_variants_differ_only_in_prioritization(name):
     suite = learning.SUITES[name]
     assert suite.seeds >= 5
     if len(suite.rates) > 1:
@@ -75,7 +75,7 @@ def test_variants_differ_in_the_prioritization_alone(name):
             assert variant.settings["learning_rate"] == suite.settings["learning_rate"] / 4
 
 
-def test_a_run_with_other_settings_is_another_run():
+def test_a_run_with_other_settings_has_another_fingerprint():
     suite = learning.SUITES["pairs"]
     changed = [
         replace(suite, steps=7),
@@ -88,8 +88,8 @@ def test_a_run_with_other_settings_is_another_run():
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-confirmation")])
-def test_confirmation_is_on_new_seeds(name):
-    """The same runs as in the suite that it confirms, with none of its seeds; halved by even and odd ones as there."""
+def test_a_confirmation_suite_repeats_runs_on_new_seeds(name):
+    """Even and odd seeds are the two halves, as in the suite that is confirmed."""
     suite, original = learning.SUITES[name], learning.SUITES[name.replace("confirmation", "rates")]
     assert set(learning.seeds_of(suite)).isdisjoint(learning.seeds_of(original))
     assert learning.jobs_of(suite)[0][0]["seed"] == suite.first_seed and suite.first_seed % 2 == 0
@@ -98,7 +98,7 @@ def test_confirmation_is_on_new_seeds(name):
         assert learning.fingerprint(suite, variant) == learning.fingerprint(original, variant)
 
 
-def test_confirmation_of_an_unknown_arm():
+def test_confirming_an_unknown_arm_is_refused():
     with pytest.raises(ValueError, match="nothing"):
         learning.on_new_seeds(learning.SUITES["pairs-rates"], "uniform", "nothing")
 
@@ -111,8 +111,8 @@ def test_confirmation_of_an_unknown_arm():
         ("sparse", ["PERDQN"]),
     ],
 )
-def test_what_may_win_has_its_control(name, arms):
-    """Of the same settings, shuffled."""
+def test_every_candidate_has_a_shuffled_control(name, arms):
+    """The control has the same settings, and shuffled priorities."""
     suite = learning.SUITES[name]
     by_name = {learning.arm_of(arm): arm for arm in suite.variants if arm.endswith(" @ 1") or len(suite.rates) == 1}
     kwargs = {arm: suite.variants[variant].settings.get("replay_buffer_kwargs", {}) for arm, variant in by_name.items()}
@@ -123,14 +123,14 @@ def test_what_may_win_has_its_control(name, arms):
         assert kwargs[f"shuffled, {arm}"] == {**kwargs[arm], "scheme": f"shuffled {scheme}"}
 
 
-def test_a_whole_name_is_that_suite_alone():
+def test_the_whole_name_of_a_suite_selects_only_that_suite():
     assert list(learning.suites_named("pairs")) == ["pairs"]
     assert set(learning.suites_named("bits-")) == {"bits-rates", "bits-confirmation"}
     assert list(learning.suites_named("")) == NAMES
 
 
 def short(name: str, **changes) -> learning.Suite:
-    """A suite of a few steps."""
+    """Shorten a suite to a few steps."""
     suite = learning.SUITES[name]
     settings = {**suite.settings, "learning_starts": 20, "buffer_size": 500, "batch_size": 16}
     variants = suite.variants
@@ -140,7 +140,7 @@ def short(name: str, **changes) -> learning.Suite:
     return replace(suite, steps=120, settings=settings, variants=variants, **{"n_evaluations": 6, "n_episodes": 2, **changes})
 
 
-# Suites that differ from another one in numbers or in the environment only.
+# Suites that differ from another suite only in numbers or in the environment.
 TWIN = "pairs-rates|-confirmation|memory-(cartpole|pendulum)|continuous"
 
 
@@ -149,7 +149,7 @@ TWIN = "pairs-rates|-confirmation|memory-(cartpole|pendulum)|continuous"
 )
 @pytest.mark.parametrize("which", [0, -1])
 def test_evaluations_do_not_change_training(name, which):
-    """Half of the evaluations are half of the figures, the same ones; so runs are reproducible, too."""
+    """A run with half of the evaluations gives the same scores at these steps, which also shows that runs are reproducible."""
     suite = short(name, solved=None)
     environment, variant = suite.environments[0], list(suite.variants)[which]
     before = learning.fingerprint(suite, variant)
@@ -161,20 +161,20 @@ def test_evaluations_do_not_change_training(name, which):
 
 
 @pytest.mark.parametrize("name", ["bits-confirmation", "continuous", "memory-pendulum"])
-def test_quick_runs(name):
-    """To try a suite: with hindsight an episode must have ended before anything is drawn."""
+def test_quick_runs_give_scores(name):
+    """With hindsight, a quick run must be long enough for an episode to end before the first draw."""
     suite = learning.quick(learning.SUITES[name])
     ((_, arguments), *_) = learning.jobs_of(suite)
     assert all(value != "" for value in learning.train(*arguments).values())
 
 
-def test_a_solved_run_ends():
+def test_a_run_ends_when_it_is_solved():
     suite = short("sparse", solved=-1e9)
     returns = learning.train(suite, suite.environments[0], "DQN", 0)
     assert [value == "" for value in returns.values()] == [False] + 5 * [True]
 
 
-def test_quick_runs_do_not_become_evidence(capsys):
+def test_quick_runs_need_a_folder_of_their_own(capsys):
     with pytest.raises(SystemExit):
         learning.main(["--quick"])
     assert "--out" in capsys.readouterr().err
@@ -184,7 +184,7 @@ def test_quick_runs_do_not_become_evidence(capsys):
 
 
 def synthetic(seeds: int = 6, **changes) -> tuple:
-    """A suite, the last of whose variants runs in B only; rows as its campaign would write them, and the returns in them."""
+    """Make a suite, rows as its campaign writes them, and the returns in them. The last variant runs only in environment B."""
     suite = learning.SUITES["continuous"]
     variants = {**suite.variants, "PERTD3, PAL": replace(suite.variants["PERTD3, PAL"], environments=("B",))}
     suite = replace(suite, environments=("A", "B"), variants=variants, seeds=seeds, n_evaluations=5, **changes)
@@ -200,8 +200,7 @@ def synthetic(seeds: int = 6, **changes) -> tuple:
     return suite, rows, returns
 
 
-def test_load():
-    """Rows of other settings do not count, nor do seeds that a variant lacks."""
+def test_load_skips_rows_of_other_settings_and_incomplete_seeds():
     suite, rows, returns = synthetic()
     assert len(rows) == 6 * (2 * 4 - 1)
     for variant, values in report.load(suite, rows).items():
@@ -212,7 +211,7 @@ def test_load():
             np.testing.assert_array_equal(values, np.delete(returns[variant], 2, axis=0))
 
 
-def test_load_of_new_seeds():
+def test_load_reads_seeds_from_the_first_seed_of_the_suite():
     suite, rows, returns = synthetic(first_seed=40)
     for variant, values in report.load(suite, rows).items():
         np.testing.assert_array_equal(values, returns[variant])
@@ -226,7 +225,7 @@ def test_score_is_the_mean_of_the_last_fifth():
 
 
 def test_interquartile_mean_and_interval():
-    """Against NumPy: the middle half, and percentiles of resampled runs."""
+    """Compare with NumPy: the mean of the middle half, and percentiles of resampled runs."""
     rng = np.random.default_rng(1)
     scores = rng.exponential(size=(12, 1))
     figure, low, high = report.iqm({"a": scores})["a"][:, 0]
@@ -235,8 +234,8 @@ def test_interquartile_mean_and_interval():
     assert [low, high] == pytest.approx(np.percentile(resampled, [2.5, 97.5]), rel=0.05)
 
 
-def test_probability_of_improvement():
-    """Against counting pairs; a draw is half a pair."""
+def test_probability_of_improvement_counts_pairs():
+    """A draw counts as half."""
     rng = np.random.default_rng(2)
     scores = {v: rng.integers(6, size=(7, 2)).astype(float) for v in ("stock", "other")}
     pairs = [
@@ -247,14 +246,13 @@ def test_probability_of_improvement():
     assert 0 <= low <= figure <= high <= 1
 
 
-def test_steps_until():
+def test_steps_until_the_goal_is_reached():
     reached = np.array([[False, True, False], [True, True, True], [False, False, False]])
     np.testing.assert_array_equal(report.steps_until(reached, [10, 20, 30]), [20, 10, 30])
 
 
 @pytest.mark.parametrize("solved", [None, 105.0])
-def test_written_report(tmp_path, solved, monkeypatch):
-    """A table for each environment, and a picture."""
+def test_the_report_has_a_table_for_each_environment_and_a_picture(tmp_path, solved, monkeypatch):
     monkeypatch.setattr(report, "SAMPLES", 50)
     suite, rows, returns = synthetic(solved=solved, episode_length=100)
     path = tmp_path / "name.csv"
@@ -270,13 +268,13 @@ def test_written_report(tmp_path, solved, monkeypatch):
     assert (tmp_path / "name.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_no_report_without_runs(tmp_path):
+def test_a_suite_without_runs_has_no_report(tmp_path):
     report.write("name", learning.SUITES["pairs"], tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def write_rows(path, suite, curves) -> None:
-    """The CSV file of a campaign, whose curves have the shape (runs, environments, evaluations)."""
+    """Write the CSV file of a campaign from curves of shape (runs, environments, evaluations)."""
     columns = list(map(str, learning.evaluation_steps(suite)))
     with path.open("w", newline="") as file:
         writer = campaign.csv.DictWriter(file, ["environment", "variant", "seed", "settings", *columns])
@@ -286,8 +284,8 @@ def write_rows(path, suite, curves) -> None:
             writer.writerow({**name, **dict(zip(columns, map(float, values), strict=True))})
 
 
-def test_summary_is_of_complete_suites(tmp_path, monkeypatch):
-    """Of two with the same task the later one; one that lacks a run does not count, until it has it."""
+def test_the_summary_has_only_complete_suites(tmp_path, monkeypatch):
+    """Of two suites with the same task, the later one counts. A suite counts once its last run is there."""
     monkeypatch.setattr(report, "SAMPLES", 50)
     settings = {
         "uniform": dict(scheme="uniform"),
@@ -339,8 +337,8 @@ def test_without_a_twin_stock_is_the_reference(tmp_path, monkeypatch):
     assert {each.reference for each in report.summarise(tmp_path, "uniform")} == {"stock"}
 
 
-def test_what_a_variant_is_compared_with():
-    """Its uniform twin with all else alike, or that of the algorithm, or the first variant; the twin with nothing."""
+def test_each_variant_is_compared_with_its_uniform_twin():
+    """Without a twin, the reference is the first variant. The twin itself has no reference."""
     sparse, discrete, bits = (learning.SUITES[name] for name in ("sparse", "discrete", "bits-rates"))
     assert set(report.references_of(sparse, sparse.variants).values()) == {"PERDQN, uniform"}
     assert "PERDQN, uniform" not in report.references_of(sparse, sparse.variants)
@@ -358,14 +356,13 @@ def test_what_a_variant_is_compared_with():
             assert other == next(iter(suite.variants)) or other.endswith("uniform")
 
 
-def test_no_interval_without_width():
+def test_an_interval_without_width_is_left_out():
     estimates = {"a": np.array([[1.0], [1.0], [1.0]]), "b": np.array([[0.5], [0.4], [0.6]])}
     assert report.cell(estimates, "a", 2) == "1.00"
     assert report.cell(estimates, "b", 2) == "0.50 [0.40, 0.60]"
 
 
-def test_kinds_of_the_summary():
-    """By settings, whatever an arm is called."""
+def test_the_summary_knows_arms_by_their_settings():
     kinds = {
         name: {arm: kind for arm in suite.variants if (kind := report.kind_of(suite, arm))}
         for name, suite in learning.SUITES.items()
@@ -386,12 +383,12 @@ def test_kinds_of_the_summary():
 
 
 @pytest.mark.parametrize("page", ["docs/evidence.md", "docs/gallery.md"])
-def test_pages_show_both_summaries(page):
+def test_pages_show_both_summary_figures(page):
     text = (ROOT / page).read_text()
     assert "(evidence/summary.png)" in text and "(evidence/dose-response.png)" in text
 
 
-def test_summary_has_every_complete_suite():
+def test_the_published_summary_has_every_task():
     summary = (EVIDENCE / "summary.md").read_text()
     for name, suite in learning.SUITES.items():
         for environment in () if name in OF_AGENTS else suite.environments:
@@ -399,7 +396,7 @@ def test_summary_has_every_complete_suite():
 
 
 @pytest.mark.slow
-def test_published_summary_is_that_of_the_runs(tmp_path):
+def test_the_published_summary_follows_from_the_runs(tmp_path):
     for path in EVIDENCE.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     report.write_summary(tmp_path)
@@ -407,7 +404,7 @@ def test_published_summary_is_that_of_the_runs(tmp_path):
         assert (tmp_path / name).read_text() == (EVIDENCE / name).read_text()
 
 
-def test_page_shows_every_suite():
+def test_the_evidence_page_shows_every_suite():
     page = (ROOT / "docs" / "evidence.md").read_text()
     shown = [name for name in NAMES if f"{{include}} evidence/{name}.md" in page and f"(evidence/{name}.png)" in page]
     assert [name for name in NAMES if name not in shown] == []
@@ -415,7 +412,7 @@ def test_page_shows_every_suite():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_published_runs_are_complete(name):
-    """Every run of the suite as it is defined now, once; and no evaluation missing in it."""
+    """The file has each run of the suite once, with all evaluations, and no other run."""
     suite = learning.SUITES[name]
     rows = campaign.read(EVIDENCE / f"{name}.csv")
     asked = [{key: str(value) for key, value in job.items()} for job, _ in learning.jobs_of(suite)]
@@ -432,14 +429,14 @@ def test_published_runs_are_complete(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_published_reports_are_those_of_the_runs(name, tmp_path):
+def test_published_reports_follow_from_the_runs(name, tmp_path):
     (tmp_path / f"{name}.csv").write_bytes((EVIDENCE / f"{name}.csv").read_bytes())
     report.write(name, learning.SUITES[name], tmp_path)
     assert (tmp_path / f"{name}.md").read_text() == (EVIDENCE / f"{name}.md").read_text()
 
 
 def rates_suite() -> tuple:
-    """A suite at three rates, and rows in which an arm's best rate differs between the halves of the seeds."""
+    """Make a suite at three rates, and curves in which the best rate of an arm differs between the halves of the seeds."""
     variants = learning.at_rates(
         {"SAC": learning.Variant("SAC"), "PERSAC": learning.Variant("PERSAC")}, 1e-3, (1 / 3, 1.0, 3.0)
     )
@@ -452,7 +449,7 @@ def rates_suite() -> tuple:
     return suite, curves
 
 
-def test_best_rate_is_chosen_on_other_seeds_than_it_is_measured_on():
+def test_the_best_rate_is_chosen_and_measured_on_different_seeds():
     suite, curves = rates_suite()
     scores = {arm: np.stack([report.final(curves)[f"{arm} @ {r:.3g}"] for r in suite.rates]) for arm in ("SAC", "PERSAC")}
     best, at_best = at_best_rates(scores, np.mean)
@@ -461,8 +458,8 @@ def test_best_rate_is_chosen_on_other_seeds_than_it_is_measured_on():
     assert at_best["PERSAC"].max() < 6
 
 
-def test_each_environment_has_a_best_rate_of_its_own(tmp_path, monkeypatch):
-    """And a table: returns of one would drown those of another."""
+def test_each_environment_has_its_own_best_rate_and_table(tmp_path, monkeypatch):
+    """Returns of one environment may be much larger than those of another."""
     monkeypatch.setattr(report, "SAMPLES", 50)
     suite, curves = rates_suite()
     suite = replace(suite, environments=("A", "B"))
@@ -477,7 +474,7 @@ def test_each_environment_has_a_best_rate_of_its_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("changes", [{}, dict(score="success"), dict(solved=5.0)])
-def test_report_at_three_rates(changes, tmp_path, monkeypatch):
+def test_the_report_at_three_rates_has_tables_and_a_picture(changes, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "SAMPLES", 50)
     suite, curves = rates_suite()
     lines = report.report_rates(replace(suite, **changes), curves, tmp_path / "rates.png")
@@ -490,7 +487,7 @@ def test_report_at_three_rates(changes, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}.md" for page in ("choosing", "evidence", "troubleshooting"))])
-def test_figures_in_the_text_are_those_of_the_reports(page):
+def test_figures_with_intervals_are_in_the_reports(page):
     """Each figure with an interval, such as 13.8 [12.1, 14.6], is in a table of docs/evidence."""
     reported = "".join(path.read_text() for path in EVIDENCE.glob("*.md"))
     text = " ".join((ROOT / page).read_text().split())
@@ -501,14 +498,14 @@ def test_figures_in_the_text_are_those_of_the_reports(page):
 
 
 def text_of(page: str) -> str:
-    """Text of a page of docs/ or the README on one line, without commas in thousands."""
+    """Read a page of docs/ or the README as one line, without commas in thousands."""
     path = ROOT / page if page == "README.md" else ROOT / "docs" / f"{page}.md"
     return re.sub(r"(?<=\d),(?=\d{3})", "", " ".join(path.read_text().split()))
 
 
 @pytest.mark.parametrize("page", ["published", "recurrent", "recipes"])
-def test_figures_of_other_pages_are_those_of_the_reports(page):
-    test_figures_in_the_text_are_those_of_the_reports(f"docs/{page}.md")
+def test_figures_of_other_pages_are_in_the_reports(page):
+    test_figures_with_intervals_are_in_the_reports(f"docs/{page}.md")
 
 
 @pytest.mark.parametrize(
@@ -522,8 +519,8 @@ def test_figures_of_other_pages_are_those_of_the_reports(page):
         (["README.md"], "0.67 with LAP", "bits-confirmation", "| LAP |", ["0.67 ["]),
     ],
 )
-def test_figures_without_interval_are_those_of_the_reports(pages, claim, table, row, figures):
-    """The front pages leave intervals to docs/evidence; their figures stand there."""
+def test_figures_without_interval_are_in_the_reports(pages, claim, table, row, figures):
+    """The front pages show figures without intervals; docs/evidence has both."""
     lines = (EVIDENCE / f"{table}.md").read_text().splitlines()
     rows = [re.sub(r"(?<=\d),(?=\d{3})", "", line) for line in lines if line.startswith(row)]
     assert all(any(figure in line for line in rows) for figure in figures), rows
@@ -531,7 +528,7 @@ def test_figures_without_interval_are_those_of_the_reports(pages, claim, table, 
         assert claim in text_of(page)
 
 
-def test_a_tenth_of_uniform_replay_on_the_cliffwalk():
+def test_the_stated_ratio_of_the_cliffwalk_is_measured():
     assert "Blind Cliffwalk with 12 states is learned with a tenth of uniform replay's updates" in text_of("README.md")
     (row,) = [line for line in (EVIDENCE / "cliffwalk.md").read_text().splitlines() if line.startswith("| 12 |")]
     assert row.split("|")[-3].strip() == "10.0"
@@ -540,8 +537,7 @@ def test_a_tenth_of_uniform_replay_on_the_cliffwalk():
 # ---- weights
 
 
-def test_weights_of_the_picture(tmp_path, capsys, monkeypatch):
-    """Normalization changes the size of the weights, not how even they are; a larger epsilon does."""
+def test_a_larger_epsilon_makes_weights_more_even_and_normalization_does_not(tmp_path, capsys, monkeypatch):
     weights = benchmark("weights")
     monkeypatch.setattr(weights, "EPSILONS", (1e-6, 0.01))
     found = {(n, e): weights.metrics_of(e, n, 20) for n in ("max", "mean", "none") for e in weights.EPSILONS}
@@ -559,8 +555,8 @@ def test_weights_of_the_picture(tmp_path, capsys, monkeypatch):
 # ---- run time
 
 
-def test_rival_tree_draws_the_same():
-    """A per-sample Python tree in the place of ours, for masses whose sums are exact."""
+def test_the_rival_python_tree_draws_the_same_slots():
+    """The masses are integers, so that their sums are exact in both trees."""
     run_time = benchmark("run_time")
     rng = np.random.default_rng(0)
     ours, rival = SumTree(13), run_time.PerSampleTree(13)
@@ -580,7 +576,7 @@ def test_rival_tree_draws_the_same():
 
 
 def walk(side: int, action: int) -> tuple[list, list]:
-    """Observations and rewards of an episode with this sign and always the same action."""
+    """Play an episode with this sign and always the same action; return its observations and rewards."""
     env = benchmark("doors_env").DoorsEnv()
     seed = next(seed for seed in range(100) if env.reset(seed=seed)[0].argmax() == side)
     observations, rewards, terminated = [env.reset(seed=seed)[0]], [], False
@@ -592,8 +588,8 @@ def walk(side: int, action: int) -> tuple[list, list]:
     return observations, rewards
 
 
-def test_doors_need_a_memory_longer_than_four_frames():
-    """The sign is seen once; from then on all four corridors look the same, and at the doors what it said is the answer."""
+def test_doors_cannot_be_solved_from_four_frames():
+    """The sign is shown once. After it, all four corridors look the same, and the right door depends on the sign."""
     walks = {side: walk(side, action=2) for side in range(4)}
     assert {side: sum(rewards) for side, (_, rewards) in walks.items()} == pytest.approx({0: 0, 1: 0, 2: 1, 3: 0})
     observations = np.array([each for each, _ in walks.values()])

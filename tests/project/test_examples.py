@@ -1,4 +1,4 @@
-"""The examples run to their end, in a short form."""
+"""The examples run to their end, with few steps, and show what they promise."""
 
 import contextlib
 import runpy
@@ -46,18 +46,18 @@ PROMISES: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-def goes_on_where_it_was(results: dict[str, Any]) -> None:
+def continued_with_the_same_buffer(results: dict[str, Any]) -> None:
     buffer = results["model"].replay_buffer
-    assert buffer._n_added == 600
+    assert buffer.ring.most == 600
     n_batches = 600 - 100  # from learning_starts on
     assert buffer.beta == pytest.approx(0.4 + 0.6 * n_batches / 600, abs=0.01)
 
 
-def has_both_parts(results: dict[str, Any]) -> None:
-    """One learning curve: the second part begins where the checkpoint of the first one is, and ends at the end."""
+def learning_curve_has_both_parts(results: dict[str, Any]) -> None:
+    """The second part begins at the checkpoint of the first one, and reaches the last step."""
     first, second = (part["timesteps"] for part in results["parts"])
     assert first[0] == 50 and second[-1] == 300
-    # Killed at the checkpoint of 150 steps, or a little later where the machine is busy.
+    # The run is killed at the checkpoint of 150 steps, or a little later on a busy machine.
     assert 150 <= second[0] - 50 <= first[-1] < 300
 
 
@@ -70,35 +70,35 @@ def has_a_picture_of_the_learning_curves(results: dict[str, Any]) -> None:
 
 
 CHECKS = {
-    "continue_run": goes_on_where_it_was,
+    "continue_run": continued_with_the_same_buffer,
     "lap_td3": lambda results: TD3.load("runs/lap_td3"),
     "pairs_trading": has_a_picture_of_the_learning_curves,
-    "resume": has_both_parts,
+    "resume": learning_curve_has_both_parts,
     "swap_import": lambda results: SAC.load("runs/swap_import"),
 }
 
 
 @pytest.fixture
 def short(tmp_path, monkeypatch):
-    """In short form, in a folder of its own; scripts import what lies beside them."""
+    """Run a script with few steps in an empty folder. Scripts import modules of their own folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SB3_PER_SHORT", "1")
     monkeypatch.syspath_prepend(EXAMPLES)
     return lambda script: runpy.run_path(str(EXAMPLES / f"{script}.py"), run_name="__main__")
 
 
-def test_every_script_is_known():
+def test_every_script_has_promises():
     assert sorted(PROMISES) == SCRIPTS
 
 
-# Long, and what they show is tested elsewhere: of saving and loading, of resuming, of the environment and the algorithms.
+# These take long, and quick tests elsewhere cover saving, loading, resuming, the environment and the algorithms.
 LONG = ("resume", "from_sac", "continue_run", "pairs_trading", "double_dqn", "lap_td3", "actors")
 
 
 @pytest.mark.parametrize(
     "script", [pytest.param(script, marks=pytest.mark.slow) if script in LONG else script for script in SCRIPTS]
 )
-def test_example(script, short, capsys, tmp_path):
+def test_examples_run_and_keep_their_promises(script, short, capsys, tmp_path):
     if script == "actors":
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")
     with alone_with_ray() if script == "actors" else contextlib.nullcontext():
@@ -115,13 +115,13 @@ def test_example(script, short, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("script", ["own_scheme", "own_algorithm"])
-def test_what_is_your_own_is_short(script):
+def test_classes_of_a_user_are_short(script):
     source = (EXAMPLES / f"{script}.py").read_text()
     class_lines = source[source.index("\nclass ") :].split("\n\n\nmodel")[0].strip().splitlines()
     assert len(class_lines) < 30
 
 
-def test_atari_says_what_is_missing(short, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ale_py", None)  # what an import finds then is an ImportError
+def test_the_atari_example_says_how_to_install_what_is_missing(short, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # an import raises ImportError then
     with pytest.raises(SystemExit, match="pip install"):
         short("atari")

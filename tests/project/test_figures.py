@@ -1,4 +1,4 @@
-"""The figures of the documentation: read on white and on black, and with any colour blindness; small."""
+"""Figures of the documentation can be read on white, on black and with colour blindness, and their files are small."""
 
 from itertools import combinations
 
@@ -14,7 +14,7 @@ figures = benchmark("figures")
 BACKGROUNDS = ("#ffffff", "#131416")
 COLORS = {look[0] for look in figures.LOOKS.values()}
 
-# Machado et al. 2009, severity 1: what somebody without one of the three kinds of cones sees, in linear RGB.
+# Machado et al. 2009, severity 1: how colours look to people without one of the three kinds of cones, in linear RGB.
 SEEN_BY = {
     "all cones": np.eye(3),
     "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
@@ -30,32 +30,32 @@ def linear(color: str) -> np.ndarray:
 
 
 def contrast(one: str, other: str) -> float:
-    """Of WCAG 2."""
+    """Compute the contrast ratio of WCAG 2."""
     dark, light = sorted((TO_XYZ @ linear(color))[1] for color in (one, other))
     return (light + 0.05) / (dark + 0.05)
 
 
 def lab(color: str, seen_by: str) -> np.ndarray:
-    """CIE L*a*b*."""
+    """Convert a colour to CIE L*a*b*."""
     x, y, z = np.cbrt(TO_XYZ @ np.clip(np.array(SEEN_BY[seen_by]) @ linear(color), 1e-6, 1) / [0.9505, 1, 1.089])
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 @pytest.mark.parametrize("background", BACKGROUNDS)
-def test_everything_stands_out(background):
+def test_text_and_colors_stand_out_from_the_background(background):
     assert contrast(figures.INK, background) > 4
     for color in COLORS:
         assert contrast(color, background) > 2.7, color
 
 
 @pytest.mark.parametrize("background", ["#ffffff", "#000000"])
-def test_text_has_the_contrast_of_wcag(background):
+def test_text_has_the_contrast_that_wcag_requires(background):
     assert contrast(figures.INK, background) >= 4.5
 
 
 @pytest.mark.parametrize("seen_by", SEEN_BY)
-def test_colors_differ(seen_by):
-    """By more than ten times what can just be seen; where they are the same, lines and markers do."""
+def test_lines_differ_in_color_or_in_style(seen_by):
+    """Different colours are more than ten times the just noticeable difference apart."""
     for one, other in combinations(figures.LOOKS.values(), 2):
         distance = np.linalg.norm(lab(one[0], seen_by) - lab(other[0], seen_by))
         if one[0] != other[0]:
@@ -64,7 +64,7 @@ def test_colors_differ(seen_by):
             assert one[1:] != other[1:] or one == other
 
 
-def test_colors_that_lines_go_through_are_those_of_the_looks():
+def test_the_style_cycles_through_the_colors_of_the_looks():
     with matplotlib.style.context(figures.STYLE):
         style = dict(matplotlib.rcParams)
     cycle = [matplotlib.colors.to_hex(color) for color in style["axes.prop_cycle"].by_key()["color"]]
@@ -72,15 +72,15 @@ def test_colors_that_lines_go_through_are_those_of_the_looks():
     assert set(cycle) < COLORS
 
 
-def test_looks():
+def test_looks_have_fixed_colors_for_roles_and_different_ones_for_the_rest():
     roles = {"PERDQN": "defaults", "PERDQN, LAP": "LAP", "another": "", "PERSAC": "defaults"}
     found = figures.looks(roles)
     assert [found[name]["color"] for name in roles][:2] == [figures.ORANGE, figures.MAGENTA]
     assert len({look["color"] for look in found.values()}) == 4
 
 
-def test_published_figures_are_small_and_wide_enough():
-    """1,400 pixels are sharp at the 700 that a page is wide; nothing is behind the lines."""
+def test_published_figures_are_small_wide_and_transparent():
+    """A page is 700 pixels wide, so figures of 1,400 pixels are sharp on screens of double density."""
     paths = [path for path in (ROOT / "docs").rglob("*.png") if "_build" not in path.parts]
     assert len(paths) > 10
     for path in paths:

@@ -1,4 +1,4 @@
-"""The campaign of MinAtar with a modern DQN: one rate an arm, whole seeds, and games that the twin has learned."""
+"""The MinAtar campaign with a modern DQN: its arms, and a report on complete seeds and learned games."""
 
 import csv
 
@@ -20,7 +20,7 @@ def row_of(name, value):
 
 
 def rows_of(n_seeds):
-    """The higher rate is better, the defaults are better by half, and Seaquest is learned by nobody."""
+    """Make rows in which the higher rate is better, the defaults score half as much again, and no arm learns Seaquest."""
     rng = np.random.default_rng(0)
     rows = [row_of(name, 2.0) for name, _ in campaign.random_jobs()]
     for name, (_, _, variant, _) in campaign.choosing_jobs():
@@ -32,19 +32,19 @@ def rows_of(n_seeds):
     return rows
 
 
-def test_arms_differ_in_the_draw_alone():
+def test_arms_differ_only_in_the_draw():
     for arm, variant in campaign.ARMS.items():
         own = dict(variant.settings)
         assert own.pop("double_q") is True and own.pop("n_steps") == 3
         assert list(own) == ["replay_buffer_kwargs"] and variant.algorithm == "PERDQN", arm
 
 
-def test_nothing_is_chosen_on_the_reporting_seeds():
+def test_choosing_and_reporting_seeds_are_different():
     assert set(campaign.CHOOSING).isdisjoint(campaign.REPORTING)
     assert campaign.chosen_rates(rows_of(1)) == dict.fromkeys(campaign.ARMS, 2.0)
 
 
-def test_report_counts_complete_seeds_and_learned_games(tmp_path, monkeypatch):
+def test_the_report_counts_only_complete_seeds_and_learned_games(tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark("report"), "SAMPLES", 50)
     rows = rows_of(4)
     text = "\n".join(report.report(rows[:-1]))
@@ -61,13 +61,13 @@ def test_report_counts_complete_seeds_and_learned_games(tmp_path, monkeypatch):
     assert (tmp_path / "modern-dqn.md").read_text().startswith("4 seeds")
 
 
-def test_a_random_policy_plays_as_many_evaluations():
+def test_a_random_policy_is_evaluated_as_often_as_an_agent():
     pytest.importorskip("minatar")
     returns = campaign.run(campaign.SUITE, "MinAtar/Breakout-v1", campaign.RANDOM, 0)
     assert list(returns) == [str(step) for step in campaign.evaluation_steps(campaign.SUITE)]
     assert 0.0 < np.mean(list(returns.values())) < 2.0
 
 
-def test_published_table_is_that_of_the_runs():
+def test_the_published_table_follows_from_the_runs():
     rows = report.read(EVIDENCE / "modern-dqn.csv")
     assert (EVIDENCE / "modern-dqn.md").read_text() == "\n".join(report.report(rows)).rstrip() + "\n"

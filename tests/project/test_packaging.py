@@ -1,4 +1,4 @@
-"""What is installed: wheel, sdist and editable install have all they need, and nothing else."""
+"""Wheel, sdist and editable install have all files that they need, and no other file."""
 
 import email
 import io
@@ -31,7 +31,7 @@ class Distributions(NamedTuple):
 
 
 def run(*words: Any, cwd: Path) -> str:
-    """Output of a command that knows nothing of the path of these tests."""
+    """Run a command without the import path of these tests, and return its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -39,7 +39,7 @@ def run(*words: Any, cwd: Path) -> str:
 
 
 def files_of_git() -> list[str] | None:
-    """What is committed or would be; ``None`` where there is no git, as in an unpacked sdist."""
+    """List the files that git tracks or would track; ``None`` without git, as in an unpacked sdist."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -50,7 +50,7 @@ def files_of_git() -> list[str] | None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Distributions:
-    """All three, made from a copy: a clone in a folder of the package's own name."""
+    """Build all three from a copy in a folder that has the name of the package, as a clone has."""
     folder = tmp_path_factory.mktemp("packaging")
     source = folder / "parent" / "sb3_per"
     names = files_of_git()
@@ -75,8 +75,8 @@ def files_of_package() -> set[str]:
     }
 
 
-def test_wheel(built):
-    """Every module, its types, the style of figures, the hyperparameter files; no test, no folder of the repository."""
+def test_the_wheel_has_the_package_and_nothing_else(built):
+    """It has modules, types, the style of figures and hyperparameter files, but no tests and no other folder."""
     with zipfile.ZipFile(built.wheel) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     configs = {f"sb3_per/zoo/configs/{algo}.yml" for algo in ALGORITHMS}
@@ -90,14 +90,13 @@ def metadata_of(wheel: Path) -> Any:
         return email.message_from_string(archive.read(name).decode())
 
 
-def test_public_names_are_there():
-    """They are imported when one of them is used."""
+def test_public_names_can_be_imported():
     assert all(hasattr(sb3_per, name) for name in sb3_per.__all__)
     assert set(sb3_per.__all__) <= set(dir(sb3_per))
     assert not hasattr(sb3_per, "NoSuchName")
 
 
-def test_metadata(built):
+def test_the_metadata_has_license_links_and_extras(built):
     metadata = metadata_of(built.wheel)
     assert metadata["Name"].replace("-", "_") == "sb3_per"
     assert metadata["Version"] == sb3_per.__version__
@@ -112,21 +111,20 @@ def test_metadata(built):
         assert re.fullmatch(r"[\w -]+, https://\S+", url)
 
 
-def test_versions_are_said_once(built):
-    """The Python versions of the classifiers are those that are tested, and the oldest is the one that is required."""
+def test_the_oldest_python_of_the_classifiers_is_the_required_one(built):
     metadata = metadata_of(built.wheel)
     found = re.findall(r"Python :: (3\.\d+)", "\n".join(metadata.get_all("Classifier")))
     assert found[0] == metadata["Requires-Python"].removeprefix(">=")
 
 
-def test_console_script(built):
+def test_the_wheel_declares_the_console_script(built):
     with zipfile.ZipFile(built.wheel) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
         assert wheel.read(name).decode().split() == ["[console_scripts]", "sb3-per", "=", "sb3_per.cli.main:main"]
 
 
-def test_sdist_is_the_repository(built):
-    """Nothing that git has is missing, so that the tests run from it."""
+def test_the_sdist_has_every_file_of_the_repository(built):
+    """The tests run from it."""
     names = files_of_git()
     if names is None:
         pytest.skip("no git")
@@ -135,8 +133,7 @@ def test_sdist_is_the_repository(built):
     assert set(names) - inside == set()
 
 
-def test_wheel_from_the_sdist(built, tmp_path):
-    """Is the wheel of the repository."""
+def test_the_sdist_builds_the_same_wheel(built, tmp_path):
     with tarfile.open(built.sdist) as sdist:
         sdist.extractall(tmp_path, filter="data") if hasattr(tarfile, "data_filter") else sdist.extractall(tmp_path)
     (source,) = tmp_path.iterdir()
@@ -149,20 +146,20 @@ def test_wheel_from_the_sdist(built, tmp_path):
 
 @pytest.fixture(scope="module")
 def editable(built, tmp_path_factory) -> Path:
-    """Python of an environment with the editable install, and the packages of this one by their path alone."""
+    """Make an environment with the editable install, which finds all other packages in this environment."""
     folder = tmp_path_factory.mktemp("editable")
     run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
     with zipfile.ZipFile(io.BytesIO(built.editable.read_bytes())) as wheel:
         wheel.extractall(site)
-    # A .pth in a folder that a .pth names is not read: the package as it is installed here stays out.
+    # Python ignores .pth files in a folder that another .pth file names, so the package installed here is not found.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
 
 
-def test_editable_install_from_the_parent_folder(built, editable):
-    """There, the clone itself is a folder of the package's name, and must not stand in for it."""
+def test_the_editable_install_works_from_the_parent_folder(built, editable):
+    """The clone is a folder with the name of the package there, and Python must not import it."""
     program = "import sb3_per, sb3_per.zoo as z; print(sb3_per.__file__, z.config_path('per_sac'))"
     file, config = run(editable, "-c", program, cwd=built.source.parent).split()
     assert Path(file) == built.source / "sb3_per" / "__init__.py"
@@ -170,7 +167,7 @@ def test_editable_install_from_the_parent_folder(built, editable):
 
 
 @pytest.mark.slow
-def test_type_checkers_see_the_editable_install(editable, tmp_path):
+def test_type_checkers_read_the_types_of_the_editable_install(editable, tmp_path):
     snippet = tmp_path / "snippet.py"
     snippet.write_text(
         textwrap.dedent(
@@ -187,7 +184,7 @@ def test_type_checkers_see_the_editable_install(editable, tmp_path):
 
 @pytest.mark.slow
 def test_tests_run_from_the_sdist(built, tmp_path):
-    """All are collected, and those run that look at the repository around the package."""
+    """All tests are collected there, and those that read the files around the package run."""
     with tarfile.open(built.sdist) as sdist:
         sdist.extractall(tmp_path, filter="data") if hasattr(tarfile, "data_filter") else sdist.extractall(tmp_path)
     (source,) = tmp_path.iterdir()

@@ -1,4 +1,4 @@
-"""The pairs-trading environment: seeded, checked, and worth trading for who knows that spreads revert."""
+"""The pairs-trading environment passes the checkers, is seeded, and rewards trading on spreads that revert."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from pairs_trading_env import PairsTradingEnv
 
 
 def episode(env: PairsTradingEnv, seed: int, policy) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Observations, positions, rewards, spread and breaks of an episode."""
+    """Play an episode, and return its observations, positions, rewards, spread and breaks."""
     obs, info = env.reset(seed=seed)
     observations, positions, rewards, spread, breaks = [obs], [0.0], [], [info["spread"]], [info["regime_break"]]
     truncated = False
@@ -38,23 +38,21 @@ def reversion(obs):
     return -np.clip(obs[:1], -1, 1)
 
 
-def test_the_checkers_are_content():
+def test_the_environment_checkers_pass():
     check_env(PairsTradingEnv())
     check_env_of_gymnasium(PairsTradingEnv(), skip_render_check=True)
 
 
-def test_seed_reproduces():
+def test_a_seed_reproduces_the_path_whatever_the_actions():
     one, same, other = (episode(PairsTradingEnv(), seed, random_policy()) for seed in (3, 3, 4))
     for a, b in zip(one, same, strict=True):
         np.testing.assert_array_equal(a, b)
     assert not np.array_equal(one[3], other[3])
-    # The path does not depend on what is done.
     np.testing.assert_array_equal(one[3], episode(PairsTradingEnv(), 3, reversion)[3])
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.1, 2.0])
-def test_reward(cost):
-    """What the position earns, less what moving it costs."""
+def test_the_reward_is_the_gain_of_the_position_less_the_cost_of_trading(cost):
     env = PairsTradingEnv(cost=cost)
     for seed in range(5):
         _, positions, rewards, spread, _ = episode(env, seed, random_policy(seed))
@@ -63,7 +61,7 @@ def test_reward(cost):
         np.testing.assert_allclose(rewards, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_observations():
+def test_observations_show_spread_and_position():
     env = PairsTradingEnv()
     observations, positions, _, spread, _ = episode(env, 0, random_policy())
     np.testing.assert_allclose(observations[:, 3], positions, rtol=1e-6)
@@ -76,13 +74,13 @@ def test_observations():
     assert env.observation_space.contains(observations[7])
 
 
-def test_about_one_bar_in_a_hundred_breaks():
+def test_the_spread_breaks_at_about_one_bar_in_a_hundred():
     breaks = np.concatenate([episode(PairsTradingEnv(), seed, reversion)[4] for seed in range(80)])
     assert 0.006 < breaks.mean() < 0.014
     assert not episode(PairsTradingEnv(p_break=0.0), 0, reversion)[4].any()
 
 
-def test_reversion_earns_and_chance_loses():
+def test_trading_on_reversion_earns_and_random_trading_loses():
     env = PairsTradingEnv()
     earned, lost = (
         np.array([episode(env, seed, policy)[2].sum() for seed in range(40)]) for policy in (reversion, random_policy())

@@ -1,4 +1,4 @@
-"""The ten tests of two posts on PER for a SAC pairs-trading agent: four on the tree, five on the buffer, one end to end."""
+"""The ten tests of two blog posts on PER for a SAC pairs-trading agent: the tree, the buffer, and a whole training."""
 
 import numpy as np
 import pytest
@@ -15,23 +15,23 @@ def tree():
     return tree
 
 
-def test_tree_total(tree):
+def test_total_is_the_sum_of_all_masses(tree):
     assert tree.total == 10.0
 
 
-def test_tree_cumulative(tree):
-    """Cumulative sums 1, 3, 6, 10."""
+def test_find_inverts_the_cumulative_sums(tree):
+    """The cumulative sums are 1, 3, 6 and 10."""
     np.testing.assert_array_equal(tree.find([0.5, 2.5, 7.0]), [0, 1, 3])
 
 
-def test_tree_update_propagates(tree):
+def test_an_update_changes_the_total(tree):
     tree.update(1, 10.0)
     assert tree.total == 18.0
     assert tree.find(10.9) == 1
     assert tree.find(11.0) == 2
 
 
-def test_tree_circular_overwrite():
+def test_a_mass_that_is_written_again_replaces_the_old_one():
     tree = SumTree(3)
     for step in range(7):
         tree.update(step % 3, float(step))
@@ -39,7 +39,7 @@ def test_tree_circular_overwrite():
     assert tree.total == 15.0
 
 
-def test_buffer_shapes():
+def test_batches_have_the_shapes_of_sb3_and_weights_and_indices():
     buffer = make_buffer(100)
     fill([buffer], 50)
     batch = buffer.sample(16)
@@ -50,12 +50,12 @@ def test_buffer_shapes():
     assert batch.indices.dtype == np.int64
 
 
-def test_buffer_empty_raises():
+def test_sampling_from_an_empty_buffer_raises():
     with pytest.raises(ValueError, match="empty"):
         make_buffer(100).sample(16)
 
 
-def test_buffer_priorities_bias_the_draw():
+def test_transitions_with_larger_priority_are_drawn_more_often():
     np.random.seed(0)
     buffer = make_buffer(100, alpha=1.0)
     for _ in range(100):
@@ -65,7 +65,7 @@ def test_buffer_priorities_bias_the_draw():
     assert (drawn == 42).sum() > 200
 
 
-def test_buffer_weights_are_inverse_to_the_priority():
+def test_transitions_with_larger_priority_have_smaller_weights():
     buffer = make_buffer(20)
     fill([buffer], 20)
     buffer.update_priorities(np.arange(20), np.arange(20.0))
@@ -77,7 +77,7 @@ def test_buffer_weights_are_inverse_to_the_priority():
     assert weights[order[0]] > weights[order[-1]]
 
 
-def test_buffer_beta_reaches_its_end():
+def test_beta_reaches_its_end():
     buffer = make_buffer(20, beta_start=0.4, beta_end=1.0, beta_anneal_steps=50)
     fill([buffer], 20)
     for _ in range(50):
@@ -86,8 +86,8 @@ def test_buffer_beta_reaches_its_end():
     assert buffer.beta == 1.0
 
 
-def test_end_to_end_with_sac():
-    """From nothing to a policy that acts: priorities spread, beta is annealed, the result can be evaluated."""
+def test_sac_trains_and_can_be_evaluated():
+    """After training, priorities differ from one another and beta has risen."""
     model = PERSAC("MlpPolicy", "Pendulum-v1", learning_starts=100, policy_kwargs=dict(net_arch=[32, 32]), seed=0)
     model.learn(400)
     masses = model.replay_buffer.priorities

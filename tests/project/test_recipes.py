@@ -1,4 +1,4 @@
-"""Recipes of the documentation and the examples reach what they promise; the rows of the table are theirs."""
+"""Recipes of the documentation and the examples reach the scores that they promise, and the table shows their runs."""
 
 import re
 
@@ -12,7 +12,7 @@ recipes = benchmark("recipes")
 pages = benchmark("pages")
 RECIPES = recipes.RECIPES
 
-# A block with more steps looks like a recipe, so it is one.
+# A block that trains for more steps than this must be a recipe.
 N_STEPS_TO_SHOW = 1_000
 
 
@@ -22,7 +22,7 @@ STOCK_ROWS = recipes.read(recipes.OUT / "recipes-stock.csv")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in RECIPES if recipes.rows_of(name, ROWS)])
-def test_promise_is_kept(name, monkeypatch):
+def test_each_recipe_reaches_its_promised_score(name, monkeypatch):
     monkeypatch.delenv("SB3_PER_SHORT", raising=False)
     if name == "actors, script":
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")
@@ -33,7 +33,7 @@ def test_promise_is_kept(name, monkeypatch):
     assert score >= RECIPES[name].at_least
 
 
-def test_table_is_that_of_the_runs():
+def test_the_published_table_follows_from_the_runs():
     for row in ROWS:
         assert row["source"] == recipes.fingerprint(row["recipe"]), f"{row['recipe']} has changed: run it again"
         assert float(row["score"]) >= RECIPES[row["recipe"]].at_least
@@ -51,7 +51,7 @@ def test_blocks_that_train_are_recipes():
                 assert block.code in known, f"{page.name}, line {block.line}: a recipe, or at most {N_STEPS_TO_SHOW} steps"
 
 
-def test_a_stock_run_that_is_missing_is_not_run():
+def test_updating_the_table_does_not_run_missing_stock_runs():
     lines = recipes.table(ROWS, [row for row in STOCK_ROWS if row["recipe"] != "PERDQN"])
     cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[5] for line in lines[2:]}
     assert cells["[PERDQN](algorithms/per_dqn.md#example)"] == "not run" and cells["actors, script"] == "none"
@@ -64,8 +64,8 @@ def test_a_stock_run_that_is_missing_is_not_run():
         (PERDQN, dict(double_q=True, n_steps=3, gamma=0.9)),
     ],
 )
-def test_stock_run_has_settings_and_first_parameters_of_the_recipe(algorithm, settings):
-    """The class is the only difference, and the recipe does not learn."""
+def test_a_stock_run_begins_with_the_settings_and_parameters_of_its_recipe(algorithm, settings):
+    """Neither run learns, so that only the class differs."""
     env = recipes.PENDULUM if algorithm is PERSAC else recipes.CARTPOLE
     with recipes.watched(seed=3, stock=True) as runs:
         model = algorithm("MlpPolicy", env, policy_kwargs=dict(net_arch=[8]), device="cpu", **settings)
@@ -78,7 +78,7 @@ def test_stock_run_has_settings_and_first_parameters_of_the_recipe(algorithm, se
         assert th.equal(value, stock.policy.state_dict()[name])  # 60 steps are fewer than learning_starts
 
 
-def test_a_changed_recipe_is_another_one(monkeypatch):
+def test_editing_a_recipe_discards_its_cached_result(monkeypatch):
     name = "one import"
     before = recipes.fingerprint(name)
     blocks_of = recipes.blocks_of
@@ -87,6 +87,6 @@ def test_a_changed_recipe_is_another_one(monkeypatch):
     assert recipes.fingerprint(name) != before
 
 
-def test_a_heading_without_a_recipe():
+def test_a_heading_without_a_recipe_is_refused():
     with pytest.raises(ValueError, match="no recipe under 'Install'"):
         recipes.source_of(recipes.Recipe("docs/start.md#Install", None, 0.0))

@@ -1,4 +1,4 @@
-"""The built documentation reads offline: formulas, search, figures and links need nothing from elsewhere."""
+"""The built documentation works offline: formulas, search, figures and links load nothing from other hosts."""
 
 import html
 import html.parser
@@ -25,12 +25,12 @@ FIGURES = sorted(
     if "_build" not in path.parts
 )
 
-# What somebody looks for, and where it is.
+# Words that a reader searches for, and the page that has the answer.
 SOUGHT = [("alpha", "parameters"), ("beta", "parameters"), ("PERDQN", "algorithms/per_dqn"), ("cpprb", "side_by_side")]
 
 
 class Page(html.parser.HTMLParser):
-    """Links, anchors, and what a browser loads by itself."""
+    """Links and anchors of a page, and the files that a browser loads with it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "-d", str(folder / "trees")]
     done = subprocess.run([*build, str(ROOT / "docs"), str(folder / "html")], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr  # -W: an orphan page is an error, too
+    assert done.returncode == 0, done.stderr  # -W makes a page without a link to it an error, too
     return folder / "html"
 
 
@@ -75,7 +75,7 @@ def search_index(site: Path) -> dict:
 
 
 @pytest.mark.slow
-def test_nothing_is_loaded_from_elsewhere(site, pages):
+def test_pages_load_nothing_from_other_hosts(site, pages):
     for path, page in pages.items():
         for address in page.loaded:
             assert not re.match(r"(\w+:)?//", address), f"{path.name} loads {address}"
@@ -84,7 +84,7 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
 
 
 @pytest.mark.slow
-def test_links_and_figures_lead_somewhere(site, pages):
+def test_links_and_figures_exist(site, pages):
     missing = []
     for path, page in pages.items():
         for address in (*page.links, *page.loaded):
@@ -105,8 +105,8 @@ def test_api_has_every_public_name(site, pages):
 
 
 @pytest.mark.slow
-def test_formulas_are_mathml(site, pages):
-    """And none is left as it was typed."""
+def test_formulas_become_mathml(site, pages):
+    """No formula is left in LaTeX."""
     assert pages[site / "how_it_works.html"].tags.count("math") >= 18
     for path in pages:
         text = re.sub(r"<(pre|code|script)\b.*?</\1>", "", path.read_text(), flags=re.DOTALL)
@@ -115,8 +115,7 @@ def test_formulas_are_mathml(site, pages):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("word", "page"), SOUGHT)
-def test_search_finds(site, word, page):
-    """In the index; the page is one of the hits."""
+def test_the_search_index_finds_the_right_page(site, word, page):
     index = search_index(site)
     hits: set[int] = set()
     for table in ("terms", "titleterms"):
@@ -126,7 +125,7 @@ def test_search_finds(site, word, page):
 
 
 def in_chromium(address: str, *options: str) -> str:
-    """The page when its scripts have run; no host but this one is found."""
+    """Return a page after its scripts have run. The browser finds no host but this one."""
     browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--virtual-time-budget=60000"]
     alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
     return subprocess.run([*browser, alone, *options, address], capture_output=True, text=True, timeout=300, check=True).stdout
@@ -137,12 +136,11 @@ needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no
 
 @pytest.mark.slow
 @needs_chromium
-def test_search_in_a_browser(site):
-    """The scripts run from a folder, without a server."""
+def test_search_works_from_a_folder_in_a_browser(site):
     assert 'href="parameters.html' in in_chromium((site / "search.html").as_uri() + "?q=beta")
 
 
-# Opens page after page, as wide as a phone, and reports on what it finds there.
+# Open page after page at the width of a phone, and report on formulas, figures and widths.
 PROBE = r"""
 <!DOCTYPE html><pre id="report"></pre><script type="module">
 const frame = document.createElement("iframe");
@@ -185,7 +183,7 @@ document.querySelector("#report").innerText = JSON.stringify(report);
 
 @pytest.fixture(scope="module")
 def probed(site, pages) -> dict:
-    """What a browser makes of the site, from a server of its own."""
+    """Open the site in a browser, from a local server, and return what it measured."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -208,7 +206,7 @@ def probed(site, pages) -> dict:
 @pytest.mark.slow
 @needs_chromium
 def test_formulas_and_figures_in_a_browser(probed, pages):
-    """Each has a size, no page is wider than a phone, and no line of code is cut there."""
+    """Every formula and figure has a size. On a phone, no page is too wide and no line of code is cut."""
     assert len(probed["pages"]) == len(pages)
     for name, page in probed["pages"].items():
         assert all(size > 4 for size in page["formulas"]), name
@@ -229,8 +227,8 @@ def test_links_and_search_in_a_browser(probed):
         assert any(hit.startswith(f"{page}.html") for hit in probed["hits"][word]), word
 
 
-def test_gallery_has_every_figure_and_its_command():
-    """Drawn by hand, or by a command."""
+def test_the_gallery_shows_every_figure_and_its_command():
+    """A figure without a command is drawn by hand."""
     gallery = (ROOT / "docs" / "gallery.md").read_text()
     for figure in FIGURES:
         assert f"]({figure})" in gallery
@@ -238,8 +236,7 @@ def test_gallery_has_every_figure_and_its_command():
         assert "`python " in caption or "`sb3-per " in caption or "drawn by hand" in caption, figure
 
 
-def test_ratios_of_the_side_by_side_page_are_measured():
-    """Each is the figure of that row in the table of benchmarks."""
+def test_ratios_of_the_side_by_side_page_are_in_the_benchmark():
     page = (ROOT / "docs" / "side_by_side.md").read_text().partition("## Measured")[2]
     speed = (ROOT / "docs" / "benchmarks" / "speed.md").read_text()
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| (0\.\d+) \|$", page, re.MULTILINE)
@@ -249,13 +246,13 @@ def test_ratios_of_the_side_by_side_page_are_measured():
 
 
 def measured_rows(name: str) -> list[list[str]]:
-    """Cells of the rows of a table of docs/benchmarks."""
+    """Read the rows of a table of docs/benchmarks."""
     text = (ROOT / "docs" / "benchmarks" / name).read_text()
     return [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if row.startswith("| ")]
 
 
-def test_costs_of_the_readme_are_measured():
-    """Each ratio of its table is a rounded figure of the benchmarks, and the words after it say the same."""
+def test_costs_of_the_readme_are_in_the_benchmark():
+    """Each ratio is a rounded figure of the benchmark, and the words beside it agree with it."""
     table = (ROOT / "README.md").read_text().partition("## What does it cost?")[2].partition("## ")[0]
     stated = re.findall(r"\| (\d+\.\d+): (?:([\d.]+)(%| times) (?:(less|more) time|the time)|the same time) \|", table)
     figures = {row[4] for row in measured_rows("speed.md") if len(row) == 7}
@@ -281,7 +278,7 @@ def test_costs_of_the_readme_are_measured():
         ("stops training for 0.04 s", "files.md", "checkpoint of model and 1,000,000 transitions, seconds", 0.04),
     ],
 )
-def test_benefits_of_the_readme_are_measured(claim, file, row, figure):
+def test_benefits_of_the_readme_are_in_the_benchmark(claim, file, row, figure):
     assert claim in " ".join((ROOT / "README.md").read_text().split())
     (cells,) = [cells for cells in measured_rows(file) if cells[0].startswith(row)]
     found = cells[4] if len(cells) == 7 else cells[1]

@@ -11,13 +11,13 @@ import pytest
 from tests.project.test_docs import PAGES, name_of, pages
 from tests.utils import ROOT
 
-# A page goes on with the names of its earlier blocks, and gives some of them a new meaning.
+# Blocks of a page share their names, and give some of them another type.
 MYPY = ["--config-file", "", "--ignore-missing-imports", "--follow-imports", "silent", "--allow-redefinition-new"]
 
 
 @pytest.fixture(scope="module")
 def snippets(tmp_path_factory) -> Path:
-    """A folder with a module for each page, its blocks in the lines that they have there."""
+    """Make a module for each page, with its blocks at the same line numbers."""
     folder = tmp_path_factory.mktemp("snippets")
     for page in PAGES:
         lines: list[str] = []

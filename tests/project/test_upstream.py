@@ -33,7 +33,7 @@ FILES = {
 }
 
 KNOWN = {
-    # SB3 warns that a buffer class which it does not know ignores `n_steps`; ours does not ignore it.
+    # SB3 warns that an unknown buffer class ignores `n_steps`. Ours uses it.
     "test_n_steps_warns_with_custom_replay_buffer_class",
     # SB3 has no n-step returns for Dict observations; here they work.
     "test_n_steps_with_dict_obs",
@@ -44,14 +44,14 @@ KNOWN = {
 
 
 def put_ours_in_place(path: Path) -> None:
-    """Behind the last import from the host, import our classes under the names of the stock ones."""
+    """After the last import of the stock classes, import our classes under their names."""
     text = path.read_text()
     imports = list(re.finditer(r"^from (?:stable_baselines3|sb3_contrib)[\w.]* import (?:\([^)]*\)|[^\n]*)", text, re.M))
     names = {name for each in imports for name in re.findall(r"\w+", each[0].split("import", 1)[1])}
     ours = [f"from sb3_per import {STOCK_TO_OURS[name]} as {name}" for name in sorted(names & STOCK_TO_OURS.keys())]
     if ours:
         end = imports[-1].end()
-        # Runs are named by their class, and not by the stock algorithm.
+        # A run has the name of its class, e.g. PERDQN_1 in place of DQN_1.
         rest = text[end:].replace("logname = model_name.upper()", "logname = MODEL_DICT[model_name][0].__name__")
         rest = rest.replace('tmp_path / "DQN_1"', 'tmp_path / f"{DQN.__name__}_1"')
         path.write_text("\n".join([text[:end], *ours, ""]) + rest)
