@@ -24,7 +24,7 @@ from sb3_per import PrioritizedReplayBuffer
 from sb3_per.compare.campaign import Job, read, run_missing
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
-# In the last two, new transitions enter with their own TD error, not with the maximum.
+# In the last two, new transitions enter with their own TD error in place of the maximum.
 REPLAYS = ("uniform", "oracle", "proportional", "rank", "proportional, own error", "rank, own error")
 OWN_ERROR = ", own error"
 STEP_SIZE = 0.25
@@ -74,6 +74,8 @@ class Learner:
 
     def update(self, state: int, action: int) -> float:
         """
+        Update the value of an action.
+
         :return: TD error before the update
         """
         td_error = self.td_error(state, action)

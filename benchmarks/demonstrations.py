@@ -61,7 +61,7 @@ OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 
 
 def success_rate(returns: list[float]) -> float:
-    """Share of the episodes that reach the goal, which alone pays."""
+    """Compute the share of episodes that reach the goal. Only the goal has a reward."""
     return float(np.mean(np.array(returns) > 0.0))
 
 
@@ -188,7 +188,7 @@ def make_model(task: Task, arm: str, learning_rate: float, seed: int) -> OffPoli
 
 def steps_until_solved(name: str, arm: str, learning_rate: float, seed: int) -> dict[str, Any]:
     """
-    One run.
+    Train until the task is solved.
 
     :param name: a key of :data:`TASKS`
     :param arm: a key of :func:`arms_of`
@@ -219,19 +219,21 @@ def _job(name: str, arm: str, learning_rate: float, seed: int) -> Job:
 
 
 def choosing_jobs(name: str) -> list[Job]:
-    """The runs of a task that choose the learning rates."""
+    """List the runs of a task that choose the learning rates."""
     return [_job(name, arm, rate, seed) for seed in CHOOSING for rate in RATES for arm in arms_of(TASKS[name])]
 
 
 def reporting_jobs(name: str, chosen: dict[str, float]) -> list[Job]:
-    """The runs of a task that are reported, seed by seed."""
+    """List the runs of a task that are reported, seed by seed."""
     return [_job(name, arm, chosen[arm], seed) for seed in REPORTING for arm in arms_of(TASKS[name])]
 
 
 def chosen_rates(name: str, rows: list[dict[str, str]]) -> dict[str, float]:
     """
-    :param name: of the task
-    :param rows: of its file, with all runs of the choosing seeds
+    Choose the learning rate of each arm.
+
+    :param name: name of the task
+    :param rows: rows of its file, with all runs of the choosing seeds
     :return: by arm: the learning rate with fewer steps on those seeds
     """
 

@@ -1,9 +1,9 @@
 """
-What the runs of `demonstrations.py` say: a table and a figure for each task, named as its CSV file.
+Report the runs of `demonstrations.py`: a table and a figure for each task, with the name of its CSV file.
 
     python benchmarks/demonstrations_report.py    # from docs/evidence/demonstrations.csv and demonstrations-doorkey.csv
 
-Only the reporting seeds that are complete count: all arms.
+Only reporting seeds with all arms count.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from report import SAMPLES, p_cell, table
 from sb3_per.compare.campaign import read
 from sb3_per.compare.statistics import holm, permutation_p
 
-# What the arms are in the figures, in their order.
+# Roles of the arms in the figures, in their order.
 ROLES = ("stock", "uniform", "defaults", "rank", "LAP")
 
 
@@ -32,8 +32,10 @@ class Results(NamedTuple):
 
 def load(name: str, rows: list[dict[str, str]]) -> tuple[list[int], dict[str, Results]]:
     """
-    :param name: of the task
-    :param rows: of its file
+    Load the complete seeds.
+
+    :param name: name of the task
+    :param rows: rows of its file
     :return: the complete seeds, and the results by arm
     """
     found: dict[tuple[str, ...], dict[str, str]] = {(row["arm"], row["learning_rate"], row["seed"]): row for row in rows}
@@ -51,7 +53,7 @@ def load(name: str, rows: list[dict[str, str]]) -> tuple[list[int], dict[str, Re
 
 
 def mean_cell(values: np.ndarray, digits: int) -> str:
-    """Mean and its 95% bootstrap interval, if it has one: fewer than five runs say nothing of how far others lie apart."""
+    """Format a mean, with its 95% bootstrap interval from five runs on. Fewer runs do not show how much runs differ."""
     picked = np.random.default_rng(0).integers(len(values), size=(SAMPLES, len(values)))
     low, high = np.percentile(values[picked].mean(axis=1), [2.5, 97.5])
     mean, low, high = (f"{value + 0.0:,.{digits}f}" for value in np.round([values.mean(), low, high], digits))
@@ -60,9 +62,11 @@ def mean_cell(values: np.ndarray, digits: int) -> str:
 
 def report(name: str, rows: list[dict[str, str]]) -> list[str]:
     """
-    :param name: of the task
-    :param rows: of its file
-    :return: the table
+    Write the table.
+
+    :param name: name of the task
+    :param rows: rows of its file
+    :return: the lines of the table
     """
     task, (seeds, results), rates = TASKS[name], load(name, rows), chosen_rates(name, rows)
     reference = preloaded(task)
@@ -89,7 +93,7 @@ def report(name: str, rows: list[dict[str, str]]) -> list[str]:
 
 
 def draw(name: str, rows: list[dict[str, str]], path: Path) -> None:
-    """A dot a run, hollow where it was not solved."""
+    """Draw a dot for each run, hollow if the run did not solve the task."""
     task, (seeds, results) = TASKS[name], load(name, rows)
     style = looks(dict(zip(results, ROLES, strict=True)))
     figure = figure_of(2.9)

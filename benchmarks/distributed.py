@@ -78,12 +78,12 @@ def dqn(env: Any, **kwargs: Any) -> Any:
 
 
 def sac(env: Any, **kwargs: Any) -> Any:
-    """With SB3's defaults, but for what is given."""
+    """Make a SAC model with SB3's defaults, except for what is given."""
     return PERSAC("MlpPolicy", env, **{"buffer_size": 100_000, "learning_starts": 0, **kwargs})
 
 
 def timed(learn: Callable[[], Any]) -> float:
-    """:return: seconds"""
+    """Time a run in seconds."""
     start = time.perf_counter()
     learn()
     return time.perf_counter() - start
@@ -209,7 +209,7 @@ def part_kills(n: int) -> list[Row]:
 
 
 def _seconds_with_kills(n: int, interval: float | None) -> tuple[float, int, int]:
-    """:return: run time, restarts, lost transitions"""
+    """Run while actors are killed. Return the run time, and the numbers of restarts and of lost transitions."""
     env = actors(env_kwargs=dict(seconds=0.01), chunk=25, max_restarts=1000, timeout=300)
     model = warm(dqn(env, gradient_steps=0), 50 * N_ACTORS)
     ended = threading.Event()
@@ -234,7 +234,7 @@ def _kill_again_and_again(interval: float, ended: threading.Event) -> None:
 
 
 def acting_processes() -> list[int]:
-    """:return: ids of the processes of our own actors that act right now, as Linux shows them"""
+    """Find the process ids of our own actors that act right now, in Linux's /proc."""
     found = []
     for folder in Path("/proc").iterdir():
         try:
@@ -414,7 +414,7 @@ def part_learning(n: int, out: Path, is_quick: bool = False) -> list[Row]:
 
 
 def learned(env_id: str, collection: str, seed: int, steps: int) -> dict[str, Any]:
-    """:return: the score of a run, and its evaluations: mean returns of 20 episodes of the deterministic policy"""
+    """Train a run. Return its score, and its evaluations: mean returns of 20 episodes of the deterministic policy."""
     th.set_num_threads(1)
     task = TASKS[env_id]
     is_actors = collection == "actors"
@@ -436,7 +436,7 @@ def learned(env_id: str, collection: str, seed: int, steps: int) -> dict[str, An
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """:return: mean of the middle half, of few values of the middle ones"""
+    """Average the middle half; of few values, the middle ones."""
     ordered = np.sort(values)
     cut = len(ordered) // 4
     return float(ordered[cut : len(ordered) - cut].mean())

@@ -80,7 +80,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 class Cliffwalk(gym.Env):
     """
-    The task as a seed draws it; only its spaces and its transitions are used.
+    The task that belongs to a seed: its spaces and its transitions.
 
     :param n_states: in a row
     :param seed: of the observations, the right actions and the transitions
@@ -102,7 +102,7 @@ class Cliffwalk(gym.Env):
         self.rewards = self.is_right & (self.states == n_states - 1)
 
     def _walk(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """States, and whether the action that a random policy takes there is right."""
+        """Walk with a random policy. Return its states, and whether its action in each state is right."""
         is_right = rng.integers(2, size=2 ** (self.n_states + 1)).astype(bool)
         states, state = np.empty(len(is_right), np.int64), 0
         for i, leads_on in enumerate(is_right.tolist()):
@@ -123,7 +123,7 @@ class Cliffwalk(gym.Env):
         )
 
     def is_solved(self, model: PERDQN) -> bool:
-        """Whether the network has the values of all states' right actions, and prefers these."""
+        """Check that the network knows the value of every right action, and prefers this action."""
         with th.no_grad():
             values = model.q_net(th.as_tensor(self.observations[:-1])).numpy()
         states = np.arange(self.n_states)
@@ -134,7 +134,7 @@ class Cliffwalk(gym.Env):
 
 def updates_until_solved(n_states: int, arm: str, learning_rate: float, seed: int) -> dict[str, Any]:
     """
-    One run.
+    Train until the task is solved.
 
     :param n_states: in a row
     :param arm: a key of :data:`ARMS`
@@ -174,19 +174,21 @@ def _job(n_states: int, arm: str, learning_rate: float, seed: int) -> Job:
 
 
 def choosing_jobs() -> list[Job]:
-    """The runs that choose the learning rates, the small sizes first."""
+    """List the runs that choose the learning rates, the small sizes first."""
     return [_job(n, arm, rate, seed) for n, seeds in CHOOSING.items() for seed in seeds for arm in ARMS for rate in RATES]
 
 
 def reporting_jobs(chosen: dict[tuple[int, str], float]) -> list[Job]:
-    """The runs that are reported, seed by seed, so that a stopped campaign has whole seeds."""
+    """List the runs that are reported, seed by seed, so that a stopped campaign has complete seeds."""
     largest = max(CHOOSING)
     return [_job(n, arm, chosen[min(n, largest), arm], seed) for seed in REPORTING for n in SIZES for arm in ARMS]
 
 
 def chosen_rates(rows: list[dict[str, str]]) -> dict[tuple[int, str], float]:
     """
-    :param rows: of the file, with all runs of the choosing seeds
+    Choose the learning rate of each arm at each size.
+
+    :param rows: rows of the file, with all runs of the choosing seeds
     :return: by size and arm: the learning rate with the lowest geometric mean of updates on those seeds
     """
     logs: dict[tuple[int, str], dict[float, list[float]]] = {}

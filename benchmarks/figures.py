@@ -1,4 +1,4 @@
-"""How the figures of the documentation look: as those of `sb3-per compare`, with a look for every arm of the campaigns."""
+"""The look of the documentation's figures: the style of `sb3-per compare`, with a look for every arm of the campaigns."""
 
 import io
 from pathlib import Path
@@ -48,13 +48,15 @@ LOOKS.update(
 
 def figure_of(height: float) -> Figure:
     """
+    Make a figure.
+
     :param height: in inches; the width is that of a page
     """
     return Figure(figsize=(WIDTH, height))
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Save a figure as a PNG of 256 colours, a third as large as with all of them."""
+    """Save a figure as a PNG of 256 colours, which makes the file a third as large."""
     file = io.BytesIO()
     figure.savefig(file)
     Image.open(file).quantize(256, Image.Quantize.FASTOCTREE).save(path, optimize=True)

@@ -1,5 +1,5 @@
 """
-Learning curves: the suites below, trained and evaluated; `report.py` draws conclusions from the files that this writes.
+Train and evaluate the suites below; `report.py` makes tables and figures from the files that this script writes.
 
     make evidence                                                      # what is missing, and the report
     python benchmarks/learning.py --only discrete --workers 2          # this suite, or those whose name contains this
@@ -43,7 +43,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from pairs_trading_env import PairsTradingEnv
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
-# Of the first evaluation environment, the others follow. Far from the training seeds, and the same at every evaluation.
+# Seed of the first evaluation environment; the others have the next ones. They are the same at every evaluation, and far from
+# the training seeds.
 EVALUATION_SEED = 1_000_000
 
 
@@ -56,7 +57,7 @@ _AT_RATES = (
     "mean over the three rates. A gain counts if it vanishes when the priorities are shuffled within the batch."
 )
 
-# Huber threshold and exponent of LAP for Atari; its defaults are those for continuous control.
+# Huber threshold and exponent of LAP for Atari; LAP's defaults are for continuous control.
 DISCRETE_LAP = dict(scheme="lap", alpha=0.6, kappa=0.01)
 
 NO_WEIGHTS = dict(beta_start=0.0, beta_end=0.0)
@@ -75,7 +76,7 @@ SUITES = {
             # Why PERDQN is below DQN in this one: the paper's learning rate, and its Double Q without the three steps.
             "PERDQN, learning rate / 4": Variant("PERDQN", dict(learning_rate=6.25e-5), ("MinAtar/SpaceInvaders-v1",)),
             "PERDQN, Double Q": Variant("PERDQN", dict(double_q=True), ("MinAtar/SpaceInvaders-v1",)),
-            # What of the gain of Double Q and 3 steps is not due to prioritization.
+            # How much Double Q and 3 steps gain without prioritization.
             "uniform, Double Q, 3 steps": Variant(
                 "PERDQN", dict(double_q=True, n_steps=3, replay_buffer_kwargs=dict(scheme="uniform"))
             ),
@@ -105,7 +106,7 @@ SUITES = {
             "DQN": Variant("DQN"),
             "PERDQN": Variant("PERDQN"),
             "PERDQN, learning rate / 4": Variant("PERDQN", dict(learning_rate=1e-3)),
-            # Which of the settings have the gain, and is it that of their priorities?
+            # Which settings gain, and is the gain due to their priorities?
             "PERDQN, uniform": Variant("PERDQN", dict(replay_buffer_kwargs=dict(scheme="uniform"))),
             "PERDQN, LAP": Variant("PERDQN", dict(replay_buffer_kwargs=DISCRETE_LAP)),
             "PERDQN, candidate": Variant("PERDQN", dict(replay_buffer_kwargs=CANDIDATE)),
@@ -146,7 +147,8 @@ SUITES = {
         episode_length=250,
         settings=dict(policy_kwargs=dict(net_arch=[64, 64]), learning_rate=1e-3),
     ),
-    # Settings of Fujimoto et al. (2020), but for a tenth of the steps, 10,000 random ones, not 25,000, and batches of 100.
+    # Settings of Fujimoto et al. (2020), except for a tenth of the steps, 10,000 random steps in place of 25,000, and batches
+    # of 100.
     "continuous": Suite(
         environments=("HalfCheetah-v5",),
         variants={
@@ -172,6 +174,8 @@ SUITES = {
 
 def at_rates(variants: dict[str, Variant], learning_rate: float, rates: tuple[float, ...]) -> dict[str, Variant]:
     """
+    Run each variant at several learning rates.
+
     :param variants: by name
     :param learning_rate: of the task
     :param rates: factors
@@ -185,12 +189,12 @@ def at_rates(variants: dict[str, Variant], learning_rate: float, rates: tuple[fl
 
 
 def named_at(variant: str, rate: float) -> str:
-    """What a variant is called at a factor of the learning rate."""
+    """Name a variant at a factor of the learning rate."""
     return f"{variant} @ {rate:.3g}"
 
 
 def arm_of(name: str) -> str:
-    """What a variant is called without the factor of its learning rate, if it has one."""
+    """Name the arm of a variant: its name without the factor of the learning rate."""
     return name.rsplit(" @ ", 1)[0]
 
 
@@ -202,11 +206,11 @@ def _arms(algorithm: str, **buffer_kwargs: dict[str, Any]) -> dict[str, Variant]
     }
 
 
-# Which of the settings pay. Goals that are reached by chance are the rare events here.
+# Which settings gain. Goals that are reached by chance are the rare events here.
 _BITS_ARMS = {
     "DQN": Variant("DQN"),
     **_arms("DQN", uniform=dict(scheme="uniform"), defaults={}, LAP=dict(scheme="lap")),
-    # The draw of the stock class: what this twin and the stratified one differ by is no gain of prioritization.
+    # This twin draws as the stock class does. Its difference from the stratified twin is not a gain of prioritization.
     "uniform, not stratified": Variant("PERDQN", dict(replay_buffer_kwargs=dict(scheme="uniform", stratified=False))),
     **{
         f"epsilon {epsilon:g}, {normalization}": Variant(
@@ -315,7 +319,7 @@ _CONFIRMED = "On seeds that nothing was chosen on, does what won in bits-rates h
 
 def on_new_seeds(suite: Suite, *arms: str) -> Suite:
     """
-    The confirmation of what was chosen: runs cost their time, so that only the arms in question run again.
+    Make the suite that confirms a choice. Only the arms in question run again, to save time.
 
     :param suite: at several learning rates
     :param arms: of it; its first one runs in any case
@@ -339,7 +343,7 @@ SUITES.update(MEMORY_SUITES)
 
 
 def register_environments() -> None:
-    """Make the environments of the suites known to Gymnasium; MinAtar does not do it when it is imported."""
+    """Register the environments of the suites. Importing MinAtar does not register its own."""
     from minatar.gym import register_envs
 
     if "PairsTrading-v0" in gym.registry:
@@ -354,12 +358,12 @@ def register_environments() -> None:
 
 
 def evaluation_steps(suite: Suite) -> list[int]:
-    """After how many steps of the environment a run is evaluated."""
+    """List the numbers of environment steps at which a run is evaluated."""
     return [suite.steps * (i + 1) // suite.n_evaluations for i in range(suite.n_evaluations)]
 
 
 def settings_of(suite: Suite, variant: str) -> dict[str, Any]:
-    """Of the suite, with what the variant changes in them; a copy, for SAC writes into its ``policy_kwargs``."""
+    """Copy the settings of the suite, with the changes of a variant. SAC writes into ``policy_kwargs``, so copy these, too."""
     changed = suite.variants[variant].settings
     settings = {**suite.settings, **changed}
     if "replay_buffer_kwargs" in suite.settings:
@@ -371,13 +375,13 @@ def settings_of(suite: Suite, variant: str) -> dict[str, Any]:
 
 
 def make_env(suite: Suite, environment: str, variant: Variant, n_envs: int, seed: int | None = None) -> VecEnv:
-    """Environments as a variant sees them, but for VecNormalize."""
+    """Make the environments of a variant, without VecNormalize."""
     env = make_vec_env(environment, n_envs, seed=seed, env_kwargs=suite.env_kwargs)
     return env if variant.n_frames == 1 else VecFrameStack(env, variant.n_frames)
 
 
 def make_model(suite: Suite, environment: str, name: str, seed: int) -> Any:
-    """The algorithm of a run, with its training environments."""
+    """Make the model of a run, with its training environments."""
     variant, settings = suite.variants[name], settings_of(suite, name)
     env = make_env(suite, environment, variant, variant.n_envs or suite.n_envs, seed)
     if variant.normalize:
@@ -403,7 +407,7 @@ def make_model(suite: Suite, environment: str, name: str, seed: int) -> Any:
 
 def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, Any]:
     """
-    One run.
+    Train and evaluate one run.
 
     :return: mean return of the deterministic policy by step of the environment; empty after a run that was solved
     """
@@ -432,7 +436,7 @@ def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, 
 
 
 def fingerprint(suite: Suite, variant: str) -> str:
-    """Of all that makes a run what it is: a run with other settings is another run."""
+    """Hash everything that a run depends on. A run with other settings has another hash."""
     made = suite.variants[variant]
     asked = [
         made.algorithm,
@@ -452,17 +456,17 @@ def fingerprint(suite: Suite, variant: str) -> str:
 
 
 def seeds_of(suite: Suite) -> range:
-    """Of the runs of each variant in each environment."""
+    """List the seeds of each variant in each environment."""
     return range(suite.first_seed, suite.first_seed + suite.seeds)
 
 
 def variants_in(suite: Suite, environment: str) -> list[str]:
-    """Those that run in this environment."""
+    """List the variants that run in this environment."""
     return [name for name, variant in suite.variants.items() if environment in (variant.environments or suite.environments)]
 
 
 def jobs_of(suite: Suite) -> list[Job]:
-    """All runs of a suite, seed by seed, so that a stopped campaign has compared all variants on some seeds."""
+    """List all runs of a suite, seed by seed, so that a stopped campaign has compared all variants on some seeds."""
     return [
         (
             dict(environment=environment, variant=variant, seed=seed, settings=fingerprint(suite, variant)),
@@ -475,12 +479,12 @@ def jobs_of(suite: Suite) -> list[Job]:
 
 
 def suites_named(wanted: str) -> dict[str, Suite]:
-    """The suite of this name, or those whose name contains it."""
+    """Find the suite of this name, or all suites whose name contains it."""
     return {wanted: SUITES[wanted]} if wanted in SUITES else {name: suite for name, suite in SUITES.items() if wanted in name}
 
 
 def quick(suite: Suite) -> Suite:
-    """The same in a thousandth of the steps, two seeds."""
+    """Shorten a suite to a thousandth of the steps and two seeds."""
     steps = max(suite.steps // 1000, 40 * suite.n_envs)
     # With hindsight nothing can be drawn before the first episode has ended.
     settings = {**suite.settings, "learning_starts": 20, "buffer_size": 1_000} if suite.settings else {}
@@ -488,7 +492,7 @@ def quick(suite: Suite) -> Suite:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing of the suites that are asked for."""
+    """Run what is missing of the chosen suites."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help=f"a suite, or a part of several names: {', '.join(SUITES)}")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one core each")

@@ -1,4 +1,4 @@
-"""Suites of the campaign of `learning.py` on recurrent agents: the arms are whole agents, each with its own settings."""
+"""Suites of `learning.py` on recurrent agents. The arms are whole agents, each with its own settings."""
 
 from typing import Any
 

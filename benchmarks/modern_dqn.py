@@ -73,14 +73,14 @@ SUITE = replace(
 
 
 def score(row: dict[str, str]) -> float:
-    """Score of a run, from its row."""
+    """Compute the score of a run from its row."""
     steps = evaluation_steps(SUITE)
     return float(np.mean([float(row[str(step)]) for step in steps[-len(steps) // 5 :]]))
 
 
 def run(suite: Suite, game: str, variant: str, seed: int) -> dict[str, float]:
     """
-    One run, see :func:`learning.train`; or as many evaluations of a random policy.
+    Train one run, see :func:`learning.train`, or evaluate a random policy as often.
 
     :return: mean return by step of the environment
     """
@@ -94,7 +94,7 @@ def run(suite: Suite, game: str, variant: str, seed: int) -> dict[str, float]:
 
 
 def _return_of_random(env: VecEnv) -> float:
-    """Mean return of the first episode of each environment, with random actions."""
+    """Average the return of the first episode of each environment, with random actions."""
     env.reset()
     returns, is_over = np.zeros(env.num_envs), np.zeros(env.num_envs, dtype=bool)
     while not is_over.all():
@@ -112,23 +112,25 @@ def _job(game: str, variant: str, seed: int) -> Job:
 
 
 def random_jobs() -> list[Job]:
-    """What a random policy reaches, which says whether a game was learned."""
+    """List the runs of a random policy, which show whether a game was learned."""
     return [_job(game, RANDOM, 0) for game in GAMES]
 
 
 def choosing_jobs() -> list[Job]:
-    """The runs that choose the learning rates."""
+    """List the runs that choose the learning rates."""
     return [_job(game, variant, seed) for seed in CHOOSING for game in GAMES for variant in SUITE.variants]
 
 
 def reporting_jobs(chosen: dict[str, float]) -> list[Job]:
-    """The runs that are reported, seed by seed, so that a stopped campaign has whole seeds."""
+    """List the runs that are reported, seed by seed, so that a stopped campaign has complete seeds."""
     return [_job(game, named_at(arm, chosen[arm]), seed) for seed in REPORTING for game in GAMES for arm in ARMS]
 
 
 def chosen_rates(rows: list[dict[str, str]]) -> dict[str, float]:
     """
-    :param rows: of the file, with all runs of the choosing seeds
+    Choose the learning rate of each arm.
+
+    :param rows: rows of the file, with all runs of the choosing seeds
     :return: by arm: the factor of the learning rate with the highest mean score, each game in units of its own mean
     """
     scores: dict[tuple[str, str], list[float]] = {

@@ -1,9 +1,9 @@
 """
-What the runs of `modern_dqn.py` say: ``modern-dqn.md`` and ``modern-dqn.png``.
+Report the runs of `modern_dqn.py`: write ``modern-dqn.md`` and ``modern-dqn.png``.
 
     python benchmarks/modern_dqn_report.py    # from docs/evidence/modern-dqn.csv
 
-Only the reporting seeds that are complete count: all games with all arms. Endpoints and tests are in `modern_dqn.py`.
+Only reporting seeds with all games and all arms count. Endpoints and tests are in `modern_dqn.py`.
 """
 
 import argparse
@@ -23,7 +23,9 @@ OTHERS = [arm for arm in ARMS if arm != TWIN]
 
 def load(rows: list[dict[str, str]]) -> tuple[list[int], Scores, dict[str, float]]:
     """
-    :param rows: of the file
+    Load the complete seeds.
+
+    :param rows: rows of the file
     :return: the complete seeds; by arm the scores, shape (seeds, games); by game the mean return of a random policy
     """
     found = {(row["environment"], row["variant"], row["seed"], row["settings"]): row for row in rows}
@@ -44,20 +46,22 @@ def load(rows: list[dict[str, str]]) -> tuple[list[int], Scores, dict[str, float
 
 
 def learned_games(scores: Scores, of_random: dict[str, float]) -> list[int]:
-    """Numbers of the games in which the mean score of the twin is at least twice the return of a random policy."""
+    """Find the games in which the mean score of the twin is at least twice the return of a random policy."""
     return [i for i, game in enumerate(GAMES) if scores[TWIN][:, i].mean() >= 2.0 * of_random[game]]
 
 
 def relative(scores: Scores) -> Scores:
-    """Scores in units of the mean score of the twin in the same game."""
+    """Divide scores by the mean score of the twin in the same game."""
     unit = scores[TWIN].mean(axis=0)
     return {arm: values / unit for arm, values in scores.items()}
 
 
 def report(rows: list[dict[str, str]]) -> list[str]:
     """
-    :param rows: of the file
-    :return: the tables
+    Write the tables.
+
+    :param rows: rows of the file
+    :return: the lines of the tables
     """
     seeds, scores, of_random = load(rows)
     rates, games = chosen_rates(rows), learned_games(scores, of_random)
@@ -80,7 +84,7 @@ def report(rows: list[dict[str, str]]) -> list[str]:
 
 
 def draw(rows: list[dict[str, str]], path: Path) -> None:
-    """A dot an arm in each game and in all of them, relative to the twin."""
+    """Draw a dot for each arm and game, and one for all games, relative to the twin."""
     seeds, scores, of_random = load(rows)
     games, values = learned_games(scores, of_random), relative(scores)
     panels = {"all games" if len(games) == len(GAMES) else "learned games": games}

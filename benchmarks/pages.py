@@ -20,7 +20,7 @@ class Block(NamedTuple):
 
     @property
     def file_name(self) -> str | None:
-        """Return the name of the file that the block is, if its first line is that name as a comment."""
+        """Return the name of the file that a block stands for, if its first line is a comment with that name."""
         named = re.match(r"# (\w+\.(?:py|yml))\n", self.code)
         return named[1] if named else None
 

@@ -79,7 +79,7 @@ def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def digest(model: Any) -> str:
-    """Hash everything that a run leaves behind."""
+    """Hash everything that a run has produced."""
     import numpy as np
     import torch as th
 

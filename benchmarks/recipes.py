@@ -1,5 +1,5 @@
 """
-Run the recipes of the documentation and the examples in full, and the stock class with the same settings; write their scores.
+Run the recipes of the documentation and the examples in full, and the stock class with the same settings. Write their scores.
 
     python benchmarks/recipes.py                                  # run what is missing, and write the table
     python benchmarks/recipes.py --only HER --out runs/recipes    # only recipes whose name contains HER, in another folder
@@ -52,6 +52,8 @@ EVALUATION_SEED = 1_000_000
 
 class Recipe(NamedTuple):
     """
+    A script or a block of the documentation that trains, and the score that it promises.
+
     :param place: a script, or a page and the heading above a block of Python that learns or a command of RL Zoo
     :param env: environment of the evaluation, as SB3's ``make_vec_env`` takes it
     :param at_least: score that every seed must reach
@@ -312,14 +314,14 @@ def rows_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def score_cell(recipe: Recipe, runs: list[dict[str, str]]) -> str:
-    """The lowest and the highest score."""
+    """Format the lowest and the highest score."""
     scores = sorted(float(run["score"]) for run in runs)
     digits = 2 if recipe.score == "success" else 0
     return " to ".join(dict.fromkeys(f"{score:.{digits}f}" for score in (scores[0], scores[-1])))
 
 
 def stock_cell(name: str, rows: list[dict[str, str]]) -> str:
-    """The score of the stock runs, if there are any."""
+    """Format the scores of the stock runs, if there are any."""
     runs = rows_of(name, rows)
     if not RECIPES[name].has_stock:
         return "none"

@@ -51,7 +51,7 @@ SAMPLES = 2_000
 # Shares of the final return that a run has to reach.
 CONVERGED = 0.95
 
-# Settings of the buffer in the summary of all suites: those from before, and the winner of bits-rates.
+# Settings of the buffer in the summary of all suites: those declared first, and the winner of bits-rates.
 SUMMED_UP: dict[str, dict[str, Any]] = {
     "defaults": {},
     "LAP": dict(scheme="lap"),
@@ -139,31 +139,33 @@ def share_curves(reached: Scores) -> Estimates:
 
 def improvement(scores: Scores, references: dict[str, str]) -> Estimates:
     """
-    :param scores: of the runs, more is better
-    :param references: by variant: what it is compared with
+    Compute the probability of improvement.
+
+    :param scores: scores of the runs, more is better
+    :param references: by variant: the variant that it is compared with
     :return: by variant: probability that it is better
     """
     pairs = {variant: (scores[variant], scores[other]) for variant, other in references.items()}
 
     def probability(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        # That of rliable, which takes 30 times as long for its 2,000 samples.
+        # The same as rliable's, which takes 30 times as long for its 2,000 samples.
         return np.array([np.mean(0.5 + 0.5 * np.sign(x[:, None] - y[None]))])
 
     return estimate(pairs, probability) if pairs else {}
 
 
 def p_values_of(scores: Scores, references: dict[str, str]) -> dict[str, float]:
-    """By variant, of :func:`permutation_p` against what it is compared with."""
+    """Compute :func:`permutation_p` of each variant against its reference."""
     return {variant: permutation_p(scores[variant], scores[other]) for variant, other in references.items()}
 
 
 def p_cell(p_values: dict[Any, float], key: Any) -> str:
-    """A p-value, if there is one."""
+    """Format a p-value, if there is one."""
     return "" if key not in p_values else "< 0.001" if p_values[key] < 0.001 else f"{p_values[key]:.3f}"
 
 
 def cell(estimates: Estimates, variant: str, digits: int, column: int = 0) -> str:
-    """A figure and its interval, if it has one."""
+    """Format a figure, and its interval if it has one."""
     if variant not in estimates:
         return ""
     figure, low, high = (f"{value + 0.0:.{digits}f}" for value in np.round(estimates[variant][:, column], digits))
@@ -171,7 +173,7 @@ def cell(estimates: Estimates, variant: str, digits: int, column: int = 0) -> st
 
 
 def table(heading: list[str], rows: list[list[str]]) -> list[str]:
-    """In Markdown, with an empty line after it."""
+    """Write a table in Markdown, with an empty line after it."""
     return [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
@@ -375,8 +377,8 @@ def report_solved(suite: Suite, curves: Scores, path: Path) -> list[str]:
 
 def score_of(suite: Suite, curves: Scores) -> Scores:
     """
-    Of the runs, more is better: minus the steps until solved, the success in the end, or the last fifth of the returns. Shape
-    (runs, environments).
+    Score the runs, so that more is better: minus the steps until solved, the final success, or the last fifth of the returns.
+    Scores have shape (runs, environments).
     """
     if suite.solved is not None:
         steps = evaluation_steps(suite)
@@ -564,7 +566,9 @@ AT_MEAN, AT_BEST = "mean over three rates", "best of three rates"
 
 def _compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], against: str, scores: Scores) -> list[Comparison]:
     """
-    :param kinds: by setting that ran: the arm that it is
+    Compare the settings of a task.
+
+    :param kinds: by setting that ran: its arm
     :param against: setting that the others are compared with
     :param scores: by arm, more is better
     """
@@ -589,9 +593,11 @@ def _compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], again
 
 def summarise(out: Path, against: str) -> list[Comparison]:
     """
+    Compare the main settings on all complete suites. Of several suites with the same task, take the last.
+
     :param out: folder of the CSV files
     :param against: setting that the others are compared with; stock, where ``"uniform"`` did not run
-    :return: of the complete suites; where several of them have the same task, of the last
+    :return: the comparisons
     """
     found: dict[str, list[Comparison]] = {}
     for name, suite in SUITES.items():

@@ -30,6 +30,8 @@ class Variant:
 @dataclass(frozen=True)
 class Suite:
     """
+    Variants that are trained on the same task.
+
     :param environments: ids of ``gym.make``
     :param variants: arms by name; the others are compared with the first
     :param seeds: number of runs of each variant in each environment
