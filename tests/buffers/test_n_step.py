@@ -59,9 +59,8 @@ def test_n_step_returns_equal_a_brute_force_loop(n_envs, n_steps, obs_space, opt
             assert batch.rewards[i].item() == pytest.approx(value, rel=1e-5, abs=1e-5)
             assert batch.discounts[i].item() == pytest.approx(discount, rel=1e-5)
             assert batch.dones[i].item() == dones
-            if not (
-                optimize_memory_usage and steps[e][last][1]
-            ):  # the next reset overwrote this next observation, which is never used
+            # After a done, the reset observation overwrites the next observation, which no target uses.
+            if not (optimize_memory_usage and steps[e][last][1]):
                 np.testing.assert_array_equal(actual_next[i], next_obs_of[e][last])
 
 

@@ -100,7 +100,7 @@ def test_transitions_become_windows(source, n_played):
     "changed", [dict(alpha=0.3), dict(beta_end=0.9), dict(eta=0.1), dict(sequence_length=2), dict(n_steps=3), dict(burn_in=1)]
 )
 def test_priorities_stay_unless_the_scheme_or_the_windows_change(changed):
-    """Recurrent states are compared too, except if `burn_in` changes, which moves the start of the prefixes."""
+    """Windows and states are compared too, but a change of `burn_in` moves the prefixes, so only later ones count."""
     buffer = make_sequences(40, 2, sequence_period=2, n_steps=2)
     reference = Reference(buffer, p_end=0.1)
     reference.play(95)

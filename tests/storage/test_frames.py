@@ -35,7 +35,7 @@ DTYPES = (np.uint8, np.bool_, np.float32, np.float64)
 
 
 def stacked(frames: list[np.ndarray], how: str) -> np.ndarray:
-    """Stack several frames to one observation."""
+    """Stack several frames into one observation."""
     if how == "new":
         return np.stack(frames)
     return np.concatenate(frames, axis=0 if how == "first" else -1)
