@@ -1,4 +1,4 @@
-"""What several test files need: spaces, random transitions, obvious references."""
+"""Helpers of several test files: spaces, random transitions, and simple references."""
 
 import contextlib
 import copy
@@ -42,13 +42,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @contextlib.contextmanager
 def alone_with_ray() -> Iterator[None]:
-    """One at a time, of all processes of the tests: two that start Ray and kill its processes disturb each other."""
+    """Let only one test process use Ray at a time: tests that start Ray and kill its processes disturb each other."""
     with open(Path(tempfile.gettempdir(), "sb3_per_tests_with_ray"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-# Every algorithm and the class that it takes the place of.
+# Every algorithm and the stock class that it replaces.
 STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}
 
 OBSERVATION_SPACES = {
@@ -70,7 +70,7 @@ ACTION_SPACES = {
 
 
 def benchmark(name: str) -> ModuleType:
-    """A script of ``benchmarks/`` as a module; they import each other as scripts do."""
+    """Import a script of ``benchmarks/`` as a module; the folder is on the path because the scripts import each other."""
     folder = str(ROOT / "benchmarks")
     if folder not in sys.path:
         sys.path.append(folder)
@@ -80,21 +80,21 @@ def benchmark(name: str) -> ModuleType:
 def make_buffer(
     n_rows: int = 10, n_envs: int = 1, obs_space: str = "box", action_space: str = "box", **kwargs: Any
 ) -> PrioritizedReplayBuffer:
-    """A prioritized buffer of ``n_rows`` rows of ``n_envs`` transitions."""
+    """Make a prioritized buffer with ``n_rows`` rows of ``n_envs`` transitions."""
     cls = PrioritizedDictReplayBuffer if obs_space == "dict" else PrioritizedReplayBuffer
     spaces_ = (OBSERVATION_SPACES[obs_space], ACTION_SPACES[action_space])
     return cls(n_rows * n_envs, *spaces_, device="cpu", n_envs=n_envs, **kwargs)
 
 
 def batch_of(space: spaces.Space, n_envs: int) -> Any:
-    """One sample of the space per environment, stacked as a VecEnv does it."""
+    """Sample the space once per environment, and stack the samples as a VecEnv does."""
     if isinstance(space, spaces.Dict):
         return {key: batch_of(part, n_envs) for key, part in space.spaces.items()}
     return np.stack([np.asarray(space.sample()) for _ in range(n_envs)])
 
 
 def fill(buffers: Sequence[ReplayBuffer], n_steps: int, seed: int = 0, p_end: float = 0.2) -> None:
-    """Add the same random steps to all buffers; an episode continues from its last observation, as in an environment."""
+    """Add the same random steps to all buffers; each observation is the next observation of the step before."""
     rng = np.random.default_rng(seed)
     space, action_space, n_envs = buffers[0].observation_space, buffers[0].action_space, buffers[0].n_envs
     space.seed(seed)
@@ -116,7 +116,7 @@ def _copy(obs: Any) -> Any:
 
 
 def add_one(buffer: ReplayBuffer, reward: float = 0.0, done: bool = False, truncated: bool = False) -> None:
-    """One step of every environment with this reward."""
+    """Add one step of every environment with this reward."""
     n_envs = buffer.n_envs
     obs, next_obs = batch_of(buffer.observation_space, n_envs), batch_of(buffer.observation_space, n_envs)
     infos = [{"TimeLimit.truncated": truncated}] * n_envs
@@ -124,7 +124,7 @@ def add_one(buffer: ReplayBuffer, reward: float = 0.0, done: bool = False, trunc
 
 
 def normalizer(obs_space: spaces.Space, action_space: spaces.Space) -> VecNormalize:
-    """A VecNormalize with statistics that are far from the identity, for rewards and observations."""
+    """Make a VecNormalize whose statistics clearly change rewards and observations."""
 
     class Env(gym.Env):
         def __init__(self) -> None:
@@ -146,7 +146,7 @@ def normalizer(obs_space: spaces.Space, action_space: spaces.Space) -> VecNormal
 
 
 def stock_like(buffer: PrioritizedReplayBuffer, cls: type[ReplayBuffer] | None = None, **kwargs: Any) -> ReplayBuffer:
-    """SB3's own buffer with the same storage settings."""
+    """Make SB3's own buffer with the same storage settings."""
     cls = cls or (DictReplayBuffer if isinstance(buffer, PrioritizedDictReplayBuffer) else ReplayBuffer)
     return cls(
         buffer.buffer_size * buffer.n_envs,
@@ -161,14 +161,14 @@ def stock_like(buffer: PrioritizedReplayBuffer, cls: type[ReplayBuffer] | None =
 
 
 def stock_rows(stock: ReplayBuffer, indices: np.ndarray, env: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What SB3 returns for these transitions: it draws the env index itself, so its draw is replaced."""
+    """Return what SB3 returns for these transitions; its random choice of the environment is replaced."""
     with monkeypatch.context() as patch:
         patch.setattr(np.random, "randint", lambda *args, **kwargs: indices % stock.n_envs)
         return stock._get_samples((indices // stock.n_envs) % stock.buffer_size, env=env)
 
 
 def assert_same(actual: Any, expected: Any) -> None:
-    """Tensors, or dictionaries of them, are equal to the bit in value, shape and type."""
+    """Check that tensors, or dictionaries of tensors, are equal bit for bit, with the same shape and type."""
     if expected is None:
         assert actual is None
     elif isinstance(expected, dict):
@@ -181,7 +181,7 @@ def assert_same(actual: Any, expected: Any) -> None:
 
 
 def assert_same_batches(actual: Any, expected: Any, names: Sequence[str] | None = None) -> None:
-    """The fields of two batches are equal to the bit; without names, all fields of the expected one."""
+    """Check that fields of two batches are equal bit for bit; without names, all fields of the expected batch."""
     for name in expected._fields if names is None else names:
         one, other = getattr(actual, name), getattr(expected, name)
         for pair in zip(one, other, strict=True) if isinstance(other, tuple) else [(one, other)]:
@@ -189,7 +189,7 @@ def assert_same_batches(actual: Any, expected: Any, names: Sequence[str] | None 
 
 
 def assert_same_state(actual: Any, expected: Any) -> None:
-    """Two objects of the package have the same attributes, arrays equal to the bit; locks do not count."""
+    """Check that two objects of the package have the same attributes, bit for bit; locks are ignored."""
     assert type(actual) is type(expected)
     if isinstance(expected, np.ndarray):
         assert actual.dtype == expected.dtype
@@ -207,7 +207,7 @@ def assert_same_state(actual: Any, expected: Any) -> None:
 
 
 def contents_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """A copy of all that a buffer holds: arrays, unpacked where they are frames, settings, and the state of its parts."""
+    """Copy everything that a buffer holds: arrays (frames are unpacked), settings, and the state of its parts."""
     contents: dict[str, Any] = {"settings": vars(buffer.settings), "state": buffer.state()}
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
         if hasattr(buffer, name):
@@ -216,7 +216,7 @@ def contents_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
 
 
 def python_work(function: Callable[[], Any]) -> tuple[int, int]:
-    """Python instructions that a call executes, and functions that it calls, compiled ones too."""
+    """Count the Python instructions that a call executes and the functions that it calls, compiled ones too."""
     n_instructions = n_calls = 0
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
@@ -230,7 +230,7 @@ def python_work(function: Callable[[], Any]) -> tuple[int, int]:
         n_calls += event in ("call", "c_call")
 
     previous = sys.gettrace(), sys.getprofile()
-    gc.disable()  # finalizers of what other tests left
+    gc.disable()  # finalizers of objects from other tests would be counted
     try:
         sys.settrace(trace)
         function()
@@ -245,7 +245,7 @@ def python_work(function: Callable[[], Any]) -> tuple[int, int]:
 
 
 class CountingEnv(gym.Env):
-    """Observations are (episode, step), so that a test can tell whether two belong to the same episode. No episode ends."""
+    """Observations are (episode, step), which shows whether two belong to the same episode. No episode ends."""
 
     def __init__(self, goals: bool = False, discrete: bool = True):
         self.goals = goals
@@ -268,26 +268,26 @@ class CountingEnv(gym.Env):
         return self.observation(), 1.0, False, False, {}
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, infos: Any) -> np.ndarray:
-        # Both are (episode, step): a goal of another episode would be paid for.
+        # Both goals are (episode, step), so a goal from another episode changes the reward.
         return (achieved_goal[:, 0] != desired_goal[:, 0]).astype(np.float32)
 
 
 def counting_env(n_envs: int = 2, **kwargs: Any) -> VecEnv:
-    """Several of these."""
+    """Make a VecEnv of several CountingEnv."""
     return make_vec_env(lambda: CountingEnv(**kwargs), n_envs=n_envs)
 
 
 # ---- draws
 
 
-# So many stratified draws that every transition comes up as often as its probability says, to within two.
+# With this many stratified draws, every transition is drawn as often as its probability says, within two draws.
 MANY = 50_000
 
 
 def filled_buffer(kind: str = "plain", n_rows: int = 9, n_added: int = 14, **kwargs: Any) -> Any:
     """
-    A buffer of two environments after more than a lap, with priorities of very different sizes. With hindsight ("her") and
-    with ``optimize_memory_usage`` ("memory"), not all transitions can be drawn.
+    Make a buffer of two environments that has made more than one lap, with priorities of very different sizes. With HER
+    ("her") and with ``optimize_memory_usage`` ("memory"), some transitions cannot be drawn.
     """
     if kind == "her":
         env = counting_env(goals=True)
@@ -307,18 +307,18 @@ def filled_buffer(kind: str = "plain", n_rows: int = 9, n_added: int = 14, **kwa
 
 
 def drawable_ids(buffer: PrioritizedReplayBuffer) -> np.ndarray:
-    """Ids of the transitions that can be drawn, from the oldest on."""
+    """Return the ids of all transitions that can be drawn, oldest first."""
     return np.sort(buffer.transition_ids[buffer.priorities > 0])
 
 
 def probabilities(buffer: PrioritizedReplayBuffer, ids: np.ndarray, eta: float) -> np.ndarray:
-    """(1 - eta) m / sum m + eta / N of these transitions, if only they are drawn from."""
+    """Return (1 - eta) m / sum m + eta / N for these transitions, if only they can be drawn."""
     masses = buffer.priorities.ravel()[ids % buffer.priorities.size]
     return (1 - eta) * masses / masses.sum() + eta / len(ids)
 
 
 def counts_of(indices: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """How often each of these ids was drawn; no other may be among them."""
+    """Count how often each of these ids was drawn, and check that no other id was drawn."""
     found, counts = np.unique(indices, return_counts=True)
     assert set(found) <= set(ids.tolist())
     result = np.zeros(len(ids), np.int64)
@@ -327,7 +327,7 @@ def counts_of(indices: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def interrupt(function: Callable[[], Any], n_lines: int) -> bool:
-    """Call it, with a KeyboardInterrupt at the n-th line of buffer code; whether it came."""
+    """Call the function, raise a KeyboardInterrupt at the n-th line of buffer code, and return whether it was raised."""
     left = n_lines
 
     def trace(frame: Any, event: str, arg: Any) -> Any:

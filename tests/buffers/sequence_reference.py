@@ -1,4 +1,4 @@
-"""What windows of sequences must be: a reference in plain Python that remembers every step."""
+"""A reference for windows of sequences: plain Python that remembers every step."""
 
 import copy
 from typing import Any, NamedTuple
@@ -19,13 +19,13 @@ SPACES = (spaces.Box(0, 1e6, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float
 
 
 def make_sequences(n_rows: int = 30, n_envs: int = 2, **kwargs: Any) -> PrioritizedSequenceReplayBuffer:
-    """A buffer of ``n_rows`` rows whose observations are two numbers, and its states SHAPES."""
+    """Make a buffer with ``n_rows`` rows, observations of two numbers, and recurrent states of SHAPES."""
     kwargs = {"sequence_length": 4, "burn_in": 3, "state_shapes": SHAPES, **kwargs}
     return PrioritizedSequenceReplayBuffer(n_rows * n_envs, *SPACES, device="cpu", n_envs=n_envs, **kwargs)
 
 
 class Step(NamedTuple):
-    """What happened; ``number`` is its reward and what names it, observations are numbers as well."""
+    """One step; ``number`` is its reward and identifies it, and its observations are numbers too."""
 
     number: float
     obs: float
@@ -36,26 +36,29 @@ class Step(NamedTuple):
 
 class Reference:
     """
-    Plays random episodes into buffers, and knows what every window must be.
+    Plays random episodes into buffers, and knows what every window must contain.
 
-    :param buffers: of the same spaces and number of environments
-    :param seed: of the episodes
-    :param p_end: how often an episode ends
+    :param buffers: sequence buffers with the same spaces and number of environments
+    :param seed: seed of the episodes
+    :param p_end: probability that an episode ends at a step
     """
 
     def __init__(self, *buffers: Any, seed: int = 0, p_end: float = 0.15):
         self.buffers, self.n_envs = buffers, buffers[0].n_envs
         self.rng, self.p_end = np.random.default_rng(seed), p_end
         self.number = 0.0
-        # Steps of each environment since the ring is empty; ends, and which of them are terminations, by number.
+        # `steps` holds the steps of each environment since the last reset. `ends` maps the number of the last step of an
+        # episode to whether the step is a termination.
         self.steps: list[list[Step]] = [[] for _ in range(self.n_envs)]
         self.ends: dict[float, bool] = {}
 
     def play(self, n_steps: int = 1, p_told: float = 0.0, plain: bool = False) -> None:
         """
-        :param n_steps: how many
-        :param p_told: how often an episode starts without an end of the one before
-        :param plain: by SB3's arguments alone, without starts and states
+        Add random steps to all buffers.
+
+        :param n_steps: number of steps of each environment
+        :param p_told: probability that `episode_starts` starts a new episode although the last one has no end
+        :param plain: whether to pass SB3's arguments alone, without episode starts and states
         """
         for _ in range(n_steps):
             told = self.rng.random(self.n_envs) < p_told
@@ -106,7 +109,7 @@ class Reference:
         self.steps = [[] for _ in range(self.n_envs)]
 
     def window(self, e: int, i: int, n_steps: int) -> list[Step]:
-        """Up to so many steps from the i-th one on, of one episode."""
+        """Return up to `n_steps` steps from the i-th one on, all of the same episode."""
         found: list[Step] = []
         for step in self.steps[e][i : i + n_steps]:
             found.append(step)
@@ -115,7 +118,7 @@ class Reference:
         return found
 
     def drawable(self, buffer: PrioritizedSequenceReplayBuffer) -> set[float]:
-        """Numbers of the steps whose windows can be drawn."""
+        """Return the numbers of the steps whose windows can be drawn."""
         found = set()
         n_recorded = buffer.sequence_length + buffer.n_steps - 1
         period = buffer.sequence_period or buffer.sequence_length
@@ -130,11 +133,11 @@ class Reference:
 
     def check(self, buffer: PrioritizedSequenceReplayBuffer, is_whole: bool = True) -> list[float]:
         """
-        That exactly the right windows can be drawn, and that each is what it must be.
+        Check that exactly the right windows can be drawn, and that each has the right contents.
 
-        :param buffer: one of those that were played into
-        :param is_whole: whether it holds all that it could
-        :return: numbers of all steps that are learned, from all windows
+        :param buffer: a buffer with the steps of this reference
+        :param is_whole: whether the buffer must hold every window that fits
+        :return: numbers of all learned steps of all windows
         """
         slots = np.flatnonzero(buffer.priorities)
         expected = self.drawable(buffer)
@@ -171,22 +174,22 @@ class Reference:
         learned = window[:length]
         assert batch.mask[:, b].tolist() == [True] * len(learned) + [False] * (length - len(learned))
         assert_padded(batch.actions[:, b, 0], [step.number / 1e4 for step in learned], 1e-6)
-        rewards, discounts, dones, behind = [], [], [], []
+        rewards, discounts, dones, next_steps = [], [], [], []
         for k in range(len(learned)):
             followed = window[k : k + n]
             rewards.append(sum(gamma**j * step.number for j, step in enumerate(followed)))
             discounts.append(gamma ** len(followed))
             dones.append(float(self.ends.get(followed[-1].number, False)))
-            behind.append(k + len(followed))
-            assert batch.observations[behind[-1], b, 0] == followed[-1].next_obs
+            next_steps.append(k + len(followed))
+            assert batch.observations[next_steps[-1], b, 0] == followed[-1].next_obs
         assert_padded(batch.rewards[:, b], rewards, 1e-5)
         assert_padded(batch.discounts[:, b], discounts, 1e-6)
         assert_padded(batch.dones[:, b], dones)
-        assert_padded(batch.next_steps[:, b], behind)
+        assert_padded(batch.next_steps[:, b], next_steps)
 
 
 def states_of(numbers: np.ndarray) -> list[np.ndarray]:
-    """States that are these numbers, and which unit it is; (n_layers, n, hidden) each."""
+    """Make states of shape (n_layers, n, hidden) from these numbers; every unit differs by a small offset."""
     found = []
     for n_layers, hidden in SHAPES:
         units = np.arange(n_layers * hidden).reshape(n_layers, 1, hidden) * 0.001
@@ -195,13 +198,13 @@ def states_of(numbers: np.ndarray) -> list[np.ndarray]:
 
 
 def assert_padded(actual: th.Tensor, expected: list[float], rtol: float = 0.0) -> None:
-    """A tensor holds these numbers, and zeros after them."""
+    """Check that a tensor holds these numbers, followed by zeros."""
     padded = expected + [0.0] * (len(actual) - len(expected))
     assert all(abs(a - b) <= rtol * abs(b) for a, b in zip(actual.tolist(), padded, strict=True)), (actual, expected)
 
 
 def played(**kwargs: Any) -> PrioritizedSequenceReplayBuffer:
-    """A buffer after random episodes, windows of 6 steps."""
+    """Make a buffer of random episodes, with windows of 6 steps."""
     buffer = make_sequences(60, 2, **{"sequence_length": 6, "epsilon": 1e-3, "alpha": 0.7, **kwargs})
     Reference(buffer, p_end=0.2).play(50)
     return buffer

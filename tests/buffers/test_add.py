@@ -1,4 +1,4 @@
-"""Adding steps: ids, resets, several steps at once, and another storage."""
+"""Adding steps: ids, resets, several steps at once, and a custom storage."""
 
 import pickle
 from typing import Any
@@ -17,8 +17,8 @@ from tests.utils import add_one, assert_same_batches, assert_same_state, content
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_an_id_names_the_same_transition_for_ever(data):
-    """Whatever is added and forgotten, in steps of all environments or of some; what is held has successive ids."""
+def test_an_id_always_names_the_same_transition(data):
+    """Mix adds, updates and resets at random; the stored transitions always have consecutive ids."""
     n_rows, n_envs = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
     buffer = make_buffer(n_rows, n_envs, scheme=data.draw(st.sampled_from(["proportional", "rank"])))
     seen: dict[int, float] = {}
@@ -46,7 +46,7 @@ def test_an_id_names_the_same_transition_for_ever(data):
 
 
 def test_an_interrupted_add_stores_nothing(monkeypatch):
-    """Ctrl-C after the write, before the step counts, at any row: the next step takes its place."""
+    """Press Ctrl-C after a step is written but before it counts, at any row; the next step takes its row."""
     for n_before in range(9):
         buffer = make_buffer(4, n_envs=2)
         fill([buffer], n_before)
@@ -66,8 +66,8 @@ def test_an_interrupted_add_stores_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("change, n_rows", [(dict(full=True), 4), (dict(pos=3), 3), (dict(full=False, pos=2), 2)], ids=str)
-def test_a_position_set_by_hand_makes_all_transitions_new(change, n_rows):
-    """As tests of Stable-Baselines3 do it, after writing into the arrays."""
+def test_setting_pos_or_full_makes_all_transitions_new(change, n_rows):
+    """SB3's own tests write into the arrays and then set `pos` or `full`."""
     buffer = make_buffer(4, n_envs=2)
     fill([buffer], 1)
     ids = buffer.sample(4).indices
@@ -102,7 +102,7 @@ def test_reset_makes_old_ids_stale(n_rows_added):
 
 @pytest.mark.parametrize("obs_space", ["box", "dict"])
 @pytest.mark.parametrize("n_steps", [0, 4, 9])
-def test_extend_is_add_step_by_step(obs_space, n_steps):
+def test_extend_equals_adding_step_by_step(obs_space, n_steps):
     one_by_one, at_once = (make_buffer(6, n_envs=2, obs_space=obs_space) for _ in range(2))
     rng = np.random.default_rng(0)
 
@@ -122,8 +122,8 @@ def test_extend_is_add_step_by_step(obs_space, n_steps):
 
 @pytest.mark.parametrize("scheme", ["proportional", "rank"])
 @pytest.mark.parametrize("n_steps", [2, 7])
-def test_extend_gives_masses(scheme, n_steps):
-    """A new transition is drawn by its mass until it is updated or overwritten; without one it gets the maximum."""
+def test_extend_stores_given_masses(scheme, n_steps):
+    """A given mass holds until the transition is updated or overwritten; a transition without one gets the maximum."""
     buffer = make_buffer(6, n_envs=2, scheme=scheme)
     fill([buffer], 4)
     buffer.update_priorities(buffer.sample(8).indices, np.full(8, 30.0))
@@ -137,7 +137,7 @@ def test_extend_gives_masses(scheme, n_steps):
     expected = masses.ravel()[-n_given:]
     actual = buffer.priorities.ravel()[given]
     if scheme == "rank":
-        np.testing.assert_array_equal(np.argsort(actual), np.argsort(expected))  # by rank
+        np.testing.assert_array_equal(np.argsort(actual), np.argsort(expected))  # masses of "rank" only keep the order
     else:
         np.testing.assert_array_equal(actual, expected)
     assert buffer.max_priority == maximum
@@ -147,8 +147,8 @@ def test_extend_gives_masses(scheme, n_steps):
     np.testing.assert_array_equal(clone.priorities, buffer.priorities)
 
 
-def test_masses_wait_for_the_end_of_the_episode_with_hindsight():
-    """Only transitions of finished episodes can be drawn."""
+def test_her_applies_given_masses_at_the_end_of_the_episode():
+    """With HER, only transitions of finished episodes can be drawn."""
     env = counting_env(n_envs=2, goals=True)
     buffer = PrioritizedHerReplayBuffer(20, env.observation_space, env.action_space, env, device="cpu", n_envs=2)
     masses = np.arange(1.0, 7.0).reshape(3, 2)
@@ -170,7 +170,7 @@ def test_masses_wait_for_the_end_of_the_episode_with_hindsight():
         ([[1, 1], [1, np.nan], [1, 1]], "nan"),
     ],
 )
-def test_bad_masses_store_nothing(masses, value):
+def test_extend_with_bad_masses_or_shapes_stores_nothing(masses, value):
     buffer = make_buffer(6, n_envs=2)
     fill([buffer], 2)
     before = contents_of(buffer)
@@ -196,14 +196,14 @@ class NegatedStorage(ArrayStorage):
 
 
 class OtherStorageBuffer(PrioritizedReplayBuffer):
-    """With this storage."""
+    """A buffer that stores its observations negated."""
 
     def _make_storage(self, *arrays: Any) -> ArrayStorage:
         return NegatedStorage(*arrays)
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_another_storage_gives_the_same_batches(n_steps):
+def test_a_custom_storage_gives_the_same_batches(n_steps):
     plain = make_buffer(10, n_envs=2, n_steps=n_steps)
     other = OtherStorageBuffer(20, plain.observation_space, plain.action_space, "cpu", 2, n_steps=n_steps)
     fill([plain, other], 23)
@@ -220,7 +220,7 @@ def test_another_storage_gives_the_same_batches(n_steps):
     assert th.equal(other.sample_observations(8), observations)
 
 
-def test_a_run_with_another_storage_is_the_same():
+def test_training_with_a_custom_storage_gives_the_same_parameters():
     parameters = []
     for buffer_class in (PrioritizedReplayBuffer, OtherStorageBuffer):
         kwargs: dict[str, Any] = dict(
@@ -232,8 +232,8 @@ def test_a_run_with_another_storage_is_the_same():
         assert th.equal(value, parameters[1][key]), key
 
 
-def test_an_emptied_buffer_keeps_the_kind_of_storage():
-    """So that steps that are copied, or loaded from a file, go through it, too."""
+def test_an_emptied_buffer_keeps_its_storage_class():
+    """Steps that are copied or loaded from a file then go through the custom storage too."""
     plain = make_buffer(10, n_envs=2)
     other = OtherStorageBuffer(20, plain.observation_space, plain.action_space, "cpu", 2)
     fill([plain, other], 7)
@@ -246,8 +246,8 @@ def test_an_emptied_buffer_keeps_the_kind_of_storage():
     )
 
 
-def test_infos_are_not_read_without_handling_of_timeouts():
-    """As in SB3, by `add` and by `extend`."""
+def test_infos_are_not_read_without_handle_timeout_termination():
+    """Like SB3, `add` and `extend` then accept None as an info."""
     buffer = make_buffer(6, n_envs=2, handle_timeout_termination=False)
     zeros = np.zeros((1, 2, 3))
     buffer.add(zeros[0], zeros[0], np.zeros((2, 2)), np.zeros(2), np.zeros(2), [None, None])

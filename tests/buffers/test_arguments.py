@@ -1,4 +1,4 @@
-"""Arguments of buffers, schemes and the monitor that are no numbers, too small, or missing."""
+"""Buffers, schemes and the monitor refuse arguments that are not numbers, too small, or missing."""
 
 import re
 from fractions import Fraction
@@ -24,20 +24,20 @@ TD_ERRORS = np.array([[0.5, -1.5], [-2.0, 2.0], [0.0, 1.0]])
 
 
 @pytest.mark.parametrize("value", ["auto", [0.6], (0.5, 0.6), np.array([0.5]), {}], ids=repr)
-def test_settings_that_are_no_numbers(value):
+def test_settings_that_are_not_numbers_are_refused(value):
     for name in ("alpha", "beta_start", "beta_end", "epsilon", "uniform_fraction", "recency", "gamma"):
         with pytest.raises(ValueError, match=f"{name} must be .*, not .*{re.escape(repr(value))}"):
             make_buffer(**{name: value})
 
 
-def test_settings_that_are_none():
+def test_settings_that_are_none_are_refused():
     for name in ("beta_start", "beta_end", "epsilon", "kappa", "uniform_fraction", "recency", "gamma", "n_steps"):
         with pytest.raises(ValueError, match=f"{name} must be .*, not None"):
             make_buffer(**{name: None})
 
 
 @pytest.mark.parametrize("value", [[1.0], None, "1", np.ones(2), {}], ids=repr)
-def test_schemes_that_are_given_no_numbers(value):
+def test_scheme_settings_that_are_not_numbers_are_refused(value):
     for cls in (Proportional, RankBased, LAP, PAL):
         with pytest.raises(ValueError, match="alpha must be .*not " + re.escape(repr(value))):
             cls(alpha=value)
@@ -48,8 +48,8 @@ def test_schemes_that_are_given_no_numbers(value):
         make_buffer(scheme=["lap"])
 
 
-def test_numbers_of_other_types():
-    """Of NumPy, arrays without an axis, fractions."""
+def test_numbers_of_other_types_are_accepted():
+    """NumPy scalars, 0-d arrays and fractions count as numbers."""
     for number in (np.float32(0.5), np.array(0.5), Fraction(1, 2)):
         buffer = make_buffer(alpha=number, gamma=number, scheme="lap", kappa=number)
         fill([buffer], 5)
@@ -64,7 +64,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sizes_that_no_transition_fits_in(kind):
+def test_bad_values_of_buffer_size_and_n_envs_are_refused(kind):
     space = KINDS[kind]().observation_space
     cls, frames = type(KINDS[kind]()), KINDS[kind]().frames
     arguments = (space, ACTION_SPACES["box"], "cpu")
@@ -75,12 +75,12 @@ def test_sizes_that_no_transition_fits_in(kind):
             cls(10, *arguments, n_envs=value, frames=frames)
 
 
-def test_fewer_rows_than_environments():
-    """SB3 gives them one, and so do buffers that take the place of its own."""
+def test_buffer_size_below_n_envs_gives_one_row():
+    """SB3 does the same, and our buffers replace SB3's."""
     assert PrioritizedReplayBuffer(3, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", 8).buffer_size == 1
 
 
-def test_spaces_without_a_value():
+def test_empty_spaces_are_refused():
     empty, full = spaces.Box(-1, 1, (0,)), spaces.Box(-1, 1, (2,))
     for space, action_space, match in (
         (empty, full, r"observation_space .* shape is \(0,\)"),
@@ -97,7 +97,7 @@ def test_spaces_without_a_value():
     "cls",
     [PrioritizedReplayBuffer, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedSequenceReplayBuffer],
 )
-def test_arguments_that_are_missing(cls):
+def test_a_missing_argument_is_named_in_the_error(cls):
     for args, missing in ((), "buffer_size"), ((10,), "observation_space"), ((10, OBSERVATION_SPACES["box"]), "action_space"):
         with pytest.raises(TypeError, match=missing):
             cls(*args)
@@ -105,7 +105,7 @@ def test_arguments_that_are_missing(cls):
 
 @pytest.mark.parametrize("obs_space", ["box", "dict"])
 @pytest.mark.parametrize("batch_size", [0, -1])
-def test_no_observations(obs_space, batch_size):
+def test_sample_observations_refuses_batch_sizes_below_one(obs_space, batch_size):
     buffer = make_buffer(5, obs_space=obs_space)
     fill([buffer], 3)
     with pytest.raises(ValueError, match=f"batch_size must be .*at least 1, not {batch_size}"):
@@ -113,7 +113,7 @@ def test_no_observations(obs_space, batch_size):
 
 
 @pytest.mark.parametrize("name", ["interval", "n_batches", "max_transitions"])
-def test_a_monitor_of_nothing(name):
+def test_monitor_refuses_bad_settings(name):
     for value in (0, [3], "3"):
         with pytest.raises(ValueError, match=f"{name} must be .*, not .*{re.escape(str(value))}"):
             PriorityMonitor(**{name: value})

@@ -1,4 +1,4 @@
-"""What SB3's buffers accept, ours accept; uniform independent draws are those of SB3."""
+"""Our buffers accept what SB3's buffers accept, and their uniform independent draws equal SB3's."""
 
 from typing import Any
 
@@ -52,13 +52,13 @@ def test_dones_of_any_type_are_read(dtype, monkeypatch):
 
 
 class HalfPrecision(PrioritizedReplayBuffer):
-    """A user's buffer with a `to_torch` of its own, with SB3's arguments or fewer."""
+    """A user's buffer with its own `to_torch`, which takes fewer arguments than SB3's."""
 
     def to_torch(self, array: np.ndarray) -> th.Tensor:  # type: ignore[override]
         return th.tensor(array, dtype=th.float16)
 
 
-def test_a_users_own_to_torch_is_used():
+def test_a_user_defined_to_torch_is_used():
     plain = make_buffer(6)
     buffer = HalfPrecision(6, plain.observation_space, plain.action_space, "cpu")
     fill([plain, buffer], 6)
@@ -97,8 +97,8 @@ def test_negative_rows_count_from_the_end(monkeypatch):
     "kwargs", [{}, dict(obs_space="dict"), dict(optimize_memory_usage=True, handle_timeout_termination=False)]
 )
 @pytest.mark.parametrize("n_envs", [1, 3])
-def test_uniform_independent_draws_are_those_of_stock(n_envs, kwargs, n_rows_added):
-    """For the same seed the same batch to the bit."""
+def test_uniform_independent_draws_equal_stock(n_envs, kwargs, n_rows_added):
+    """The same seed gives the same batch, bit for bit."""
     buffer = make_buffer(n_envs=n_envs, scheme="uniform", stratified=False, **kwargs)
     stock = stock_like(buffer)
     fill([buffer, stock], n_rows_added)

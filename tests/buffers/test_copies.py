@@ -1,4 +1,4 @@
-"""Copies of a buffer go on exactly as it would have."""
+"""A copy of a buffer continues exactly as the original does."""
 
 import copy
 import pickle
@@ -15,17 +15,17 @@ from tests.utils import (
 )
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "eta": dict(uniform_fraction=0.1),
-    "none": dict(weight_normalization="none", uniform_fraction=0.2),
-    "weighted actor": dict(actor_batch="weighted", beta_anneal_steps=10),
+    "uniform_fraction": dict(uniform_fraction=0.1),
+    "no weight normalization": dict(weight_normalization="none", uniform_fraction=0.2),
+    "weighted actor batch": dict(actor_batch="weighted", beta_anneal_steps=10),
     "dict": dict(obs_space="dict"),
     "rank": dict(scheme="rank"),
-    "initial mean": dict(initial_priority="mean"),
-    "initial errors": dict(initial_priority="td_error"),
-    "interval": dict(max_priority_interval=2),
+    "initial_priority mean": dict(initial_priority="mean"),
+    "initial_priority td_error": dict(initial_priority="td_error"),
+    "max_priority_interval": dict(max_priority_interval=2),
     "recency": dict(recency=0.999, recency_min=3),
     "unique": dict(unique=True),
-    "kappa": dict(scheme="lap", kappa="auto"),
+    "kappa auto": dict(scheme="lap", kappa="auto"),
 }
 
 
@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "clone", [copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))], ids=["deepcopy", "pickle"]
 )
 @pytest.mark.parametrize("name", SETTINGS)
-def test_copies_continue_alike(name, clone):
+def test_copies_continue_like_the_original(name, clone):
     buffer = filled_buffer(**SETTINGS[name])
     for _ in range(3):
         buffer.update_priorities(buffer.sample(6).indices, np.arange(6) * 3.0)
@@ -49,4 +49,4 @@ def test_copies_continue_alike(name, clone):
     before = contents_of(buffer)
     twin.update_priorities(twin.sample(5).indices, np.full(5, 1e3))
     fill([twin], 1)
-    assert_same_state(contents_of(buffer), before)  # they share nothing
+    assert_same_state(contents_of(buffer), before)  # an update of the copy leaves the original unchanged

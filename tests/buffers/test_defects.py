@@ -1,4 +1,4 @@
-"""Deliberate defects: each of them makes a test of the property that it breaks fail."""
+"""Plant deliberate defects, and check that each makes a test of the broken property fail."""
 
 import copy
 from collections.abc import Callable
@@ -21,29 +21,31 @@ from sb3_per.storage.frame_pool import FramePool
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.ring import Ring
 from tests.buffers.sequence_reference import Reference, make_sequences
-from tests.buffers.test_separate_environments import STORY, Twins, live
-from tests.buffers.test_sequence_priorities import test_priority_of_a_window as check_priority_of_a_window
-from tests.buffers.test_uniform_fraction import test_draws_have_the_mixed_probabilities as check_probabilities
-from tests.buffers.test_weights import test_weights_by_their_definition as check_weights
+from tests.buffers.test_separate_environments import UNEVEN_ACTIONS, Twins, run_actions
+from tests.buffers.test_sequence_priorities import (
+    test_window_priority_mixes_max_and_mean_of_td_errors as check_priority_of_a_window,
+)
+from tests.buffers.test_uniform_fraction import test_draws_follow_the_mixture_with_a_uniform_share as check_probabilities
+from tests.buffers.test_weights import test_weights_follow_their_definition as check_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 
 
-def check_story(kind: str) -> Callable[[], None]:
-    """Environments that stand at different steps, more than a lap apart."""
+def check_separate_environments(kind: str) -> Callable[[], None]:
+    """Make a check of environments that are at different steps, more than a lap apart."""
 
-    # A copy of a store of frames with a defect may not find its memory.
-    story = [action for action in STORY if kind != "frames" or action[0] not in ("reload", "copy")]
+    # A frame store with a defect may fail when it is copied, so the actions for frames leave out the copies.
+    actions = [action for action in UNEVEN_ACTIONS if kind != "frames" or action[0] not in ("reload", "copy")]
 
     def check() -> None:
         for seed in range(4):
-            live(Twins(kind, seed), story)
+            run_actions(Twins(kind, seed), actions)
 
     return check
 
 
 def check_windows() -> None:
-    """Windows of sequences."""
+    """Check windows of sequences against the reference."""
     buffer = make_sequences(31, 2, n_steps=3, burn_in=2)
     reference = Reference(buffer, seed=1, p_end=0.05)
     for _ in range(25):
@@ -60,7 +62,7 @@ def errors_raise_the_maximum(give: Any) -> Any:
     return defective
 
 
-def maximum_for_mean(weigh: Any) -> Any:
+def maximum_instead_of_mean(weigh: Any) -> Any:
     def defective(self: ImportanceWeights, *args: Any) -> np.ndarray:
         weights = weigh(self, *args)
         return weights / weights.max() if self.normalization == "mean" else weights
@@ -68,120 +70,125 @@ def maximum_for_mean(weigh: Any) -> Any:
     return defective
 
 
-def late_states(add: Any) -> Any:
+def changed_states(add: Any) -> Any:
     def defective(self: Any, *args: Any, states: Any = None, **kwargs: Any) -> None:
         add(self, *args, states=[state + np.float32(1) for state in states], **kwargs)
 
     return defective
 
 
-#: Owner and name of what decides, what stands in its place, and what must fail then.
+#: Owner and name of the attribute, its defective replacement, and the check that must fail with it.
 DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = {
-    "all environments become stale together": (
+    "ids become stale in all environments together": (
         batches,
         "read_update",
         lambda old: lambda ids, added, *rest: old(ids, np.full_like(added, added.max()), *rest),
-        check_story("plain"),
+        check_separate_environments("plain"),
     ),
-    "windows end at the newest step of the slowest": (
+    "windows end at the newest step of the slowest environment": (
         Ring,
         "n_after",
         lambda old: lambda self, slots: (self.least - 1 - slots // self.n_envs) % self.n_rows,
-        check_story("windows"),
+        check_separate_environments("windows"),
     ),
-    "ids of one lap": (
+    "all slots get ids of the newest lap": (
         Ring,
         "ids_at",
         lambda old: lambda self, slots: self.most // self.n_rows * self.capacity + slots,
-        check_story("plain"),
+        check_separate_environments("plain"),
     ),
-    "all transitions become new again": (
+    "an add makes all transitions new again": (
         Ring,
         "slots_between",
         lambda old: lambda self, first, end: old(self, self.first, end),
-        check_story("plain"),
+        check_separate_environments("plain"),
     ),
-    "all episodes are cut": (
+    "ending one episode ends those of all environments": (
         PrioritizedReplayBuffer,
         "_cut",
         lambda old: lambda self, envs: old(self, np.arange(self.n_envs)),
-        check_story("windows"),
+        check_separate_environments("windows"),
     ),
-    "no episode is cut": (
+    "no episode is truncated": (
         ArrayStorage,
         "truncate",
         lambda old: lambda self, rows, envs: old(self, rows, envs) if self.n_envs == 1 else None,
-        check_story("windows"),
+        check_separate_environments("windows"),
     ),
-    "TD errors of add raise the maximum": (Sampler, "give", errors_raise_the_maximum, check_story("td_error")),
+    "TD errors given to add raise the maximum": (
+        Sampler,
+        "give",
+        errors_raise_the_maximum,
+        check_separate_environments("td_error"),
+    ),
     "an overwritten row is drawn": (
         Ring,
         "oldest",
         lambda old: property(lambda self: self.first if self.n_envs > 1 else old.fget(self)),
-        check_story("memory"),
+        check_separate_environments("memory"),
     ),
-    "frames are given up by the newest step": (
+    "frames are released while rows still use them": (
         FramePool,
         "release",
         lambda old: lambda self, number: old(self, max(number, self.end - 8)),
-        check_story("frames"),
+        check_separate_environments("frames"),
     ),
-    "frames of all environments in the rows of the first": (
+    "frames of all environments go into the row of the first": (
         FrameStore,
         "write",
         lambda old: lambda self, envs, rows, *obs: old(self, envs, self._cursors[0, 0], *obs),
-        check_story("frames"),
+        check_separate_environments("frames"),
     ),
-    "the maximum for the mean": (
+    "weights are divided by the maximum instead of the mean": (
         ImportanceWeights,
         "__call__",
-        maximum_for_mean,
+        maximum_instead_of_mean,
         lambda: check_weights("plain", "proportional", beta=0.4, kwargs={}),
     ),
-    "N counts slots": (
+    "N counts slots instead of transitions": (
         Draw,
         "n_p",
         lambda old: lambda self, relative: relative * len(self.tree) / self.tree.total,
         lambda: check_weights("memory", "proportional", beta=1.0, kwargs={}),
     ),
-    "no uniform part in P": (
+    "probabilities omit the uniform share": (
         Draw,
         "_relative",
         lambda old: lambda self, slots, newest: self.tree[slots] * newest.n / newest.total,
         lambda: check_weights("plain", "proportional", beta=1.0, kwargs=dict(uniform_fraction=0.2)),
     ),
-    "uniform draws of slots that cannot be drawn": (
+    "uniform draws include slots that cannot be drawn": (
         HeldTransitions,
         "newest",
         lambda old: lambda self, n: lambda numbers: (self.ring.next_id - self.ring.capacity + numbers) % self.ring.capacity,
         lambda: check_probabilities("memory", "proportional", 0.9),
     ),
-    "states after the step": (PrioritizedSequenceReplayBuffer, "add", late_states, check_windows),
-    "states of the anchors": (
+    "states are changed when they are stored": (PrioritizedSequenceReplayBuffer, "add", changed_states, check_windows),
+    "states belong to the anchor instead of the start of the prefix": (
         sequences,
         "RecurrentStates",
         lambda old: lambda *args: old(*args[:3], 0, *args[4:]),
         check_windows,
     ),
-    "a reset within a window": (
+    "windows continue across the end of an episode": (
         sequences,
         "window_lengths",
         lambda old: lambda slots, dones, timeouts, *rest: old(slots, dones * 0, timeouts * 0, *rest),
         check_windows,
     ),
-    "n-step returns over a restart": (
+    "n-step returns continue across a restart": (
         ArrayStorage,
         "truncate",
         lambda old: lambda self, rows, envs: None,
         check_windows,
     ),
-    "timeouts as terminations": (
+    "timeouts count as terminations": (
         sequences,
         "read_columns",
         lambda old: lambda *args: old(*args[:4], np.zeros_like(args[4])),
         check_windows,
     ),
-    "windows are not retired": (
+    "windows stay drawable while their prefix is overwritten": (
         CompleteWindows,
         "oldest_anchor",
         lambda old: property(lambda self: max(int(self.ring.first[0]), self.oldest_admitted)),
@@ -193,7 +200,7 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
         lambda old: lambda *args: old(*args[:-1], args[-1] - 1),
         check_windows,
     ),
-    "padding counts in the mean": (
+    "padding counts in the mean TD error": (
         sequences,
         "mix_over_time",
         lambda old: lambda errors, is_step, eta: old(errors, np.ones_like(is_step), eta),
@@ -203,7 +210,7 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
 
 
 class Scrubbed(list):
-    """Memory that was given up is overwritten at once, and never used again."""
+    """A free list that overwrites released memory at once and never hands it out again."""
 
     def append(self, piece: np.ndarray) -> None:
         piece[:] = 123
@@ -222,5 +229,5 @@ def test_a_defect_is_found(name, monkeypatch):
 
 
 def test_without_a_defect_the_checks_pass():
-    for check in (check_story("windows"), check_story("frames"), check_windows):
+    for check in (check_separate_environments("windows"), check_separate_environments("frames"), check_windows):
         check()

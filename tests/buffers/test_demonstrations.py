@@ -1,4 +1,4 @@
-"""Demonstrations: their share of each batch, probabilities and weights of both parts, and that nothing overwrites them."""
+"""Demonstrations: their share of each batch, draw probabilities and weights, and that experience never overwrites them."""
 
 import copy
 import pickle
@@ -35,7 +35,7 @@ from tests.utils import (
 
 
 def demonstrations(space: spaces.Space, n: int, k: int = 1, seed: int = 0, p_end: float = 0.2) -> list[Any]:
-    """Arguments of ``add_demonstrations``: random steps, with terminations and truncations, their rewards 1000, 1001, ..."""
+    """Make arguments of ``add_demonstrations``: random steps with terminations, truncations and rewards 1000, 1001, ..."""
     rng = np.random.default_rng(seed)
     space.seed(seed)
     dones = rng.random((n, k)) < p_end
@@ -52,7 +52,7 @@ def demonstrations(space: spaces.Space, n: int, k: int = 1, seed: int = 0, p_end
 
 
 def mixed(n_demonstrations: int = 7, **kwargs: Any) -> PrioritizedReplayBuffer:
-    """A buffer of two environments with experience and demonstrations, whose priorities differ."""
+    """Make a buffer of two environments with experience and demonstrations, all with different priorities."""
     buffer = make_buffer(12, 2, **{"demonstration_fraction": 0.25, **kwargs})
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, n_demonstrations))
     fill([buffer], 20)
@@ -62,7 +62,7 @@ def mixed(n_demonstrations: int = 7, **kwargs: Any) -> PrioritizedReplayBuffer:
 
 
 def demonstration_ids(buffer: PrioritizedReplayBuffer) -> np.ndarray:
-    """Ids of all demonstrations, in their order, as batches show them."""
+    """Collect the ids of all demonstrations from batches, and sort them."""
     found: set[int] = set()
     while len(found) < len(buffer.demonstrations):
         found |= {int(i) for batch in [buffer.sample(256)] for i in batch.indices[batch.is_demonstration]}
@@ -71,7 +71,7 @@ def demonstration_ids(buffer: PrioritizedReplayBuffer) -> np.ndarray:
 
 @settings(max_examples=60, deadline=None)
 @given(share=st.floats(0.001, 1.0), batch_size=st.integers(1, 300), seed=st.integers(0, 3))
-def test_each_batch_has_exactly_the_share_of_demonstrations(share, batch_size, seed):
+def test_each_batch_has_exactly_the_set_share_of_demonstrations(share, batch_size, seed):
     buffer = make_buffer(12, 2, demonstration_fraction=share)
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, 5, seed=seed))
     fill([buffer], 20)
@@ -97,8 +97,8 @@ def test_each_batch_has_exactly_the_share_of_demonstrations(share, batch_size, s
     ],
     ids=str,
 )
-def test_probabilities_and_weights_are_those_of_a_mixture(kwargs, stratified):
-    """P(i) = (1 - s) m_i / sum m for experience and s m_i / sum m for demonstrations, each sum over its own part."""
+def test_probabilities_and_weights_follow_the_mixture(kwargs, stratified):
+    """Experience has P(i) = (1 - s) m_i / sum m, demonstrations s m_i / sum m; each sum covers its own part."""
     buffer = make_buffer(12, 1, demonstration_fraction=0.25, stratified=stratified, **kwargs)
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, 7))
     fill([buffer], 20)
@@ -128,7 +128,7 @@ def test_probabilities_and_weights_are_those_of_a_mixture(kwargs, stratified):
         for i in batch.indices.tolist():
             counts[i] += 1
     expected = np.array(list(probability.values())) * 64 * 400
-    if stratified:  # far less spread than independent draws
+    if stratified:  # the counts vary far less than those of independent draws
         np.testing.assert_allclose(list(counts.values()), expected, atol=5 * np.sqrt(expected.max()))
     else:
         assert chisquare(list(counts.values()), expected).pvalue > 1e-4
@@ -141,8 +141,8 @@ def test_probabilities_and_weights_are_those_of_a_mixture(kwargs, stratified):
     np.testing.assert_allclose(batch.weights.numpy()[:, 0], weights, rtol=1e-5)
 
 
-def test_without_a_share_nothing_changes():
-    """Demonstrations that are stored and not drawn leave the draw as it is, to the bit."""
+def test_demonstrations_without_a_share_are_never_drawn():
+    """Without `demonstration_fraction`, every draw equals that of a buffer without demonstrations, bit for bit."""
     plain, other = (make_buffer(12, 2, n_steps=3) for _ in range(2))
     other.add_demonstrations(*demonstrations(other.observation_space, 5))
     fill([plain, other], 20)
@@ -167,14 +167,14 @@ def test_demonstrations_stay_after_ten_laps_and_a_reset():
         np.testing.assert_array_equal(part, before)
     np.testing.assert_array_equal(demonstration_ids(buffer), ids)
     assert buffer.size() == 0 and buffer.update_priorities(ids, np.ones(9)) == 9
-    batch = buffer.sample(10)  # there is nothing else to draw
+    batch = buffer.sample(10)  # the buffer holds nothing else
     assert batch.is_demonstration.all()
 
 
 @settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), min_size=1, max_size=6))
-def test_demonstrations_hold_what_was_added_however_they_grow(sizes):
-    """Columns follow each other, ids do not change when arrays grow, and nothing goes over a seam."""
+def test_demonstrations_stay_intact_while_their_arrays_grow(sizes):
+    """Ids stay the same when arrays grow, and n-step windows never cross the border between two recordings."""
     buffer = make_buffer(5, 2, demonstration_fraction=1.0, n_steps=3)
     expected: list[Any] = []
     for seed, (n, k) in enumerate(sizes):
@@ -198,7 +198,7 @@ def test_demonstrations_hold_what_was_added_however_they_grow(sizes):
         assert batch.discounts[i].item() == pytest.approx(discount) and batch.dones[i].item() == done
 
 
-def test_ids_of_demonstrations_update_their_priorities():
+def test_priorities_of_demonstrations_are_updated_by_id():
     buffer = mixed(n_demonstrations=6)
     ids = demonstration_ids(buffer)
     batch = buffer.sample(40)
@@ -210,7 +210,7 @@ def test_ids_of_demonstrations_update_their_priorities():
 
 
 @pytest.mark.parametrize("bad", ["id", "error of a demonstration", "error of experience", "unknown id"])
-def test_a_refused_update_changes_neither_part(bad):
+def test_a_refused_update_changes_neither_experience_nor_demonstrations(bad):
     buffer = mixed()
     batch = buffer.sample(40)
     ids, errors = batch.indices.copy(), np.ones(40)
@@ -226,14 +226,14 @@ def test_a_refused_update_changes_neither_part(bad):
     assert pickle.dumps(buffer) == before
 
 
-def test_share_falls_with_training_progress_and_never_rises():
+def test_demonstration_share_falls_with_training_progress_and_never_rises():
     buffer = mixed(demonstration_fraction=0.5, demonstration_fraction_end=0.1)
     for remaining, share in ((1.0, 0.5), (0.5, 0.3), (0.75, 0.3), (0.0, 0.1), (1.0, 0.1)):
         buffer.update_beta(remaining)
         assert buffer.sample(100).is_demonstration.sum() == round(100 * share)
 
 
-def test_the_bonus_is_added_to_the_priority():
+def test_demonstration_bonus_is_added_to_the_priority():
     buffer = mixed(n_demonstrations=2, demonstration_bonus=3.0, alpha=1.0, stratified=True)
     ids = demonstration_ids(buffer)
     buffer.update_priorities(ids, np.array([0.0, 6.0]))  # priorities 3 and 9
@@ -243,7 +243,7 @@ def test_the_bonus_is_added_to_the_priority():
 
 
 @pytest.mark.parametrize("scheme", ["rank", "uniform", "pal"])
-def test_a_bonus_without_effect_warns(scheme):
+def test_demonstration_bonus_without_effect_warns(scheme):
     with pytest.warns(IgnoredSettingWarning, match="demonstration_bonus"):
         make_buffer(scheme=scheme, demonstration_fraction=0.5, demonstration_bonus=1.0)
 
@@ -253,13 +253,13 @@ def test_a_bonus_without_effect_warns(scheme):
 
 @pytest.mark.parametrize("obs_space", ["box", "dict", "image", "discrete"])
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_rows_are_those_of_a_stock_buffer(obs_space, n_steps):
-    """Normalized when drawn; a plain prioritized buffer with the same rows is the reference."""
+def test_demonstrations_are_read_like_ordinary_transitions(obs_space, n_steps):
+    """Check against a plain prioritized buffer with the same rows; normalization happens when a batch is drawn."""
     space = OBSERVATION_SPACES[obs_space]
     buffer = make_buffer(10, 2, obs_space, demonstration_fraction=0.5, n_steps=n_steps)
     fill([buffer], 15)
     added = demonstrations(space, 6, seed=5)
-    added[4][-1] = True  # the end of an episode either way
+    added[4][-1] = True  # demonstrations end with an episode in any case, the plain buffer does not
     buffer.add_demonstrations(*added)
     plain = make_buffer(6, 1, obs_space, n_steps=n_steps)
     plain.extend(*added)
@@ -273,7 +273,7 @@ def test_rows_are_those_of_a_stock_buffer(obs_space, n_steps):
         assert_same(half, getattr(expected, name))
 
 
-def test_frames_are_stored_once_for_demonstrations_too():
+def test_frames_of_demonstrations_are_stored_once():
     space = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)
     framed = PrioritizedReplayBuffer(24, space, ACTIONS, "cpu", 1, frames=4, demonstration_fraction=1.0)
     stream = Stream("channels first", 4, np.uint8, 1, 0)
@@ -293,14 +293,14 @@ def test_frames_are_stored_once_for_demonstrations_too():
 
 
 @pytest.mark.parametrize("update_from_virtual", [True, False])
-def test_goals_of_demonstrations_stay_with_hindsight(update_from_virtual):
+def test_her_keeps_the_goals_of_demonstrations(update_from_virtual):
     env = make_env(2)
     buffer = make_her(PrioritizedHerReplayBuffer, env, demonstration_fraction=0.5, update_from_virtual=update_from_virtual)
     other = make_her(PrioritizedHerReplayBuffer, env)
     Player(env, other, seed=3).step(10)
     buffer.add_demonstrations_from(other)
     assert len(buffer.demonstrations) == 20
-    batch = buffer.sample(8)  # no episode has ended
+    batch = buffer.sample(8)  # HER cannot draw experience before an episode has ended
     assert batch.is_demonstration.all()
     Player(env, buffer).step(12)
     batch = buffer.sample(40)
@@ -313,7 +313,7 @@ def test_goals_of_demonstrations_stay_with_hindsight(update_from_virtual):
     assert n_written == (40 if update_from_virtual else 20 + 20 - int(buffer.her_ratio * 20))
 
 
-def test_several_environments_need_not_have_as_many_demonstrations():
+def test_demonstrations_may_have_another_number_of_environments():
     buffer = make_buffer(10, 4, demonstration_fraction=0.5)
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, 5, k=1))
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, 5, k=3))
@@ -321,7 +321,7 @@ def test_several_environments_need_not_have_as_many_demonstrations():
 
 
 @pytest.mark.parametrize("kind", ["prioritized", "stock", "itself"])
-def test_another_buffer_becomes_demonstrations(kind):
+def test_add_demonstrations_from_takes_all_transitions_of_a_buffer(kind):
     buffer, other = make_buffer(12, 2, demonstration_fraction=1.0), make_buffer(12, 2)
     stock = stock_like(other)
     fill([other, stock, buffer], 30)
@@ -334,7 +334,7 @@ def test_another_buffer_becomes_demonstrations(kind):
 
 
 @pytest.mark.parametrize("copied", ["pickle", "copy", "from_replay_buffer"])
-def test_copies_hold_the_demonstrations(copied):
+def test_copies_keep_the_demonstrations(copied):
     buffer = mixed(demonstration_bonus=0.2)
     buffer.update_beta(0.5)
     if copied == "pickle":
@@ -350,7 +350,7 @@ def test_copies_hold_the_demonstrations(copied):
     assert_same_batches(*batches)
 
 
-def test_another_scheme_keeps_the_demonstrations_and_not_their_masses():
+def test_a_changed_scheme_keeps_demonstrations_and_resets_their_masses():
     buffer = mixed()
     rows = contents_of(buffer)
     other = PrioritizedReplayBuffer.from_replay_buffer(buffer, scheme="lap")
@@ -361,10 +361,10 @@ def test_another_scheme_keeps_the_demonstrations_and_not_their_masses():
     np.testing.assert_array_equal(contents_of(other)["rewards"][None], rows["rewards"][None])
 
 
-# ---- refused
+# ---- errors
 
 
-def test_a_share_without_demonstrations_says_how_to_add_some():
+def test_sampling_without_demonstrations_says_how_to_add_some():
     buffer = make_buffer(demonstration_fraction=0.25)
     fill([buffer], 5)
     with pytest.raises(ValueError, match=r"demonstration_fraction=0.25 .* buffer.add_demonstrations"):
@@ -382,7 +382,7 @@ def test_a_share_without_demonstrations_says_how_to_add_some():
         (dict(demonstration_fraction=0.2, optimize_memory_usage=True), NotImplementedError, "optimize_memory_usage"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings_, error, message):
+def test_bad_demonstration_settings_are_refused(settings_, error, message):
     storage = dict(handle_timeout_termination=False) if "optimize_memory_usage" in settings_ else {}
     with pytest.raises(error, match=message):
         make_buffer(**settings_, **storage)
@@ -410,7 +410,7 @@ def test_refused_demonstrations_change_nothing(wrong):
     assert pickle.dumps(buffer) == before
 
 
-def test_another_space_or_an_empty_buffer_is_refused():
+def test_demonstrations_from_another_space_or_an_empty_buffer_are_refused():
     buffer = make_buffer(demonstration_fraction=0.5)
     with pytest.raises(ValueError, match="observation_space"):
         buffer.add_demonstrations_from(make_buffer(obs_space="box64"))
@@ -418,7 +418,7 @@ def test_another_space_or_an_empty_buffer_is_refused():
         buffer.add_demonstrations_from(make_buffer())
 
 
-def test_uniform_observations_for_the_actor_have_the_share_too():
+def test_sample_observations_has_the_share_of_demonstrations():
     buffer = make_buffer(12, 1, demonstration_fraction=0.25, actor_batch="uniform")
     added = demonstrations(buffer.observation_space, 5, seed=9)
     buffer.add_demonstrations(*added)

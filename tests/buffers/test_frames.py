@@ -1,4 +1,4 @@
-"""Frames in Dict and HER buffers, and from and to buffers without frames."""
+"""Frames stored once in Dict and HER buffers, and conversion from and to buffers without frames."""
 
 import copy
 import pickle
@@ -31,8 +31,8 @@ def dict_step(streams: dict[str, Stream], rng: Any, n_envs: int) -> tuple[Any, A
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_some_keys_in_frames_and_others_in_arrays(n_steps):
-    """With different numbers of frames."""
+def test_some_dict_keys_are_stored_as_frames_and_others_as_arrays(n_steps):
+    """The two image keys stack different numbers of frames."""
     box = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)
     last = spaces.Box(0, 255, shape_of("channels last", 2), np.uint8)
     space = spaces.Dict({"image": box, "last": last, "vector": spaces.Box(-9, 9, (3,))})
@@ -53,7 +53,7 @@ def test_some_keys_in_frames_and_others_in_arrays(n_steps):
 
 
 class GoalImages(gym.Env):
-    """Stacks of random images, and goals."""
+    """An environment whose observations are stacks of random images, with goals."""
 
     def __init__(self) -> None:
         goal = spaces.Box(-9, 9, (2,), np.float32)
@@ -81,8 +81,8 @@ class GoalImages(gym.Env):
 
 
 @pytest.mark.parametrize("scheme, n_steps", [("proportional", 1), ("rank", 3)])
-def test_a_run_with_hindsight_is_the_same(scheme, n_steps):
-    """A whole run: the same parameters to the bit."""
+def test_a_her_run_with_frames_gives_the_same_parameters(scheme, n_steps):
+    """Compare a run with `frames` and one without, bit for bit."""
     found = []
     for frames in (None, dict(observation=4)):
         model = PERDQN(
@@ -106,8 +106,8 @@ def test_a_run_with_hindsight_is_the_same(scheme, n_steps):
 
 @pytest.mark.parametrize("n_added", [0, 5, 30])
 @pytest.mark.parametrize("dict_obs", [False, True])
-def test_from_and_to_plain_buffers(dict_obs, n_added):
-    """A plain buffer of SB3, a plain one of ours, and a framed one become each other; what is held stays."""
+def test_buffers_with_and_without_frames_convert_into_each_other(dict_obs, n_added):
+    """Convert an SB3 buffer to frames, then to plain arrays, then to frames again; every transition stays."""
     box = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)
     space = spaces.Dict({"image": box, "vector": spaces.Box(-9, 9, (3,))}) if dict_obs else box
     cls, stock_cls = (PrioritizedDictReplayBuffer, DictReplayBuffer) if dict_obs else (PrioritizedReplayBuffer, ReplayBuffer)
@@ -135,13 +135,13 @@ def test_from_and_to_plain_buffers(dict_obs, n_added):
             actual, expected = getattr(buffer, name), getattr(plain, name)
             for key in space.spaces if dict_obs else [None]:
                 same_bytes(*((each if key is None else each[key])[:] for each in (actual, expected)))
-        same_batches(copy.deepcopy(buffer), copy.deepcopy(plain), 10, same_ids=n_added <= 12)  # laps of SB3's are not counted
+        same_batches(copy.deepcopy(buffer), copy.deepcopy(plain), 10, same_ids=n_added <= 12)  # SB3's buffer counts no laps
     assert type(again.observations["image"] if dict_obs else again.observations) is np.ndarray
     assert tuple(buffer.settings.frames for buffer in (framed, again, framed_again)) == (frames, None, frames)
 
 
 @pytest.mark.parametrize("n_rows", [5, 30])
-def test_a_framed_buffer_of_another_size_takes_the_newest_steps(n_rows):
+def test_resizing_a_framed_buffer_keeps_the_newest_steps(n_rows):
     box = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)
     buffer = PrioritizedReplayBuffer(24, box, ACTIONS, "cpu", 2, frames=4)
     stream = Stream("channels first", 4, np.uint8, 2, 0)

@@ -1,4 +1,4 @@
-"""A buffer becomes one of another kind, or with other settings; what is held stays."""
+"""`from_replay_buffer` makes a buffer of another kind or with other settings; stored transitions stay."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from tests.utils import drawable_ids, fill, filled_buffer, make_buffer, stock_li
 
 @pytest.mark.parametrize("n_rows_added", [4, 27])
 @pytest.mark.parametrize("obs_space", ["box", "dict", "memory"])
-def test_a_buffer_of_sb3_shares_its_arrays(obs_space, n_rows_added):
-    """Every transition gets the largest priority."""
+def test_adopting_an_sb3_buffer_shares_its_arrays(obs_space, n_rows_added):
+    """Every adopted transition gets the maximum priority."""
     storage: dict[str, Any] = {}
     if obs_space == "memory":
         obs_space, storage = "box", dict(optimize_memory_usage=True, handle_timeout_termination=False)
@@ -37,7 +37,7 @@ def test_a_buffer_of_sb3_shares_its_arrays(obs_space, n_rows_added):
 
 @pytest.mark.parametrize("changed", [dict(gamma=0.9), dict(n_steps=3), dict(unique=True), dict(recency=0.99)], ids=str)
 @pytest.mark.parametrize("kind, scheme", [("plain", "proportional"), ("memory", "rank"), ("her", "lap")])
-def test_priorities_stay_if_the_scheme_does(kind, scheme, changed):
+def test_priorities_stay_if_the_scheme_stays(kind, scheme, changed):
     if kind == "her" and "recency" in changed:
         pytest.skip("recency is refused with hindsight")
     buffer = filled_buffer(kind, scheme=scheme, uniform_fraction=0.1)
@@ -54,7 +54,7 @@ def test_priorities_stay_if_the_scheme_does(kind, scheme, changed):
 
 @pytest.mark.parametrize("changed", [dict(alpha=0.9), dict(scheme="rank"), dict(epsilon=0.1)], ids=str)
 @pytest.mark.parametrize("kind", ["plain", "memory", "her"])
-def test_all_priorities_are_the_largest_if_the_scheme_changes(kind, changed):
+def test_a_changed_scheme_resets_all_priorities_to_the_maximum(kind, changed):
     buffer = filled_buffer(kind)
     can_be_drawn = buffer.priorities > 0
     after = type(buffer).from_replay_buffer(buffer, **changed)
@@ -63,8 +63,8 @@ def test_all_priorities_are_the_largest_if_the_scheme_changes(kind, changed):
         assert (after.priorities[can_be_drawn] == after.scheme.mass_of_new(after.max_priority)).all()
 
 
-def test_new_transitions_get_the_maximum_of_the_other_buffer():
-    """Also if nothing was added since the maximum rose, and masses wait in the queue."""
+def test_transitions_waiting_for_the_tree_get_the_maximum_of_the_source_buffer():
+    """The maximum rises, then episodes end, and the tree has not seen their transitions before the conversion."""
     buffer = filled_buffer("her")
     buffer.update_priorities(drawable_ids(buffer)[:1], [500.0])
     zeros = {key: np.zeros((2, 2), np.float32) for key in buffer.observation_space.spaces}
@@ -73,8 +73,8 @@ def test_new_transitions_get_the_maximum_of_the_other_buffer():
     np.testing.assert_array_equal(after.priorities, buffer.priorities)
 
 
-def test_masses_of_another_scheme_do_not_count():
-    """Masses of `extend` are in the unit of the scheme."""
+def test_masses_given_to_extend_are_dropped_if_the_scheme_changes():
+    """Masses given to `extend` have a meaning only for the scheme that they were made for."""
     buffer = make_buffer(6, n_envs=2)
     zeros = np.zeros((3, 2, 3))
     buffer.extend(zeros, zeros, np.zeros((3, 2, 2)), zeros[..., 0], zeros[..., 0], [[{}, {}]] * 3, np.full((3, 2), 0.01))
@@ -83,6 +83,6 @@ def test_masses_of_another_scheme_do_not_count():
     assert (changed.priorities[:3] == 1.0).all()
 
 
-def test_another_kind_of_storage_is_refused():
+def test_a_dict_buffer_refuses_to_take_over_a_plain_buffer():
     with pytest.raises(ValueError, match="PrioritizedDictReplayBuffer cannot take over a PrioritizedReplayBuffer"):
         PrioritizedDictReplayBuffer.from_replay_buffer(make_buffer(4))

@@ -1,4 +1,4 @@
-"""Hindsight experience replay: what can be drawn, what is relabelled, and ids in the order of the rows."""
+"""Hindsight experience replay (HER): which transitions can be drawn, which are relabelled, and which ids they have."""
 
 import copy
 import pickle
@@ -36,7 +36,7 @@ def make_her(cls: type[HerReplayBuffer], env: VecEnv, n_rows: int = 17, **kwargs
 
 
 class Player:
-    """Adds random steps of a real environment to several buffers; episodes end with the goal or after 5 steps."""
+    """Adds random steps of a real environment to several buffers; episodes end at the goal or after 5 steps."""
 
     def __init__(self, env: VecEnv, *buffers: Any, seed: int = 0):
         self.env, self.buffers = env, buffers
@@ -66,7 +66,7 @@ def assert_finished_episodes_have_mass(buffer: PrioritizedHerReplayBuffer) -> No
 @pytest.mark.parametrize("scheme", ["proportional", "rank"])
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_only_finished_complete_episodes_have_mass(n_envs, scheme):
-    """Through adds, ends of episodes and several laps; exactly where SB3 would draw."""
+    """Check after every step of several laps: exactly the transitions that SB3 would draw have mass."""
     env = make_env(n_envs)
     buffer, stock = make_her(PrioritizedHerReplayBuffer, env, scheme=scheme), make_her(HerReplayBuffer, env)
     player = Player(env, buffer, stock)
@@ -79,7 +79,7 @@ def test_only_finished_complete_episodes_have_mass(n_envs, scheme):
             rows, envs = (ids // n_envs) % buffer.buffer_size, ids % n_envs
             assert (buffer.ep_length[rows, envs] > 0).all()
             buffer.update_priorities(ids, np.random.default_rng(step).exponential(size=8))
-            # Everything that was ever issued: of that, what cannot be drawn is not written to.
+            # This updates every id ever issued, but only transitions that can be drawn are written.
             written = buffer.update_priorities(np.arange(buffer.ring.next_id), np.ones(buffer.ring.next_id))
             assert written == np.count_nonzero(buffer.ep_length)
             assert_finished_episodes_have_mass(buffer)
@@ -89,7 +89,7 @@ def test_only_finished_complete_episodes_have_mass(n_envs, scheme):
 @pytest.mark.parametrize("n_envs", [1, 2])
 @pytest.mark.parametrize("n_steps_played", [3, 23])
 def test_a_truncated_trajectory_can_be_drawn(n_envs, n_steps_played):
-    """After loading, SB3 truncates the trajectory that was under way."""
+    """After loading a buffer, SB3 truncates the unfinished trajectory."""
     env = make_env(n_envs)
     buffer = make_her(PrioritizedHerReplayBuffer, env)
     player = Player(env, buffer)
@@ -111,7 +111,7 @@ def test_a_truncated_trajectory_can_be_drawn(n_envs, n_steps_played):
 @pytest.mark.parametrize("copy_info_dict", [False, True])
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 def test_sample_equals_stock(strategy, copy_info_dict, n_envs):
-    """The rows that the ids name, real ones first, equal those of SB3 to the bit; so do the relabelled ones."""
+    """Real rows, which come first, and relabelled rows both equal SB3's rows with these ids, bit for bit."""
     env = make_env(n_envs)
     kwargs = dict(goal_selection_strategy=strategy, copy_info_dict=copy_info_dict, n_sampled_goal=3)
     buffer, stock = make_her(PrioritizedHerReplayBuffer, env, **kwargs), make_her(HerReplayBuffer, env, **kwargs)
@@ -124,7 +124,7 @@ def test_sample_equals_stock(strategy, copy_info_dict, n_envs):
         state: list[Any] = []
 
         def spying(rows, envs, state=state, shuffled=shuffled):
-            state.append(np.random.get_state())  # goals are drawn from here on
+            state.append(np.random.get_state())  # the state just before goals are drawn
             return shuffled(rows, envs)
 
         buffer._sample_goals = spying
@@ -146,7 +146,7 @@ def test_sample_equals_stock(strategy, copy_info_dict, n_envs):
 
 
 def test_relabelling_is_independent_of_age():
-    """Stratified draws come sorted, but old and new transitions are real equally often."""
+    """Stratified draws come sorted, but old and new transitions are relabelled equally often."""
     env = make_env(1)
     buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=200, n_sampled_goal=1)
     Player(env, buffer).step(200)
@@ -160,8 +160,7 @@ def test_relabelling_is_independent_of_age():
 
 
 @pytest.mark.parametrize("update_from_virtual", [True, False])
-def test_virtual_transitions_update_their_real_ones(update_from_virtual):
-    """Unless update_from_virtual is off."""
+def test_virtual_transitions_update_priorities_only_with_update_from_virtual(update_from_virtual):
     env = make_env(2)
     buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=50, update_from_virtual=update_from_virtual, alpha=1.0)
     Player(env, buffer).step(50)
@@ -180,8 +179,8 @@ def test_virtual_transitions_update_their_real_ones(update_from_virtual):
         buffer.update_priorities(batch.indices, np.ones(29))
 
 
-def test_before_the_first_finished_episode_the_error_is_that_of_sb3():
-    """For a bad batch size, it is ours."""
+def test_sampling_before_the_first_finished_episode_raises_the_error_of_sb3():
+    """A bad batch size still raises our own error."""
     env = make_env(2)
     buffer, stock = make_her(PrioritizedHerReplayBuffer, env), make_her(HerReplayBuffer, env)
     Player(env, buffer, stock).step(1)
@@ -210,8 +209,7 @@ def test_reset_forgets_episodes():
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_n_step_returns_of_virtual_transitions(n_envs):
-    """Every reward of a window is that of the new goal."""
+def test_n_step_returns_of_virtual_transitions_use_the_new_goal(n_envs):
     env, gamma, n_steps = make_env(n_envs), 0.9, 3
     buffer = make_her(PrioritizedHerReplayBuffer, env, n_steps=n_steps, gamma=gamma)
     player = Player(env, buffer)
@@ -267,8 +265,8 @@ def test_learn_save_and_load_keep_priorities(cls, continuous, n_steps, tmp_path)
     loaded.learn(50, reset_num_timesteps=False)
 
 
-def test_models_are_exchanged_with_stock(tmp_path):
-    """A zip with HER loads as stock DQN, and back; a plain HER buffer becomes a prioritized one."""
+def test_her_models_load_as_stock_models_and_back(tmp_path):
+    """A saved model with HER loads as stock DQN, and back; an SB3 HER buffer becomes a prioritized one."""
     env = make_env(2)
     kwargs: dict[str, Any] = dict(buffer_size=100, learning_starts=30)
     stock = DQN(
@@ -291,7 +289,7 @@ def test_models_are_exchanged_with_stock(tmp_path):
 
 
 class OddGoals(BitFlippingEnv):
-    """BitFlippingEnv whose rewards come in another shape."""
+    """A BitFlippingEnv whose `compute_reward` returns rewards in another form."""
 
     form: Any = None
 
@@ -310,8 +308,8 @@ class OddGoals(BitFlippingEnv):
         (lambda rewards: np.stack([rewards, rewards], axis=1), False),
     ],
 )
-def test_every_goal_has_a_reward_of_its_own(form, accepted, n_steps, monkeypatch):
-    """A single number would be given to the whole batch."""
+def test_compute_reward_must_return_one_reward_per_row(form, accepted, n_steps, monkeypatch):
+    """NumPy would broadcast a single number to the whole batch."""
     monkeypatch.setattr(OddGoals, "form", staticmethod(form))
     env, plain = (make_vec_env(lambda c=c: c(n_bits=N_BITS, max_steps=5)) for c in (OddGoals, BitFlippingEnv))
     buffers = [make_her(PrioritizedHerReplayBuffer, e, n_rows=40, n_steps=n_steps) for e in (env, plain)]
@@ -337,8 +335,8 @@ def test_every_goal_has_a_reward_of_its_own(form, accepted, n_steps, monkeypatch
         (spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32), False),
     ],
 )
-def test_goals_of_another_type_or_shape_are_refused(achieved, desired, fits):
-    """An achieved goal would be cast silently, e.g. 0.7 to 0."""
+def test_achieved_goals_that_do_not_fit_desired_goals_are_refused(achieved, desired, fits):
+    """Otherwise, relabelling would cast an achieved goal silently, e.g. 0.7 to 0."""
     space = spaces.Dict({"observation": achieved, "achieved_goal": achieved, "desired_goal": desired})
     arguments = (10, space, spaces.Discrete(2), make_env(1))
     if fits:
@@ -354,8 +352,8 @@ def test_goals_of_another_type_or_shape_are_refused(achieved, desired, fits):
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
-def test_uniform_independent_draws_are_those_of_stock(n_envs):
-    """For the same seed the same batch to the bit, virtual goals too."""
+def test_uniform_independent_draws_equal_stock(n_envs):
+    """The same seed gives the same batch, bit for bit, including virtual goals."""
     env = make_env(n_envs)
     buffer, stock = (
         make_her(PrioritizedHerReplayBuffer, env, scheme="uniform", stratified=False),
@@ -376,8 +374,8 @@ def test_uniform_independent_draws_are_those_of_stock(n_envs):
 
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("named", [False, True])
-def test_hindsight_is_not_lost_on_loading(named, prioritized, tmp_path):
-    """A buffer with goals stays one, whether the model was told of it or not; so does a zip."""
+def test_her_survives_loading_a_buffer_or_a_model(named, prioritized, tmp_path):
+    """A loaded HER buffer stays one, whether or not the model sets `replay_buffer_class`; so does a saved model."""
     env = make_env(2)
     cls, buffer_class = (PERDQN, PrioritizedHerReplayBuffer) if prioritized else (DQN, HerReplayBuffer)
     kwargs: dict[str, Any] = dict(replay_buffer_class=buffer_class, replay_buffer_kwargs=dict(n_sampled_goal=2))
@@ -398,12 +396,12 @@ def test_hindsight_is_not_lost_on_loading(named, prioritized, tmp_path):
             assert type(PERDQN.load(tmp_path / path, env=env, **kwargs).replay_buffer) is PrioritizedHerReplayBuffer
 
 
-def test_hindsight_of_sb3_is_replaced():
+def test_the_her_buffer_class_of_sb3_is_replaced():
     model = PERDQN("MultiInputPolicy", make_env(1), buffer_size=100, replay_buffer_class=HerReplayBuffer)
     assert type(model.replay_buffer) is PrioritizedHerReplayBuffer
 
 
-def test_a_buffer_without_goals_is_refused_where_goals_are_needed(tmp_path):
+def test_loading_a_buffer_without_goals_into_a_her_model_is_refused(tmp_path):
     env = make_env(1)
     for cls in (DQN, PERDQN):
         cls("MultiInputPolicy", env, buffer_size=100, learning_starts=30).learn(40).save_replay_buffer(tmp_path / "buffer")
@@ -419,8 +417,8 @@ def test_optimize_memory_usage_is_refused():
         make_her(PrioritizedHerReplayBuffer, make_env(1), optimize_memory_usage=True)
 
 
-def test_an_interrupted_add_leaves_a_full_ring_that_goes_on(monkeypatch):
-    """Ctrl-C while any row of the ring is written, the last one too: the next step takes the same row."""
+def test_an_interrupted_add_stores_nothing(monkeypatch):
+    """Press Ctrl-C while any row of the ring is written, the last one too; the next step takes the same row."""
     env = make_env(2)
     for n_steps in range(12, 40):
         buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=12)

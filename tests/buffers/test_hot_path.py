@@ -1,4 +1,4 @@
-"""What `sample` and `update_priorities` do in Python does not depend on the size of the batch."""
+"""The amount of Python work in `sample` and `update_priorities` does not depend on the batch size."""
 
 import pytest
 import torch as th
@@ -6,8 +6,8 @@ import torch as th
 from tests.utils import fill, make_buffer, normalizer, python_work
 
 
-def test_a_python_pass_over_the_batch_is_counted():
-    """What the next test relies on: also one call for each row."""
+def test_python_work_counts_a_loop_over_the_batch():
+    """The next test relies on this: one instruction or one call per row is counted."""
     loops = python_work(lambda: [i + 1 for i in range(10)]), python_work(lambda: [i + 1 for i in range(20)])
     assert loops[0][0] < loops[1][0]
     calls = python_work(lambda: list(map(abs, range(10)))), python_work(lambda: [abs(i) for i in range(20)])
@@ -31,13 +31,13 @@ def test_a_python_pass_over_the_batch_is_counted():
         ("box", False, dict(optimize_memory_usage=True, handle_timeout_termination=False)),
     ],
 )
-def test_no_python_pass_over_the_batch(obs_space, normalize, kwargs):
-    """Any batch size takes the same Python instructions and calls."""
+def test_sample_and_update_run_no_python_loop_over_the_batch(obs_space, normalize, kwargs):
+    """Every batch size takes the same number of Python instructions and calls."""
     buffer = make_buffer(n_rows=50, obs_space=obs_space, **kwargs)
     fill([buffer], 60)
     env = normalizer(buffer.observation_space, buffer.action_space) if normalize else None
     work = []
-    for batch_size in (2, 20, 2, 200):  # the first round compiles
+    for batch_size in (2, 20, 2, 200):  # the first batch size also compiles the kernels, so it is not compared
         td_errors = th.randn(batch_size, 2)
 
         def cycle(batch_size=batch_size, td_errors=td_errors) -> None:

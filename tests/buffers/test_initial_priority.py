@@ -1,4 +1,4 @@
-"""The mass of a new transition, and the maximum that it follows."""
+"""The mass of a new transition, and the maximum priority that it comes from."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from sb3_per import PrioritizedHerReplayBuffer
 from tests.utils import add_one, assert_same_state, contents_of, counting_env, fill, make_buffer
 
 
-def test_new_transitions_are_never_below_updated_ones():
-    """Whether TD errors are below or above 1: nothing new starves."""
+def test_new_transitions_never_have_less_mass_than_updated_ones():
+    """TD errors vary from far below 1 to far above 1."""
     buffer = make_buffer(50, n_envs=2)
     for size in (1e-3, 0.5, 40.0, 7.0, 1e-6):
         add_one(buffer)
@@ -20,10 +20,10 @@ def test_new_transitions_are_never_below_updated_ones():
     assert buffer.max_priority == 40.0 + 1e-6
 
 
-def test_mean_is_that_of_all_masses():
+def test_initial_priority_mean_is_the_mean_of_all_masses():
     buffer = make_buffer(6, n_envs=2, initial_priority="mean")
     fill([buffer], 4)
-    assert (buffer.priorities[:4] == 1).all()  # there is no mean yet
+    assert (buffer.priorities[:4] == 1).all()  # an empty buffer has no mean, so these start at 1
     buffer.update_priorities(np.arange(8), np.arange(8.0))
     for _ in range(5):
         held = buffer.priorities[buffer.priorities > 0]
@@ -33,8 +33,8 @@ def test_mean_is_that_of_all_masses():
 
 @pytest.mark.parametrize("scheme", ["proportional", "rank", "lap"])
 @pytest.mark.parametrize("n_critics", [None, 2])
-def test_td_errors_of_add_are_an_update_without_the_maximum(scheme, n_critics):
-    """As if priorities had been updated at once, but max_priority does not rise."""
+def test_td_errors_given_to_add_set_priorities_but_not_the_maximum(scheme, n_critics):
+    """The priorities equal those of an immediate update, but max_priority does not rise."""
     buffer, reference = (make_buffer(6, n_envs=3, scheme=scheme, initial_priority="td_error") for _ in range(2))
     rng = np.random.default_rng(0)
     for step in range(8):
@@ -50,8 +50,7 @@ def test_td_errors_of_add_are_an_update_without_the_maximum(scheme, n_critics):
         assert buffer.max_priority == 1.0
 
 
-def test_td_errors_wait_for_the_end_of_the_episode_with_hindsight():
-    """They count when the episode is finished."""
+def test_her_applies_td_errors_at_the_end_of_the_episode():
     env = counting_env(goals=True)
     spaces = (env.observation_space, env.action_space)
     buffer = PrioritizedHerReplayBuffer(20, *spaces, env, "cpu", 2, initial_priority="td_error", alpha=1.0)
@@ -84,8 +83,8 @@ def test_bad_td_errors_add_nothing(setting, td_errors, value):
 
 @pytest.mark.parametrize("scheme", ["proportional", "lap"])
 @pytest.mark.filterwarnings("ignore:kappa")
-def test_max_priority_interval_forgets_the_maximum(scheme):
-    """Every so many updates it becomes the largest priority in the buffer; new transitions are never below it."""
+def test_max_priority_interval_resets_the_maximum(scheme):
+    """After every third update, max_priority is the largest priority in the buffer, and new transitions start with it."""
     buffer = make_buffer(8, scheme=scheme, max_priority_interval=3, kappa=0.01)
     fill([buffer], 8)
     maxima = []

@@ -1,4 +1,4 @@
-"""kappa="auto": the mean absolute reward is the unit of the priorities of LAP and PAL."""
+"""kappa="auto": LAP and PAL measure priorities in units of the mean absolute reward."""
 
 import pickle
 from typing import Any
@@ -13,21 +13,21 @@ from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, add_one, filled_buffe
 
 
 def normalizing(var: float) -> VecNormalize:
-    """A VecNormalize that divides rewards by the root of this variance, and leaves observations alone."""
+    """Make a VecNormalize that divides rewards by the root of this variance and leaves observations alone."""
     env = normalizer(OBSERVATION_SPACES["box"], ACTION_SPACES["box"])
     env.ret_rms.var, env.clip_reward, env.norm_obs = var, np.inf, False
     return env
 
 
 def add_rewards(buffer: Any, rewards: Any, **kwargs: Any) -> None:
-    """One step of one environment for each reward."""
+    """Add one step of one environment for each reward."""
     for reward in rewards:
         obs = np.zeros((1, 3))
         buffer.add(obs, obs, np.zeros((1, 2)), np.array([reward]), np.zeros(1), [{}], **kwargs)
 
 
-def test_draws_do_not_depend_on_the_unit_of_the_reward():
-    """All rewards and errors times a power of two: the same draws to the bit, through two refreshes of kappa."""
+def test_draws_do_not_depend_on_the_scale_of_rewards():
+    """Multiply all rewards and TD errors by a power of two: draws stay the same while kappa is recomputed twice."""
     found = []
     for c in (1.0, 2.0**-10):
         buffer = make_buffer(50, n_envs=2, scheme="lap", kappa="auto")
@@ -51,22 +51,22 @@ def test_kappa_is_the_mean_absolute_reward():
     for _ in range(3):
         add_one(buffer, 0.0)
     buffer.sample(2)
-    assert buffer.scheme.kappa == 1.0  # there is no unit yet
+    assert buffer.scheme.kappa == 1.0  # all rewards are 0, so kappa keeps its first value
     for step in range(600):
         add_one(buffer, -3.0 if step % 2 else 1.0)
         buffer.update_priorities(buffer.sample(4).indices, np.full(4, 1e-3))
         if step in (300, 550):
-            n = step // 250 * 250  # steps at the newest refresh
+            n = step // 250 * 250  # number of steps when kappa was last recomputed
             rewards = buffer.rewards[: 4 + n, 0]
             assert buffer.scheme.kappa == pytest.approx(np.abs(rewards).mean(), rel=1e-6)
     assert repr(buffer.scheme) == "LAP(alpha=0.4, td_error_reduction='max', kappa='auto')"
     assert buffer.max_priority >= buffer.scheme.kappa
 
 
-@pytest.mark.parametrize("is_read", [False, True], ids=["", "priorities are read"])
-@pytest.mark.parametrize("is_updated", [False, True], ids=["", "updated before the first draw"])
-def test_first_priorities_do_not_depend_on_the_unit_of_the_reward(is_read, is_updated):
-    """Half of the transitions come from a warm-up without TD errors, half with those of actors."""
+@pytest.mark.parametrize("is_read", [False, True], ids=["priorities not read", "priorities read"])
+@pytest.mark.parametrize("is_updated", [False, True], ids=["no update", "updated before the first draw"])
+def test_first_priorities_do_not_depend_on_the_scale_of_rewards(is_read, is_updated):
+    """Half of the transitions come from a warm-up without TD errors, half from actors that send TD errors."""
     found = []
     for c in (1.0, 2.0**13):
         buffer = make_buffer(100, scheme="lap", kappa="auto", initial_priority="td_error")
@@ -90,33 +90,33 @@ def test_first_priorities_do_not_depend_on_the_unit_of_the_reward(is_read, is_up
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-12)
     assert found[0][2:] == found[1][2:]
     if not is_updated:
-        # Those without an error have the least mass that there is, as many of the others do.
+        # Transitions without a TD error have the smallest mass, which is also that of all errors below kappa.
         assert found[0][3] == found[0][2]
         assert (found[0][1][:50] == found[0][1].min()).all()
 
 
-def make_by_hand() -> Any:
+def make_by_adding() -> Any:
     buffer = make_buffer(20, scheme="lap", kappa="auto", initial_priority="td_error")
     add_rewards(buffer, [10.0] * 10)
     add_rewards(buffer, [10.0] * 10, td_errors=np.array([0.4]))
     return buffer
 
 
-def make_from_stock() -> Any:
+def make_from_sb3() -> Any:
     stock = ReplayBuffer(20, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu")
     add_rewards(stock, [10.0] * 20)
     return PrioritizedReplayBuffer.from_replay_buffer(stock, scheme="lap", kappa="auto")
 
 
 def make_loaded() -> Any:
-    buffer = make_by_hand()
+    buffer = make_by_adding()
     assert buffer.priorities.min() > 0.0
     return pickle.loads(pickle.dumps(buffer))
 
 
-@pytest.mark.parametrize("make", [make_by_hand, make_from_stock, make_loaded])
-def test_kappa_is_in_units_of_normalized_rewards(make):
-    """Whoever read priorities before the first draw."""
+@pytest.mark.parametrize("make", [make_by_adding, make_from_sb3, make_loaded])
+def test_kappa_is_the_mean_absolute_normalized_reward(make):
+    """Reading priorities before the first draw does not change the result."""
     buffer = make()
     for _ in range(2):
         assert buffer.priorities.min() > 0.0
@@ -125,11 +125,11 @@ def test_kappa_is_in_units_of_normalized_rewards(make):
     assert buffer.max_priority == buffer.scheme.kappa
     priorities = buffer.priorities.ravel()
     np.testing.assert_allclose(priorities[:10], 0.1**0.4, rtol=1e-5)
-    np.testing.assert_allclose(priorities[10:], (0.1 if make is make_from_stock else 0.4) ** 0.4, rtol=1e-5)
+    np.testing.assert_allclose(priorities[10:], (0.1 if make is make_from_sb3 else 0.4) ** 0.4, rtol=1e-5)
 
 
-def test_kappa_with_separate_environments():
-    """As actors add: one environment after the other, only some with TD errors."""
+def test_kappa_bounds_priorities_of_separate_environments():
+    """Add as actors do: one environment after the other, only some with TD errors."""
     buffer = make_buffer(10, n_envs=2, scheme="lap", kappa="auto", initial_priority="td_error")
     for env_index, n, td_errors in ((0, 10, None), (1, 3, np.full((3, 1), 0.4)), (1, 3, np.full((3, 1), 0.01))):
         obs, zeros = np.zeros((n, 1, 3)), np.zeros((n, 1))
@@ -142,7 +142,7 @@ def test_kappa_with_separate_environments():
     np.testing.assert_allclose(buffer.priorities[:, 1], [0.4**0.4] * 3 + [0.1**0.4] * 3 + [0.0] * 4, rtol=1e-5)
 
 
-def test_kappa_with_hindsight():
+def test_kappa_bounds_priorities_with_her():
     buffer = filled_buffer("her", n_rows=20, scheme="lap", kappa="auto", initial_priority="td_error")
     buffer.rewards[:] = 10.0
     is_drawable = buffer.priorities > 0.0
@@ -161,8 +161,8 @@ def test_kappa_with_hindsight():
     assert (masses > 0.0).sum() == (masses > 0.39**0.4).sum() + np.isclose(masses, 0.1**0.4).sum()
 
 
-def test_the_unit_may_come_after_many_draws():
-    """Rewards of 1e-3 after many steps without reward: nothing remembers that kappa was 1."""
+def test_kappa_adapts_to_rewards_that_come_after_many_draws():
+    """Rewards of 1e-3 follow many steps without reward; the earlier kappa of 1 has no effect on priorities."""
     buffer = make_buffer(1000, scheme="lap", kappa="auto")
     add_rewards(buffer, [0.0] * 20)
     for _ in range(260):
@@ -180,8 +180,8 @@ def test_the_unit_may_come_after_many_draws():
 
 
 @pytest.mark.parametrize("bad", [-np.inf, np.nan])
-@pytest.mark.parametrize("env", [None, normalizing(1e4)], ids=["", "VecNormalize"])
-def test_rewards_that_are_not_finite_do_not_enter_kappa(bad, env):
+@pytest.mark.parametrize("env", [None, normalizing(1e4)], ids=["raw rewards", "VecNormalize"])
+def test_kappa_ignores_rewards_that_are_not_finite(bad, env):
     buffer = make_buffer(20, scheme="lap", kappa="auto")
     add_rewards(buffer, [10.0, bad, -10.0])
     assert np.isfinite(buffer.priorities).all()
@@ -194,7 +194,7 @@ def test_rewards_that_are_not_finite_do_not_enter_kappa(bad, env):
     "rewards, env, value",
     [([np.inf, np.nan], None, "inf"), ([np.nan], normalizing(1e4), "nan"), ([1.0, 2.0], normalizing(np.nan), "nan")],
 )
-def test_a_kappa_that_is_not_finite_names_the_reward(rewards, env, value):
+def test_a_mean_reward_that_is_not_finite_raises_and_is_named(rewards, env, value):
     buffer = make_buffer(20, scheme="lap", kappa="auto")
     add_rewards(buffer, rewards)
     with pytest.raises(ValueError, match=f"kappa='auto'.* reward is {value}"):

@@ -1,4 +1,4 @@
-"""n-step returns: windows stop at terminations, truncations, the newest step, and where a run was broken off."""
+"""n-step returns: windows stop at terminations, truncations, the newest step, and the end of a run."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.utils import add_one, assert_same_batches, counting_env, fill, make_b
 
 
 def brute_force_n_step(steps: list[tuple[float, bool, bool]], start: int, n_steps: int, gamma: float) -> Any:
-    """Return, number of the last step, and termination of the window that begins at ``start``, one step at a time."""
+    """Compute return, discount, last step and termination of the window that begins at ``start``, step by step."""
     value, discount = 0.0, 1.0
     for last in range(start, min(start + n_steps, len(steps))):
         reward, done, truncated = steps[last]
@@ -25,8 +25,8 @@ def brute_force_n_step(steps: list[tuple[float, bool, bool]], start: int, n_step
 @pytest.mark.parametrize("obs_space, optimize_memory_usage", [("box", False), ("box", True), ("dict", False)])
 @pytest.mark.parametrize("n_steps", [2, 7, 40])
 @pytest.mark.parametrize("n_envs", [1, 3])
-def test_n_step_returns_by_hand(n_envs, n_steps, obs_space, optimize_memory_usage):
-    """Windows stop at ends of episodes and at the newest step, every step is a start, before and after wrap-around."""
+def test_n_step_returns_equal_a_brute_force_loop(n_envs, n_steps, obs_space, optimize_memory_usage):
+    """Compare before and after wrap-around; windows stop at the end of an episode and at the newest step."""
     gamma, n_rows = 0.9, 12
     storage = dict(optimize_memory_usage=True, handle_timeout_termination=False) if optimize_memory_usage else {}
     buffer = make_buffer(n_rows, n_envs, obs_space, n_steps=n_steps, gamma=gamma, alpha=0.0, **storage)
@@ -51,7 +51,7 @@ def test_n_step_returns_by_hand(n_envs, n_steps, obs_space, optimize_memory_usag
         batch = buffer.sample(80)
         n_drawable = (buffer.size() - (optimize_memory_usage and buffer.full)) * n_envs
         if n_drawable <= 40:
-            assert len(set(batch.indices)) == n_drawable  # stratified: every step is a start
+            assert len(set(batch.indices)) == n_drawable  # stratified draws include every step
         actual_next = batch.next_observations[key] if key else batch.next_observations
         for i, index in enumerate(batch.indices):
             start, e = divmod(int(index), n_envs)
@@ -59,7 +59,8 @@ def test_n_step_returns_by_hand(n_envs, n_steps, obs_space, optimize_memory_usag
             assert batch.rewards[i].item() == pytest.approx(value, rel=1e-5, abs=1e-5)
             assert batch.discounts[i].item() == pytest.approx(discount, rel=1e-5)
             assert batch.dones[i].item() == dones
-            if not (optimize_memory_usage and steps[e][last][1]):  # overwritten by the reset observation, and not used
+            # After a done, the reset observation overwrites the next observation, which no target uses.
+            if not (optimize_memory_usage and steps[e][last][1]):
                 np.testing.assert_array_equal(actual_next[i], next_obs_of[e][last])
 
 
@@ -77,7 +78,7 @@ def test_n_step_sample_equals_stock(n_steps, n_rows_added, normalize, monkeypatc
 
 
 def every_window(buffer: PrioritizedReplayBuffer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Episodes in which all windows begin and end, and their lengths."""
+    """Return the episodes in which all windows begin and end, and the lengths of the windows."""
     batch = buffer.read(np.flatnonzero(buffer.priorities))
     obs, next_obs = batch.observations, batch.next_observations
     if isinstance(obs, dict):
@@ -98,7 +99,7 @@ def set_env(model: Any) -> Any:
 
 
 def continue_from_a_file(model: Any) -> Any:
-    """The model goes on where it is, with the buffer of another run."""
+    """Continue the same model with the buffer of another run."""
     other = PERDQN("MlpPolicy", counting_env(), **SETTINGS).learn(18)
     for env in other.env.envs:
         env.unwrapped.episode += 50
@@ -115,7 +116,7 @@ SETTINGS: dict[str, Any] = dict(
 
 @pytest.mark.parametrize("proceed", [learn_again, set_env, continue_from_a_file])
 def test_windows_never_cross_into_another_run(proceed, tmp_path, monkeypatch):
-    """Resets without a done: a second `learn()`, another environment, another buffer."""
+    """A second `learn()`, another environment or another buffer resets the environments without a done."""
     monkeypatch.chdir(tmp_path)
     model = PERDQN("MlpPolicy", counting_env(), **SETTINGS).learn(20)
     for _ in range(3):
@@ -123,24 +124,24 @@ def test_windows_never_cross_into_another_run(proceed, tmp_path, monkeypatch):
         begins, ends, lengths = every_window(model.replay_buffer)
         np.testing.assert_array_equal(begins, ends)
         assert lengths.max() == 5 and (lengths < 5).any()
-    # The value after the seam still counts: nothing was terminated.
+    # The last window of a run still bootstraps from its last next observation, because nothing was terminated.
     assert (model.replay_buffer.dones * (1 - model.replay_buffer.timeouts) == 0).all()
 
 
-def test_windows_continue_where_the_run_continues():
+def test_windows_continue_across_learn_calls_of_the_same_run():
     model = PERDQN("MlpPolicy", counting_env(), **SETTINGS).learn(20)
     for _ in range(3):
         model.learn(10, reset_num_timesteps=False)
     begins, ends, lengths = every_window(model.replay_buffer)
     np.testing.assert_array_equal(begins, ends)
     newest_first = np.sort(lengths)
-    assert (newest_first[8:] == 5).all()  # of both environments, only the last four windows are short
+    assert (newest_first[8:] == 5).all()  # only the last four windows of each of the two environments are short
     assert (model.replay_buffer.dones == 0).all()
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_hindsight_goals_never_come_from_another_run(n_steps):
-    """HER's episode ends where the environments were reset; goals and windows stay inside."""
+def test_her_goals_never_come_from_another_run(n_steps):
+    """A reset of the environments ends HER's episode, so goals and windows stay within one run."""
     kwargs = {**SETTINGS, "n_steps": n_steps, "replay_buffer_class": PrioritizedHerReplayBuffer, "learning_starts": 1000}
     model = PERDQN("MultiInputPolicy", counting_env(goals=True), **kwargs)
     for proceed in (learn_again, learn_again, set_env, learn_again):
@@ -152,16 +153,16 @@ def test_hindsight_goals_never_come_from_another_run(n_steps):
         if not buffer.priorities.any():
             continue
         batch = buffer.sample(64)
-        assert (batch.rewards[64 - int(0.8 * 64) :] == 0).all()  # all goals are of the same episode
+        assert (batch.rewards[64 - int(0.8 * 64) :] == 0).all()  # every goal comes from the episode of its transition
         if n_steps > 1:
             begins, ends, _ = every_window(buffer)
             np.testing.assert_array_equal(begins, ends)
 
 
 def test_end_episodes_truncates_the_newest_steps():
-    """Unless an episode had ended there; with optimize_memory_usage it writes terminations, as SB3 does."""
+    """Steps that already end an episode stay as they are; optimize_memory_usage gets terminations, as in SB3."""
     buffer = make_buffer(6, n_envs=3)
-    buffer.end_episodes()  # nothing to end
+    buffer.end_episodes()  # an empty buffer has no episode to end
     assert (buffer.dones == 0).all()
     for _ in range(8):
         add_one(buffer)
@@ -179,8 +180,8 @@ def test_end_episodes_truncates_the_newest_steps():
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
-def test_without_handling_of_timeouts_end_episodes_writes_terminations(n_envs):
-    """SB3 never writes `timeouts` then, so a truncation flag would still be there a lap later."""
+def test_end_episodes_writes_terminations_without_handle_timeout_termination(n_envs):
+    """SB3 never writes `timeouts` without this setting, so a truncation flag would stay for the next lap."""
     buffer = make_buffer(4, n_envs, handle_timeout_termination=False)
     add_one(buffer)
     buffer.end_episodes()

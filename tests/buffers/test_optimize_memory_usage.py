@@ -1,4 +1,4 @@
-"""optimize_memory_usage: the newest next observation overwrites the oldest observation, which cannot be drawn then."""
+"""With optimize_memory_usage, the newest next observation overwrites the oldest row, which then cannot be drawn."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.utils import assert_same_batches, fill, make_buffer, stock_like, stoc
 @pytest.mark.parametrize("n_rows_added", [5, 23])
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_the_overwritten_row_cannot_be_drawn_or_updated(n_envs, n_rows_added, monkeypatch):
-    """Its mass is 0; it moves with the cursor. All other rows are those of SB3."""
+    """The overwritten row has mass 0 and moves with the write position; all other rows equal SB3's."""
     buffer = make_buffer(n_envs=n_envs, optimize_memory_usage=True, handle_timeout_termination=False)
     stock = stock_like(buffer)
     for _ in range(n_rows_added):

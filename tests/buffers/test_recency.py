@@ -1,4 +1,4 @@
-"""Emphasizing recent experience: only the newest transitions are drawn, wherever they lie in the ring."""
+"""Emphasizing recent experience: only the newest transitions are drawn, wherever they are in the ring."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tests.utils import MANY, counts_of, drawable_ids, fill, filled_buffer, make
 
 
 def n_newest(n: int, recency: float, recency_min: int, position: float) -> int:
-    """How many of n transitions are drawn from at k / K = position."""
+    """Return how many of n transitions can be drawn at k / K = position."""
     return min(max(int(n * recency ** (1000 * position)), recency_min), n)
 
 
@@ -15,8 +15,8 @@ def n_newest(n: int, recency: float, recency_min: int, position: float) -> int:
 @pytest.mark.parametrize("scheme", ["proportional", "rank", "uniform"])
 @pytest.mark.parametrize("n_added", [5, 9, 16])
 @pytest.mark.filterwarnings("ignore:uniform_fraction")
-def test_only_the_newest_are_drawn(n_added, scheme, eta):
-    """By their masses."""
+def test_only_the_newest_transitions_are_drawn(n_added, scheme, eta):
+    """Among the newest transitions, draws follow the masses."""
     buffer = filled_buffer(n_added=n_added, scheme=scheme, uniform_fraction=eta, recency=0.998, recency_min=3)
     everything = drawable_ids(buffer)
     for position in (0.1, 0.5, 1.0):
@@ -26,8 +26,8 @@ def test_only_the_newest_are_drawn(n_added, scheme, eta):
         assert (np.abs(counts - expected) <= 3).all()
 
 
-def test_rounding_never_leads_out_of_the_newest():
-    """With masses of very different sizes on both sides of the border."""
+def test_rounding_never_draws_an_older_transition():
+    """Masses on both sides of the border differ by many orders of magnitude."""
     buffer = make_buffer(1000, recency=0.999, recency_min=1, alpha=1.0)
     fill([buffer], 1500)
     rng = np.random.default_rng(0)
@@ -40,10 +40,10 @@ def test_rounding_never_leads_out_of_the_newest():
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.25])
-@pytest.mark.parametrize("n_added", [1000, 1040], ids=["at the end of the ring", "across it"])
+@pytest.mark.parametrize("n_added", [1000, 1040], ids=["newest at the end of the ring", "newest across the end of the ring"])
 @pytest.mark.parametrize("alpha, old_error", [(0.6, 1e16), (1.0, 1e280)])
 def test_large_masses_of_old_transitions_do_not_disturb_the_newest(alpha, old_error, n_added, eta):
-    """Equal masses are drawn equally often and weigh the same, whatever lies on the other side of the border."""
+    """The newest transitions have equal masses, so they are drawn equally often and get equal weights."""
     settings = dict(recency=0.99, recency_min=100, uniform_fraction=eta, weight_normalization="none", beta_start=1.0)
     buffer = make_buffer(1000, alpha=alpha, **settings)
     fill([buffer], n_added)
@@ -55,16 +55,16 @@ def test_large_masses_of_old_transitions_do_not_disturb_the_newest(alpha, old_er
     np.testing.assert_allclose(batch.weights, 1.0, rtol=1e-6)
 
 
-def test_without_a_position_it_is_random():
+def test_sampling_without_a_position_draws_it_at_random():
     buffer = make_buffer(1000, recency=0.995, recency_min=1, scheme="uniform")
     fill([buffer], 1000)
     np.random.seed(0)
-    # E[N recency^(1000 u)] of the oldest one that can be seen, u uniform.
+    # The oldest transition that can be drawn has age N recency^(1000 u), with u uniform in [0, 1].
     oldest = np.array([1000 - buffer.sample(500).indices.min() for _ in range(400)])
     assert np.mean(oldest <= 82) == pytest.approx(0.5, abs=0.08)  # u > 1/2
     assert oldest.max() > 900 and oldest.min() < 10
 
 
-def test_recency_with_hindsight_is_refused():
+def test_recency_with_her_is_refused():
     with pytest.raises(NotImplementedError, match=r"recency=0\.99 with hindsight"):
         filled_buffer("her", recency=0.99)

@@ -1,4 +1,4 @@
-"""What `add` and `extend` refuse changes nothing, and what SB3 accepts is accepted, for every kind of buffer."""
+"""For every kind of buffer, a refused step changes nothing, and a step that SB3 accepts is accepted."""
 
 import copy
 import functools
@@ -28,7 +28,7 @@ N_ENVS, N_ROWS = 2, 6
 BOX, STACK, DISCRETE = OBSERVATION_SPACES["box"], spaces.Box(0, 255, (4, 2, 2), np.uint8), OBSERVATION_SPACES["discrete"]
 DICT = spaces.Dict({"image": STACK, "num": DISCRETE})
 SEQUENCES: dict[str, Any] = dict(sequence_length=2, burn_in=1, state_shapes=((1, 3),))
-LEAN = dict(optimize_memory_usage=True, handle_timeout_termination=False)
+OPTIMIZE_MEMORY = dict(optimize_memory_usage=True, handle_timeout_termination=False)
 
 
 goal_env = functools.cache(lambda: counting_env(n_envs=N_ENVS, goals=True))
@@ -47,13 +47,13 @@ KINDS: dict[str, Callable[[], Any]] = {
     "plain": make(PrioritizedReplayBuffer, BOX),
     "td errors": make(PrioritizedReplayBuffer, BOX, initial_priority="td_error"),
     "discrete": make(PrioritizedReplayBuffer, DISCRETE, "discrete", n_steps=3),
-    "lean": make(PrioritizedReplayBuffer, BOX, **LEAN),
+    "optimize_memory": make(PrioritizedReplayBuffer, BOX, **OPTIMIZE_MEMORY),
     "frames": make(PrioritizedReplayBuffer, STACK, frames=4),
     "dict": make(PrioritizedDictReplayBuffer, DICT),
     "dict, frames": make(PrioritizedDictReplayBuffer, DICT, frames=dict(image=4)),
-    "apart": make(PrioritizedReplayBuffer, BOX),
-    "apart, dict, frames": make(PrioritizedDictReplayBuffer, DICT, frames=dict(image=4)),
-    "apart, lean": make(PrioritizedReplayBuffer, BOX, **LEAN),
+    "separate": make(PrioritizedReplayBuffer, BOX),
+    "separate, dict, frames": make(PrioritizedDictReplayBuffer, DICT, frames=dict(image=4)),
+    "separate, optimize_memory": make(PrioritizedReplayBuffer, BOX, **OPTIMIZE_MEMORY),
     "her": her,
     "her, infos": lambda: her(copy_info_dict=True),
     "her, infos without timeouts": lambda: her(copy_info_dict=True, handle_timeout_termination=False),
@@ -63,9 +63,9 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 
 def step_of(buffer: Any, i: int = 0) -> dict[str, Any]:
-    """One step of every environment, by name of the argument."""
+    """Make one step of every environment, as keyword arguments of `add`."""
     rng = np.random.default_rng(i)
-    space, action_space = copy.deepcopy((buffer.observation_space, buffer.action_space))  # theirs is state of the buffer
+    space, action_space = copy.deepcopy((buffer.observation_space, buffer.action_space))  # seeds must not reach the buffer
     space.seed(i), action_space.seed(i)
     return dict(
         obs=batch_of(space, N_ENVS),
@@ -78,11 +78,11 @@ def step_of(buffer: Any, i: int = 0) -> dict[str, Any]:
 
 
 def filled(kind: str, n_steps: int = 9) -> Any:
-    """A buffer, some of whose rows are of the second lap."""
+    """Make a buffer with this many steps; from 7 on, some rows are of the second lap."""
     buffer = KINDS[kind]()
     for i in range(n_steps):
         buffer.add(**step_of(buffer, i))
-    if "apart" in kind:
+    if "separate" in kind:
         step = {name: value for name, value in step_of(buffer).items() if name in ("obs", "next_obs")}
         one = {
             name: {key: part[None, :1] for key, part in each.items()} if isinstance(each, dict) else each[None, :1]
@@ -99,7 +99,7 @@ def filled(kind: str, n_steps: int = 9) -> Any:
 
 
 def wrong_values(buffer: Any, kind: str) -> list[tuple[str, Any]]:
-    """Every argument made wrong, in several ways."""
+    """Make several wrong values of every argument."""
     good = step_of(buffer)
     wrong: list[tuple[str, Any]] = []
     for name in ("obs", "next_obs"):
@@ -112,7 +112,7 @@ def wrong_values(buffer: Any, kind: str) -> list[tuple[str, Any]]:
             wrong += [(name, value) for value in [*wrong_arrays(good[name]), {"image": good[name]}]]
     for name in ("action", "reward", "done"):
         wrong += [(name, value) for value in wrong_arrays(good[name])]
-    if "lean" not in kind and "without" not in kind:
+    if "optimize_memory" not in kind and "without" not in kind:
         wrong += [("infos", value) for value in (good["infos"][:0], [{}] * 3, [None, {}], [{}, 5], None, 5)]
         wrong.append(("infos", [{"TimeLimit.truncated": "no"}, {}]))
         wrong.append(("infos", [{"TimeLimit.truncated": np.zeros(2)}, {}]))
@@ -151,9 +151,9 @@ def test_a_refused_add_changes_nothing(kind, n_steps):
     buffer.add(**good)
 
 
-@pytest.mark.parametrize("kind", ["plain", "frames", "dict", "apart, dict, frames", "lean"])
-def test_refused_steps_change_nothing(kind):
-    """Those of actors, in columns of their own."""
+@pytest.mark.parametrize("kind", ["plain", "frames", "dict", "separate, dict, frames", "optimize_memory"])
+def test_a_refused_add_steps_changes_nothing(kind):
+    """Check `add_steps`, which actors call for their own environments."""
     buffer = filled(kind)
     good = step_of(buffer)
     names = dict(obs="obs", next_obs="next_obs", action="actions", reward="rewards", done="dones")
@@ -177,8 +177,8 @@ def test_refused_steps_change_nothing(kind):
 
 @pytest.mark.parametrize("kind", ["plain", "dict", "her"])
 @pytest.mark.parametrize("method", ["extend", "add_demonstrations"])
-def test_several_steps_need_an_entry_for_each(kind, method):
-    """NumPy would repeat a single step."""
+def test_extend_and_add_demonstrations_need_one_entry_per_step(kind, method):
+    """NumPy would silently repeat a single entry."""
     buffer = filled(kind)
     steps = {name: [part] * 3 for name, part in step_of(buffer).items()}
     before = pickle.dumps(buffer)
@@ -189,8 +189,8 @@ def test_several_steps_need_an_entry_for_each(kind, method):
     getattr(buffer, method)(**steps)
 
 
-def test_masses_that_the_tree_does_not_take_are_refused_with_the_step():
-    """A scheme of one's own may give them; they would be refused by every draw after it."""
+def test_a_step_whose_mass_is_not_finite_is_refused():
+    """A user's scheme may return NaN; without this check, every later draw would fail."""
 
     class Wild(Proportional):
         def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
@@ -202,7 +202,7 @@ def test_masses_that_the_tree_does_not_take_are_refused_with_the_step():
     assert buffer.size() == 0
 
 
-# ---- what SB3 accepts
+# ---- steps that SB3 accepts
 
 SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), max_size=4).map(tuple)
 DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.bool_, object, "U3"])
@@ -211,13 +211,13 @@ ARRAYS = st.builds(lambda shape, dtype: np.ones(shape, dtype), SHAPES, DTYPES)
 
 @settings(max_examples=60)
 @given(data=st.data())
-@pytest.mark.parametrize("kind", ["plain", "discrete", "lean", "frames", "dict", "dict, frames", "sequences"])
-def test_what_sb3_accepts_is_stored_as_sb3_stores_it(kind, data):
-    """Whatever shape and type SB3 broadcasts or reshapes, all buffers take, and store the same."""
+@pytest.mark.parametrize("kind", ["plain", "discrete", "optimize_memory", "frames", "dict", "dict, frames", "sequences"])
+def test_steps_that_sb3_accepts_are_stored_as_in_sb3(kind, data):
+    """Our buffers store every shape and type that SB3 broadcasts or reshapes, with the same result."""
     buffer = KINDS[kind]()
-    lean = LEAN if kind == "lean" else {}
+    kwargs = OPTIMIZE_MEMORY if kind == "optimize_memory" else {}
     arguments = (N_ROWS * N_ENVS, buffer.observation_space, buffer.action_space, "cpu", N_ENVS)
-    stock = (DictReplayBuffer if "dict" in kind else ReplayBuffer)(*arguments, **lean)
+    stock = (DictReplayBuffer if "dict" in kind else ReplayBuffer)(*arguments, **kwargs)
     step = step_of(buffer)
     name = data.draw(st.sampled_from(["obs", "next_obs", "action", "reward", "done"]))
     value = data.draw(ARRAYS)
@@ -230,7 +230,7 @@ def test_what_sb3_accepts_is_stored_as_sb3_stores_it(kind, data):
         stock.add(**{key: dict(part) if isinstance(part, dict) else part for key, part in step.items()})
     except (ValueError, TypeError):
         try:
-            buffer.add(**step)  # some forms more are taken, such as one number for all environments
+            buffer.add(**step)  # our buffers accept more forms than SB3, such as one number for all environments
         except ValueError as error:
             assert name in str(error)
         return
@@ -244,8 +244,8 @@ def test_what_sb3_accepts_is_stored_as_sb3_stores_it(kind, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_forms_of_a_step(kind):
-    """Lists, tensors, numbers, tuples and iterators are stored as the arrays that they stand for, with all kinds."""
+def test_all_forms_of_a_step_are_stored_alike(kind):
+    """Lists, tensors, numbers, tuples and iterators are stored like the equivalent arrays."""
     plain, other = filled(kind), filled(kind)
     for i in range(3):
         step = step_of(plain, i)
@@ -270,8 +270,8 @@ def test_forms_of_a_step(kind):
         assert th.equal(getattr(other.batch, part), getattr(plain.batch, part))
 
 
-def test_what_was_given_is_not_changed_nor_kept():
-    for kind in ("plain", "discrete", "frames", "dict", "dict, frames", "lean", "her"):
+def test_add_neither_changes_nor_keeps_the_arrays_of_the_caller():
+    for kind in ("plain", "discrete", "frames", "dict", "dict, frames", "optimize_memory", "her"):
         buffer, twin = filled(kind), filled(kind)
         first, second = step_of(buffer, 1), step_of(buffer, 2)
         twin.add(**pickle.loads(pickle.dumps(first)))
@@ -294,8 +294,8 @@ def parts_of(obs: Any) -> list[Any]:
     return list(obs.values()) if isinstance(obs, dict) else [obs]
 
 
-def test_frames_without_memory_store_nothing(monkeypatch):
-    """Neither the other keys, which have it."""
+def test_a_memory_error_of_frames_stores_nothing(monkeypatch):
+    """If the frames of one key find no memory, the other keys store nothing either."""
     from sb3_per.storage.frames import FrameStore
 
     buffer = filled("dict, frames")

@@ -1,4 +1,4 @@
-"""Drawing batches: the rows are those of SB3, and each comes up in proportion to its mass."""
+"""Drawing batches: rows equal SB3's rows, and each is drawn in proportion to its mass."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.utils import (
     stock_rows,
 )
 
-# VecNormalize normalizes Box observations.
+# VecNormalize can normalize only Box observations.
 SPACES_AND_NORMALIZATION = [*((name, False) for name in OBSERVATION_SPACES), ("box", True), ("box64", True)]
 
 
@@ -52,7 +52,7 @@ def test_actions_equal_stock(action_space, monkeypatch):
 @pytest.mark.parametrize("stratified", [True, False])
 @pytest.mark.parametrize("n_envs", [1, 4])
 def test_draws_follow_the_priorities(stratified, n_envs):
-    """Every environment is replayed, in proportion to the mass of its slots."""
+    """Every slot of every environment is drawn in proportion to its mass."""
     np.random.seed(0)
     buffer = make_buffer(8, n_envs, stratified=stratified, alpha=0.7)
     fill([buffer], 8)
@@ -93,15 +93,15 @@ def test_sample_returns_copies():
     assert_same_state(contents_of(buffer), before)
 
 
-def test_a_buffer_of_one_row_gives_the_newest_step():
+def test_a_buffer_of_one_row_draws_the_newest_step():
     buffer = make_buffer(1)
     for step in range(4):
         fill([buffer], 1)
         np.testing.assert_array_equal(buffer.sample(3).indices, [step] * 3)
 
 
-def test_batches_have_exactly_the_size_asked_for():
-    """Any size from 1 up, also larger than the buffer."""
+def test_batches_have_exactly_the_requested_size():
+    """A batch may be larger than the buffer."""
     buffer = make_buffer(3)
     fill([buffer], 2)
     for batch_size in (1, 2, 5, np.int64(33), 1000):
@@ -129,8 +129,8 @@ def test_sampling_from_an_empty_buffer_changes_nothing(obs_space):
 SETTINGS: dict[str, dict[str, Any]] = {
     "proportional": {},
     "rank": dict(scheme="rank"),
-    "stock draw": dict(scheme="uniform", stratified=False),
-    "uniform part": dict(uniform_fraction=0.2, weight_normalization="none"),
+    "uniform independent": dict(scheme="uniform", stratified=False),
+    "uniform share": dict(uniform_fraction=0.2, weight_normalization="none"),
     "unique": dict(unique=True),
     "recency": dict(recency=0.999, recency_min=3),
     "kappa": dict(scheme="lap", kappa="auto"),
@@ -140,7 +140,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kwargs", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("kind", ["plain", "memory", "her"])
 def test_a_draw_changes_nothing(kwargs, kind):
-    """Once the tree knows what was added, drawing only reads."""
+    """The first draw updates the tree with new transitions; later draws only read."""
     if kind == "her" and "recency" in kwargs:
         pytest.skip("recency is refused with hindsight")
     buffer = filled_buffer(kind, **kwargs)
@@ -151,8 +151,8 @@ def test_a_draw_changes_nothing(kwargs, kind):
     assert_same_state(contents_of(buffer), before)
 
 
-def test_stratified_uniform_draws_are_spread():
-    """The default: one from each slice, so that no transition comes twice while there are enough."""
+def test_stratified_uniform_draws_do_not_repeat_transitions():
+    """Stratified draws take one transition from each of 256 slices, so none of 256 transitions repeats."""
     for stratified, n_distinct in ((True, [256]), (False, range(130, 200))):
         buffer = make_buffer(256, scheme="uniform", stratified=stratified)
         fill([buffer], 256)

@@ -1,4 +1,4 @@
-"""Environments that add separately: a buffer of several environments behaves as one buffer for each."""
+"""Environments that add separately: a buffer of several environments behaves like one buffer per environment."""
 
 import copy
 from typing import Any
@@ -41,7 +41,7 @@ ACTION = spaces.Box(-1, 1, (2,), np.float32)
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 
 
-#: Observation space and settings of a buffer.
+#: Observation space and settings of each kind of buffer.
 KINDS: dict[str, tuple[spaces.Space, dict[str, Any]]] = {
     "plain": (VECTOR, {}),
     "windows": (VECTOR, dict(n_steps=3, gamma=0.9, beta_anneal_steps=10)),
@@ -60,7 +60,7 @@ def make(kind: str, n_envs: int = N_ENVS, n_rows: int = N_ROWS, **kwargs: Any) -
 
 
 class StepsOfOne:
-    """Steps of one environment; an observation continues the one before, except after the end of an episode."""
+    """Makes steps of one environment; each observation is the last next observation, except after an episode ends."""
 
     def __init__(self, space: spaces.Space, seed: int):
         self.space, self.rng = space, np.random.default_rng(seed)
@@ -83,7 +83,7 @@ class StepsOfOne:
 
 
 def stacked(parts: Any) -> Any:
-    """Nested lists of observations, as read-only arrays with the same first axes."""
+    """Turn nested lists of observations into read-only arrays with the same first axes."""
     first = parts[0][0]
     if isinstance(first, dict):
         return {key: stacked([[part[key] for part in row] for row in parts]) for key in first}
@@ -94,10 +94,10 @@ def stacked(parts: Any) -> Any:
 
 class Twins:
     """
-    A buffer whose environments stand at different steps, and the obvious reference: a buffer for each of them.
+    A buffer whose environments are at different steps, and its reference: one buffer per environment.
 
-    :param kind: of the buffers
-    :param seed: of all that comes
+    :param kind: key of `KINDS`
+    :param seed: seed of all steps and random choices
     """
 
     def __init__(self, kind: str, seed: int = 0, **kwargs: Any):
@@ -105,7 +105,7 @@ class Twins:
         self.alone = [make(kind, 1, **kwargs) for _ in range(N_ENVS)]
         self.rng = np.random.default_rng(seed)
         self.columns = [StepsOfOne(self.buffer.observation_space, seed * N_ENVS + env) for env in range(N_ENVS)]
-        self.n_before = np.zeros(N_ENVS, np.int64)  # steps that the buffer skipped at a reset, but the reference did not
+        self.n_before = np.zeros(N_ENVS, np.int64)  # step numbers that the buffer skips at a reset, and the reference does not
         self.with_errors = kind == "td_error"
 
     def add_steps(self, envs: list[int], n_steps: int) -> None:
@@ -120,7 +120,7 @@ class Twins:
                 self.add_alone(env, step, None if given_errors is None else step[6][None])
 
     def add(self) -> None:
-        """One step of all, by SB3's method."""
+        """Add one step of all environments by SB3's method."""
         steps = [column.step() for column in self.columns]
         obs, next_obs, action, reward, done, timeout, _ = (stacked([[step[i] for step in steps]]) for i in range(7))
         infos = [{"TimeLimit.truncated": bool(flag)} for flag in timeout[0]]
@@ -141,7 +141,7 @@ class Twins:
             self.alone[env].end_episodes()
 
     def update(self) -> None:
-        """Ids of all ages: in each environment, stale ones are skipped by its own position."""
+        """Update ids of all ages; each environment skips its own stale ids."""
         steps = self.buffer.ring.added
         if not steps.any():
             return
@@ -151,10 +151,10 @@ class Twins:
         n_written = self.buffer.update_priorities((steps[envs] - back) * N_ENVS + envs, errors)
         n_alone = 0
         for alone in self.alone:
-            alone.priorities  # noqa: B018  before the maximum changes
+            alone.priorities  # noqa: B018  reading assigns waiting masses before the maximum changes
         for env, alone in enumerate(self.alone):
             ids = (steps[envs] - back - self.n_before[env])[envs == env]
-            is_known = ids >= 0  # others were given before a reset
+            is_known = ids >= 0  # negative ids were issued before a reset
             n_alone += alone.update_priorities(ids[is_known], errors[envs == env][is_known])
         assert n_written == n_alone
         self.share_maximum()
@@ -169,7 +169,7 @@ class Twins:
         self.n_before = self.buffer.ring.added - [alone.ring.added[0] for alone in self.alone]
 
     def reload(self) -> None:
-        """Go on with a buffer that was made from a state."""
+        """Continue with a buffer that was made from the state of this one."""
         loaded = type(self.buffer).from_replay_buffer(copy.deepcopy(self.buffer))
         if self.rng.random() < 0.5:
             self.buffer = loaded
@@ -189,7 +189,7 @@ class Twins:
             expected = alone.transition_ids[:, 0]
             expected = np.where(expected < 0, -1, (expected + self.n_before[env]) * N_ENVS + env)
             np.testing.assert_array_equal(ids[:, env], expected)
-            if self.kind != "rank":  # whose masses are relative
+            if self.kind != "rank":  # masses of ranks depend on the other environments
                 np.testing.assert_array_equal(masses[:, env], alone.priorities[:, 0])
             else:
                 np.testing.assert_array_equal(masses[:, env] > 0, alone.priorities[:, 0] > 0)
@@ -204,13 +204,13 @@ class Twins:
 
     def check_draw(self, buffer: PrioritizedReplayBuffer, ids: np.ndarray, masses: np.ndarray) -> None:
         beta, batch = buffer.beta, buffer.sample(6)
-        leaves = batch.indices % ids.size
-        np.testing.assert_array_equal(ids.ravel()[leaves], batch.indices)
-        n_p = masses.ravel()[leaves] / masses.sum() * np.count_nonzero(masses)
+        slots = batch.indices % ids.size
+        np.testing.assert_array_equal(ids.ravel()[slots], batch.indices)
+        n_p = masses.ravel()[slots] / masses.sum() * np.count_nonzero(masses)
         assert (n_p > 0).all()
         if buffer.scheme.importance_sampling:
             np.testing.assert_allclose(batch.weights.numpy().ravel(), (n_p / n_p.min()) ** -beta, rtol=1e-5)
-        assert_same(batch.observations, buffer.read(leaves).observations)
+        assert_same(batch.observations, buffer.read(slots).observations)
 
 
 ENVS = st.lists(st.integers(0, N_ENVS - 1), min_size=1, max_size=N_ENVS, unique=True)
@@ -224,8 +224,8 @@ ACTIONS = st.one_of(
 )
 
 
-def live(twins: Twins, actions: list[tuple[Any, ...]]) -> None:
-    """Do what the actions say, in their order."""
+def run_actions(twins: Twins, actions: list[tuple[Any, ...]]) -> None:
+    """Run the actions in their order, then check the result."""
     for name, *arguments in actions:
         getattr(twins, name)(*arguments)
     twins.check()
@@ -234,14 +234,14 @@ def live(twins: Twins, actions: list[tuple[Any, ...]]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None)
 @given(st.lists(ACTIONS, min_size=5, max_size=25), st.integers(0, 99))
-def test_several_environments_are_one_buffer_each(kind, actions, seed):
-    live(Twins(kind, seed), actions)
+def test_several_environments_behave_like_one_buffer_each(kind, actions, seed):
+    run_actions(Twins(kind, seed), actions)
 
 
-# Laps, cuts, copies again and again, and environments that are more than a lap apart.
+# Laps, ended episodes, repeated copies, and environments that are more than a lap apart.
 
 
-STORY: list[tuple[Any, ...]] = [
+UNEVEN_ACTIONS: list[tuple[Any, ...]] = [
     ("add",),
     ("add_steps", [0, 1], 3),
     ("update",),
@@ -269,12 +269,12 @@ STORY: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_environments_more_than_a_lap_apart(kind):
-    live(Twins(kind, 1), STORY)
+def test_environments_more_than_a_lap_apart_behave_like_one_buffer_each(kind):
+    run_actions(Twins(kind, 1), UNEVEN_ACTIONS)
 
 
-def both_ways(**kwargs: Any) -> list[PrioritizedReplayBuffer]:
-    """The same steps: step by step, in chunks of all environments, and environment by environment."""
+def filled_in_three_ways(**kwargs: Any) -> list[PrioritizedReplayBuffer]:
+    """Add the same steps to three buffers: step by step, in chunks of all environments, and separately."""
     rng = np.random.default_rng(0)
     buffers = [make_buffer(8, N_ENVS, **kwargs) for _ in range(3)]
     has_errors = kwargs.get("initial_priority") == "td_error"
@@ -316,9 +316,9 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("kwargs", SETTINGS, ids=str)
-def test_environments_at_the_same_step_are_an_ordinary_buffer(kwargs):
-    """It does not matter in which chunks the steps came."""
-    buffers = both_ways(**kwargs)
+def test_steps_added_separately_or_together_give_the_same_buffer(kwargs):
+    """Steps may come in chunks of any size, of all environments or of some."""
+    buffers = filled_in_three_ways(**kwargs)
     one, *others = buffers
     for other in others:
         assert other.ring.is_even
@@ -334,8 +334,8 @@ def test_environments_at_the_same_step_are_an_ordinary_buffer(kwargs):
             assert_same_batches(batch[i], batches[0][i])
 
 
-def uneven(**kwargs: Any) -> PrioritizedReplayBuffer:
-    """A buffer whose environments stand at different steps, some of them after a lap."""
+def uneven_buffer(**kwargs: Any) -> PrioritizedReplayBuffer:
+    """Make a buffer whose environments are at different steps, one of them in its second lap."""
     twins = Twins("plain", **kwargs)
     for envs, n in (([0], 5), ([1, 2], 2), ([0], 7), ([1], 1)):
         twins.add_steps(envs, n)
@@ -349,8 +349,8 @@ def uneven(**kwargs: Any) -> PrioritizedReplayBuffer:
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:uniform_fraction")
-def test_draws_follow_the_masses(scheme, kwargs):
-    buffer = uneven(scheme=scheme, **kwargs)
+def test_draws_from_uneven_environments_follow_the_masses(scheme, kwargs):
+    buffer = uneven_buffer(scheme=scheme, **kwargs)
     assert not buffer.ring.is_even
     ids = buffer.transition_ids
     ids = ids[ids >= 0]
@@ -360,7 +360,7 @@ def test_draws_follow_the_masses(scheme, kwargs):
     assert n_newest == 7 + 3 + 2
     if "recency" in kwargs:
         n_newest = 4
-        # The newest step of each environment, and of the highest environment the one before.
+        # The newest four are the newest step of each environment, and the second newest of the last environment.
         newest = {(12 - 1) * 3 + 0, (3 - 1) * 3 + 1, (2 - 1) * 3 + 2, (2 - 2) * 3 + 2}
         masses[~np.isin(buffer.transition_ids, list(newest))] = 0.0
     expected = masses.ravel() / masses.sum()
@@ -382,9 +382,9 @@ def test_draws_follow_the_masses(scheme, kwargs):
     assert len(np.unique(observations, axis=0)) == 12
 
 
-def test_ages_count_steps_of_the_own_environment():
-    """Of an environment that is behind, the newest step is as new as that of the others."""
-    buffer = uneven()
+def test_ages_are_counted_within_each_environment():
+    """The newest step of a slow environment is as young as the newest step of a fast one."""
+    buffer = uneven_buffer()
     buffer.draw_record = DrawRecord(buffer.buffer_size * N_ENVS)
     batch = buffer.sample(50)
     steps, envs = np.divmod(batch.indices, N_ENVS)
@@ -393,16 +393,16 @@ def test_ages_count_steps_of_the_own_environment():
     assert expected.max() < N_ROWS * N_ENVS
 
 
-def test_kappa_is_the_mean_reward_of_all_environments():
-    buffer = uneven(scheme="lap", kappa="auto")
+def test_kappa_is_the_mean_absolute_reward_of_all_environments():
+    buffer = uneven_buffer(scheme="lap", kappa="auto")
     buffer.sample(2)
     is_there = buffer.transition_ids >= 0
     assert buffer.scheme.kappa == pytest.approx(np.abs(buffer.rewards[is_there]).mean())
     assert buffer.rewards[~is_there].size > 0
 
 
-def test_initial_mean_is_over_all_environments():
-    buffer = uneven(initial_priority="mean")
+def test_initial_priority_mean_is_over_all_environments():
+    buffer = uneven_buffer(initial_priority="mean")
     ids = buffer.transition_ids
     ids = ids[ids >= 0]
     buffer.update_priorities(ids, np.arange(1.0, len(ids) + 1))
@@ -413,10 +413,10 @@ def test_initial_mean_is_over_all_environments():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_python_pass_over_steps_or_batches(kind):
-    """12 times as many steps and 6 times as many draws take about the same number of Python instructions and calls."""
+def test_add_sample_and_update_run_no_python_loop(kind):
+    """Adding 12 times and drawing 6 times as many steps takes about the same number of Python instructions and calls."""
     buffer, column = make(kind, 4, 4000), StepsOfOne(KINDS[kind][0], 0)
-    buffer.weights.beta_anneal_steps = None  # whose end takes fewer
+    buffer.weights.beta_anneal_steps = None  # annealing takes fewer instructions after its end
     steps = [[column.step() for _ in range(4)] for _ in range(20)]
     obs, next_obs = (stacked([[step[i] for step in row] for row in steps]) for i in range(2))
     work = []
@@ -431,7 +431,7 @@ def test_no_python_pass_over_steps_or_batches(kind):
         cycle()
         assert not buffer.ring.is_even
         work.append(python_work(cycle))
-    # Now and then, frames need another piece of memory; a pass over the steps would be many times as much.
+    # Frames sometimes allocate another piece of memory; a loop over the steps would take many times as much.
     np.testing.assert_allclose(work[1], work[0], rtol=0.1)
 
 
@@ -448,7 +448,7 @@ def arrays(n_steps: int, n_envs: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("kind", ["plain", "frames", "memory", "td_error"])
 @pytest.mark.parametrize("n_rows", [4, 11])
-def test_a_buffer_of_another_size_takes_the_newest_steps(kind, n_rows):
+def test_resizing_keeps_the_newest_steps_of_each_environment(kind, n_rows):
     twins = Twins(kind, 3)
     for envs, n in (([0, 1, 2], 6), ([1, 2], 5), ([1], 2), ([0], 5), ([2], 1)):
         twins.add_steps(envs, n)
@@ -465,7 +465,7 @@ def test_a_buffer_of_another_size_takes_the_newest_steps(kind, n_rows):
         assert mass == old.priorities.ravel()[old_slot]
         batches = [each.read(np.array([at])) for each, at in ((new, slot), (old, old_slot))]
         assert_same_batches(*batches, ["observations", "actions"])
-    # Per environment as many as fit, except the overwritten row of each with optimize_memory_usage.
+    # Each environment keeps as many as fit, minus its overwritten row with optimize_memory_usage.
     held = np.minimum(np.count_nonzero(old.priorities, axis=0), n_rows)
     assert (np.count_nonzero(masses, axis=0) >= held - (kind == "memory")).all()
     assert (new.max_priority, new.beta) == (old.max_priority, old.beta)
@@ -473,7 +473,7 @@ def test_a_buffer_of_another_size_takes_the_newest_steps(kind, n_rows):
 
 
 @pytest.mark.parametrize("frames", [None, 2])
-def test_settings_change_while_environments_stand_at_different_steps(frames):
+def test_settings_can_change_while_environments_are_at_different_steps(frames):
     twins = Twins("frames", frames=None if frames else 2)
     for envs, n in (([0], 6), ([1, 2], 2), ([0], 7)):
         twins.add_steps(envs, n)
@@ -508,7 +508,7 @@ def chunk(n_steps: int = 2, n_envs: int = 1) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_bad_steps_change_nothing(change, message):
+def test_bad_arguments_of_add_steps_change_nothing(change, message):
     twins = Twins("plain")
     twins.add_steps([0, 1], 3)
     before = contents_of(twins.buffer)
@@ -519,8 +519,8 @@ def test_bad_steps_change_nothing(change, message):
         twins.buffer.end_episodes([0, 0])
 
 
-def test_no_steps_change_nothing():
-    buffer = uneven()
+def test_adding_zero_steps_changes_nothing():
+    buffer = uneven_buffer()
     before = contents_of(buffer)
     buffer.add_steps(**chunk(0))
     assert_same_state(contents_of(buffer), before)
@@ -533,7 +533,7 @@ def test_td_errors_that_are_not_finite_are_refused():
     assert buffer.ring.added.tolist() == [0, 0, 0]
 
 
-def test_each_environment_has_its_own_newest_id():
+def test_ids_that_an_environment_never_issued_are_refused():
     twins = Twins("plain")
     twins.add_steps([0], 5)
     twins.add_steps([1], 2)
@@ -545,7 +545,7 @@ def test_each_environment_has_its_own_newest_id():
     assert twins.buffer.update_priorities(np.array([12, 4]), np.ones(2)) == 2
 
 
-def test_an_environment_may_add_nothing():
+def test_a_buffer_works_while_some_environments_have_added_nothing():
     twins = Twins("frames")
     twins.cut([0, 1, 2])
     for _ in range(3):
@@ -555,15 +555,15 @@ def test_an_environment_may_add_nothing():
     twins.buffer.sample(3)
 
 
-def test_a_buffer_takes_over_another_one():
-    buffer, other = uneven(), make("plain")
+def test_take_over_replaces_the_contents_of_a_buffer():
+    buffer, other = uneven_buffer(), make("plain")
     other.add_steps(**chunk(2, 3))
     take_over(buffer, other)
     assert buffer.ring.added.tolist() == [2, 2, 2] and buffer.size() == 2
     buffer.sample(2)
 
 
-def test_hindsight_and_sequences_are_refused():
+def test_her_and_sequences_refuse_separate_environments():
     goals = spaces.Dict({key: VECTOR for key in ("observation", "achieved_goal", "desired_goal")})
     her = PrioritizedHerReplayBuffer(30, goals, ACTION, device="cpu", n_envs=3, env=None)
     sequences = PrioritizedSequenceReplayBuffer(30, VECTOR, ACTION, device="cpu", n_envs=3, sequence_length=2, burn_in=0)
@@ -573,11 +573,11 @@ def test_hindsight_and_sequences_are_refused():
         with pytest.raises(NotImplementedError, match=what):
             buffer.end_episodes([0])
     with pytest.raises(ValueError, match="different numbers of steps"):
-        PrioritizedSequenceReplayBuffer.from_replay_buffer(uneven(), sequence_length=2, burn_in=0)
+        PrioritizedSequenceReplayBuffer.from_replay_buffer(uneven_buffer(), sequence_length=2, burn_in=0)
 
 
-def test_the_caller_may_reuse_its_arrays():
-    """Also where the store of frames compares with the step before."""
+def test_add_steps_copies_the_arrays_of_the_caller():
+    """The frame store compares a step with the step before, so it must have its own copy."""
     for kind in ("plain", "frames"):
         twins = Twins(kind)
         twins.add_steps([0, 1], 2)

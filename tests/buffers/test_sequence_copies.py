@@ -1,4 +1,4 @@
-"""Copies of sequence buffers, other sizes and settings, and transitions that become windows."""
+"""Copies of sequence buffers, changes of size and settings, and conversion between transitions and windows."""
 
 import copy
 import pickle
@@ -23,8 +23,8 @@ from tests.utils import (
 @pytest.mark.parametrize("n_played", [3, 95])
 @pytest.mark.parametrize("how", ["pickle", "deepcopy", "state"])
 @pytest.mark.parametrize("scheme", ["proportional", "rank"])
-def test_copies_in_mid_episode(how, n_played, scheme):
-    """They go on as the original does: the same draws, windows and states."""
+def test_copies_in_mid_episode_continue_like_the_original(how, n_played, scheme):
+    """The copy keeps the same draws, windows and recurrent states while both receive the same steps."""
     buffer = make_sequences(40, 2, n_steps=2, scheme=scheme)
     reference = Reference(buffer, p_end=0.05)
     reference.play(n_played, p_told=0.02)
@@ -51,8 +51,8 @@ def test_copies_in_mid_episode(how, n_played, scheme):
 
 @pytest.mark.parametrize("n_rows", [15, 41, 90])
 @pytest.mark.parametrize("n_played", [12, 95])
-def test_a_buffer_of_another_size_takes_the_newest_steps(n_rows, n_played):
-    """The windows that are there are right, with their own states and masses."""
+def test_resizing_keeps_the_newest_windows(n_rows, n_played):
+    """Every window that is kept has the right contents, its own recurrent state and its own mass."""
     buffer = make_sequences(40, 2, n_steps=2)
     reference = Reference(buffer, p_end=0.05)
     reference.play(n_played, p_told=0.02)
@@ -75,8 +75,8 @@ def test_a_buffer_of_another_size_takes_the_newest_steps(n_rows, n_played):
 
 @pytest.mark.parametrize("n_played", [14, 70])
 @pytest.mark.parametrize("source", ["stock", "prioritized"])
-def test_from_transitions(source, n_played):
-    """Episodes end where they are done; states are zero."""
+def test_transitions_become_windows(source, n_played):
+    """Episode borders come from the dones, and recurrent states are zero."""
     cls: Any = ReplayBuffer if source == "stock" else PrioritizedReplayBuffer
     plain = cls(60, *SPACES, device="cpu", n_envs=2)
     reference = Reference(plain)
@@ -85,7 +85,7 @@ def test_from_transitions(source, n_played):
     buffer = PrioritizedSequenceReplayBuffer.from_replay_buffer(plain, **kwargs)
     reference.buffers = (buffer,)
     for steps in reference.steps:
-        # What came before the oldest step is not there: an episode starts with it.
+        # The buffer lost the steps before its oldest step, so an episode starts at that step.
         n_before = steps[-30].t if n_played > 30 else 0
         for i in range(-30, 0) if n_before else ():
             if steps[i].t == n_before + 30 + i:
@@ -100,7 +100,7 @@ def test_from_transitions(source, n_played):
     "changed", [dict(alpha=0.3), dict(beta_end=0.9), dict(eta=0.1), dict(sequence_length=2), dict(n_steps=3), dict(burn_in=1)]
 )
 def test_priorities_stay_unless_the_scheme_or_the_windows_change(changed):
-    """States stay where the prefixes do."""
+    """Windows and states are compared too, but a change of `burn_in` moves the prefixes, so only later ones count."""
     buffer = make_sequences(40, 2, sequence_period=2, n_steps=2)
     reference = Reference(buffer, p_end=0.1)
     reference.play(95)
@@ -119,8 +119,8 @@ def test_priorities_stay_unless_the_scheme_or_the_windows_change(changed):
     reference.check(after)
 
 
-def test_windows_become_transitions():
-    """All of them can be drawn, as new ones."""
+def test_windows_become_new_transitions():
+    """Every transition can be drawn, with the priority of a new one."""
     buffer = played()
     plain = PrioritizedReplayBuffer.from_replay_buffer(buffer)
     assert type(plain) is PrioritizedReplayBuffer

@@ -1,4 +1,4 @@
-"""The priority of a window follows the TD errors of its steps."""
+"""The priority of a window comes from the TD errors of its steps."""
 
 import copy
 
@@ -15,8 +15,8 @@ from tests.utils import (
 
 @pytest.mark.parametrize("reduction, n_critics", [("mean", None), ("mean", 2), ("max", 2), ("min", 2)])
 @pytest.mark.parametrize("eta", [0.0, 0.3, 1.0])
-def test_priority_of_a_window(eta, n_critics, reduction):
-    """Over the steps that there are, of signed errors; what comes after the last one does not count."""
+def test_window_priority_mixes_max_and_mean_of_td_errors(eta, n_critics, reduction):
+    """p = eta max + (1 - eta) mean of the absolute errors of the learned steps; padding does not count."""
     buffer = played(eta=eta, td_error_reduction=reduction)
     rng = np.random.default_rng(0)
     batch = buffer.sample(20)
@@ -42,7 +42,7 @@ def test_priority_of_a_window(eta, n_critics, reduction):
 
 
 def test_stale_windows_are_skipped():
-    """Overwritten, or retired while their rows are still there; also where longer windows took their place."""
+    """A window is stale once any row of its prefix or its state is lost, even if its own rows remain."""
     buffer = make_sequences(40, 1, sequence_length=3, burn_in=2)
     reference = Reference(buffer, p_end=0.4)
     reference.play(30)
@@ -51,7 +51,7 @@ def test_stale_windows_are_skipped():
     for _ in range(30):
         reference.play(2)
         td_errors = np.full((3, len(ids)), 5.0)
-        # What may have been padding does not count.
+        # Steps that were padding, or may have been, get NaN, which must not count.
         is_held = np.isin(ids, buffer.transition_ids[buffer.priorities > 0])
         mask = np.zeros((3, len(ids)), bool)
         mask[:, is_held] = buffer.read(ids[is_held] % buffer.ring.capacity).mask if is_held.any() else False
@@ -82,7 +82,7 @@ def test_stale_windows_are_skipped():
         ([0, 2], np.ones((6, 2)), np.arange(2) * np.ones((6, 1)), ValueError, "window 0"),
     ],
 )
-def test_bad_updates_change_nothing(ids, td_errors, mask, error, message):
+def test_a_bad_update_changes_nothing(ids, td_errors, mask, error, message):
     buffer = played()
     buffer.sample(1)
     before = contents_of(buffer)
@@ -91,6 +91,6 @@ def test_bad_updates_change_nothing(ids, td_errors, mask, error, message):
     assert_same_state(contents_of(buffer), before)
 
 
-def test_an_update_of_no_windows_writes_none():
+def test_an_update_of_zero_windows_writes_nothing():
     buffer = played()
     assert buffer.update_priorities(np.empty(0, np.int64), np.empty((6, 0))) == 0

@@ -1,4 +1,4 @@
-"""Windows of sequences, against a reference in plain Python that remembers every step."""
+"""Windows of sequences, checked against a reference in plain Python that remembers every step."""
 
 import copy
 import pickle
@@ -45,8 +45,8 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("kwargs", SETTINGS, ids=str)
-def test_every_window_is_that_of_the_reference(kwargs, n_envs):
-    """Through laps, ends, truncations, restarts without an end, and draws in between."""
+def test_every_window_equals_the_reference(kwargs, n_envs):
+    """The steps contain laps, terminations, truncations, restarts without an end, and draws in between."""
     buffer = make_sequences(29, n_envs, **kwargs)
     reference = Reference(buffer, seed=n_envs, p_end=0.1)
     for round_ in range(33):
@@ -62,8 +62,8 @@ def test_every_window_is_that_of_the_reference(kwargs, n_envs):
 
 
 @pytest.mark.parametrize("length, period", [(4, None), (1, 1), (4, 2), (5, 1), (3, 2)])
-def test_every_step_is_learned(length, period):
-    """Exactly once where the period is the length; otherwise as often as windows overlap."""
+def test_every_step_is_learned_as_often_as_windows_contain_it(length, period):
+    """A step is learned once if the period equals the length, otherwise once per window that contains it."""
     buffer = make_sequences(300, 2, sequence_length=length, sequence_period=period, n_steps=2)
     reference = Reference(buffer)
     reference.play(200, p_told=0.05)
@@ -78,7 +78,7 @@ def test_every_step_is_learned(length, period):
 
 
 def test_uniform_draws_are_uniform_over_windows():
-    """However short a window is."""
+    """Short windows are drawn as often as long ones."""
     buffer = make_sequences(100, 2, scheme="uniform", sequence_length=4)
     reference = Reference(buffer)
     reference.play(90)
@@ -96,8 +96,8 @@ def test_uniform_draws_are_uniform_over_windows():
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_windows_after_any_operations(data):
-    """Settings, sizes, steps without states, resets and copies: a state stands where its prefix starts."""
+def test_windows_equal_the_reference_after_any_operations(data):
+    """Mix settings, sizes, steps without states, resets and copies; each state belongs to the start of its prefix."""
     length = data.draw(st.integers(1, 5))
     kwargs = dict(
         sequence_length=length,
@@ -132,8 +132,8 @@ def test_windows_after_any_operations(data):
 
 
 @pytest.mark.parametrize("scheme", ["proportional", "rank", "uniform"])
-def test_one_step_is_a_transition(scheme, n_steps=3):
-    """To the bit the draws, weights, rewards, discounts and priorities of `PrioritizedReplayBuffer`."""
+def test_windows_of_one_step_equal_transitions(scheme, n_steps=3):
+    """Draws, weights, rewards, discounts and priorities equal those of `PrioritizedReplayBuffer`, bit for bit."""
     kwargs: dict[str, Any] = dict(n_steps=n_steps, scheme=scheme, gamma=0.97)
     windows = make_sequences(30, 2, sequence_length=1, burn_in=0, **kwargs)
     plain = PrioritizedReplayBuffer(60, *SPACES, device="cpu", n_envs=2, **kwargs)
@@ -151,7 +151,7 @@ def test_one_step_is_a_transition(scheme, n_steps=3):
             )
             windows.add(*step, states=states_of(np.ones(2)))
             plain.add(*step)
-        if n_steps > 1:  # windows are held back until they are complete, transitions are not
+        if n_steps > 1:  # only a complete window can be drawn, but a transition can be drawn at once
             windows.end_episodes()
             plain.end_episodes()
         np.testing.assert_array_equal(windows.priorities, plain.priorities)
@@ -177,7 +177,7 @@ def test_one_step_is_a_transition(scheme, n_steps=3):
 
 
 def test_an_episode_start_truncates_the_episode_before():
-    """After a done, an episode starts in any case."""
+    """A done always starts a new episode, whatever `episode_starts` says."""
     buffer = make_sequences(10, 3, sequence_length=2)
     zeros = np.zeros((3, 2))
     for done, starts in (([0, 1, 0], None), ([0, 0, 0], None), ([0, 0, 1], [0, 1, 1]), ([0, 0, 0], [0, 0, 0])):
@@ -213,7 +213,7 @@ def test_a_failed_add_changes_nothing_that_can_be_drawn(n_rows):
 
 
 def test_an_interrupted_add_stores_nothing(monkeypatch):
-    """Ctrl-C after the write, before the step counts: the next step takes its place."""
+    """Press Ctrl-C after a step is written but before it counts; the next step takes its row."""
     buffer = make_sequences(15, 2, burn_in=1, sequence_period=2)
     reference = Reference(buffer)
     write = ArrayStorage.write
@@ -233,7 +233,7 @@ def test_an_interrupted_add_stores_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("make", [np.asarray, th.tensor, lambda state: th.tensor(state, requires_grad=True)])
-def test_states_of_any_kind_are_taken(make):
+def test_states_may_be_arrays_or_tensors(make):
     buffer = make_sequences(30, 2, burn_in=0, sequence_length=2)
     zeros = np.zeros((2, 2))
     for number in range(1, 9):
@@ -245,8 +245,8 @@ def test_states_of_any_kind_are_taken(make):
         np.testing.assert_array_equal(state, expected)
 
 
-def test_memory_of_states():
-    """A million rows, an LSTM of 256 units and a period of 40: 51 MB, not 2 GB."""
+def test_states_are_stored_once_per_period():
+    """A million rows with an LSTM of 256 units and a period of 40 take 51 MB of states instead of 2 GB."""
     buffer = make_sequences(10**6, 1, sequence_length=40, state_shapes=((1, 256), (1, 256)))
     assert sum(array.nbytes for array in buffer.states.arrays) == 51_200_000
     assert not any(array.size for array in make_sequences(100, store_state=False).states.arrays)
@@ -255,8 +255,8 @@ def test_memory_of_states():
 @pytest.mark.parametrize(
     "obs_space, normalize", [("image", False), ("image", True), ("discrete", False), ("dict", False), ("dict", True)]
 )
-def test_observations_of_every_kind(obs_space, normalize):
-    """Time first, padding 0 also after normalization, values as in a batch of single transitions."""
+def test_windows_contain_the_observations_of_single_transitions(obs_space, normalize):
+    """Time is the first axis, padding stays 0 after normalization, and values equal those of single transitions."""
     space, action_space = OBSERVATION_SPACES[obs_space], spaces.Discrete(3)
     is_dict = obs_space == "dict"
     cls, plain_cls = (
@@ -282,8 +282,8 @@ def test_observations_of_every_kind(obs_space, normalize):
     batch = buffer.sample(12, env=env)
     for b, id_ in enumerate(batch.indices):
         n_before, n_learned = int(batch.prefix_lengths[b]), int(batch.mask[:, b].sum())
-        leaves = (id_ + np.arange(-n_before, n_learned) * 2) % 80
-        expected = plain.read(leaves, env)
+        slots = (id_ + np.arange(-n_before, n_learned) * 2) % 80
+        expected = plain.read(slots, env)
         for key in space.spaces if is_dict else [None]:
             get = (lambda obs, key=key: obs[key]) if is_dict else (lambda obs: obs)
             assert th.equal(get(batch.prefix)[:n_before, b], get(expected.observations)[:n_before])
@@ -298,7 +298,7 @@ def test_observations_of_every_kind(obs_space, normalize):
 
 @pytest.mark.parametrize("is_dict", [False, True])
 def test_frames_give_the_same_windows(is_dict):
-    """Stored once, they come out as from plain arrays."""
+    """A buffer with `frames` returns the same observations as one with plain arrays."""
     image = spaces.Box(0, 255, (3, 4, 4), np.uint8)
     space = spaces.Dict({"image": image, "vec": SPACES[0]}) if is_dict else image
     cls = PrioritizedDictSequenceReplayBuffer if is_dict else PrioritizedSequenceReplayBuffer
@@ -344,8 +344,8 @@ def test_frames_give_the_same_windows(is_dict):
         dict(scheme="rank", uniform_fraction=0.5, unique=True),
     ],
 )
-def test_settings_of_the_draw(kwargs):
-    """They are about windows: N counts those that can be drawn."""
+def test_draw_settings_apply_to_windows(kwargs):
+    """In the weights, N is the number of windows that can be drawn."""
     buffer = make_sequences(60, 2, **kwargs)
     reference = Reference(buffer)
     for round_ in range(15):
@@ -364,7 +364,7 @@ def test_settings_of_the_draw(kwargs):
         reference.check(buffer)
 
 
-def test_single_transitions_are_refused():
+def test_reading_single_transitions_is_refused():
     buffer = played()
     with pytest.raises(NotImplementedError, match="lack their past"):
         buffer.sample_observations(4)
@@ -372,7 +372,7 @@ def test_single_transitions_are_refused():
         buffer._get_samples(np.arange(3))
 
 
-def test_no_python_pass_over_the_batch():
+def test_sample_and_update_run_no_python_loop_over_the_batch():
     buffer = make_sequences(100, 2, n_steps=3)
     Reference(buffer).play(120, p_told=0.05)
     work = []
@@ -410,20 +410,19 @@ def test_no_python_pass_over_the_batch():
         (dict(actor_batch="uniform"), NotImplementedError, "actor_batch"),
     ],
 )
-def test_bad_settings_are_refused(kwargs, error, message):
-    """Before memory is allocated."""
-    # A buffer of this size would not fit into any memory.
+def test_bad_settings_are_refused_before_allocation(kwargs, error, message):
+    # A buffer of this size fits no RAM, so the settings are checked before the allocation.
     with pytest.raises(error, match=message):
         make_sequences(10**15, **kwargs)
 
 
-def test_agents_that_are_not_recurrent_are_refused():
+def test_a_model_that_is_not_recurrent_is_refused():
     kwargs = dict(replay_buffer_class=PrioritizedSequenceReplayBuffer, buffer_size=100)
     with pytest.raises(NotImplementedError, match=r"PERDQN with PrioritizedSequenceReplayBuffer .* is not recurrent"):
         PERDQN("MlpPolicy", "CartPole-v1", **kwargs)
 
 
-def test_hindsight_is_refused():
+def test_sequences_with_her_are_refused():
     class Hindsight(PrioritizedDictSequenceReplayBuffer, HerReplayBuffer):
         pass
 
@@ -431,8 +430,8 @@ def test_hindsight_is_refused():
         Hindsight(100, OBSERVATION_SPACES["dict"], SPACES[1])
 
 
-def test_a_buffer_without_a_complete_window_says_so():
-    """Too few steps yet, or a ring that will never hold enough, as RL Zoo makes one to play."""
+def test_sampling_without_a_complete_window_raises():
+    """The buffer has too few steps yet, or is too small for any window, like the buffer that RL Zoo makes to play."""
     buffer = make_sequences(1, 2)
     with pytest.raises(ValueError, match="no transition can be drawn"):
         buffer.sample(1)
@@ -457,6 +456,6 @@ def test_reset_makes_old_ids_stale():
     reference.check(buffer)
 
 
-def test_only_sequence_buffers_have_their_arguments():
+def test_other_buffers_refuse_sequence_settings():
     with pytest.raises(TypeError, match=r"no setting 'burn_in', it is one of PrioritizedSequenceReplayBuffer"):
         make_buffer(10, burn_in=3)

@@ -1,4 +1,4 @@
-"""Settings of a buffer: signatures, and warnings of settings that have no effect."""
+"""Settings of a buffer: signatures, and warnings about settings that have no effect."""
 
 import inspect
 import warnings
@@ -45,8 +45,8 @@ WITHOUT_EFFECT = {
 }
 
 
-def heard(make: Any) -> list[str]:
-    """Warnings of settings without effect."""
+def ignored_setting_warnings(make: Any) -> list[str]:
+    """Call the function, and return its warnings about settings without effect."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         make()
@@ -54,35 +54,35 @@ def heard(make: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["proportional", "rank", "lap", "pal", "uniform"])
-def test_settings_without_effect_are_warned_of(scheme):
+def test_settings_without_effect_warn(scheme):
     for name, (value, idle) in WITHOUT_EFFECT.items():
-        said = heard(lambda name=name, value=value: make_buffer(scheme=scheme, **{name: value}))
+        said = ignored_setting_warnings(lambda name=name, value=value: make_buffer(scheme=scheme, **{name: value}))
         assert [text.partition(": ")[0] for text in said] == [
             f"{name}={value!r} has no effect with scheme={scheme!r}" for _ in range(scheme in idle)
         ]
         default = getattr(PrioritySettings(), name)
-        assert heard(lambda name=name, default=default: make_buffer(scheme=scheme, **{name: default})) == []
+        assert ignored_setting_warnings(lambda name=name, default=default: make_buffer(scheme=scheme, **{name: default})) == []
     settings = {name: value for name, (value, _) in WITHOUT_EFFECT.items()}
-    said = heard(lambda: make_buffer(scheme=scheme, **settings))
+    said = ignored_setting_warnings(lambda: make_buffer(scheme=scheme, **settings))
     assert {text.partition("=")[0] for text in said} == {name for name in settings if ignored(scheme, name)}
 
 
 @pytest.mark.parametrize("scheme", [Proportional(0.5), RankBased(), LAP(kappa=0.3), PAL(), Uniform()], ids=repr)
-def test_settings_without_effect_beside_a_scheme_object_are_warned_of(scheme):
+def test_settings_without_effect_with_a_scheme_object_warn(scheme):
     for name in ("beta_start", "uniform_fraction"):
         is_used = not scheme.draws_uniformly if name == "uniform_fraction" else scheme.importance_sampling
-        said = heard(lambda name=name: make_buffer(scheme=scheme, **{name: WITHOUT_EFFECT[name][0]}))
+        said = ignored_setting_warnings(lambda name=name: make_buffer(scheme=scheme, **{name: WITHOUT_EFFECT[name][0]}))
         assert len(said) == (not is_used)
 
 
-def test_recency_min_without_recency_is_warned_of():
-    assert "recency_min=7" in heard(lambda: make_buffer(recency_min=7))[0]
-    assert heard(lambda: make_buffer(recency_min=7, recency=0.99)) == []
+def test_recency_min_without_recency_warns():
+    assert "recency_min=7" in ignored_setting_warnings(lambda: make_buffer(recency_min=7))[0]
+    assert ignored_setting_warnings(lambda: make_buffer(recency_min=7, recency=0.99)) == []
 
 
 @pytest.mark.parametrize("cls", BUFFERS)
 def test_signature_shows_all_settings(cls):
-    """SB3's arguments in their order, then the settings, all with types."""
+    """SB3's arguments come first, in their order and with their defaults; then come the settings, all with types."""
     shown = inspect.signature(cls).parameters
     stock = next(c for c in cls.__mro__ if c.__module__.startswith("stable_baselines3"))
     arguments = inspect.signature(stock).parameters
@@ -92,7 +92,7 @@ def test_signature_shows_all_settings(cls):
     assert all(p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD for p in shown.values())
 
 
-def test_a_buffer_of_the_users_own_keeps_its_arguments():
+def test_a_user_defined_buffer_keeps_its_own_arguments():
     class Own(ReplayBuffer):
         def __init__(self, *args: Any, own: int = 0, **kwargs: Any):
             super().__init__(*args, **kwargs)

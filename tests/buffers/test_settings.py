@@ -1,4 +1,4 @@
-"""Settings that are not allowed are refused before memory is allocated; the message names setting and value."""
+"""Bad settings are refused before memory is allocated; the message names the setting and its value."""
 
 import numpy as np
 import pytest
@@ -51,13 +51,13 @@ from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
     ],
     ids=str,
 )
-def test_bad_settings_are_refused(kwargs, value):
+def test_bad_settings_are_refused_before_allocation(kwargs, value):
     with pytest.raises(ValueError, match=value):
         make_buffer(10**12, **kwargs)
 
 
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,)), OBSERVATION_SPACES["dict"]])
-def test_positional_arguments_are_those_of_sb3(space):
+def test_positional_arguments_come_in_the_order_of_sb3(space):
     cls = PrioritizedDictReplayBuffer if isinstance(space, spaces.Dict) else PrioritizedReplayBuffer
     buffer = cls(30, space, ACTION_SPACES["box"], "cpu", 3, False, False)
     assert (buffer.buffer_size, buffer.n_envs, buffer.handle_timeout_termination) == (10, 3, False)

@@ -1,4 +1,4 @@
-"""Threads that share a buffer: nothing is lost, torn or mixed up."""
+"""Threads that share a buffer lose no step, and never see a half-written one."""
 
 import sys
 import threading
@@ -16,11 +16,11 @@ SECONDS = 0.5
 
 
 def run_together(*functions: Callable[[], None]) -> None:
-    """Each again and again in a thread of its own, for a while; raises what one of them raised."""
+    """Repeat each function in its own thread for `SECONDS`, and raise the first error."""
     errors: list[BaseException] = []
     end = time.monotonic() + SECONDS
 
-    def again_and_again(function: Callable[[], None]) -> None:
+    def repeat(function: Callable[[], None]) -> None:
         try:
             while time.monotonic() < end and not errors:
                 function()
@@ -30,7 +30,7 @@ def run_together(*functions: Callable[[], None]) -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=again_and_again, args=(function,)) for function in functions]
+        threads = [threading.Thread(target=repeat, args=(function,)) for function in functions]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -42,7 +42,7 @@ def run_together(*functions: Callable[[], None]) -> None:
 
 
 class Writer:
-    """Adds steps whose reward and observation are their number, so that a torn row can be seen."""
+    """Adds steps whose reward and observation are the number of the step, which reveals half-written rows."""
 
     def __init__(self, buffer: PrioritizedReplayBuffer, episode_length: int):
         self.buffer, self.episode_length = buffer, episode_length
@@ -59,7 +59,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("kind", ["proportional", "her-rank", "n-steps"])
-def test_add_sample_and_update_in_threads(kind):
+def test_threads_add_sample_and_update_without_torn_or_lost_steps(kind):
     n_rows, n_envs = 64, 2
     env = counting_env(n_envs, goals=kind.startswith("her"))
     scheme = "rank" if kind.endswith("rank") else "proportional"
@@ -76,25 +76,25 @@ def test_add_sample_and_update_in_threads(kind):
     def learn() -> None:
         batch = buffer.sample(16)
         obs = batch.observations["observation"] if isinstance(batch.observations, dict) else batch.observations
-        # The row, its id and its observation are of the same step, which was there as a whole.
+        # Reward, id and observation agree only if the whole row was written by the same step.
         np.testing.assert_array_equal(obs[:, 0], batch.indices // n_envs)
         if not isinstance(batch.observations, dict) and kind != "n-steps":
             np.testing.assert_array_equal(batch.rewards[:, 0], batch.indices // n_envs)
         buffer.update_priorities(batch.indices, np.random.exponential(size=16))
 
-    def look() -> None:
+    def read() -> None:
         ids = buffer.transition_ids
         assert (ids % ids.size == np.arange(ids.size).reshape(ids.shape))[ids >= 0].all()
         assert (buffer.priorities >= 0).all()
 
-    run_together(write, learn, learn, look)
+    run_together(write, learn, learn, read)
     assert write.number > 3 * n_rows
     assert buffer.transition_ids.max() == write.number * n_envs - 1
     expected = buffer.ep_length > 0 if kind.startswith("her") else np.ones((n_rows, n_envs), bool)
     np.testing.assert_array_equal(buffer.priorities > 0, expected)
-    leaves = np.flatnonzero(buffer.priorities.ravel())
+    slots = np.flatnonzero(buffer.priorities.ravel())
     assert buffer.sampler.tree.total == pytest.approx(buffer.priorities.sum())
-    assert set(buffer.sample(2000).indices % buffer.priorities.size) <= set(leaves)
+    assert set(buffer.sample(2000).indices % buffer.priorities.size) <= set(slots)
 
 
 def test_an_error_releases_the_lock():

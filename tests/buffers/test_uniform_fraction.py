@@ -1,4 +1,4 @@
-"""A share of uniform draws: every transition that can be drawn gets its part."""
+"""`uniform_fraction`: a share of the draws is uniform over all transitions that can be drawn."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from tests.utils import MANY, counts_of, drawable_ids, filled_buffer, probabilit
 @pytest.mark.parametrize("eta", [0.05, 0.9])
 @pytest.mark.parametrize("scheme", ["proportional", "rank"])
 @pytest.mark.parametrize("kind", ["plain", "memory", "her"])
-def test_draws_have_the_mixed_probabilities(kind, scheme, eta):
-    """Slots of unfinished episodes (HER) and of lost next observations get nothing."""
+def test_draws_follow_the_mixture_with_a_uniform_share(kind, scheme, eta):
+    """Slots of unfinished HER episodes and of overwritten rows are never drawn."""
     buffer = filled_buffer(kind, scheme=scheme, uniform_fraction=eta)
     ids = drawable_ids(buffer)
     assert len(ids) == 18 if kind == "plain" else 0 < len(ids) < 18
@@ -25,8 +25,8 @@ def test_draws_have_the_mixed_probabilities(kind, scheme, eta):
 
 @pytest.mark.parametrize("scheme", ["uniform", "pal"])
 @pytest.mark.filterwarnings("ignore:uniform_fraction")
-def test_schemes_that_draw_uniformly_ignore_it(scheme):
-    """Apart from a warning."""
+def test_schemes_that_draw_uniformly_ignore_uniform_fraction(scheme):
+    """The setting only causes a warning, and the draws stay the same."""
     batches = []
     for eta in (0.0, 0.5):
         buffer = filled_buffer(scheme=scheme, uniform_fraction=eta)

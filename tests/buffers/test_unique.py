@@ -1,4 +1,4 @@
-"""Batches without repeats."""
+"""`unique=True`: no transition comes twice in a batch."""
 
 import itertools
 from collections import Counter
@@ -21,8 +21,8 @@ from tests.utils import assert_same_state, contents_of, drawable_ids, fill, fill
         ("plain", dict(n_steps=3)),
     ],
 )
-def test_no_transition_comes_twice(kind, kwargs, rounds, stratified, monkeypatch):
-    """Also if the rounds of redrawing do not suffice; a larger batch than there are transitions is refused."""
+def test_a_unique_batch_has_no_repeats(kind, kwargs, rounds, stratified, monkeypatch):
+    """Zero rounds of redrawing test the fallback; a batch larger than the number of transitions is refused."""
     monkeypatch.setattr("sb3_per.sampling.draw._ROUNDS", rounds)
     buffer = filled_buffer(kind, unique=True, stratified=stratified, **kwargs)
     ids = drawable_ids(buffer)
@@ -40,8 +40,8 @@ def test_no_transition_comes_twice(kind, kwargs, rounds, stratified, monkeypatch
 
 @pytest.mark.parametrize("rounds", [pytest.param(0, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("scheme, eta", [("proportional", 0.3), ("rank", 0.0)])
-def test_unique_draws_are_successive_draws_from_what_is_left(scheme, eta, rounds, monkeypatch):
-    """All 60 sequences of 3 of 5, each as often as the product of its conditional probabilities."""
+def test_unique_draws_follow_successive_draws_without_replacement(scheme, eta, rounds, monkeypatch):
+    """Count all 60 ordered draws of 3 out of 5, and compare with the product of conditional probabilities."""
     monkeypatch.setattr("sb3_per.sampling.draw._ROUNDS", rounds)
     buffer = make_buffer(5, scheme=scheme, unique=True, stratified=False, uniform_fraction=eta, alpha=1.0)
     fill([buffer], 5)
@@ -57,7 +57,7 @@ def test_unique_draws_are_successive_draws_from_what_is_left(scheme, eta, rounds
     assert chi_square < 110  # 59 degrees of freedom: the probability of more is 6e-5
 
 
-def test_stratified_unique_draws_keep_one_draw_of_each_slice():
+def test_stratified_unique_batches_replace_only_the_repeats():
     buffer = make_buffer(100, unique=True)
     fill([buffer], 100)
     np.random.seed(0)

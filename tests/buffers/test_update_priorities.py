@@ -1,4 +1,4 @@
-"""Updating priorities: against a dictionary from id to mass, with every form of TD errors, and errors that change nothing."""
+"""Updating priorities: compared with a dictionary, with every form of TD errors, and with bad arguments."""
 
 import pickle
 
@@ -12,7 +12,7 @@ from tests.utils import add_one, assert_same_state, contents_of, fill, make_buff
 
 
 class ReferenceBuffer:
-    """Priorities of a ring, one transition at a time: a dictionary from id to mass."""
+    """Keeps the masses of a ring in a dictionary from id to mass, one transition at a time."""
 
     def __init__(self, n_rows: int, n_envs: int, alpha: float, epsilon: float):
         self.n_rows, self.n_envs, self.alpha, self.epsilon = n_rows, n_envs, alpha, epsilon
@@ -45,8 +45,8 @@ class ReferenceBuffer:
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_priorities_equal_a_dictionary(data):
-    """After any sequence of adds and updates with stale and repeated ids and late batches, over several laps."""
+def test_priorities_equal_a_reference_dictionary(data):
+    """Mix adds, draws and updates with stale and repeated ids at random, over several laps."""
     n_rows, n_envs = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
     alpha, epsilon = data.draw(st.sampled_from([0.0, 0.6, 1.0, 2.0])), data.draw(st.sampled_from([1e-6, 0.1]))
     buffer = make_buffer(n_rows, n_envs, alpha=alpha, epsilon=epsilon)
@@ -76,14 +76,14 @@ def test_priorities_equal_a_dictionary(data):
 
 
 def test_updates_reach_the_transition_that_was_drawn():
-    """The row of the batch, its id and the slot that is updated belong to one transition, for every environment."""
+    """A row of a batch, its id and the slot that is updated belong to the same transition."""
     buffer = make_buffer(9, n_envs=3)
     for step in range(14):
         obs = np.arange(3)[:, None] * 0.1 + np.full((3, 3), step)
         infos = [{}] * 3
         buffer.add(obs, obs, np.zeros((3, 2)), step * 3.0 + np.arange(3), np.zeros(3), infos)
     batch = buffer.sample(100)
-    # The reward was chosen to be the id.
+    # The reward of each transition is its id.
     np.testing.assert_array_equal(batch.rewards[:, 0].numpy(), batch.indices)
     buffer.update_priorities(batch.indices, batch.indices + 1.0)
     for index in np.unique(batch.indices):
@@ -98,7 +98,7 @@ def test_stale_ids_are_skipped_any_number_of_laps_later():
     first = buffer.sample(8)
     add_one(buffer)
     before = buffer.priorities
-    # ids 0 and 1 were overwritten; the others are still there
+    # Ids 0 and 1 were overwritten, so only the other six are updated.
     assert buffer.update_priorities(np.arange(8), np.full(8, 3.0)) == 6
     np.testing.assert_array_equal(buffer.priorities[0], before[0])
     np.testing.assert_allclose(buffer.priorities[1:], (3.0 + 1e-6) ** 0.6)
@@ -127,7 +127,7 @@ TD_ERRORS = np.array([[0.5, -1.5], [-2.0, 2.0], [0.0, 1.0]])
         np.abs(TD_ERRORS).mean(axis=1, keepdims=True),
     ],
 )
-def test_td_errors_of_any_form_are_taken(td_errors):
+def test_td_errors_may_be_arrays_tensors_or_lists(td_errors):
     buffer = make_buffer(3)
     fill([buffer], 3)
     if isinstance(td_errors, np.ndarray):

@@ -1,4 +1,4 @@
-"""Importance-sampling weights by their definition, and the exponent beta."""
+"""Importance-sampling weights follow their definition, and beta its schedule."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def test_beta_anneals_over_the_number_of_draws():
         buffer.sample(2)
     np.testing.assert_allclose(seen, np.minimum(0.3 + 0.6 * np.arange(30) / 20, 0.9))
     assert buffer.beta == 0.9
-    buffer.update_beta(0.5)  # has no effect
+    buffer.update_beta(0.5)  # beta_anneal_steps disables annealing by progress
     assert buffer.beta == 0.9
 
 
@@ -27,12 +27,12 @@ def test_beta_follows_training_progress_and_never_decreases():
         buffer.update_beta(progress_remaining)
         assert buffer.beta == pytest.approx(beta)
         buffer.sample(2)
-        assert buffer.beta == pytest.approx(beta)  # sampling alone does not anneal
+        assert buffer.beta == pytest.approx(beta)  # sampling does not change beta without beta_anneal_steps
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
-def test_weights_count_transitions_of_all_environments(beta):
-    """(N P(i))^-beta over the largest of the batch; N counts transitions, not slots."""
+def test_n_in_the_weights_counts_transitions_of_all_environments(beta):
+    """w = (N P(i))^-beta, divided by its maximum in the batch; N counts transitions, not slots."""
     buffer = make_buffer(20, n_envs=2, beta_start=beta, beta_end=1.0)
     fill([buffer], 7)
     buffer.update_priorities(np.arange(14), np.random.default_rng(0).exponential(size=14))
@@ -57,8 +57,8 @@ def test_weights_count_transitions_of_all_environments(beta):
 )
 @pytest.mark.parametrize("scheme, beta", [("proportional", 1.0), ("rank", 0.4)])
 @pytest.mark.parametrize("kind", ["plain", "memory", "her"])
-def test_weights_by_their_definition(kind, scheme, kwargs, beta):
-    """(N P)^-beta, unchanged, divided by the largest of the batch, or by the mean."""
+def test_weights_follow_their_definition(kind, scheme, kwargs, beta):
+    """w = (N P)^-beta, unchanged or divided by its maximum or its mean in the batch."""
     if kind == "her" and "recency" in kwargs:
         pytest.skip("recency is refused with hindsight")
     eta = kwargs.get("uniform_fraction", 0.0)
@@ -81,7 +81,7 @@ def test_weights_by_their_definition(kind, scheme, kwargs, beta):
         if normalization == "none" and eta:
             assert batch.weights.max() <= eta**-beta * 1.0001
         if normalization == "none" and beta == 1.0:
-            # Unbiased: what is drawn counts in expectation, P w, as much as in the mean over the buffer, 1 / N.
+            # These weights are unbiased: in expectation, every transition counts P w = 1 / N.
             _, first = np.unique(batch.indices, return_index=True)
             p = probabilities(buffer, ids, eta)[np.searchsorted(ids, batch.indices[first])]
             np.testing.assert_allclose(p * batch.weights[first, 0].numpy(), 1 / len(ids), rtol=1e-4)
@@ -98,7 +98,7 @@ def test_extreme_weights_are_finite():
 
 @pytest.mark.parametrize("alpha, td_error", [(200.0, 0.0), (60.0, 1e-7), (50.0, 1e30)])
 def test_extreme_exponents_neither_underflow_nor_overflow(alpha, td_error):
-    """Every transition can be drawn, and no weight is NaN."""
+    """Every transition can still be drawn, and every weight is finite."""
     buffer = make_buffer(4, alpha=alpha)
     fill([buffer], 4)
     buffer.update_priorities(np.arange(4), np.full(4, td_error))

@@ -1,4 +1,4 @@
-"""Compiled kernels work wherever the package is installed."""
+"""Compiled kernels work in workers, without a cache folder, and with a broken cache."""
 
 import os
 import subprocess
@@ -12,13 +12,13 @@ from sb3_per import SumTree
 from sb3_per.sampling.kernels import kernel, prefetch
 
 
-def run(program: str) -> str:
+def run_program(program: str) -> str:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_nothing_is_compiled_at_import():
+def test_importing_the_package_compiles_nothing():
     program = """
 import numba
 compiled = []
@@ -29,11 +29,11 @@ assert not compiled
 sb3_per.SumTree(3).update([1], [2.0])
 assert compiled
 """
-    run(program)
+    run_program(program)
 
 
 @pytest.mark.slow
-def test_kernels_work_without_a_folder_for_machine_code():
+def test_kernels_work_without_a_cache_folder():
     program = """
 import numba.core.caching
 numba.core.caching.CacheImpl._locator_classes = []
@@ -49,7 +49,7 @@ tree = SumTree(3)
 tree.update([0, 2], [1.0, 3.0])
 print(tree.find([0.5, 1.0]).tolist())
 """
-    assert run(program).strip() == "[0, 2]"
+    assert run_program(program).strip() == "[0, 2]"
 
 
 def _draw_in_a_worker(seed: int) -> list[int]:
@@ -70,7 +70,7 @@ def test_kernels_work_in_forked_and_spawned_workers():
 
 
 def test_prefetch_changes_nothing_and_never_fails():
-    """Also far outside of the array."""
+    """Indices may be far outside of the array."""
 
     @kernel
     def hint(array: np.ndarray, index: np.uint64) -> None:
@@ -101,9 +101,9 @@ def run_with_cache(program: str, folder: Any, **environment: str) -> tuple[str, 
     return done.stdout, done.stderr
 
 
-@pytest.mark.slow  # all kernels are compiled several times
+@pytest.mark.slow  # it compiles all kernels several times
 def test_a_full_disk_or_damaged_cache_does_not_stop_a_run(tmp_path):
-    """The machine code is compiled again, and a warning names the folder."""
+    """The kernels are compiled again, and a warning says what is wrong."""
     full = """
 import errno, numba.core.caching
 def save(*args):
@@ -123,13 +123,13 @@ numba.core.caching.IndexDataCacheFile.save = save
 
 
 @pytest.mark.slow
-def test_training_without_a_writable_cache_folder(tmp_path):
+def test_training_works_without_a_writable_cache_folder(tmp_path):
     (tmp_path / "file").write_text("")
     output, _ = run_with_cache(TRAIN, tmp_path / "file" / "cache")
     assert float(output) > 0
 
 
-def test_a_disabled_compiler_is_reported():
+def test_importing_an_algorithm_with_a_disabled_compiler_raises():
     done = subprocess.run(
         [sys.executable, "-c", "from sb3_per import PERSAC"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Ranks of the rank tree equal those of a sorted list."""
+"""The rank tree gives the same ranks as a sorted list."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from sb3_per.sampling.rank_tree import RankTree
 
 
 class SortedList:
-    """Slots by priority, the largest first; of equal ones, the one that was set last first."""
+    """Sorts slots by priority, largest first; among equal priorities, the slot that was set last comes first."""
 
     def __init__(self) -> None:
         self.key_of: dict[int, tuple[float, int]] = {}
@@ -52,7 +52,7 @@ def assert_same_ranks(tree: RankTree, reference: SortedList, uniforms: np.ndarra
         max_size=12,
     ),
 )
-def test_any_sequence_of_updates_gives_the_ranks_of_a_sorted_list(capacity, alpha, batches):
+def test_ranks_equal_a_sorted_list_after_any_updates(capacity, alpha, batches):
     tree, reference = RankTree(capacity, alpha), SortedList()
     for batch in batches:
         slots = np.array([slot % capacity for slot, _ in batch], dtype=np.int64)
@@ -63,8 +63,8 @@ def test_any_sequence_of_updates_gives_the_ranks_of_a_sorted_list(capacity, alph
 
 
 @pytest.mark.parametrize("kind", ["distinct", "ties", "newest first", "descending", "shrinking"])
-def test_ranks_over_many_blocks(kind):
-    """Large enough that blocks are divided and joined."""
+def test_ranks_over_many_blocks_equal_a_sorted_list(kind):
+    """The tree is large enough that blocks are split and merged."""
     rng = np.random.default_rng(0)
     capacity = 3000
     tree, reference = RankTree(capacity, 0.7), SortedList()
@@ -105,8 +105,8 @@ def test_draws_follow_the_ranks():
         np.testing.assert_allclose(masses, reference.masses(500, 0.7)[slots])
 
 
-def test_a_loaded_order_is_the_saved_one():
-    """With ties over several blocks; a slot twice, or without a priority, is refused."""
+def test_loading_a_state_restores_the_order():
+    """Ties span several blocks; a state with a repeated slot or a priority of 0 is refused."""
     rng = np.random.default_rng(0)
     tree, loaded = RankTree(2000, 0.7), RankTree(2000, 0.7)
     tree.update(rng.integers(0, 2000, 1500), rng.choice([0.5, 1.0, 2.0, np.inf], 1500))

@@ -1,4 +1,4 @@
-"""Formulas of the schemes equal their equations."""
+"""Schemes: masses and losses follow the published formulas, and bad settings are refused."""
 
 import itertools
 import re
@@ -22,7 +22,7 @@ def test_proportional_masses_follow_the_formula():
 
 
 def test_weights_scale_the_gradient_of_each_transition():
-    """Mean over the batch, sum over the critics; the gradient of each sample is scaled by its weight."""
+    """The loss is a mean over the batch and a sum over the critics; each gradient is multiplied by its weight."""
     td_errors = th.tensor([[0.5, -1.0], [2.0, 0.1], [-3.0, 1.0]], requires_grad=True)
     weights = th.tensor([[1.0], [0.25], [0.0]])
     loss = Proportional().loss(0.5 * td_errors.square(), td_errors, weights)
@@ -43,7 +43,7 @@ SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
         ("pal", 0.4, "max"),
     ],
 )
-def test_schemes_take_their_own_settings(scheme, alpha, reduction):
+def test_schemes_have_their_own_defaults_and_take_settings(scheme, alpha, reduction):
     made = make_buffer(scheme=scheme).scheme
     assert (made.alpha, made.td_error_reduction) == (alpha, reduction)
     changed = make_buffer(scheme=scheme, alpha=0.2, kappa=0.3, epsilon=0.4, td_error_reduction="min").scheme
@@ -60,7 +60,7 @@ def test_every_scheme_refuses_bad_values_of_all_settings():
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_new_transitions_are_never_below_updated_ones(scheme):
+def test_new_transitions_never_have_less_mass_than_updated_ones(scheme):
     buffer = make_buffer(30, n_envs=2, scheme=scheme)
     for size in (1e-3, 50.0, 2.0):
         fill([buffer], 3)
@@ -75,7 +75,7 @@ def test_new_transitions_are_never_below_updated_ones(scheme):
 
 
 def test_rank_masses_follow_the_rank():
-    """P(i) is proportional to rank(i)^-alpha, whatever the errors are; new transitions rank first."""
+    """The mass is rank(i)^-alpha, whatever the errors are, and new transitions rank first."""
     rng = np.random.default_rng(0)
     buffer = make_buffer(40, scheme="rank", alpha=0.9)
     fill([buffer], 30)
@@ -90,7 +90,7 @@ def test_rank_masses_follow_the_rank():
 
 
 def test_rank_draws_do_not_depend_on_the_scale_of_errors():
-    """From the first transition on, the draws of a run do not change when all errors are a million times as large."""
+    """Errors a million times larger or smaller give the same draws from the first transition on."""
     drawn = []
     for scale in (1e-6, 1.0, 1e6):
         np.random.seed(0)
@@ -105,8 +105,8 @@ def test_rank_draws_do_not_depend_on_the_scale_of_errors():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_rank_puts_new_transitions_first(scale):
-    """Also those from before the first update, whatever the errors."""
+def test_rank_puts_transitions_without_an_update_first(scale):
+    """Transitions without an update rank before all updated ones, however large the TD errors are."""
     buffer = make_buffer(40, scheme="rank", alpha=0.9)
     fill([buffer], 30)
     buffer.update_priorities(np.arange(10), scale * np.arange(1.0, 11.0))
@@ -117,7 +117,7 @@ def test_rank_puts_new_transitions_first(scale):
 
 
 def test_rank_draws_are_stratified_by_probability():
-    """One draw from each of batch_size segments of equal probability of the ranks."""
+    """The ranks form batch_size segments of equal probability, and each segment gives one draw."""
     buffer = make_buffer(1000, scheme="rank")
     fill([buffer], 1000)
     buffer.update_priorities(np.arange(1000), np.random.default_rng(0).exponential(size=1000))
@@ -139,7 +139,7 @@ def test_rank_draws_are_stratified_by_probability():
 
 @pytest.mark.parametrize("alpha, kappa", [(0.0, 1.0), (0.4, 0.01)])
 def test_lap_masses_and_loss_follow_the_formulas(alpha, kappa):
-    """max(|td|^alpha, kappa^alpha), the Huber loss, no weights; of several critics the maximum."""
+    """The mass is max(|td|^alpha, kappa^alpha) of the largest critic error; the loss is Huber, without weights."""
     td_errors = np.array([[0.3 * kappa, -0.1], [-2.0, 0.5], [0.0, 0.0], [5.0, -7.0]])
     buffer = make_buffer(4, scheme="lap", alpha=alpha, kappa=kappa)
     fill([buffer], 4)
@@ -159,7 +159,7 @@ def test_lap_masses_and_loss_follow_the_formulas(alpha, kappa):
 
 @pytest.mark.parametrize("alpha, kappa", [(0.0, 1.0), (0.4, 0.01)])
 def test_pal_loss_follows_the_formula(alpha, kappa):
-    """The formula, the normalisation by the reduced errors without gradient, and uniform draws."""
+    """Draws are uniform, and the loss is normalized by the reduced errors, which get no gradient."""
     td_errors = np.array([[0.3 * kappa, -0.1], [-2.0, 0.5], [0.0, 0.0], [5.0, -7.0]])
     buffer = make_buffer(4, scheme="pal", alpha=alpha, kappa=kappa)
     fill([buffer], 4)
@@ -190,7 +190,7 @@ def test_pal_gradient_is_continuous_at_kappa():
 
 
 def test_expected_gradients_of_lap_and_pal_are_equal():
-    """Monte Carlo (Fujimoto et al. 2020, theorem 3): PAL under uniform draws, LAP under LAP draws, of one critic."""
+    """Estimate both gradients for one critic, by LAP draws and by uniform draws (Fujimoto et al. 2020, theorem 3)."""
     np.random.seed(0)
     alpha, kappa, n, batch_size, n_batches = 0.4, 0.01, 200, 50, 400
     true_errors = np.random.default_rng(1).standard_t(3, size=n) * 2 * kappa
@@ -204,7 +204,7 @@ def test_expected_gradients_of_lap_and_pal_are_equal():
         for _ in range(n_batches):
             drawn = buffer.sample(batch_size).indices
             td_errors = th.tensor(true_errors[drawn, None]) + theta
-            # The constant: lambda over all transitions instead of the batch, which PAL estimates by the batch.
+            # The theorem takes lambda over all transitions, but PAL estimates it from the batch.
             gradients.append(
                 th.autograd.grad(buffer.scheme.loss(td_errors, td_errors, th.ones(batch_size, 1)), theta)[0].item()
             )
@@ -212,14 +212,13 @@ def test_expected_gradients_of_lap_and_pal_are_equal():
     size = np.abs(true_errors)
     masses = np.maximum(size**alpha, kappa**alpha)
     exact = np.sum(masses / masses.sum() * np.clip(true_errors, -kappa, kappa))
-    assert abs(exact) > 0.02 * kappa  # there is a gradient to compare
+    assert abs(exact) > 0.02 * kappa  # the gradient is large enough to compare
     for mean, error in estimates.values():
-        # PAL divides by lambda of the batch, which biases the mean of a quotient by the order of 1 / batch_size.
+        # Dividing by lambda of the batch biases the mean by the order of 1 / batch_size.
         assert abs(mean - exact) < 4 * error + 0.02 * abs(exact)
 
 
 def test_uniform_masses_and_weights_are_1():
-    """The draw of alpha 0, and no weights."""
     buffer = make_buffer(50, n_envs=2, scheme="uniform", alpha=3.0)
     fill([buffer], 50)
     buffer.update_priorities(np.arange(100), np.random.default_rng(0).exponential(size=100))
@@ -227,11 +226,11 @@ def test_uniform_masses_and_weights_are_1():
     assert (buffer.sample(20).weights == 1).all()
 
 
-# ---- your own
+# ---- user-defined schemes
 
 
 class Shifted(PriorityScheme):
-    """A scheme of three lines."""
+    """A minimal scheme of a user."""
 
     def priority(self, abs_td_errors):
         return abs_td_errors + 2.0
@@ -241,7 +240,7 @@ class Unweighted(Shifted):
     importance_sampling = False
 
 
-def test_a_scheme_of_the_users_own():
+def test_a_user_defined_scheme_sets_priorities_and_weights():
     buffer = make_buffer(4, scheme=Shifted(alpha=1.0, td_error_reduction="max"))
     fill([buffer], 4)
     buffer.update_priorities(np.arange(4), [[0.0, 0.0], [1.0, -2.0], [3.0, 0.0], [-4.0, 0.0]])
@@ -258,7 +257,7 @@ def test_repr_names_the_settings():
     assert repr(Proportional(0.5, 1e-3)) == "Proportional(alpha=0.5, td_error_reduction='mean', epsilon=0.001)"
 
 
-def test_bad_settings_are_refused():
+def test_scheme_objects_refuse_bad_settings():
     for make, value in (
         (lambda: Proportional(epsilon=0.0), "0.0"),
         (lambda: Proportional(alpha=np.inf), "inf"),
@@ -272,7 +271,7 @@ def test_bad_settings_are_refused():
 
 
 class Faulty(PriorityScheme):
-    """A scheme of a user, with a fault in one method."""
+    """A scheme of a user that returns a bad number from one method."""
 
     def __init__(self, method: str, value: float):
         super().__init__(alpha=1.0)
@@ -290,14 +289,14 @@ class Faulty(PriorityScheme):
 
 @pytest.mark.parametrize("method", ["priority", "mass", "mass_of_new"])
 def test_bad_numbers_from_a_scheme_are_refused(method):
-    """Before they enter the tree."""
+    """The number is refused before it enters the tree."""
     for value in (np.inf, np.nan, -1.0):
         buffer = make_buffer(4, scheme=Faulty(method, value))
         fill([buffer], 4)
         if method != "priority":
             with pytest.raises(ValueError, match=str(value)):
-                buffer.sample(2)  # new ones have a mass too
-        elif value != -1.0:  # which the default mass bounds
+                buffer.sample(2)  # the first draw asks for the mass of new transitions
+        elif value != -1.0:  # the default `mass` replaces a negative priority
             before, max_priority = buffer.priorities, buffer.max_priority
             with pytest.raises(ValueError, match=str(value)):
                 buffer.update_priorities([0, 1], [1.0, 2.0])
@@ -305,7 +304,7 @@ def test_bad_numbers_from_a_scheme_are_refused(method):
             assert buffer.max_priority == max_priority
 
 
-def test_a_bad_mass_changes_nothing():
+def test_a_refused_mass_changes_nothing():
     buffer = make_buffer(4, scheme=Faulty("", 0.0))
     fill([buffer], 4)
     buffer.sample(2)
@@ -317,13 +316,13 @@ def test_a_bad_mass_changes_nothing():
     assert buffer.max_priority == 1.0
 
 
-def test_reduce_refuses_other_shapes():
+def test_reduce_refuses_bad_shapes():
     for shape in ((3,), (3, 0), (2, 2, 2)):
         with pytest.raises(ValueError, match=re.escape(str(shape))):
             Proportional().reduce(np.ones(shape))
 
 
-def test_names_may_be_in_upper_case():
+def test_scheme_names_may_be_in_upper_case():
     assert isinstance(make_scheme("LAP"), LAP) and isinstance(make_scheme("Rank"), RankBased)
 
 
@@ -340,7 +339,7 @@ def test_unknown_schemes_are_refused_with_a_hint():
             make_scheme(scheme)
 
 
-def test_settings_beside_a_scheme_object_are_refused():
+def test_settings_that_do_not_fit_the_scheme_are_refused():
     with pytest.raises(ValueError, match=r"Pass settings to the scheme object LAP\(.*'kappa': 0.5"):
         make_scheme(LAP(), kappa=0.5)
     with pytest.raises(ValueError, match="kappa='auto' has no meaning with scheme='rank'"):

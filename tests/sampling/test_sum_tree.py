@@ -1,4 +1,4 @@
-"""The sum tree: prefix sums against NumPy's cumsum, for any capacity, and errors that change nothing."""
+"""The sum tree: prefix sums equal NumPy's cumsum for any capacity, and errors change nothing."""
 
 import copy
 import itertools
@@ -14,18 +14,18 @@ from sb3_per.sampling.rank_tree import RankTree
 
 
 def reference_find(masses: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """First slots whose cumulative sum exceeds the values, the last non-empty one if there is none."""
+    """Return the first leaf whose cumulative sum exceeds each value, or the last leaf with mass if there is none."""
     return np.searchsorted(np.cumsum(masses), values, side="right").clip(max=np.flatnonzero(masses)[-1])
 
 
 def edges_of(masses: np.ndarray) -> np.ndarray:
-    """Every boundary of integer masses, one ulp to either side, the middle of every unit, and values past the end."""
+    """Return every boundary of integer masses, its neighbors one ulp away, points in between, and values past the end."""
     edges = np.arange(masses.sum() + 1)
     return np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges[1:], 0), edges + 0.5, [1e300, np.inf]])
 
 
 def integer_masses(rng: np.random.Generator, capacity: int) -> np.ndarray:
-    """Small integers, many of them 0 and at least one above: their sums are exact, so every boundary can be checked."""
+    """Draw small integers, many of them 0 and at least one positive; exact sums allow a check of every boundary."""
     masses = rng.integers(0, 4, capacity) * (rng.random(capacity) < 0.6)
     masses[rng.integers(capacity)] += 1
     return masses.astype(np.float64)
@@ -48,10 +48,10 @@ def test_find_equals_cumsum(capacity, seed):
     assert (len(tree), tree.total) == (capacity, masses.sum())
     found = tree.find(edges_of(masses))
     np.testing.assert_array_equal(found, reference_find(masses, edges_of(masses)))
-    assert set(found) == set(np.flatnonzero(masses))  # each of them can be drawn, also the first and the last
+    assert set(found) == set(np.flatnonzero(masses))  # every leaf with mass can be drawn, the first and the last too
 
 
-def test_scalars_and_arrays():
+def test_scalars_and_arrays_are_accepted():
     capacity = 9
     masses = integer_masses(np.random.default_rng(0), capacity)
     tree = SumTree(capacity)
@@ -81,8 +81,8 @@ def test_scalars_and_arrays():
     ),
     fractions=st.lists(st.floats(0, 1.5), min_size=1, max_size=10),
 )
-def test_updates_leave_no_drift(capacity, batches, fractions):
-    """After any updates: slots hold what was written last, the total is that of a new tree, no empty slot is drawn."""
+def test_sums_do_not_drift_after_any_updates(capacity, batches, fractions):
+    """After any updates, leaves hold the last values, the total equals a new tree's, and no empty leaf is drawn."""
     tree, masses = SumTree(capacity), np.zeros(capacity)
     for batch in batches:
         leaves = np.array([leaf % capacity for leaf, _ in batch], dtype=np.int64)
@@ -91,13 +91,13 @@ def test_updates_leave_no_drift(capacity, batches, fractions):
         for leaf, value in zip(leaves, values, strict=True):
             masses[leaf] = value
         np.testing.assert_array_equal(tree[:], masses)
-        # No drift: the tree is what a tree of the same leaves is when it is built at once.
+        # The sums have not drifted if they equal those of a tree that is built at once from the same leaves.
         assert tree.total == filled(masses).total
         assert tree.total == pytest.approx(masses.sum(), rel=1e-12)
         if tree.total > 0:
             found = tree.find(np.array(fractions) * tree.total)
             assert (masses[found] > 0).all()
-            assert (np.diff(found[np.argsort(fractions)]) >= 0).all()  # order of prefix sums is order of leaves
+            assert (np.diff(found[np.argsort(fractions)]) >= 0).all()  # larger prefix sums give later leaves
 
 
 def test_an_emptied_tree_has_a_total_of_zero():
@@ -111,7 +111,7 @@ def test_an_emptied_tree_has_a_total_of_zero():
     assert (tree.find(rng.random(1000) * 1e-12) == 5).all()
 
 
-def test_draw_is_find_of_the_prefix_sums():
+def test_draw_finds_the_prefix_sums():
     rng = np.random.default_rng(0)
     for capacity in (1, 1000):
         masses = integer_masses(rng, capacity)
@@ -125,8 +125,8 @@ def test_draw_is_find_of_the_prefix_sums():
 
 
 @pytest.mark.parametrize("capacity", [1, 65, 513])
-def test_a_part_is_a_tree_of_its_own(capacity):
-    """Any part, also one where slot 0 follows the last one: every boundary, to the ulp."""
+def test_find_in_a_part_equals_cumsum_of_its_leaves(capacity):
+    """Check every boundary to the ulp, in any range of leaves, including ranges that wrap around to leaf 0."""
     rng = np.random.default_rng(capacity)
     masses = integer_masses(rng, capacity)
     tree = filled(masses)
@@ -165,8 +165,8 @@ def test_parts_outside_of_the_tree_are_refused():
             SumTree(10).part(first, n)
 
 
-def test_the_largest_uniform_number_draws_the_last_slot():
-    """The largest uniform number below 1 may round to the total: still a leaf with mass."""
+def test_the_largest_uniform_number_draws_the_last_leaf_with_mass():
+    """The largest number below 1 may round to the total, but must still draw a leaf with mass."""
     for capacity in range(1, 70):
         tree = filled(np.r_[np.full(capacity, 0.1), np.zeros(3)])
         for size in (1, 2, 3, 7, 64):
@@ -175,7 +175,7 @@ def test_the_largest_uniform_number_draws_the_last_slot():
             assert (masses == 0.1).all()
 
 
-def test_of_repeated_indices_the_last_counts():
+def test_the_last_value_of_a_repeated_index_counts():
     tree = SumTree(6)
     tree.update([2, 4, 2, 2], [5.0, 1.0, 9.0, 3.0])
     np.testing.assert_array_equal(tree[:], [0, 0, 3, 0, 1, 0])
@@ -183,7 +183,7 @@ def test_of_repeated_indices_the_last_counts():
 
 
 def test_errors_change_nothing():
-    """A kernel with an index out of range would write into other memory."""
+    """A kernel would write outside of its arrays with an index out of range, so arguments are checked first."""
     calls = [
         (lambda tree: tree.update([0, 5], 1.0), IndexError, "5"),
         (lambda tree: tree.update([0, -1], [1.0, 1.0]), IndexError, "-1"),
@@ -217,7 +217,7 @@ def test_a_capacity_below_one_is_refused():
                 make_tree(capacity)
 
 
-def test_empty_tree_cannot_be_drawn_from():
+def test_drawing_from_an_empty_tree_raises():
     tree = SumTree(3)
     for draw in (lambda: tree.find(0.0), lambda: tree.draw(np.zeros(2))):
         with pytest.raises(ValueError, match="empty"):
@@ -228,8 +228,8 @@ def test_empty_tree_cannot_be_drawn_from():
     assert tree.total == 0.0
 
 
-def test_any_memory_layout():
-    """The tree accepts read-only, strided, float32 and integer inputs, and does not write to them."""
+def test_inputs_of_any_layout_and_type_are_accepted():
+    """Inputs may be read-only, strided, float32 or integers, and the tree does not write to them."""
     leaves, masses = np.arange(16, dtype=np.uint8)[::2], np.arange(16, dtype=np.float32)[::2]
     masses.setflags(write=False)
     tree = SumTree(16)
@@ -241,13 +241,13 @@ def test_any_memory_layout():
     np.testing.assert_array_equal(prefix_sums, [0.0, 1.0, 5.0])
 
 
-def test_memory_per_slot():
+def test_a_leaf_takes_at_most_9_2_bytes():
     tree = SumTree(1_000_000)
     assert sum(array.nbytes for array in vars(tree).values() if isinstance(array, np.ndarray)) / 1_000_000 <= 9.2
 
 
 def test_siblings_share_a_cache_line():
-    """In a new tree, a copy, and one that was pickled."""
+    """The sums are aligned to 64 bytes in a new tree, a copy, and an unpickled tree."""
     for capacity in (1, 7, 1000):
         tree = filled(np.arange(capacity) + 1.0)
         for same in (tree, copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
@@ -256,8 +256,8 @@ def test_siblings_share_a_cache_line():
             assert same.total == tree.total
 
 
-def test_overflowing_sums_stay_inside_the_tree():
-    """Even where the sums are infinite."""
+def test_overflowing_sums_still_find_leaves_inside_the_tree():
+    """Infinite sums may not lead to an index out of range."""
     tree = SumTree(100)
     tree.update(np.arange(3, 90), np.finfo(np.float64).max)
     assert ((tree.find([0.0, 1.0, 1e308, np.inf]) >= 0) & (tree.find([0.0, 1.0, 1e308, np.inf]) < 100)).all()

@@ -1,4 +1,4 @@
-"""Frames stored once, on recorded streams of environments: equal to the plain twin by bytes."""
+"""Frames stored once: on streams of real wrappers, the buffer returns the same bytes as a plain buffer."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.storage.test_frames import same_bytes
 
 
 def record(env: VecEnv, n_steps: int, **kwargs: Any) -> tuple[Any, Any]:
-    """A framed buffer and its twin, filled as an off-policy algorithm does it."""
+    """Fill a framed and a plain buffer with the same steps, as an off-policy algorithm does."""
     arguments = (n_steps // 2 * env.num_envs, env.observation_space, env.action_space, "cpu", env.num_envs)
     framed, plain = PrioritizedReplayBuffer(*arguments, **kwargs), PrioritizedReplayBuffer(*arguments)
     env.seed(0)
@@ -36,7 +36,7 @@ def record(env: VecEnv, n_steps: int, **kwargs: Any) -> tuple[Any, Any]:
 
 
 class Frames(gym.Env):
-    """Images or vectors that move, in episodes of different lengths; some are cut off."""
+    """Random images or vectors, in episodes of different lengths; some end by truncation."""
 
     def __init__(self, shape: tuple[int, ...] = (10, 10, 1), dtype: Any = np.uint8):
         self.observation_space = spaces.Box(0, 255, shape, dtype)
@@ -57,13 +57,15 @@ class Frames(gym.Env):
 
 
 STREAMS = {
-    "stack": lambda n: VecFrameStack(make_vec_env(Frames, n), 4),
-    "transposed before": lambda n: VecFrameStack(
+    "VecFrameStack": lambda n: VecFrameStack(make_vec_env(Frames, n), 4),
+    "transposed before stacking": lambda n: VecFrameStack(
         VecTransposeImage(make_vec_env(lambda: Frames((36, 40, 3)), n)), 4, channels_order="first"
     ),
-    "transposed after": lambda n: VecTransposeImage(VecFrameStack(make_vec_env(lambda: Frames((36, 40, 3)), n), 4)),
+    "transposed after stacking": lambda n: VecTransposeImage(VecFrameStack(make_vec_env(lambda: Frames((36, 40, 3)), n), 4)),
     "channels last": lambda n: VecFrameStack(make_vec_env(lambda: Frames((36, 40, 3)), n), 4),
-    "gymnasium": lambda n: make_vec_env(lambda: gym.wrappers.FrameStackObservation(Frames((10, 12)), 4), n),
+    "gymnasium FrameStackObservation": lambda n: make_vec_env(
+        lambda: gym.wrappers.FrameStackObservation(Frames((10, 12)), 4), n
+    ),
     "vectors": lambda n: VecFrameStack(make_vec_env(lambda: Frames((5,), np.float32), n), 4),
     "one frame": lambda n: VecTransposeImage(make_vec_env(Frames, n)),
     "MinAtar": lambda n: VecFrameStack(make_vec_env(minatar, n), 4),
@@ -71,7 +73,7 @@ STREAMS = {
 
 
 def minatar() -> gym.Env:
-    """Bools of 10 x 10 x channels, without a time limit of their own."""
+    """Make MinAtar Breakout: bool observations of shape (10, 10, channels); the game has no time limit of its own."""
     pytest.importorskip("minatar")
     from minatar.gym import register_envs
 
@@ -81,23 +83,23 @@ def minatar() -> gym.Env:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_streams_of_wrappers(name):
+def test_streams_of_wrappers_are_stored_exactly(name):
     framed, plain = record(STREAMS[name](3), 200, frames=1 if name == "one frame" else 4)
     same_bytes(framed.observations[:], plain.observations)
     same_bytes(framed.next_observations[:], plain.next_observations)
     assert framed.frames_per_transition < 1.2
 
 
-def test_normalized_stacks_are_exact():
-    """Rounding changes terminal observations: they are stored in full where they differ."""
+def test_stacks_under_vec_normalize_are_stored_exactly():
+    """Unnormalizing rounds terminal observations, so those that differ are stored in full."""
     env = VecNormalize(VecFrameStack(make_vec_env(lambda: Frames((5,), np.float32), 2), 4))
     framed, plain = record(env, 300, frames=4)
     same_bytes(framed.observations[:], plain.observations)
     same_bytes(framed.next_observations[:], plain.next_observations)
 
 
-def test_atari():
-    """A game with SB3's wrappers: life loss, no-ops, frame skip."""
+def test_an_atari_game_is_stored_exactly():
+    """SB3's Atari wrappers add life loss, no-ops and frame skip."""
     pytest.importorskip("ale_py")
     from stable_baselines3.common.env_util import make_atari_env
 

@@ -1,4 +1,4 @@
-"""Frames stored once, against a plain twin with the same adds and seeds: the same bytes come out."""
+"""Frames stored once: a framed buffer returns the same bytes as a plain twin with the same steps and seeds."""
 
 import copy
 import pickle
@@ -20,7 +20,7 @@ from sb3_per.storage.frames import FrameStore, stack_axis
 ACTIONS = spaces.Discrete(3)
 
 
-# Shape of a frame, and where frames are stacked: first axis (channels first), last axis, or an axis of their own.
+# Shape of a frame, and the axis along which frames are stacked: the first one, the last one, or a new one.
 FORMS: dict[str, tuple[tuple[int, ...], str]] = {
     "channels first": ((1, 3, 5), "first"),
     "three channels first": ((3, 5, 5), "first"),
@@ -35,7 +35,7 @@ DTYPES = (np.uint8, np.bool_, np.float32, np.float64)
 
 
 def stacked(frames: list[np.ndarray], how: str) -> np.ndarray:
-    """One observation of several frames."""
+    """Stack several frames into one observation."""
     if how == "new":
         return np.stack(frames)
     return np.concatenate(frames, axis=0 if how == "first" else -1)
@@ -48,8 +48,8 @@ def shape_of(form: str, k: int) -> tuple[int, ...]:
 
 class Stream:
     """
-    Stacks of frames of several environments, with all that goes wrong in them: episodes that are shorter than a stack, padding
-    of any kind, restarts without a done, a bit altered in a terminal observation, data that are no stacks at all.
+    Makes stacks of frames of several environments, with all irregularities: episodes that are shorter than a stack, any
+    padding, restarts without a done, a flipped bit in a terminal observation, and data that are no stacks at all.
     """
 
     def __init__(self, form: str, k: int, dtype: Any, n_envs: int, seed: int, junk: bool = True):
@@ -59,7 +59,7 @@ class Stream:
         self.stacks = [self.reset() for _ in range(n_envs)]
 
     def new_frame(self) -> np.ndarray:
-        """Any bytes: NaN with payloads, infinities and -0.0 among the floats."""
+        """Make a frame of any bytes; floats include NaN with payloads, infinities and -0.0."""
         n_bytes = int(np.prod(self.frame)) * self.dtype.itemsize
         if self.rng.random() < 0.1:
             return np.zeros(self.frame, self.dtype)
@@ -83,7 +83,7 @@ class Stream:
             kind = self.rng.random()
             done = kind < 0.15
             following_obs = stacked(following, self.how)
-            if self.junk and done and self.rng.random() < 0.3:  # one bit of the terminal observation
+            if self.junk and done and self.rng.random() < 0.3:  # flip one bit of the terminal observation
                 following_obs = following_obs.copy()
                 following_obs.reshape(-1).view(np.uint8)[self.rng.integers(following_obs.nbytes)] ^= 1
             elif self.junk and 0.15 <= kind < 0.2:
@@ -105,7 +105,7 @@ def add(buffers: Any, stream: Stream, n_steps: int) -> None:
 
 
 def same_bytes(actual: Any, expected: Any) -> None:
-    """Of arrays, tensors or dictionaries; NaN with other payloads and -0.0 are other bytes."""
+    """Check that arrays, tensors or dictionaries have the same bytes, which tells NaN payloads and -0.0 apart."""
     if isinstance(expected, dict):
         assert actual.keys() == expected.keys()
         for key in expected:
@@ -138,8 +138,8 @@ def twins(form: str, k: int, dtype: Any, n_rows: int, n_envs: int, **kwargs: Any
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_stored_bytes_are_those_of_a_plain_twin(data):
-    """The whole buffer and batches, through four laps, resets, copies and restarts."""
+def test_stored_bytes_equal_a_plain_twin(data):
+    """Compare the whole buffer and batches through four laps, resets, copies and restarts."""
     form, k = data.draw(st.sampled_from(list(FORMS))), data.draw(st.integers(1, 4))
     dtype, n_envs = data.draw(st.sampled_from(DTYPES)), data.draw(st.integers(1, 4))
     n_rows, n_steps = data.draw(st.integers(1, 12)), data.draw(st.sampled_from([1, 2, 3, 5]))
@@ -166,7 +166,7 @@ def test_stored_bytes_are_those_of_a_plain_twin(data):
             framed = pickle.loads(pickle.dumps(framed))
         elif operation == "deepcopy":
             original, framed = framed, copy.deepcopy(framed)
-            add([original], Stream(form, k, dtype, n_envs, 1), 2)  # shares nothing
+            add([original], Stream(form, k, dtype, n_envs, 1), 2)  # steps of the original must not reach the copy
         elif operation == "end":
             framed.end_episodes()
             plain.end_episodes()
@@ -175,7 +175,7 @@ def test_stored_bytes_are_those_of_a_plain_twin(data):
     assert framed.frames_per_transition <= 2 * k + 2 * k / n_rows
 
 
-def test_framed_arrays_are_indexed_like_arrays():
+def test_framed_arrays_are_indexed_like_numpy_arrays():
     framed, plain = twins("channels first", 3, np.uint8, 6, 2)
     add((framed, plain), Stream("channels first", 3, np.uint8, 2, 0), 8)
     columns: list[Any] = [(2, 1), (slice(None), 0), ([0, 3], [1, 0], slice(None)), (2, 1, slice(None), 2)]
@@ -199,15 +199,15 @@ def test_reading_gives_copies_and_writing_is_refused():
     obs, next_obs, dones, infos = stream.step()
     framed.add(obs, next_obs, np.zeros((2, 1)), np.zeros(2), dones, infos)
     expected = framed.observations[1], framed.next_observations[1]
-    obs[:] = next_obs[:] = 9  # the caller's arrays
+    obs[:] = next_obs[:] = 9  # the buffer must not keep the caller's arrays
     same_bytes(framed.observations[2 - 1], expected[0])
     same_bytes(framed.observations[[3, 4, 5]], before[[3, 4, 5]])
 
 
 @pytest.mark.parametrize("length", [1, 40])
 @pytest.mark.parametrize("padding", ["zeros", "repeats"])
-def test_frames_per_transition(padding, length):
-    """1 + 1 / L for episodes of L steps, whatever the padding; each environment has its own."""
+def test_each_frame_is_stored_once(padding, length):
+    """Episodes of L steps take 1 + 1 / L frames per transition, whatever the padding."""
     k, n_envs = 4, 3
     framed, plain = twins("channels first", k, np.uint8, 160, n_envs)
     rng = np.random.default_rng(0)
@@ -228,12 +228,12 @@ def test_frames_per_transition(padding, length):
                 buffer.add(obs, next_obs, np.zeros((n_envs, 1)), np.zeros(n_envs), done, [{}] * n_envs)
             stacks = following
     same_bytes(framed.observations[:], plain.observations)
-    # Beside what the rows refer to: frames of the steps just before the oldest row.
+    # The last summand allows for frames of the steps just before the oldest row.
     assert framed.frames_per_transition <= 1 + 1 / length + 2 * k / 160
 
 
-def test_memory_is_bounded_and_recycled():
-    """After many laps no more than after three; no frame in use is overwritten."""
+def test_ram_is_bounded_and_reused():
+    """Many laps take no more RAM than three, and no frame in use is overwritten."""
     framed, plain = twins("channels first", 4, np.uint8, 64, 2)
     stream = Stream("channels first", 4, np.uint8, 2, 0, junk=False)
     add((framed, plain), stream, 3 * 64)
@@ -245,13 +245,13 @@ def test_memory_is_bounded_and_recycled():
         same_bytes(framed.next_observations[:], plain.next_observations)
     assert store.nbytes <= held * 1.25
     first, end = store.numbers
-    assert first > end - first  # most frames were given back
+    assert first > end - first  # most frames were released
     assert store.references[store.references < 2**32 - 1].min() >= first
     assert framed.observations.nbytes + framed.next_observations.nbytes == store.nbytes
 
 
-def test_frame_numbers_overflow_their_32_bits():
-    """The same bytes, and no frame gets the reference of the zero frame."""
+def test_frames_stay_exact_when_their_numbers_exceed_32_bits():
+    """The bytes stay the same, and no frame gets the reference that is reserved for the zero frame."""
     framed, plain = twins("channels first", 2, np.uint8, 16, 2)
     store = framed.observations.store
     start = 2**32 - 40
@@ -264,8 +264,8 @@ def test_frame_numbers_overflow_their_32_bits():
     assert store.numbers[1] > 2**32 + 50
 
 
-def test_frozen_environments_keep_no_old_frames():
-    """A frame that never changes does not keep older pieces of the pool."""
+def test_a_frame_that_never_changes_keeps_no_old_frames():
+    """A frame that never changes must not prevent the release of older pieces of the pool."""
     framed, plain = twins("channels first", 4, np.uint8, 32, 2)
     rng = np.random.default_rng(0)
     frozen = np.full((1, 3, 5), 9, np.uint8)
@@ -280,8 +280,8 @@ def test_frozen_environments_keep_no_old_frames():
     assert framed.frames_per_transition < 1.3
 
 
-def test_without_memory_for_another_piece_nothing_changes(monkeypatch):
-    """The error names the size; the buffer goes on when there is memory."""
+def test_a_memory_error_for_another_piece_changes_nothing(monkeypatch):
+    """The error names the size; the buffer continues once RAM is available again."""
     framed, plain = twins("channels first", 4, np.uint8, 64, 2)
     stream = Stream("channels first", 4, np.uint8, 2, 0)
     add((framed, plain), stream, 5)
@@ -318,7 +318,7 @@ def test_without_memory_for_another_piece_nothing_changes(monkeypatch):
     assert before[1] < 64
 
 
-def test_axis_of_the_stack():
+def test_stack_axis_is_guessed_from_the_shape():
     for shape in ((12, 64, 64), (4, 84, 84, 3), (4, 7), (12,)):
         assert stack_axis(shape, 4) == 0
     for shape in ((84, 84, 12), (10, 8)):
@@ -352,8 +352,8 @@ REFUSED: list[tuple[spaces.Space, Any, str]] = [
 ]
 
 
-def test_numbers_of_frames_that_do_not_fit_are_refused():
-    """Before anything is allocated."""
+def test_values_of_frames_that_do_not_fit_are_refused():
+    """The check comes before any allocation."""
     for space, frames, message in REFUSED:
         cls = PrioritizedDictReplayBuffer if isinstance(space, spaces.Dict) else PrioritizedReplayBuffer
         with pytest.raises(ValueError, match=message):
@@ -363,7 +363,7 @@ def test_numbers_of_frames_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("is_stack", [True, False])
-def test_data_that_are_no_stacks_warn_once(is_stack):
+def test_observations_that_are_no_stacks_warn_once(is_stack):
     framed, plain = twins("channels first", 4, np.uint8, 50, 1)
     stream = Stream("channels first", 4, np.uint8, 1, 0, junk=False)
     rng = np.random.default_rng(0)
@@ -380,8 +380,8 @@ def test_data_that_are_no_stacks_warn_once(is_stack):
     same_bytes(framed.next_observations[:], plain.next_observations)
 
 
-def test_a_store_of_one_row_and_one_byte():
-    """Of one row and one frame of one byte: nothing is assumed of sizes."""
+def test_a_store_of_one_row_and_one_byte_works():
+    """The smallest possible store has one row with one frame of one byte."""
     store = FrameStore(1, 1, (1,), np.uint8, 1)
     for value in (0, 5, 5, 0, 255):
         store.write(np.zeros(1, np.int64), 0, np.array([[[value]]]), np.array([[[value ^ 1]]]))

@@ -1,4 +1,4 @@
-"""The ring: which slot holds which transition, against lists of steps."""
+"""The ring: which slot holds which transition, compared with lists of steps."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from sb3_per.storage.ring import Ring
 
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_a_ring_knows_the_newest_steps_of_each_environment(data):
+def test_slots_ids_and_newest_steps_equal_lists_of_steps(data):
     n_rows, n_envs, n_spoilt = data.draw(st.integers(2, 6)), data.draw(st.integers(1, 3)), data.draw(st.integers(0, 1))
     ring, held, begin = Ring(n_rows, n_envs, n_spoilt), [[] for _ in range(n_envs)], 0
     everybody = list(range(n_envs))
@@ -38,14 +38,14 @@ def test_a_ring_knows_the_newest_steps_of_each_environment(data):
         assert ring.next_id == max([begin, *(steps[-1] + 1 for steps in held if steps)]) * n_envs
         complete = [steps[n_spoilt:] if len(steps) == n_rows else steps for steps in held]
         assert ring.n_whole == sum(map(len, complete))
-        # From old to new, by the number of later steps of the environment, then by the environment.
+        # From old to new: first by the number of later steps of the environment, then by the environment.
         order = sorted((-(held[env][-1] - step), env, step) for env in everybody for step in complete[env])
         expected = [step % n_rows * n_envs + env for _, env, step in order]
         for n in range(1, ring.n_whole + 1):
             assert sorted(ring.newest(n)(np.arange(n))) == sorted(expected[-n:])
 
 
-def test_a_position_outside_of_the_ring_is_refused():
+def test_loading_a_position_outside_of_the_ring_is_refused():
     for added, begin in (([3], 0), ([3.0, 3.0], 0), ([3, -1], 0), ([8, 9], 3), ([3, 4], 4)):
         with pytest.raises(ValueError, match="no position in a ring of 4 rows"):
             Ring(4, 2).load({"added": np.array(added), "begin": begin})
