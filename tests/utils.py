@@ -324,28 +324,3 @@ def counts_of(indices: np.ndarray, ids: np.ndarray) -> np.ndarray:
     result = np.zeros(len(ids), np.int64)
     result[np.searchsorted(ids, found)] = counts
     return result
-
-
-def interrupt(function: Callable[[], Any], n_lines: int) -> bool:
-    """Call the function, raise a KeyboardInterrupt at the n-th line of buffer code, and return whether it was raised."""
-    left = n_lines
-
-    def trace(frame: Any, event: str, arg: Any) -> Any:
-        nonlocal left
-        if "buffers" not in frame.f_code.co_filename and "her" not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    previous = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        function()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(previous)
-    return False

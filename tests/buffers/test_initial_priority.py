@@ -97,5 +97,5 @@ def test_max_priority_interval_resets_the_maximum(scheme):
             fill([buffer], 1)
             assert (buffer.priorities[buffer.pos - 1] == buffer.priorities.max()).all()
         else:
-            assert buffer.max_priority == pytest.approx(1000.0 / max(step // 3 * 3, 1) ** 2, rel=1e-5) or step > 1
+            assert buffer.max_priority == pytest.approx(1000.0 / max(step // 3 * 3, 1) ** 2, rel=1e-5)
     assert maxima[-1] < maxima[0] / 100

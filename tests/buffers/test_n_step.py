@@ -134,8 +134,8 @@ def test_windows_continue_across_learn_calls_of_the_same_run():
         model.learn(10, reset_num_timesteps=False)
     begins, ends, lengths = every_window(model.replay_buffer)
     np.testing.assert_array_equal(begins, ends)
-    newest_first = np.sort(lengths)
-    assert (newest_first[8:] == 5).all()  # only the last four windows of each of the two environments are short
+    sorted_lengths = np.sort(lengths)
+    assert (sorted_lengths[8:] == 5).all()  # only the last four windows of each of the two environments are short
     assert (model.replay_buffer.dones == 0).all()
 
 

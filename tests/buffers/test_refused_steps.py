@@ -266,8 +266,9 @@ def test_all_forms_of_a_step_are_stored_alike(kind):
         np.random.seed(0)
         buffer.batch = buffer.sample(6)
     np.testing.assert_array_equal(other.batch.indices, plain.batch.indices)
-    for part in ("rewards", "actions", "dones"):
-        assert th.equal(getattr(other.batch, part), getattr(plain.batch, part))
+    for name in ("observations", "rewards", "actions", "dones") + ("next_observations",) * ("sequences" not in kind):
+        for actual, expected in zip(*(parts_of(getattr(each.batch, name)) for each in (other, plain)), strict=True):
+            assert th.equal(actual, expected), name
 
 
 def test_add_neither_changes_nor_keeps_the_arrays_of_the_caller():

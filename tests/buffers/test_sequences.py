@@ -131,8 +131,9 @@ def test_windows_equal_the_reference_after_any_operations(data):
     reference.check(buffer)
 
 
+@pytest.mark.parametrize("n_steps", [1, 3])
 @pytest.mark.parametrize("scheme", ["proportional", "rank", "uniform"])
-def test_windows_of_one_step_equal_transitions(scheme, n_steps=3):
+def test_windows_of_one_step_equal_transitions(scheme, n_steps):
     """Draws, weights, rewards, discounts and priorities equal those of `PrioritizedReplayBuffer`, bit for bit."""
     kwargs: dict[str, Any] = dict(n_steps=n_steps, scheme=scheme, gamma=0.97)
     windows = make_sequences(30, 2, sequence_length=1, burn_in=0, **kwargs)
