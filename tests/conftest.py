@@ -2,6 +2,6 @@
 
 from hypothesis import HealthCheck, settings
 
-# Kernels are compiled at their first call, and the machines are shared: time says nothing here.
+# No deadline: kernels are compiled at their first call, and machines are shared, so times show nothing.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")

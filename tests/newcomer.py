@@ -1,5 +1,5 @@
 """
-Try what the README promises, on a machine that has nothing of this project: its commands in a clone, all blocks of code of the
+Try what the README promises, on a machine without this project: its commands in a clone, all blocks of code of the
 documentation, and the wheel with every command of `sb3-per` in an empty environment.
 
     python tests/newcomer.py [FOLDER]
@@ -60,7 +60,7 @@ def blocks(language: str) -> list[str]:
 def run(words: list[str], folder: Path) -> None:
     """Show a command, run it, and end here if it fails."""
     environment = {name: value for name, value in os.environ.items() if INHERITED.fullmatch(name)}
-    # The newcomer does not have the virtual environment that this script runs in.
+    # Leave the virtual environment that this script runs in.
     prefix = os.path.dirname(sys.executable)
     if sys.prefix != sys.base_prefix:
         environment["PATH"] = os.pathsep.join(each for each in environment["PATH"].split(os.pathsep) if each != prefix)
@@ -79,7 +79,7 @@ def python_of(project: Path) -> Path:
 
 def play(folder: Path) -> None:
     """
-    Do what a newcomer would do.
+    Do everything that a newcomer does.
 
     :param folder: empty folder
     :raises subprocess.CalledProcessError: by the first command that fails
@@ -103,7 +103,7 @@ def play_wheel(clone: Path, project: Path) -> None:
     python = python_of(project)
     run([str(python), "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(project), str(clone)], project)
     (wheel,) = project.glob("*.whl")
-    # The constraint is no part of the promise: it keeps the build of torch that this machine has.
+    # The constraint is not part of the promise: it chooses the build of torch that this machine has.
     constraint = str(clone / "constraints.txt")
     run([str(python), "-m", "pip", "install", "--quiet", "-c", constraint, f"{wheel}[zoo,compare]"], project)
     for number, code in enumerate([*blocks("python"), PICKLE]):

@@ -1,4 +1,4 @@
-"""The command sb3-per: commands reach their modules, and the doctor finds faults."""
+"""The command sb3-per calls the right scripts, and its doctor finds faults."""
 
 import re
 import runpy
@@ -18,7 +18,7 @@ from sb3_per.zoo import SCRIPTS
 from tests.utils import ROOT, fill, make_buffer
 
 
-def test_commands_run_scripts_of_the_zoo(monkeypatch):
+def test_commands_call_scripts_of_the_zoo(monkeypatch):
     calls = []
     monkeypatch.setattr("sb3_per.zoo.run", lambda *call: calls.append(call))
     for command, script, *first in (("train", "train"), ("tune", "train", "-optimize"), ("enjoy", "enjoy"), ("plot", "plot")):
@@ -68,7 +68,7 @@ def test_all_options_of_the_zoo_are_listed_on_demand(capsys):
 
 
 def test_commands_without_a_run_say_where_they_looked(tmp_path, monkeypatch, capsys):
-    """And ask nobody on the network."""
+    """They do not use the network."""
     pytest.importorskip("rl_zoo3")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("socket.socket.connect", None)

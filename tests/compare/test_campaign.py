@@ -1,4 +1,4 @@
-"""A campaign continues where it was stopped, and loses nothing."""
+"""A campaign continues after a stop, and loses no finished run."""
 
 import pytest
 
@@ -6,11 +6,11 @@ from sb3_per.compare import campaign
 
 
 def jobs(*values: int, result: int = 0) -> list:
-    """`dict` as the function that runs: it returns what it is given."""
+    """List jobs whose function is `dict`, which returns its arguments."""
     return [({"seed": value}, ([("result", result)],)) for value in values]
 
 
-def test_only_what_is_missing_runs(tmp_path):
+def test_only_missing_runs_are_made(tmp_path):
     path = tmp_path / "folder" / "runs.csv"
     assert campaign.run_missing(path, jobs(0, 1, result=5), dict, workers=1) == 2
     before = path.read_text()
@@ -20,7 +20,7 @@ def test_only_what_is_missing_runs(tmp_path):
     assert [(row["seed"], row["result"]) for row in campaign.read(path)] == [("0", "5"), ("1", "5"), ("2", "6")]
 
 
-def test_a_failure_loses_nothing(tmp_path):
+def test_a_failed_run_loses_no_finished_run(tmp_path):
     path = tmp_path / "runs.csv"
     failing = ({"seed": 1}, (3,))  # an int is not iterable
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""`sb3-per compare`: arms differ as they should, a comparison runs, stops and continues."""
+"""`sb3-per compare`: the arms differ only as declared, and a comparison runs, stops and continues."""
 
 import json
 import re
@@ -41,7 +41,7 @@ ENTRY = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory with a module that registers an environment, and a hyperparameter file for it."""
+    """Make a working directory with a module that registers an environment, and a hyperparameter file for it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as the command that pip installs has it
     monkeypatch.setattr(runs, "TIMED_SECONDS", 0.05)
@@ -59,8 +59,8 @@ def compare(*options: str, command: str = COMMAND) -> None:
     assert main([*command.split(), *options]) == 0
 
 
-def test_a_whole_comparison(folder, monkeypatch, capsys):
-    """With HER, a hyperparameter file, a registered environment and its arguments; a stopped one continues."""
+def test_a_stopped_comparison_continues_and_reports(folder, monkeypatch, capsys):
+    """The comparison uses HER, a hyperparameter file, and a registered environment with arguments."""
     quick = ("--setting", "scheme='lap', kappa=0.1", "--seeds", "1", "--rates", "1")
     compare(*quick)
     shown = capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_a_whole_comparison(folder, monkeypatch, capsys):
     sentence = shown.splitlines()[-1]
     assert sentence.endswith(".")
 
-    # As if it had been stopped before its last run. That one runs here: another process would import everything again.
+    # Remove the last run, as if the comparison had been stopped. Make it in this process, which has imported everything.
     monkeypatch.setattr(campaign, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers))
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     compare(*quick)
@@ -93,14 +93,14 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(folder, capsys):
 
 
 def model_of(arm: Arm, rate: float, folder: Path) -> Any:
-    """Model of an arm, before training."""
+    """Make the model of an arm, before training."""
     sys.path.append(str(folder))
     task = Task("dqn", "Flipping-v0", conf_file="own.yml", env_kwargs=("n_bits:4",), gym_packages=("flipping_env",))
     runs.prepare(task)
     return runs.ArmManager(task, arm, rate, 0, str(folder)).setup_experiment()[0]
 
 
-def test_arms_differ_in_class_and_buffer_alone(folder):
+def test_arms_differ_only_in_class_and_buffer(folder):
     register()
     arms = arms_of(Task("dqn", "Flipping-v0"), ["scheme=LAP(kappa=0.3)"])
     assert [arm.kind for arm in arms] == ["stock", "uniform", "setting", "shuffled"]
@@ -126,8 +126,8 @@ def test_rates_scale_the_learning_rate_and_keep_its_schedule(folder):
         assert [schedule(1.0), schedule(0.5)] == pytest.approx([0.001 * rate, 0.0005 * rate])
 
 
-def test_settings_of_our_files(folder):
-    """The setting of the file is judged; what is no prioritization stays in every arm; the stock class has no Double Q."""
+def test_the_settings_of_our_files_are_compared(folder):
+    """Settings that are not about prioritization stay in every arm. The stock class has no Double Q."""
     register()
     of_file = dict(double_q=True, n_steps=3, replay_buffer_kwargs=dict(scheme="lap", alpha=0.6, frames="auto"))
     arms = arms_of(Task("per_dqn", "CartPole-v1"), [])
@@ -148,8 +148,7 @@ def test_recurrent_algorithms_have_no_stock_arm():
     assert [arm.kind for arm in arms_of(Task("per_dqn_lstm", "CartPole-v1"), [])] == ["uniform", "setting", "shuffled"]
 
 
-def test_a_run_with_anything_else_is_another_run():
-    """Resuming takes no row that was made in another way."""
+def test_resuming_takes_no_row_of_other_settings():
     register()
     entry = dict(learning_rate=0.1)
     base = Task("dqn", "CartPole-v1")
@@ -179,7 +178,7 @@ def test_a_run_with_anything_else_is_another_run():
         (["--rates", "0"], "--rates"),
     ],
 )
-def test_mistakes_are_named_before_anything_starts(options, message, folder, capsys):
+def test_bad_arguments_are_refused_before_any_run_starts(options, message, folder, capsys):
     with pytest.raises(SystemExit) as stopped:
         compare(*options)
     assert stopped.value.code == 2

@@ -1,4 +1,4 @@
-"""What a comparison says of its runs: every kind of sentence, and the table."""
+"""The report of a comparison: every kind of verdict, and the table."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SPREAD = np.linspace(-5, 5, 10)
 
 
 def results_of(setting: float, control: float, twin: float = 100.0, spread: np.ndarray = SPREAD, rates: int = 1) -> Results:
-    """Runs around a mean each, the same at all evaluations; a random policy has 20."""
+    """Make results around one mean for each arm, equal at all evaluations. A random policy scores 20."""
     means = {"stock DQN": twin, TWIN: twin, SETTING: setting, CONTROL: control}
     curves = {arm: np.tile((mean + spread)[None, :, None], (rates, 1, 5)) for arm, mean in means.items()}
     return Results(curves, np.array([19.0, 21.0]), [1.0, 3.0][:rates])
@@ -31,25 +31,25 @@ def said_of(results: Results) -> str:
         (101, 100, "Cannot tell: ", "at the task's rate."),
     ],
 )
-def test_verdict(setting, control, begins, ends):
+def test_the_verdict_follows_from_the_interval(setting, control, begins, ends):
     said = said_of(results_of(setting, control))
     assert said.startswith(begins + SETTING) and said.endswith(ends)
     assert "\n" not in said
 
 
-def test_verdict_where_nothing_is_learned():
-    """However clear the difference."""
+def test_no_arm_wins_if_nothing_is_learned():
+    """This holds for any difference between the arms."""
     said = said_of(results_of(22.0, 18.0, twin=18.0, spread=SPREAD / 100))
     assert said.startswith("Nothing learned: ") and "(20)" in said and "(best: 22)" in said
 
 
-def test_few_seeds_are_called_weak_and_prove_nothing():
+def test_few_seeds_give_weak_evidence_and_no_verdict():
     said = said_of(results_of(150, 100, spread=SPREAD[:3]))
     assert said.startswith("Cannot tell: ") and said.endswith("(weak evidence: 3 seeds).")
 
 
-def test_verdict_of_opposite_results():
-    """Better at the task's rate, worse at the best one."""
+def test_opposite_results_at_two_endpoints_give_no_winner():
+    """An arm is better at the task's rate and worse at the best rate."""
     results = results_of(120, 100, rates=2)
     results.curves[TWIN][1] += 100
     results.curves[CONTROL][1] += 100
@@ -67,7 +67,7 @@ def test_several_settings_share_a_sentence():
     assert len(rows) == 3
 
 
-def test_table_has_all_comparisons_at_both_endpoints():
+def test_the_table_has_all_comparisons_at_both_endpoints():
     results = results_of(120, 100, rates=2)
     rows = comparisons(results, "stock DQN", TWIN, JUDGED)
     lines = table(rows).splitlines()
@@ -75,24 +75,24 @@ def test_table_has_all_comparisons_at_both_endpoints():
     assert sum("the task's rate" in line for line in lines) == sum("each arm's best rate" in line for line in lines) == 3
     first = lines[1]
     assert first.startswith(f"{SETTING} - {TWIN}") and "  10    120     100    20 [" in first and "100%" in first
-    # The stock class stands beside, and is not tested.
+    # The stock class is listed, but not tested.
     assert all((row.p is None) == (row.other == "stock DQN") for row in rows)
     assert {len(row.ours) for row in rows if "best" in row.endpoint} == {5}
 
 
-def test_p_values_are_corrected_for_the_table():
+def test_p_values_are_corrected_for_all_comparisons_of_the_table():
     results = results_of(120, 100)
     one = comparisons(results, None, TWIN, {SETTING: None})[0].p
     two = comparisons(results, None, TWIN, JUDGED)[0].p
     assert one is not None and two == pytest.approx(2 * one)
 
 
-def test_score_is_the_mean_of_the_last_fifth():
+def test_the_score_is_the_mean_of_the_last_fifth_of_evaluations():
     curves = {"arm": np.arange(10.0).reshape(1, 1, 10)}
     assert Results(curves, np.zeros(1), [1.0]).scores["arm"].tolist() == [[8.5]]
 
 
-def test_picture_is_written(tmp_path):
+def test_the_figure_is_written(tmp_path):
     results = results_of(120, 100, rates=2)
     roles = {"stock DQN": "stock", TWIN: "uniform", SETTING: "LAP", CONTROL: SETTING}
     draw(results, roles, 1_000, tmp_path / "curves.png")

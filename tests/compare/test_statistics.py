@@ -1,4 +1,4 @@
-"""Statistics of a comparison, against brute force."""
+"""Statistics of a comparison equal brute-force computations."""
 
 import itertools
 
@@ -10,8 +10,8 @@ from sb3_per.compare import controls
 from sb3_per.compare.statistics import at_best_rates, better_share, difference, has_learned, holm, permutation_p
 
 
-def test_permutation_p_is_that_of_all_permutations():
-    """Against listing them, with ties and in two environments."""
+def test_permutation_p_equals_a_list_of_all_permutations():
+    """Include ties and two environments."""
     rng = np.random.default_rng(3)
     x, y = rng.integers(4, size=(3, 2)), rng.integers(2, 6, size=(3, 2))
 
@@ -30,13 +30,12 @@ def test_permutation_p_is_that_of_all_permutations():
     assert permutation_p(separated, separated + 9) == pytest.approx(2 / 252)
 
 
-def test_holm():
+def test_holm_correction_equals_its_definition():
     assert holm({"a": 0.03, "b": 0.01, "c": 0.02}) == pytest.approx({"a": 0.04, "b": 0.03, "c": 0.04})
     assert holm({"a": 0.4, "b": 0.6}) == pytest.approx({"a": 0.8, "b": 0.8})
 
 
-def test_difference_has_the_interval_of_all_bootstrap_samples():
-    """Against listing them."""
+def test_the_interval_of_a_difference_equals_a_list_of_all_bootstrap_samples():
     x, y = np.array([3.0, 8.0, 4.0]), np.array([1.0, 2.0, 6.0])
     means_x, means_y = (np.array(list(itertools.product(values, repeat=3))).mean(axis=1) for values in (x, y))
     expected = np.quantile(np.subtract.outer(means_x, means_y), [0.025, 0.975])
@@ -50,7 +49,7 @@ def test_better_share_counts_pairs():
     assert better_share(np.array([1.0, 3.0]), np.array([0.0, 3.0])) == (1 + 0 + 1 + 0.5) / 4
 
 
-def test_best_rate_is_chosen_on_one_half_and_measured_on_the_other():
+def test_the_best_rate_is_chosen_on_one_half_of_the_seeds_and_measured_on_the_other():
     scores = np.array([[9.0, 0.0, 9.0, 0.0], [1.0, 5.0, 1.0, 6.0]])  # the first is best on the seeds that choose
     best, values = at_best_rates({"arm": scores}, np.mean)
     assert best == {"arm": 0}
@@ -60,12 +59,12 @@ def test_best_rate_is_chosen_on_one_half_and_measured_on_the_other():
 @pytest.mark.parametrize(
     "scores, has", [([-110.0, -95.0, -108.0], False), ([-50.0, -40.0, -108.0], True), ([-50.0, -105.0, -108.0], False)]
 )
-def test_learning_is_a_clear_margin_above_a_random_policy_in_half_of_the_runs(scores, has):
+def test_a_task_is_learned_if_half_of_the_runs_are_clearly_above_a_random_policy(scores, has):
     of_random = np.array([-110.0, -100.0, -90.0])  # standard deviation 8.2
     assert has_learned(np.array(scores), of_random) == has
 
 
-def test_control_has_the_same_priorities_in_another_order():
+def test_a_control_has_the_same_priorities_in_another_order():
     kwargs = dict(scheme="shuffled lap", kappa=0.3, uniform_fraction=0.1)
     control = controls.with_control(kwargs)
     assert control["uniform_fraction"] == 0.1
@@ -77,7 +76,7 @@ def test_control_has_the_same_priorities_in_another_order():
     assert controls.with_control(dict(scheme="rank")) == dict(scheme="rank")
 
 
-def test_control_of_a_scheme_object_shuffles_a_copy():
+def test_the_control_of_a_scheme_object_shuffles_a_copy():
     scheme = LAP(kappa=0.3)
     control = controls.control_of(dict(scheme=scheme))["scheme"]
     errors = np.arange(100.0)[:, None]

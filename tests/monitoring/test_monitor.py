@@ -1,4 +1,4 @@
-"""PriorityMonitor and plots show the numbers of a count by hand, and change nothing."""
+"""PriorityMonitor and plots show the same numbers as counting by hand, and do not change a run."""
 
 import pickle
 import warnings
@@ -35,7 +35,7 @@ def written(folder: Any) -> Any:
     "n_envs, kwargs", [(1, dict(optimize_memory_usage=True, handle_timeout_termination=False)), (2, dict(obs_space="dict"))]
 )
 def test_draws_are_counted_per_transition(n_envs, kwargs):
-    """A slot that is written again starts anew, however often the ring has turned."""
+    """The count of a slot starts at 0 for each new transition, after any number of laps."""
     buffer = make_buffer(n_rows=10, n_envs=n_envs, **kwargs)
     fill([buffer], 3)
     buffer.sample(8)  # not counted yet
@@ -63,7 +63,7 @@ def test_draws_are_counted_per_transition(n_envs, kwargs):
         buffer.update_priorities(batches[0].indices, np.random.default_rng(0).exponential(size=16))
 
 
-def test_transition_ids_of_the_slots():
+def test_transition_ids_name_the_transition_in_each_slot():
     buffer = make_buffer(n_rows=4, n_envs=3)
     for step in range(11):
         expected = np.full((4, 3), -1)
@@ -75,7 +75,7 @@ def test_transition_ids_of_the_slots():
     assert (buffer.transition_ids == -1).all()
 
 
-def test_statistics_look_at_part_of_a_large_buffer():
+def test_statistics_of_a_large_buffer_use_part_of_its_slots():
     buffer = make_buffer(n_rows=1000)
     fill([buffer], 1000)
     buffer.update_priorities(np.arange(1000), np.arange(1000.0))
@@ -85,7 +85,7 @@ def test_statistics_look_at_part_of_a_large_buffer():
     assert statistics(make_buffer()) == ({}, {})
 
 
-def test_effective_sample_size_of_huge_masses():
+def test_effective_sample_size_of_huge_masses_is_finite():
     buffer = make_buffer(n_rows=4, alpha=1.0)
     fill([buffer], 4)
     buffer.update_priorities(np.arange(4), np.array([1e200, 1e200, 1e200, 1e200]))
@@ -124,7 +124,7 @@ def test_monitor_works_with_hindsight(tmp_path):
     assert HISTOGRAMS <= set(events.Tags()["histograms"]) and SCALARS <= set(events.Tags()["scalars"])
 
 
-def test_the_monitor_changes_nothing(tmp_path):
+def test_the_monitor_does_not_change_training(tmp_path):
     def trained(callback: Any, log: Any) -> Any:
         kwargs: dict[str, Any] = dict(policy_kwargs=dict(net_arch=[8]), batch_size=8, seed=0, tensorboard_log=log)
         return PERSAC("MlpPolicy", "Pendulum-v1", **kwargs).learn(300, callback=callback)
@@ -134,7 +134,7 @@ def test_the_monitor_changes_nothing(tmp_path):
         assert th.equal(ours, theirs)
     np.testing.assert_array_equal(monitored.replay_buffer.priorities, plain.replay_buffer.priorities)
 
-    # The count goes with the buffer, into a file and into the next run.
+    # The count is saved with the buffer and continues in the next run.
     again = pickle.loads(pickle.dumps(monitored.replay_buffer))
     ids = again.transition_ids[:300]
     counts = again.draw_record.counts(ids)
@@ -144,7 +144,7 @@ def test_the_monitor_changes_nothing(tmp_path):
     assert monitored.replay_buffer.draw_record.counts(monitored.replay_buffer.transition_ids[:400]).sum() == 300 * 8
 
 
-def test_nothing_is_computed_without_an_output(monkeypatch):
+def test_without_an_output_nothing_is_computed(monkeypatch):
     monkeypatch.setattr("sb3_per.monitoring.monitor.statistics", None)
     model = PERSAC("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[8]), batch_size=8)
     model.learn(150, callback=PriorityMonitor(interval=10))
@@ -160,10 +160,10 @@ def test_bad_arguments_are_refused():
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_plot_shows_medians_by_age(counted, tmp_path):
+def test_the_plot_shows_medians_by_age(counted, tmp_path):
     buffer = make_buffer(n_rows=100, alpha=1.0, epsilon=1e-9)
     fill([buffer], 130)
-    # The older, the larger; each drawn as often as its age in tens.
+    # Older transitions have larger priorities, and each is drawn as often as its age in tens.
     ids = np.arange(30, 130)
     buffer.update_priorities(ids, 130.0 - ids)
     if counted:
@@ -181,8 +181,8 @@ def test_plot_shows_medians_by_age(counted, tmp_path):
 
 
 @pytest.mark.parametrize("n_envs, max_transitions", [(2, 100), (3, 50), (8, 333)])
-def test_part_of_a_large_buffer_covers_all_environments(n_envs, max_transitions):
-    """The stride is no multiple of the number of environments."""
+def test_the_part_of_a_large_buffer_covers_all_environments(n_envs, max_transitions):
+    """So the stride is never a multiple of the number of environments."""
     buffer = make_buffer(n_rows=1200, n_envs=n_envs)
     fill([buffer], 1200)
     buffer.update_priorities(np.arange(1200 * n_envs), np.arange(1200 * n_envs) % n_envs + 1.0)
@@ -192,8 +192,8 @@ def test_part_of_a_large_buffer_covers_all_environments(n_envs, max_transitions)
     assert 0.4 * max_transitions < sum(counts.values()) <= max_transitions
 
 
-def test_a_record_holds_no_tensors():
-    """So that a buffer from a GPU loads without one, and a change of a batch does not reach the record."""
+def test_a_record_holds_arrays_and_no_tensors():
+    """So a buffer from a GPU can be loaded without one, and changing a batch does not change the record."""
     buffer = make_buffer(n_rows=10)
     fill([buffer], 10)
     buffer.draw_record = DrawRecord(10)
@@ -208,7 +208,7 @@ def test_a_record_holds_no_tensors():
 
 
 @pytest.mark.parametrize("form", ["csv", "stdout"])
-def test_other_outputs_show_quantiles(form, tmp_path, capsys):
+def test_outputs_without_histograms_show_quantiles(form, tmp_path, capsys):
     model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=20, buffer_size=200, batch_size=8, seed=0)
     model.set_logger(configure(str(tmp_path), [form]))
     model.learn(200, callback=PriorityMonitor(interval=50), log_interval=1)
@@ -220,7 +220,7 @@ def test_other_outputs_show_quantiles(form, tmp_path, capsys):
     assert all(np.isfinite(value) for name, value in found.items() if name.startswith("per/"))
 
 
-def test_a_logger_without_output_is_warned_of(tmp_path):
+def test_a_logger_without_outputs_gives_a_warning(tmp_path):
     kwargs = dict(learning_starts=20, buffer_size=200, batch_size=8)
     with pytest.warns(UserWarning, match=r"nowhere to write.*tensorboard_log.*verbose=1"):
         PERDQN("MlpPolicy", "CartPole-v1", **kwargs).learn(30, callback=PriorityMonitor(interval=10))

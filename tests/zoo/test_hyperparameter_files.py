@@ -1,4 +1,4 @@
-"""The hyperparameter files in zoo_configs have the numbers of RL Zoo and settings that the buffer takes, and train."""
+"""The hyperparameter files in zoo_configs have the numbers of RL Zoo and the recommended settings, and train."""
 
 import argparse
 import copy
@@ -26,13 +26,13 @@ CONFIGS: dict[str, dict[str, Any]] = {algo: yaml.safe_load(config_path(algo).rea
 
 DISCRETE = ("per_dqn", "per_qrdqn")
 
-# What docs/choosing.md recommends: by algorithm, and by kind of task where it has a row for that.
+# Settings that docs/choosing.md recommends, by algorithm, and by kind of task where the page has a row for it.
 PROPORTIONAL = dict(scheme="proportional", alpha=0.6, beta_start=0.4)
 LOSS_ADJUSTED = dict(scheme="lap", alpha=0.4, kappa=1.0)
 DISCRETE_LAP = dict(scheme="lap", alpha=0.6, kappa=0.01)
 SQUARED_ERROR = ("per_td3", "per_ddpg", "per_sac", "per_crossq")
 SCHEMES = {"proportional": Proportional, "lap": LAP}
-# A penalty for each step until the goal.
+# Tasks with a penalty for each step until the goal.
 UNTIL_THE_GOAL = ("MountainCar-v0", "Acrobot-v1")
 
 
@@ -43,14 +43,14 @@ def buffer_settings(algo: str, name: str) -> dict[str, Any]:
 
 
 def recommended(algo: str, name: str) -> dict[str, Any]:
-    """Arguments of the constructor that the Zoo's entry does not have."""
+    """List the arguments that we recommend beyond the Zoo's entry."""
     if algo != "per_dqn" or name in UNTIL_THE_GOAL:
         return {}
     return dict(double_q=True) if name == "atari" else dict(double_q=True, n_steps=3)
 
 
-# Young & Tian 2019, with exploration over 100,000 of 5 million frames. RMSProp, whose learning rate and eps are a quarter for
-# prioritized replay, so that the largest step stays what it was; that is no rule for Adam.
+# Young & Tian 2019, with exploration over 100,000 of 5 million frames. For prioritized replay, RMSProp's learning rate and
+# eps are a quarter, so that the largest step stays the same. This rule does not hold for Adam.
 MINATAR = dict(
     n_timesteps=5e6,
     policy="MlpPolicy",
@@ -69,20 +69,20 @@ MINATAR = dict(
 )
 
 ATARI = "PongNoFrameskip-v4"
-# Environments that Gymnasium knows only where their package is installed, by the beginning of their names.
+# Environments of other packages, by the beginning of their names. Gymnasium knows them only if the package is installed.
 PACKAGES = {"MinAtar/": "minatar", ATARI: "ale_py"}
 
 
 @pytest.fixture(scope="module")
 def zoo():
-    """RL Zoo, which knows the algorithms."""
+    """Import RL Zoo with the algorithms registered."""
     rl_zoo3 = pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
     register()
     return rl_zoo3
 
 
 def stock_entry(zoo: Any, algo: str, name: str) -> dict[str, Any]:
-    """What an entry started from: the Zoo's, except for MinAtar."""
+    """Find the entry that ours is made from: the Zoo's, except for MinAtar."""
     if name.startswith("MinAtar/"):
         return MINATAR
     return stock_config(zoo, algo)[stock_name(name)]
@@ -98,7 +98,7 @@ def stock_name(name: str) -> str:
 
 
 def learning_rate(algo: str, entry: dict[str, Any]) -> tuple[float, str]:
-    """The first learning rate, the stock class's where an entry has none, and the name of its schedule."""
+    """Return the first learning rate and the name of its schedule. An entry without a rate has the stock class's."""
     default = inspect.signature(STOCK[ALGORITHMS[algo]].__init__).parameters["learning_rate"].default
     value = entry.get("learning_rate", default)
     if isinstance(value, str):
@@ -108,7 +108,7 @@ def learning_rate(algo: str, entry: dict[str, Any]) -> tuple[float, str]:
 
 
 def env_of(algo: str, name: str) -> str:
-    """An environment that the Zoo has this entry for."""
+    """Choose an environment for which the Zoo has this entry."""
     if name == "atari":
         return ATARI
     if name == "default":  # registered by the Zoo, but without an entry of its own
@@ -127,7 +127,7 @@ def require(env_id: str) -> None:
         pytest.skip(f"{env_id}: {error}")
 
 
-def test_first_line_names_the_source_of_the_numbers():
+def test_the_first_line_names_the_source_of_the_numbers():
     for algo in ALGORITHMS:
         first_line = config_path(algo).read_text().splitlines()[0]
         stock = f"({algo.removeprefix('per_')}.yml)"
@@ -135,7 +135,7 @@ def test_first_line_names_the_source_of_the_numbers():
         assert "RL Zoo" in first_line and stock in first_line
 
 
-def test_buffer_settings_are_those_recommended():
+def test_buffer_settings_are_the_recommended_ones():
     for algo in ALGORITHMS:
         for name, entry in CONFIGS[algo].items():
             settings = dict(entry["replay_buffer_kwargs"])
@@ -155,7 +155,7 @@ def assert_has_settings(buffer: Any, algo: str, name: str) -> None:
     assert {key: actual[key] for key in expected} == expected
 
 
-def test_numbers_are_those_of_the_zoo(zoo):
+def test_numbers_equal_those_of_the_zoo(zoo):
     for algo in ALGORITHMS:
         for name, entry in CONFIGS[algo].items():
             stock = stock_entry(zoo, algo, name)
@@ -164,8 +164,8 @@ def test_numbers_are_those_of_the_zoo(zoo):
             assert {key: value for key, value in entry.items() if key != "replay_buffer_kwargs"} == expected, name
 
 
-def test_no_environment_of_gymnasium_is_missing(zoo):
-    """Except for an entry whose wrapper comes from another package."""
+def test_every_environment_of_gymnasium_has_an_entry(zoo):
+    """One entry is left out, because its wrapper comes from another package."""
     for algo in ALGORITHMS:
         from_gymnasium = {
             stock_name(env_id) for env_id, spec in gym.registry.items() if str(spec.entry_point).startswith("gymnasium.envs.")
@@ -183,8 +183,8 @@ def test_no_environment_of_gymnasium_is_missing(zoo):
 
 def build(zoo: Any, algo: str, name: str, folder: Path, **hyperparams: Any) -> tuple[Any, Any]:
     """
-    The Zoo's manager and its model for an entry, in a small version: it trains twice, so that the first time is not the end
-    of a learning rate that goes to zero. What the networks are, and how often they are updated, stays that of the entry.
+    Make the Zoo's manager and its model for an entry, with few steps. Networks and update frequency stay as in the entry. The
+    model trains twice, so that a learning rate that falls to 0 is not 0 in the first training.
     """
     from rl_zoo3.exp_manager import ExperimentManager
 
@@ -209,7 +209,7 @@ def build(zoo: Any, algo: str, name: str, folder: Path, **hyperparams: Any) -> t
     return manager, model
 
 
-# Entries differ in numbers, which the tests above compare.
+# One entry of each algorithm is enough: entries differ only in numbers, which the tests above compare.
 TRAINED = [("per_dqn", "CartPole-v1"), ("per_sac", "Pendulum-v1"), ("per_dqn", "atari")]
 
 
@@ -239,7 +239,7 @@ def test_an_entry_trains_in_the_zoo(algo, name, zoo, tmp_path):
 
 
 def assert_learns(manager: Any, model: Any) -> None:
-    """Every tensor that an optimizer has was changed by it."""
+    """Train, and check that every optimizer has changed all its tensors."""
     parameters = [p for optimizer in model._optimizers() for group in optimizer.param_groups for p in group["params"]]
     before = copy.deepcopy(parameters)
     manager.learn(model)
@@ -247,7 +247,7 @@ def assert_learns(manager: Any, model: Any) -> None:
     assert all((old != new).any() for old, new in zip(before, parameters, strict=True))
 
 
-def test_optimize_memory_usage_in_place_of_frames(zoo, tmp_path):
+def test_optimize_memory_usage_can_replace_frames(zoo, tmp_path):
     algo, name = "per_dqn", "atari"
     settings = {**CONFIGS[algo][name]["replay_buffer_kwargs"], "handle_timeout_termination": False}
     settings.pop("frames")
@@ -258,7 +258,7 @@ def test_optimize_memory_usage_in_place_of_frames(zoo, tmp_path):
     assert_has_settings(model.replay_buffer, algo, name)
 
 
-# Suite and arm that they were measured with.
+# Suite and arm that measured each recurrent file.
 MEASURED = {
     ("per_dqn_lstm", "CartPoleNoVel-v1"): ("memory-cartpole", "PERRecurrentDQN"),
     ("per_sac_lstm", "PendulumNoVel-v1"): ("memory-pendulum", "PERRecurrentSAC"),

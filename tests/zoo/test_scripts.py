@@ -1,4 +1,4 @@
-"""RL Zoo's own scripts with the prioritized algorithms, run as from the command line."""
+"""RL Zoo's own scripts work with the prioritized algorithms."""
 
 import shutil
 import subprocess
@@ -31,7 +31,7 @@ RECURRENT = ("per_dqn_lstm", "per_sac_lstm")
 
 
 def settings(**kwargs: Any) -> dict[str, Any]:
-    """An entry of a hyperparameter file, for a run of a second."""
+    """Make an entry of a hyperparameter file for a run of a second."""
     return {
         "n_timesteps": 300,
         "policy": "MlpPolicy",
@@ -45,7 +45,7 @@ def settings(**kwargs: Any) -> dict[str, Any]:
 
 
 def settings_of(algo: str, **kwargs: Any) -> dict[str, Any]:
-    """The same for an algorithm that may be recurrent."""
+    """Make an entry for any algorithm, also a recurrent one."""
     if algo not in RECURRENT:
         return settings(**kwargs)
     networks = "dict(net_arch=[16], lstm_hidden_size=8)"
@@ -60,7 +60,7 @@ def env_of(algo: str) -> str:
 
 @pytest.fixture
 def zoo(tmp_path, monkeypatch):
-    """Runs a script in a folder of its own, with `logs` and, where it trains, a small hyperparameter file."""
+    """Run a script in an empty folder, with `logs` and, for training, a small hyperparameter file."""
     monkeypatch.chdir(tmp_path)
 
     def run(script: str, algo: str, *options: str, entry: dict[str, Any] | None = None, env: str | None = None) -> Path:
@@ -82,13 +82,13 @@ def loaded(algo: str, run: Path, **kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
-def test_train_and_enjoy(algo, zoo, capsys):
+def test_a_trained_agent_can_be_enjoyed(algo, zoo, capsys):
     run = zoo("train", algo, "--eval-freq", "150", "--eval-episodes", "1")
     model = loaded(algo, run)
     assert type(model) is class_of(algo)
     assert (model.num_timesteps, model._n_updates > 0) == (300, True)
     assert model.replay_buffer.scheme.alpha == 0.5
-    # The class chosen by itself is not in the zip, and in the file of the run it stays what the user wrote.
+    # The buffer class that the algorithm chose is not in the zip, and the file of the run keeps what the user wrote.
     assert "replay_buffer_class" not in yaml.unsafe_load((run / env_of(algo) / "config.yml").read_text())
     capsys.readouterr()
     for options in ([], ["--load-best"]):
@@ -96,7 +96,7 @@ def test_train_and_enjoy(algo, zoo, capsys):
         assert ("Mean reward" in (shown := capsys.readouterr().out)) and ("best_model" in shown) == bool(options)
 
 
-def test_players_do_not_allocate_the_buffer(zoo, monkeypatch):
+def test_enjoying_an_agent_allocates_no_buffer(zoo, monkeypatch):
     zoo("train", "per_sac")
     sizes = []
     init = PrioritizedReplayBuffer.__init__
@@ -112,14 +112,14 @@ def test_players_do_not_allocate_the_buffer(zoo, monkeypatch):
 
 
 def saved_buffer(algo: str, run: Path) -> PrioritizedReplayBuffer:
-    """What the run has saved, in a model of its own."""
+    """Load the buffer that a run has saved into a new model."""
     model = loaded(algo, run)
     (path,) = run.glob("*.buffer")
     model.load_replay_buffer(path)
     return model.replay_buffer
 
 
-def test_training_goes_on_with_the_saved_buffer(zoo):
+def test_training_continues_with_the_saved_buffer(zoo):
     first = zoo("train", "per_sac", "--save-replay-buffer")
     assert not list(first.glob("*.pkl"))
     saved = saved_buffer("per_sac", first)
@@ -134,7 +134,7 @@ def test_training_goes_on_with_the_saved_buffer(zoo):
     assert continued.beta >= saved.beta
     assert continued.max_priority >= saved.max_priority
     untouched = saved.priorities[: saved.pos] == continued.priorities[: saved.pos]
-    assert 0 < untouched.mean() < 1  # priorities came along, and went on changing
+    assert 0 < untouched.mean() < 1  # priorities were loaded, and training changed them
     assert loaded("per_sac", second)._n_updates > loaded("per_sac", first)._n_updates
 
 
@@ -148,8 +148,7 @@ def test_a_pickled_buffer_is_loaded(zoo):
     assert saved_buffer("per_sac", second).size() == 120
 
 
-def test_a_checkpoint_continues_with_its_own_buffer(zoo):
-    """Not with the newest one."""
+def test_a_checkpoint_continues_with_its_own_buffer_and_not_the_newest(zoo):
     run = zoo("train", "per_sac", "--save-replay-buffer", "--save-freq", "120")
     assert {path.name for path in run.glob("*.buffer")} == {"rl_model_replay_buffer.buffer"}
     for model, n in (("rl_model_240_steps.zip", 239), ("Pendulum-v1.zip", 300)):
@@ -177,8 +176,8 @@ main(sys.argv[1:])
 @pytest.mark.slow
 def test_a_killed_run_is_resumed_by_the_same_command(zoo, tmp_path, capsys):
     """
-    In its own folder, from the checkpoint, up to the number of steps that was asked for, with the statistics of VecNormalize,
-    the episodes and the evaluations of the part before; a run that has ended is not resumed, and without one it begins.
+    The run continues in its folder from the checkpoint to the given number of steps. It keeps the statistics of VecNormalize,
+    the episodes and the evaluations. A run that has ended is not resumed.
     """
     algo, env = "per_sac", "Pendulum-v1"
     options = ["--save-replay-buffer", "--save-freq", "100", "--resume", "--eval-freq", "50", "--eval-episodes", "2"]
@@ -195,7 +194,7 @@ def test_a_killed_run_is_resumed_by_the_same_command(zoo, tmp_path, capsys):
     assert "at 200 steps" in capsys.readouterr().out
     model = loaded(algo, run)
     assert model.num_timesteps == 450
-    # One of 200 steps was not stored yet at the checkpoint.
+    # The last of 200 steps was not stored yet at the checkpoint.
     buffer = saved_buffer(algo, run)
     assert buffer.size() == 199 + 250
     assert buffer.dones[198] == 1 and buffer.timeouts[198] == 1
@@ -214,8 +213,8 @@ def test_a_killed_run_is_resumed_by_the_same_command(zoo, tmp_path, capsys):
     assert zoo("train", algo, *options[:3], entry=entry) != run  # without --resume, another one
 
 
-def test_training_with_actors(zoo, monkeypatch, capsys):
-    """Each actor has as many environments as the file says; the wrappers of the Zoo stay."""
+def test_training_with_actors_keeps_environments_and_wrappers(zoo, monkeypatch, capsys):
+    """Each actor has the number of environments of the file, with the wrappers of the Zoo."""
     made, engine = [], LocalEngine()
     monkeypatch.setattr("sb3_per.distributed.make._engine", lambda *args: made.append(args) or engine)
     entry = settings(n_envs=2, normalize=True, n_timesteps=400)
@@ -236,14 +235,14 @@ def test_bad_numbers_of_actors_are_refused(options, zoo):
         zoo("train", "per_dqn", *options)
 
 
-def test_resume_without_a_checkpoint_begins_a_run(zoo):
-    """A folder without a whole checkpoint stays as it is."""
+def test_resume_without_a_complete_checkpoint_begins_a_new_run(zoo):
+    """A folder without a complete checkpoint is not changed."""
     first = zoo("train", "per_dqn", "--resume")
     (first / "CartPole-v1.zip").unlink()
     assert zoo("train", "per_dqn", "--resume") != first
 
 
-def test_training_with_normalization_and_two_environments(zoo, capsys):
+def test_the_buffer_stores_unnormalized_observations_with_vecnormalize(zoo, capsys):
     entry = settings(n_envs=2, normalize=True, gradient_steps=2, n_timesteps=400)
     run = zoo("train", "per_td3", "--save-replay-buffer", entry=entry)
     buffer = PERTD3.load(run / "Pendulum-v1.zip", env=make_vec_env("Pendulum-v1", 2)).replay_buffer
@@ -252,15 +251,14 @@ def test_training_with_normalization_and_two_environments(zoo, capsys):
     assert (buffer.priorities[: buffer.pos] > 0).all()
     assert len(np.unique(buffer.priorities[:, 0])) > 2 and len(np.unique(buffer.priorities[:, 1])) > 2
     assert (run / "Pendulum-v1" / "vecnormalize.pkl").is_file()
-    # What is stored is not normalized.
     assert np.abs(buffer.rewards[: buffer.pos]).max() > 5
     capsys.readouterr()
     zoo("enjoy", "per_td3", "--no-render", "-n", "250")
     assert "Mean reward" in capsys.readouterr().out
 
 
-def test_hyperparameter_files_may_name_our_classes(zoo, monkeypatch):
-    """The file of the run keeps their names."""
+def test_hyperparameter_files_may_name_our_buffer_classes(zoo, monkeypatch):
+    """The file of the run keeps these names."""
     import gymnasium as gym
     from stable_baselines3.common.envs import BitFlippingEnv
 
@@ -286,8 +284,8 @@ def test_hyperparameter_files_may_name_our_classes(zoo, monkeypatch):
     zoo("enjoy", "per_dqn", "--no-render", "-n", "20", env=name)
 
 
-def test_frames_from_a_hyperparameter_file(zoo, monkeypatch):
-    """The model plays from its zip."""
+def test_the_setting_frames_works_from_a_hyperparameter_file(zoo, monkeypatch):
+    """The saved model can be loaded and plays."""
     entry = settings(frame_stack=3, replay_buffer_kwargs=dict(frames=3))
     run = zoo("train", "per_sac", "--save-replay-buffer", entry=entry)
     buffer = saved_buffer("per_sac", run)
@@ -296,7 +294,7 @@ def test_frames_from_a_hyperparameter_file(zoo, monkeypatch):
     zoo("enjoy", "per_sac", "--no-render", "-n", "20")
 
 
-def test_plot_scripts(zoo, monkeypatch):
+def test_plot_scripts_draw_figures(zoo, monkeypatch):
     import matplotlib.pyplot as plt
 
     zoo("train", "per_dqn", entry=settings(n_timesteps=2500, learning_starts=2400))
@@ -328,7 +326,7 @@ def test_options_of_the_zoo_work(zoo, capsys):
         with pytest.raises(SystemExit):
             main(arguments)
         assert message in capsys.readouterr().err
-    # Those of the command line win over the file.
+    # Options of the command line win over the file.
     run = zoo("train", "per_sac", "-n", "80", "-params", "learning_rate:0.01", "replay_buffer_kwargs:dict(scheme='lap')")
     model = loaded("per_sac", run)
     assert (model.num_timesteps, model.lr_schedule(1.0)) == (80, 0.01)
@@ -368,8 +366,8 @@ def test_hyperparameter_files_are_in_the_wheel(tmp_path):
         assert path.read_text() == config_path(algo).read_text()
 
 
-def test_demonstrations_of_a_directory_are_part_of_a_run(zoo, capsys):
-    """A run without a share is refused; a checkpoint that goes on has them already."""
+def test_a_run_takes_demonstrations_from_a_directory(zoo, capsys):
+    """A run without a share is refused. A resumed checkpoint has the demonstrations already."""
     model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=50, learning_starts=100).learn(40)
     save_buffer(model.replay_buffer, "demonstrations.buffer")
     options = ("--demonstrations", "demonstrations.buffer", "--save-freq", "100", "--save-replay-buffer")
@@ -384,7 +382,7 @@ def test_demonstrations_of_a_directory_are_part_of_a_run(zoo, capsys):
 
 
 @pytest.mark.parametrize("options", [("--algo", "sac"), ("-optimize",)])
-def test_demonstrations_of_a_stock_algorithm_or_while_tuning_are_refused(zoo, options):
+def test_demonstrations_with_a_stock_algorithm_or_with_tuning_are_refused(zoo, options):
     algo = "sac" if "sac" in options else "per_sac"
     with pytest.raises(ValueError, match="--demonstrations needs a prioritized algorithm"):
         zoo("train", algo, "--demonstrations", "x.buffer", *options[:1] * (algo == "per_sac"))

@@ -1,4 +1,4 @@
-"""The summary of a run names what it has reached, and draws its learning curve."""
+"""The summary of a run shows its returns and its learning curve."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from sb3_per.zoo import summary
 
 @pytest.fixture
 def run(tmp_path):
-    """Folder of the second of two runs, with evaluations."""
+    """Make two runs with evaluations, and return the folder of the second."""
     for number in (1, 2):
         folder = tmp_path / "per_dqn" / f"CartPole-v1_{number}"
         folder.mkdir(parents=True)
@@ -19,7 +19,7 @@ def run(tmp_path):
     return folder
 
 
-def test_summary_names_three_returns_the_curve_and_the_next_command(run, capsys):
+def test_the_summary_shows_three_returns_the_curve_and_the_next_command(run, capsys):
     summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(run.parents[1]), "--next", "make test"])
     lines = {line.split("  ")[0 if line[0] != " " else 1]: line for line in capsys.readouterr().out.splitlines() if line}
     assert 15 < float(lines["random policy"].split()[2]) < 35
@@ -30,19 +30,19 @@ def test_summary_names_three_returns_the_curve_and_the_next_command(run, capsys)
     assert lines["Try next:"].endswith("make test")
 
 
-def test_solved_return_of_gymnasium_of_this_module_and_of_none():
+def test_the_solved_return_comes_from_gymnasium_or_from_our_table():
     assert summary.solved_return("MountainCar-v0") == -110
     assert summary.solved_return("Pendulum-v1") == -200
     assert summary.solved_return("Humanoid-v5") is None
 
 
-def test_a_folder_without_runs_says_what_to_do(tmp_path, capsys):
+def test_a_folder_without_runs_gives_an_error_that_says_what_to_do(tmp_path, capsys):
     with pytest.raises(SystemExit):
         summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(tmp_path)])
     assert "no run of per_dqn on CartPole-v1" in capsys.readouterr().err
 
 
-def test_a_run_without_evaluations_names_the_option(run, capsys):
+def test_a_run_without_evaluations_gives_an_error_that_names_the_option(run, capsys):
     (run / "evaluations.npz").unlink()
     with pytest.raises(SystemExit):
         summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(run.parents[1])])

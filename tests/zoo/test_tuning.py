@@ -1,4 +1,4 @@
-"""Tuning: search spaces of the prioritized algorithms, and training with the settings of a trial."""
+"""The tuner's search spaces for the prioritized algorithms give settings that work."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ __all__ = ["zoo"]  # a fixture
 
 
 def buffer_of(algo: str, **kwargs: Any) -> PrioritizedReplayBuffer:
-    """A small buffer of the kind that the algorithm has."""
+    """Make a small buffer of the kind that the algorithm uses."""
     if algo not in RECURRENT:
         return make_buffer(4, **kwargs)
     spaces_ = OBSERVATION_SPACES["box"], ACTION_SPACES["box"]
@@ -32,13 +32,13 @@ def study_of() -> optuna.Study:
 
 
 def sampled(algo: str, trial: optuna.Trial, **of_file: Any) -> dict[str, Any]:
-    """Settings of the buffer in a trial."""
+    """Draw the settings of the buffer in a trial."""
     arguments = {"using_her_replay_buffer": False, "her_kwargs": of_file}
     return HYPERPARAMS_SAMPLER[algo](trial, 1, 1, arguments)["replay_buffer_kwargs"]
 
 
 def converted(algo: str, trial: optuna.Trial, **of_file: Any) -> dict[str, Any]:
-    """The same from the parameters of the trial."""
+    """Compute the same settings from the stored parameters of the trial."""
     assert all(isinstance(value, (str, int, float, type(None))) for value in trial.params.values())
     return join(of_file, HYPERPARAMS_CONVERTER[algo](trial.params)["replay_buffer_kwargs"])
 
@@ -47,8 +47,8 @@ def converted(algo: str, trial: optuna.Trial, **of_file: Any) -> dict[str, Any]:
     "algo",
     [algo if algo in ("per_dqn_lstm",) else pytest.param(algo, marks=pytest.mark.slow) for algo in ALGORITHMS],
 )
-def test_tuning_and_training_with_the_settings_of_a_trial(algo, zoo):
-    """Settings that are not tuned stay as in the file."""
+def test_a_tuned_trial_can_be_trained_again(algo, zoo):
+    """Settings that are not tuned keep the values of the file."""
     stored = ["--storage", "sqlite:///study.db", "--study-name", "study"]
     tuning = ["-optimize", "--n-trials", "2", "--sampler", "random", "--n-evaluations", "1", "--eval-episodes", "1"]
     kept = dict(weight_normalization="mean") if algo in RECURRENT else dict(kappa=0.5)
@@ -80,7 +80,7 @@ def test_tuning_and_training_with_the_settings_of_a_trial(algo, zoo):
         assert model.policy.state_shapes[0] == (1, 2 ** params["lstm_hidden_size_pow"])
 
 
-def test_tuning_never_tries_what_an_algorithm_refuses():
+def test_tuning_tries_only_settings_that_the_algorithm_accepts():
     for algo in ("per_qrdqn", "per_tqc", *RECURRENT):
         study = study_of()
         trials = [sampled(algo, study.ask()) for _ in range(30)]
@@ -88,7 +88,7 @@ def test_tuning_never_tries_what_an_algorithm_refuses():
         assert ("uniform" in {trial.get("actor_batch") for trial in trials}) == (algo == "per_tqc")
 
 
-def test_hindsight_is_tuned_where_the_file_has_it():
+def test_settings_of_hindsight_are_tuned_if_the_file_uses_hindsight():
     for of_file in (
         dict(goal_selection_strategy="future", n_sampled_goal=4, stratified=False),
         dict(update_from_virtual=False),
@@ -102,8 +102,8 @@ def test_hindsight_is_tuned_where_the_file_has_it():
         assert converted("per_sac", trial, **of_file) == tried
 
 
-def test_a_study_continues_with_another_file():
-    """Every trial gives a buffer that can be built, whatever the file says of beta."""
+def test_a_study_continues_with_a_changed_file():
+    """Every trial gives a valid buffer, whatever the file sets for beta."""
     for algo in ALGORITHMS:
         study = study_of()
         files = [
@@ -124,7 +124,7 @@ def test_a_study_continues_with_another_file():
             study.tell(trial, 1.0)
 
 
-def test_every_setting_is_tuned_where_it_has_an_effect():
+def test_every_setting_is_tuned_if_it_has_an_effect():
     for algo in ALGORITHMS:
         study = study_of()
         seen: set[str] = set()
