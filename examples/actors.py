@@ -1,5 +1,5 @@
 """
-Eight actors collect, each in a process of its own, while one learner learns: the environments are the only line that changes.
+Eight actors collect in their own processes while one learner learns. Only the line that makes the environments changes.
 
     python examples/actors.py
 """

@@ -1,5 +1,5 @@
 """
-Stop a run and go on with it later: priorities, ids, beta and the largest priority are where they were.
+Stop a run and continue it later, with the same priorities, ids, beta and largest priority.
 
     python examples/continue_run.py
 """

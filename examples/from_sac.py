@@ -1,6 +1,6 @@
 """
-Go on with prioritized replay where a run of stock SAC stopped: its zip loads as PERSAC, its replay buffer becomes a
-prioritized one.
+Continue a run of stock SAC with prioritized replay: its zip loads as PERSAC, and its replay buffer becomes a prioritized
+one.
 
     python examples/from_sac.py
 """

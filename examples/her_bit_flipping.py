@@ -1,5 +1,5 @@
 """
-Hindsight experience replay with prioritized draws: flip 10 bits, one a step, until they are those of the goal.
+Hindsight experience replay with prioritized draws: flip 10 bits, one in each step, until they equal the goal.
 
     python examples/her_bit_flipping.py
 

@@ -1,5 +1,5 @@
 """
-SAC and PERSAC on a spread that mostly reverts to its mean, with the same seed and settings: learning curves side by side.
+Compare the learning curves of SAC and PERSAC, with the same seed and settings, on a spread that mostly reverts to its mean.
 
     python examples/pairs_trading.py
 

@@ -29,12 +29,12 @@ class PairsTradingEnv(gym.Env[np.ndarray, np.ndarray]):
     An episode is truncated after ``n_bars``, and never terminates.
 
     :param n_bars: length of an episode
-    :param cost: of moving the position by 1
+    :param cost: cost of moving the position by 1
     :param reversion: share of the distance to the mean that the spread closes per bar
     :param p_break: probability that a regime breaks on a bar
     :param jump: by how much the mean jumps, up or down
-    :param burst: volatility right after a break, 1 is that of a quiet bar
-    :param burst_decay: factor per bar of what it has above 1
+    :param burst: volatility right after a break, in units of the volatility of a quiet bar
+    :param burst_decay: factor per bar of the volatility above 1
     :param window: bars of the z-score
     :param short_window: bars of the recent volatility, fewer than ``window``
     """
@@ -58,7 +58,7 @@ class PairsTradingEnv(gym.Env[np.ndarray, np.ndarray]):
         self.observation_space = spaces.Box(-10.0, 10.0, (4,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Draw the whole path of an episode, and what was before it."""
+        """Draw the whole path of an episode, and the bars before it."""
         super().reset(seed=seed)
         spread, breaks = self._simulate(self.window + self.n_bars)
         windows = np.lib.stride_tricks.sliding_window_view(spread, self.window)
@@ -80,7 +80,9 @@ class PairsTradingEnv(gym.Env[np.ndarray, np.ndarray]):
 
     def _simulate(self, n_bars: int) -> tuple[np.ndarray, np.ndarray]:
         """
-        :param n_bars: how many bars
+        Simulate the spread.
+
+        :param n_bars: number of bars
         :return: the spread, and whether a regime broke, both of shape (n_bars,)
         """
         breaks = self.np_random.random(n_bars) < self.p_break

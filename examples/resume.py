@@ -1,5 +1,5 @@
 """
-A run that is killed in the middle, with SIGKILL, and goes on from its newest whole checkpoint: runs/resume.png.
+Kill a run with SIGKILL, and continue it from its newest complete checkpoint: runs/resume.png.
 
     python examples/resume.py
 """
@@ -23,7 +23,7 @@ FOLDER = "runs/resume"
 
 
 def train() -> None:
-    """What the user's script does, at the beginning and after every kill."""
+    """Train from the newest checkpoint, or from the start: call this at first, and after every kill."""
     if checkpoint := latest_checkpoint(FOLDER):
         model = PERSAC.load(checkpoint[0], env=make_vec_env("Pendulum-v1"))
         model.load_replay_buffer(checkpoint[1])
@@ -31,14 +31,13 @@ def train() -> None:
         model = PERSAC("MlpPolicy", "Pendulum-v1", learning_rate=1e-3, seed=0)
     log_path = f"{FOLDER}/from_{model.num_timesteps:06}"
     evaluate = EvalCallback(make_vec_env("Pendulum-v1"), eval_freq=EVERY, log_path=log_path, verbose=0)
-    callbacks = [evaluate, BufferCheckpointCallback(EVERY, FOLDER)]
-    model.learn(STEPS - model.num_timesteps, reset_num_timesteps=False, callback=callbacks)
+    checkpoint_callback = BufferCheckpointCallback(EVERY, FOLDER)
+    model.learn(STEPS - model.num_timesteps, callback=[evaluate, checkpoint_callback], reset_num_timesteps=False)
 
 
 def n_safe_steps() -> int:
-    """Of the newest whole checkpoint, rl_model_1234_steps.zip."""
-    checkpoint = latest_checkpoint(FOLDER)
-    return int(checkpoint[0].stem.split("_")[-2]) if checkpoint else 0
+    """Return the number of steps in the newest complete checkpoint, 1234 for rl_model_1234_steps.zip."""
+    return int(checkpoint[0].stem.split("_")[-2]) if (checkpoint := latest_checkpoint(FOLDER)) else 0
 
 
 if "--train" in sys.argv:
@@ -48,7 +47,7 @@ process = subprocess.Popen(command := [sys.executable, __file__, "--train"])
 while n_safe_steps() < STEPS / 2 and process.poll() is None:
     time.sleep(0.02)
 process.kill()
-print(f"ended with {process.wait()}, goes on at {n_safe_steps()} of {STEPS} steps")
+print(f"ended with {process.wait()}, continues at {n_safe_steps()} of {STEPS} steps")
 subprocess.run(command, check=True)
 parts = [np.load(path) for path in sorted(glob.glob(f"{FOLDER}/from_*/evaluations.npz"))]
 plt.style.use("sb3_per.compare.figures")
