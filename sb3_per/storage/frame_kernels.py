@@ -81,7 +81,7 @@ def encode(
     addresses: np.ndarray,
     shift: int,
     end: int,
-) -> tuple[int, int, int]:
+) -> tuple[int, int]:
     """
     Store T successive steps of k environments. A frame that is there already is not stored again.
 
@@ -96,9 +96,9 @@ def encode(
     :param addresses: addresses of the pieces of the pool
     :param shift: logarithm of the frames in a piece
     :param end: number of the frame that is stored next
-    :return: the new ``end``, the least number that any slot refers to, and the number of steps shifted by one frame
+    :return: the new ``end``, and the least number that any slot refers to
     """
-    n_frames, n_shifted = last_numbers.shape[1], 0
+    n_frames = last_numbers.shape[1]
     numbers = np.empty(n_frames, np.int64)
     for t in range(len(observations)):
         for e in range(envs.size):
@@ -113,7 +113,6 @@ def encode(
                 end = _store_all(obs, numbers, addresses, shift, end)
             first = _refer(slot[:n_frames], numbers, first)
             if _are_equal(next_obs[:-1].reshape(-1), obs[1:].reshape(-1)):
-                n_shifted += 1
                 numbers[:-1] = numbers[1:].copy()
                 numbers[-1], end = _store(next_obs[-1], addresses, shift, end)
             else:
@@ -124,7 +123,7 @@ def encode(
             cursors[env, 1] += 1
             if t == len(observations) - 1:
                 last_bytes[env] = next_obs  # a copy: the caller may write to its array
-    return end, _least_needed(cursors, lowest, end), n_shifted
+    return end, _least_needed(cursors, lowest, end)
 
 
 @kernel

@@ -83,10 +83,9 @@ class FramePool:
         self.shift = int(np.log2(n_frames))
         #: number of the first frame that is held, and of the frame that comes next
         self.first = self.end = 0
-        # Pieces in use, and the number of the first of them; pieces that can be used again.
+        # Pieces in the order of their numbers, of which the last ones may hold nothing yet, and the number of the first.
         self._pieces: deque[np.ndarray] = deque()
         self._first_piece = 0
-        self._free: list[np.ndarray] = []
         #: uint64, address of each piece at its number modulo the size, which is a power of two
         self.addresses = np.zeros(4, np.uint64)
 
@@ -99,7 +98,7 @@ class FramePool:
         """
         n_missing = (self.end + n_frames >> self.shift) + 1 - self._first_piece - len(self._pieces)
         if n_missing > 0:
-            self._pieces.extend([self._new_piece() for _ in range(n_missing)])
+            self._pieces.extend([np.empty(self.frame_bytes << self.shift, np.uint8) for _ in range(n_missing)])
             self._note_addresses()
 
     def release(self, number: int) -> None:
@@ -109,9 +108,11 @@ class FramePool:
         :param number: number of the first frame that is still needed
         """
         self.first = number
-        while self._first_piece < number >> self.shift:
-            self._free.append(self._pieces.popleft())
-            self._first_piece += 1
+        n_unused = (number >> self.shift) - self._first_piece
+        if n_unused > 0:
+            self._pieces.rotate(-n_unused)  # they are used again after the newest one
+            self._first_piece += n_unused
+            self._note_addresses()
 
     def reserve_numbers(self, first: int, end: int) -> None:
         """
@@ -122,9 +123,8 @@ class FramePool:
         :raises MemoryError: see :meth:`reserve`
         """
         self.first = self.end = first
-        self._free.extend(self._pieces)
-        self._pieces.clear()
         self._first_piece = first >> self.shift
+        self._note_addresses()
         self.reserve(end - first)
         self.end = end
 
@@ -145,17 +145,7 @@ class FramePool:
     @property
     def nbytes(self) -> int:
         """Memory of all pieces."""
-        return sum(piece.nbytes for piece in (*self._pieces, *self._free))
-
-    def _new_piece(self) -> np.ndarray:
-        if self._free:
-            return self._free.pop()
-        n_bytes = self.frame_bytes << self.shift
-        try:
-            return np.empty(n_bytes, np.uint8)
-        except MemoryError:
-            sizes = f"{n_bytes / 2**20:.0f} MiB of frames beside the {self.nbytes / 2**20:.0f} MiB that are held"
-            raise MemoryError(f"No memory for {sizes}") from None
+        return len(self._pieces) * (self.frame_bytes << self.shift)
 
     def _note_addresses(self) -> None:
         """Note where the pieces are, in a larger table if there is no room for all."""
@@ -167,9 +157,10 @@ class FramePool:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out addresses, which are of this process, and pieces that hold nothing."""
-        return {**vars(self), "addresses": np.zeros(4, np.uint64), "_free": []}
+        n_used = (self.end >> self.shift) + 1 - self._first_piece
+        return {**vars(self), "addresses": np.zeros(4, np.uint64), "_pieces": list(self._pieces)[:n_used]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._pieces = deque(np.array(piece) for piece in self._pieces)  # also if they came from `copy.copy`
+        self._pieces = deque(map(np.array, self._pieces))  # also if they came from `copy.copy`
         self._note_addresses()
