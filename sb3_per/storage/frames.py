@@ -147,8 +147,7 @@ class FrameStore:
             self._cursors,
             self._references,
             self._lowest,
-            pool.addresses,
-            pool.shift,
+            pool.memory,
             pool.end,
         )
         pool.release(first)
@@ -209,7 +208,7 @@ class FrameStore:
             raise IndexError(f"Slots are in [0, {len(self._references)}), not {flat.min()} to {flat.max()}")
         found = np.empty((flat.size, n, self.frame_bytes), np.uint8)
         references = self._references[:, n:] if is_next else self._references[:, :n]
-        decode(references, flat, self.pool.addresses, self.pool.shift, found)
+        decode(references, flat, self.pool.memory, found)
         frames = found.reshape(-1).view(self.dtype)
         if self.axis != 0:
             frames = np.moveaxis(frames.reshape(flat.size, n, *shape[:-1], shape[-1] // n), 1, -2)
@@ -269,7 +268,7 @@ class FrameStore:
     @property
     def nbytes(self) -> int:
         """Memory of the pool, the references, and the newest next observations."""
-        arrays = (self._references, self._lowest, self.pool.addresses, self._last_bytes, self._last_numbers)
+        arrays = (self._references, self._lowest, self._last_bytes, self._last_numbers)
         return self.pool.nbytes + sum(array.nbytes for array in arrays)
 
 

@@ -194,7 +194,7 @@ class Ring:
         :param end: step after the last one, at most ``n_rows`` later, shape (n_envs,)
         :return: slots of these steps, in the order of their ids, int64 of shape (n,)
         """
-        return _slots_between(first, end, self.n_rows)
+        return slots_between(first, end, self.n_rows)
 
     def slots_held(self) -> np.ndarray:
         """Slots that hold transitions, in the order of their ids, shape (n_held,)."""
@@ -271,7 +271,7 @@ class Ring:
 
 
 @kernel
-def _slots_between(first: np.ndarray, end: np.ndarray, n_rows: int) -> np.ndarray:
+def slots_between(first: np.ndarray, end: np.ndarray, n_rows: int) -> np.ndarray:
     """See :meth:`Ring.slots_between`."""
     n, begin = 0, end.max()
     for e in range(first.size):
