@@ -88,7 +88,8 @@ class FramePool:
         # Pieces in the order of their numbers, of which the last ones may hold nothing yet, and the number of the first.
         self._pieces: deque[np.ndarray] = deque()
         self._first_piece = 0
-        self._note_addresses()
+        #: what the kernels need
+        self.memory: Memory = (np.zeros(4, np.uint64), self.shift)
 
     def reserve(self, n_frames: int) -> None:
         """
@@ -149,17 +150,18 @@ class FramePool:
         return self.memory[0].nbytes + len(self._pieces) * (self.frame_bytes << self.shift)
 
     def _note_addresses(self) -> None:
-        """Note where the pieces are."""
-        addresses = np.zeros(1 << len(self._pieces).bit_length(), np.uint64)
+        """Note where the pieces are, in a larger table if there is no room for all."""
+        addresses, n = self.memory[0], len(self._pieces)
+        if n > len(addresses):
+            addresses = np.zeros(1 << (n - 1).bit_length(), np.uint64)
+            self.memory = addresses, self.shift
         for number, piece in enumerate(self._pieces, self._first_piece):
             addresses[number % len(addresses)] = piece.ctypes.data
-        #: what the kernels need
-        self.memory: Memory = (addresses, self.shift)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out addresses, which are of this process, and pieces that hold nothing."""
         n_used = (self.end >> self.shift) + 1 - self._first_piece
-        return {**vars(self), "memory": None, "_pieces": list(self._pieces)[:n_used]}
+        return {**vars(self), "memory": (np.zeros(4, np.uint64), self.shift), "_pieces": list(self._pieces)[:n_used]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
