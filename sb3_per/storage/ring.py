@@ -8,6 +8,7 @@ A transition has three numbers, and each follows from the others:
 - id = step * n_envs + env: its insertion number. Ids are never reset; row = step modulo n_rows
 """
 
+import bisect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -240,14 +241,11 @@ class Ring:
     def _counts_of_newest(self, n: int) -> np.ndarray:
         """Count how many of the newest n belong to each environment, shape (n_envs,)."""
         n_whole: np.ndarray = self.added - self.oldest
-        low, high = 0, int(n_whole.max())
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (middle, high) if np.minimum(n_whole, middle).sum() <= n else (low, middle)
-        if np.minimum(n_whole, high).sum() <= n:
-            low = high
-        counts: np.ndarray = np.minimum(n_whole, low)
-        one_more = np.flatnonzero(n_whole > low)
+        # As many of every environment that has them as are not more than n together.
+        levels = range(int(n_whole.max()) + 1)
+        level = bisect.bisect_right(levels, n, key=lambda level: np.minimum(n_whole, level).sum()) - 1
+        counts: np.ndarray = np.minimum(n_whole, level)
+        one_more = np.flatnonzero(n_whole > level)
         counts[one_more[len(one_more) - (n - int(counts.sum())) :]] += 1
         return counts
 
