@@ -2,7 +2,8 @@
 
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from llvmlite import ir
@@ -24,24 +25,17 @@ class _Cache(FunctionCache):
     With ``cache=True``, numba raises ``OSError`` on a full disk, even in the first call of a kernel.
     """
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
+    @contextmanager
+    def _guard_against_spurious_io_errors(self) -> Iterator[None]:
+        """Stand around every reading and writing of files. After an error, numba goes on as if there was no file."""
         try:
-            return super().load_overload(sig, target_context)
+            with super()._guard_against_spurious_io_errors():  # silent about other processes that write the same file
+                yield
         except (OSError, EOFError, pickle.UnpicklingError) as error:
-            self._warn("read", error)
-            return None
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        try:
-            super().save_overload(sig, data)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            self._warn("write", error)
-
-    def _warn(self, verb: str, error: Exception) -> None:
-        warnings.warn(
-            f"Cannot {verb} the machine code in {self.cache_path} ({type(error).__name__}: {error}). Every process compiles "
-            "it anew, which takes seconds. Free some space, or set NUMBA_CACHE_DIR to another folder"
-        )
+            warnings.warn(
+                f"Cannot use the machine code in {self.cache_path} ({type(error).__name__}: {error}). Every process compiles "
+                "it anew, which takes seconds. Free some space, or set NUMBA_CACHE_DIR to another folder"
+            )
 
 
 def kernel(function: _Kernel) -> _Kernel:
