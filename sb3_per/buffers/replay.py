@@ -579,7 +579,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             if n_demonstrations < batch_size:
                 self._prepare_draw(env)
                 slots, relative = self._draw(batch_size - n_demonstrations, position)
-                n_p = self.sampler.n_p
+                n_p = self.sampler.drawing.n_p
             if n_demonstrations > 0:
                 n_eligible = self.sampler.eligible.n
                 demonstrations, relative = self.demonstrations.draw(n_demonstrations, n_p(relative), n_eligible)
@@ -631,7 +631,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             n_demonstrations, slots = self._n_demonstrations(batch_size), _NO_SLOTS
             if n_demonstrations < batch_size:
                 self._prepare_draw(env)
-                slots = self.sampler.draw_uniformly(batch_size - n_demonstrations)
+                slots = self.sampler.drawing.uniform(batch_size - n_demonstrations)
             obs = self._gather_observations(slots)
             if n_demonstrations > 0:
                 demonstrations = self.demonstrations.draw_observations(n_demonstrations)

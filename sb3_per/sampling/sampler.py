@@ -52,7 +52,8 @@ class Sampler:
         self.initial_priority, self.max_priority_interval, self.bonus = initial_priority, max_priority_interval, bonus
         self.tree = scheme.make_tree(capacity)
         self.tree.update(0, 0.0)  # changes nothing, but loads the kernel before the first step
-        self._draw = Draw(self.tree, scheme, eligible, **draw_settings)
+        #: draws slots; call :meth:`draw`, which counts draws, for those by mass
+        self.drawing = Draw(self.tree, scheme, eligible, **draw_settings)
         # Number of draws in a row without an update; no longer reset once it has reached `_MANY_DRAWS`.
         self._n_unanswered = 0
         #: largest priority seen so far, in units of the TD error (before the exponent)
@@ -82,23 +83,7 @@ class Sampler:
         self._n_unanswered += 1
         if self._n_unanswered == _MANY_DRAWS and self.scheme.alpha > 0.0:
             warnings.warn(_NO_UPDATES)
-        return self._draw(batch_size, position)
-
-    def draw_uniformly(self, batch_size: int) -> np.ndarray:
-        """
-        :param batch_size: number of slots
-        :return: slots drawn uniformly, int64 of shape (batch_size,)
-        """
-        return self._draw.uniform(batch_size)
-
-    def n_p(self, relative: np.ndarray) -> np.ndarray:
-        """Turn numbers from :meth:`draw`, in proportion to the probabilities, into N P of the same slots."""
-        return self._draw.n_p(relative)
-
-    @property
-    def draws_as_stock(self) -> bool:
-        """Whether the random numbers are those of SB3's own buffer."""
-        return self._draw.is_stock
+        return self.drawing(batch_size, position)
 
     # ---- new transitions
 
