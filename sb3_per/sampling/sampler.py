@@ -137,9 +137,9 @@ class Sampler:
         if self.scheme.kappa_is_auto:
             return -reduced
         masses = self.scheme.mass(self.scheme.priority(reduced))
-        for mass in (masses.min(initial=0.0), masses.max(initial=0.0)):
-            if not self.tree.takes(mass):
-                raise ValueError(f"{self.scheme}.mass() gave {mass} for td_errors: it must be finite and at least 0")
+        bad = masses[~((masses >= 0.0) & (masses <= self.tree.LARGEST))]
+        if bad.size:
+            raise ValueError(f"{self.scheme}.mass() gave {bad[0]} for td_errors: it must be finite and at least 0")
         return masses
 
     def remove(self, slots: np.ndarray) -> None:
@@ -263,7 +263,7 @@ class Sampler:
         self.tree.load(state)
         if "given_masses" in state:
             given = np.asarray(state["given_masses"])
-            if np.isinf(given).any() and not self.tree.takes(np.inf):
+            if (given > self.tree.LARGEST).any():
                 raise ValueError("a mass is infinite")
             self.given = np.full(len(self.tree), np.nan)
             self.given[: len(given)] = given
