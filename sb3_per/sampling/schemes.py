@@ -121,10 +121,7 @@ class PriorityScheme:
 
         :param abs_td_errors: ``|td|``, float64 array of shape (batch_size, n_critics), in units of the value function
         :return: one error per transition, shape (batch_size,)
-        :raises ValueError: for another shape
         """
-        if abs_td_errors.ndim != 2 or abs_td_errors.shape[1] == 0:
-            raise ValueError(f"abs_td_errors must have shape (batch_size, n_critics), not {abs_td_errors.shape}")
         if abs_td_errors.shape[1] == 1:
             return abs_td_errors[:, 0]
         reduced: np.ndarray = _reduce(abs_td_errors, _REDUCTIONS.index(self.td_error_reduction))

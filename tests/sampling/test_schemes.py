@@ -1,7 +1,6 @@
 """Formulas of the schemes equal their equations."""
 
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -315,12 +314,6 @@ def test_a_bad_mass_changes_nothing():
         buffer.update_priorities([0, 1], [1.0, 2.0])
     np.testing.assert_array_equal(buffer.priorities, before)
     assert buffer.max_priority == 1.0
-
-
-def test_reduce_refuses_other_shapes():
-    for shape in ((3,), (3, 0), (2, 2, 2)):
-        with pytest.raises(ValueError, match=re.escape(str(shape))):
-            Proportional().reduce(np.ones(shape))
 
 
 def test_names_may_be_in_upper_case():
