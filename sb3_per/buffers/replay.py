@@ -322,7 +322,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not self.storage.frame_stores:
             raise AttributeError("This buffer does not store frames: give it the setting frames")
         most = max(store.pool.end - store.pool.first for store in self.storage.frame_stores.values())
-        return most / max(self.ring.n_held, 1)
+        return most / max(self.ring.n_whole, 1)
 
     # ---- writing
 

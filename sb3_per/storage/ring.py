@@ -87,11 +87,6 @@ class Ring:
         return np.asarray(first + self.n_spoilt * (self.added - first == self.n_rows))
 
     @property
-    def n_held(self) -> int:
-        """Number of transitions."""
-        return int((self.added - self.first).sum())
-
-    @property
     def n_whole(self) -> int:
         """Number of complete transitions."""
         if self.least == self.most:
@@ -198,7 +193,7 @@ class Ring:
         return slots_between(first, end, self.n_rows)
 
     def slots_held(self) -> np.ndarray:
-        """Slots that hold transitions, in the order of their ids, shape (n_held,)."""
+        """Slots that hold transitions, in the order of their ids, int64 of shape (n,)."""
         return self.slots_between(self.first, self.added)
 
     def blocks(self, first: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
