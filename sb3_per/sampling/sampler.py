@@ -68,10 +68,6 @@ class Sampler:
         #: kappa="auto", -|td| stands for a TD error: only the kappa of the next draw makes a mass of it
         self.given: np.ndarray | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the count of draws, so that a draw changes nothing that is saved."""
-        return {**vars(self), "_n_unanswered": 0}
-
     # ---- drawing
 
     def draw(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
