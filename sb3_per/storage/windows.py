@@ -53,24 +53,21 @@ def number_next(
     return found
 
 
-@kernel
-def number_by_dones(
-    episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int, oldest: int
-) -> None:
+def number_by_dones(episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int) -> None:
     """
-    Number a range of steps within their episodes. An episode starts after each end.
+    Number a range of steps within their episodes. An episode starts with the range, and after each end.
 
     :param episode_steps: numbers of the steps, int32 of shape (n_rows, n_envs); the rows of the range are written
     :param dones: ends of episodes, shape (n_rows, n_envs)
     :param timeouts: which of these ends are truncations, shape (n_rows, n_envs)
     :param first: first step of the range
     :param end: step after the last of the range
-    :param oldest: oldest step in the buffer, which starts an episode
     """
-    n_rows, n_envs = episode_steps.shape
-    nowhere = np.zeros(n_envs, np.bool_)
-    for step in range(first, end):
-        number_next(episode_steps, dones, timeouts, step % n_rows, step == oldest, nowhere, 1, 0)
+    steps = np.arange(first, end)
+    rows = steps % len(episode_steps)
+    starts = np.full((len(rows), dones.shape[1]), first)
+    starts[1:] = np.where((dones[rows[:-1]] != 0) | (timeouts[rows[:-1]] != 0), steps[1:, None], first)
+    episode_steps[rows] = steps[:, None] - np.maximum.accumulate(starts, axis=0)
 
 
 @kernel
