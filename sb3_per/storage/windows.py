@@ -232,16 +232,26 @@ def n_step_targets(
     return sums, factors, terminal, after, is_step
 
 
+@kernel
 def mix_over_time(errors: np.ndarray, is_step: np.ndarray, eta: float) -> np.ndarray:
     """
     Reduce the TD errors of each window to ``eta max|td| + (1 - eta) mean|td|`` (Kapturowski et al. 2019, section 2.3). For a
     window of one step, this is exactly ``|td|``.
 
-    :param errors: ``|td|``, 0 where there is no step, float64 of shape (sequence_length, batch_size)
-    :param is_step: whether there is a step, at least one in each window, bool of shape (sequence_length, batch_size)
+    :param errors: ``|td|``, float64 of shape (sequence_length, batch_size)
+    :param is_step: whether there is a step, bool of shape (sequence_length, batch_size)
     :param eta: share of the maximum, in [0, 1]
-    :return: one error per window, float64 of shape (batch_size,)
+    :return: one error per window, float64 of shape (batch_size,); 0 for a window without a step
     """
-    mean = errors.sum(axis=0) / is_step.sum(axis=0)
-    mixed: np.ndarray = mean + eta * (errors.max(axis=0) - mean)
+    n_steps, batch_size = errors.shape
+    mixed = np.empty(batch_size)
+    for i in range(batch_size):
+        total, largest, n = 0.0, 0.0, 0
+        for k in range(n_steps):
+            if is_step[k, i]:
+                largest = max(largest, errors[k, i])
+                total += errors[k, i]
+                n += 1
+        mean = total / max(n, 1)
+        mixed[i] = mean + eta * (largest - mean)
     return mixed
