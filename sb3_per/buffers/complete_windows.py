@@ -178,7 +178,7 @@ class CompleteWindows:
         ring.require_even()
         if "episode_steps" not in state:
             # Only the ends of episodes are known: each start follows an end.
-            number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most, first)
+            number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most)
             self.oldest_admitted = first
             self.forget_changes()
             return

@@ -164,7 +164,7 @@ class Demonstrations:
         else:
             self.sampler.settle()
             slots, relative = self.sampler.draw(n)
-            of_these = self.sampler.n_p(relative)
+            of_these = self.sampler.drawing.n_p(relative)
         n_all, batch_size = n_eligible + len(self), n + len(n_p)
         share = n / batch_size
         parts = (n_p * ((1.0 - share) * n_all / max(n_eligible, 1)), of_these * (share * n_all / max(len(self), 1)))
@@ -179,7 +179,7 @@ class Demonstrations:
         """
         assert self.storage is not None
         self.sampler.settle()
-        return self.storage.read_observations(self.sampler.draw_uniformly(n))
+        return self.storage.read_observations(self.sampler.drawing.uniform(n))
 
     def read(self, slots: np.ndarray, env: VecNormalize | None) -> Transitions:
         """

@@ -288,7 +288,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     def _draw(self, batch_size: int, position: float | None) -> tuple[np.ndarray, np.ndarray]:
         slots, relative = super()._draw(batch_size, position)
-        if self.sampler.draws_as_stock:
+        if self.sampler.drawing.is_stock:
             # The first ones are virtual, and come last in the batch.
             order = np.roll(np.arange(batch_size), -self._n_virtual(batch_size))
         else:

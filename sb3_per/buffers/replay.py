@@ -314,8 +314,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         if not self.storage.frame_stores:
             raise AttributeError("This buffer does not store frames: give it the setting frames")
-        most = max(store.n_frames_held for store in self.storage.frame_stores.values())
-        return most / max(self.ring.n_held, 1)
+        most = max(store.pool.end - store.pool.first for store in self.storage.frame_stores.values())
+        return most / max(self.ring.n_whole, 1)
 
     # ---- writing
 
@@ -564,7 +564,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             if n_demonstrations < batch_size:
                 self._prepare_draw(env)
                 slots, relative = self._draw(batch_size - n_demonstrations, position)
-                n_p = self.sampler.n_p
+                n_p = self.sampler.drawing.n_p
             if n_demonstrations > 0:
                 n_eligible = self.sampler.eligible.n
                 demonstrations, relative = self.demonstrations.draw(n_demonstrations, n_p(relative), n_eligible)
@@ -616,7 +616,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             n_demonstrations, slots = self._n_demonstrations(batch_size), _NO_SLOTS
             if n_demonstrations < batch_size:
                 self._prepare_draw(env)
-                slots = self.sampler.draw_uniformly(batch_size - n_demonstrations)
+                slots = self.sampler.drawing.uniform(batch_size - n_demonstrations)
             obs = self._gather_observations(slots)
             if n_demonstrations > 0:
                 demonstrations = self.demonstrations.draw_observations(n_demonstrations)

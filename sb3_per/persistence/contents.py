@@ -126,7 +126,7 @@ class Stream:
         """
         if self.store is None:
             return int(max(first, end - self.storage.n_rows))
-        self.store.reserve_numbers(first, end)
+        self.store.pool.reserve_numbers(first, end)
         return first
 
 
@@ -156,7 +156,7 @@ def streams_of(buffer: PrioritizedReplayBuffer) -> list[Stream]:
         # The slowest environment still writes to the steps from `least` on.
         streams.append(Stream(f"{prefix}rows", storage, None, rows, first, ring.most, max(ring.least, first), n_bytes))
         for key, store in storage.frame_stores.items():
-            first, end = store.numbers
+            first, end = store.pool.first, store.pool.end
             name = f"{prefix}{_name('frames', key)}"
             streams.append(Stream(name, storage, store, {}, first, end, end, store.frame_bytes))
     return streams

@@ -29,16 +29,13 @@ class RankTree(SumTree):
     :raises ValueError: if the capacity is below 1
     """
 
-    _BOUNDS = "at least 0"
+    LARGEST = np.inf
 
     def __init__(self, capacity: int, alpha: float):
-        if capacity < 1:
-            raise ValueError(f"The capacity of a RankTree must be at least 1, not {capacity}")
-        self.capacity = int(capacity)
+        super().__init__(capacity)
         self.alpha = alpha
         # Sum of the masses of the first r ranks, which depends on alpha alone.
         self._cumulative = np.concatenate([[0.0], np.cumsum(np.arange(1.0, self.capacity + 1) ** -alpha)])
-        self.clear()
 
     @property
     def total(self) -> float:
@@ -48,11 +45,6 @@ class RankTree(SumTree):
     def clear(self) -> None:
         """Empty every slot."""
         self._order = empty_order(self.capacity)
-
-    @classmethod
-    def takes(cls, mass: float) -> bool:
-        """See :meth:`SumTree.takes`; infinity is allowed."""
-        return mass >= 0.0
 
     @property
     def masses(self) -> np.ndarray:

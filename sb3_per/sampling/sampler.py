@@ -52,7 +52,8 @@ class Sampler:
         self.initial_priority, self.max_priority_interval, self.bonus = initial_priority, max_priority_interval, bonus
         self.tree = scheme.make_tree(capacity)
         self.tree.update(0, 0.0)  # changes nothing, but loads the kernel before the first step
-        self._draw = Draw(self.tree, scheme, eligible, **draw_settings)
+        #: draws slots; call :meth:`draw`, which counts draws, for those by mass
+        self.drawing = Draw(self.tree, scheme, eligible, **draw_settings)
         # Number of draws in a row without an update; no longer reset once it has reached `_MANY_DRAWS`.
         self._n_unanswered = 0
         #: largest priority seen so far, in units of the TD error (before the exponent)
@@ -67,10 +68,6 @@ class Sampler:
         #: kappa="auto", -|td| stands for a TD error: only the kappa of the next draw makes a mass of it
         self.given: np.ndarray | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the count of draws, so that a draw changes nothing that is saved."""
-        return {**vars(self), "_n_unanswered": 0}
-
     # ---- drawing
 
     def draw(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -82,23 +79,7 @@ class Sampler:
         self._n_unanswered += 1
         if self._n_unanswered == _MANY_DRAWS and self.scheme.alpha > 0.0:
             warnings.warn(_NO_UPDATES)
-        return self._draw(batch_size, position)
-
-    def draw_uniformly(self, batch_size: int) -> np.ndarray:
-        """
-        :param batch_size: number of slots
-        :return: slots drawn uniformly, int64 of shape (batch_size,)
-        """
-        return self._draw.uniform(batch_size)
-
-    def n_p(self, relative: np.ndarray) -> np.ndarray:
-        """Turn numbers from :meth:`draw`, in proportion to the probabilities, into N P of the same slots."""
-        return self._draw.n_p(relative)
-
-    @property
-    def draws_as_stock(self) -> bool:
-        """Whether the random numbers are those of SB3's own buffer."""
-        return self._draw.is_stock
+        return self.drawing(batch_size, position)
 
     # ---- new transitions
 
@@ -152,9 +133,9 @@ class Sampler:
         if self.scheme.kappa_is_auto:
             return -reduced
         masses = self.scheme.mass(self.scheme.priority(reduced))
-        for mass in (masses.min(initial=0.0), masses.max(initial=0.0)):
-            if not self.tree.takes(mass):
-                raise ValueError(f"{self.scheme}.mass() gave {mass} for td_errors: it must be finite and at least 0")
+        bad = masses[~((masses >= 0.0) & (masses <= self.tree.LARGEST))]
+        if bad.size:
+            raise ValueError(f"{self.scheme}.mass() gave {bad[0]} for td_errors: it must be finite and at least 0")
         return masses
 
     def remove(self, slots: np.ndarray) -> None:
@@ -278,7 +259,7 @@ class Sampler:
         self.tree.load(state)
         if "given_masses" in state:
             given = np.asarray(state["given_masses"])
-            if np.isinf(given).any() and not self.tree.takes(np.inf):
+            if (given > self.tree.LARGEST).any():
                 raise ValueError("a mass is infinite")
             self.given = np.full(len(self.tree), np.nan)
             self.given[: len(given)] = given

@@ -184,13 +184,17 @@ class SumTree:
     :raises ValueError: if the capacity is below 1
     """
 
-    # What :meth:`takes` allows, in words.
-    _BOUNDS: ClassVar[str] = "finite and at least 0"
+    #: largest mass of a leaf
+    LARGEST: ClassVar[float] = float(np.finfo(np.float64).max)
 
     def __init__(self, capacity: int):
         if capacity < 1:
             raise ValueError(f"The capacity of a {type(self).__name__} must be at least 1, not {capacity}")
         self.capacity = int(capacity)
+        self.clear()
+
+    def clear(self) -> None:
+        """Empty every leaf."""
         # Sizes of the levels from the leaves to the root. All but the root are whole groups of siblings.
         sizes = [self.capacity]
         while sizes[-1] > 1:
@@ -256,7 +260,7 @@ class SumTree:
         bad = self._write(leaves, masses)
         if bad != ALL_WRITTEN:
             self._require_leaf(leaves[bad])
-            raise ValueError(f"A priority must be {self._BOUNDS}, not {masses[bad]} (leaf {leaves[bad]})")
+            raise ValueError(f"A priority must be in [0, {self.LARGEST:.3g}], not {masses[bad]} (leaf {leaves[bad]})")
 
     def find(self, prefix_sums: Any) -> Any:
         """
@@ -315,10 +319,6 @@ class SumTree:
 
         return float(ends[-1]), find
 
-    def clear(self) -> None:
-        """Empty every leaf."""
-        self._sums.fill(0.0)
-
     def written(self) -> np.ndarray:
         """
         :return: by leaf, what :meth:`update` takes to give it its mass, float64 of shape (capacity,); not to be written to
@@ -343,14 +343,6 @@ class SumTree:
         self.update(np.arange(len(masses)), masses)
         if not self.total < np.inf:
             raise ValueError("the sum of all masses is infinite")
-
-    @classmethod
-    def takes(cls, mass: float) -> bool:
-        """
-        :param mass: any number
-        :return: whether a leaf can have it: finite and at least 0
-        """
-        return 0.0 <= mass < np.inf  # a NaN fails the comparison as well
 
     def _require_leaf(self, leaf: int) -> None:
         if not 0 <= leaf < self.capacity:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sb3_per.sampling.kernels import kernel
-from sb3_per.storage.frame_pool import read_frame, write_frame
+from sb3_per.storage.frame_pool import Memory, read_frame, write_frame
 
 # Reference to the frame whose bytes are all 0. It is never stored, and no frame gets this number.
 ZERO = 2**32 - 1
@@ -26,24 +26,24 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @kernel
-def _store(frame: np.ndarray, addresses: np.ndarray, shift: int, end: int) -> tuple[int, int]:
+def _store(frame: np.ndarray, memory: Memory, end: int) -> tuple[int, int]:
     """Store a frame under the number ``end``. Return its number, -1 for the zero frame, and the next ``end``."""
     if not frame[:1].any() and _are_equal(frame[1:], frame[:-1]):  # the first word is 0, and each equals the one before
         return -1, end
     if end % (1 << 32) == ZERO:
         end += 1
-    write_frame(frame, end, addresses, shift)
+    write_frame(frame, end, memory)
     return end, end + 1
 
 
 @kernel
-def _store_all(frames: np.ndarray, numbers: np.ndarray, addresses: np.ndarray, shift: int, end: int) -> int:
+def _store_all(frames: np.ndarray, numbers: np.ndarray, memory: Memory, end: int) -> int:
     """Store all frames of a stack, write their numbers, and return the next ``end``. Padding may repeat a frame."""
     for j in range(numbers.size):
         if j > 0 and _are_equal(frames[j], frames[j - 1]):
             numbers[j] = numbers[j - 1]
         else:
-            numbers[j], end = _store(frames[j], addresses, shift, end)
+            numbers[j], end = _store(frames[j], memory, end)
     return end
 
 
@@ -78,10 +78,9 @@ def encode(
     cursors: np.ndarray,
     references: np.ndarray,
     lowest: np.ndarray,
-    addresses: np.ndarray,
-    shift: int,
+    memory: Memory,
     end: int,
-) -> tuple[int, int, int]:
+) -> tuple[int, int]:
     """
     Store T successive steps of k environments. A frame that is there already is not stored again.
 
@@ -93,49 +92,42 @@ def encode(
     :param cursors: row that is written next and number of steps written, int64 of shape (n_envs, 2); changed
     :param references: references of every slot, uint32 of shape (n_rows * n_envs, 2 * n_frames); changed
     :param lowest: least number that each slot refers to, int64 of shape (n_rows, n_envs); changed
-    :param addresses: addresses of the pieces of the pool
-    :param shift: logarithm of the frames in a piece
+    :param memory: of the pool
     :param end: number of the frame that is stored next
-    :return: the new ``end``, the least number that any slot refers to, and the number of steps shifted by one frame
+    :return: the new ``end``, and the least number that any slot refers to
     """
-    n_frames, n_shifted = last_numbers.shape[1], 0
-    numbers = np.empty(n_frames, np.int64)
+    n_frames = last_numbers.shape[1]
     for t in range(len(observations)):
         for e in range(envs.size):
             env, obs, next_obs = envs[e], observations[t, e], next_observations[t, e]
             row = cursors[env, 0]
             slot = references[row * len(cursors) + env]
             before = last_bytes[env] if t == 0 else next_observations[t - 1, e]
-            first = end
-            if _are_equal(obs.reshape(-1), before.reshape(-1)):
-                numbers[:] = last_numbers[env]
-            else:
-                end = _store_all(obs, numbers, addresses, shift, end)
+            numbers, first = last_numbers[env], end
+            if not _are_equal(obs.reshape(-1), before.reshape(-1)):
+                end = _store_all(obs, numbers, memory, end)
             first = _refer(slot[:n_frames], numbers, first)
             if _are_equal(next_obs[:-1].reshape(-1), obs[1:].reshape(-1)):
-                n_shifted += 1
                 numbers[:-1] = numbers[1:].copy()
-                numbers[-1], end = _store(next_obs[-1], addresses, shift, end)
+                numbers[-1], end = _store(next_obs[-1], memory, end)
             else:
-                end = _store_all(next_obs, numbers, addresses, shift, end)
+                end = _store_all(next_obs, numbers, memory, end)
             lowest[row, env] = _refer(slot[n_frames:], numbers, first)
-            last_numbers[env] = numbers
             cursors[env, 0] = (row + 1) % len(lowest)
             cursors[env, 1] += 1
             if t == len(observations) - 1:
                 last_bytes[env] = next_obs  # a copy: the caller may write to its array
-    return end, _least_needed(cursors, lowest, end), n_shifted
+    return end, _least_needed(cursors, lowest, end)
 
 
 @kernel
-def decode(references: np.ndarray, slots: np.ndarray, addresses: np.ndarray, shift: int, out: np.ndarray) -> None:
+def decode(references: np.ndarray, slots: np.ndarray, memory: Memory, out: np.ndarray) -> None:
     """
     Read stacks.
 
     :param references: references of every slot, uint32 of shape (capacity, n_frames)
     :param slots: slots to read, int64 of shape (n,)
-    :param addresses: addresses of the pieces of the pool
-    :param shift: logarithm of the frames in a piece
+    :param memory: of the pool
     :param out: bytes of the stacks, uint8 of shape (n, n_frames, bytes of a frame); written
     """
     for i in range(slots.size):
@@ -144,4 +136,4 @@ def decode(references: np.ndarray, slots: np.ndarray, addresses: np.ndarray, shi
             if number == ZERO:
                 out[i, j] = 0
             else:
-                read_frame(out[i, j], number, addresses, shift)
+                read_frame(out[i, j], number, memory)

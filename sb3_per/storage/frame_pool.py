@@ -20,6 +20,10 @@ from sb3_per.sampling.kernels import kernel
 # Largest size of a piece. Pieces are allocated when they are reached, and are smaller if the whole pool is.
 _PIECE_BYTES = 64 * 2**20
 
+#: Addresses of the pieces, each at its number modulo the size of the table, a power of two; and the logarithm of the number of
+#: frames in a piece. With powers of two, frames may be given by their number modulo 2^32.
+Memory = tuple[np.ndarray, int]
+
 
 @cast(Callable[..., Callable[..., None]], intrinsic)
 def _copy_bytes(typing_context: Any, target: Any, source: Any, n_bytes: Any) -> Any:
@@ -34,38 +38,37 @@ def _copy_bytes(typing_context: Any, target: Any, source: Any, n_bytes: Any) -> 
 
 
 @kernel
-def _address(number: int, frame_bytes: int, addresses: np.ndarray, shift: int) -> np.uint64:
+def _address(number: int, frame_bytes: int, memory: Memory) -> np.uint64:
     """Address of a frame of the pool; the number may be given modulo 2^32."""
+    addresses, shift = memory
     place = number & ((1 << shift) - 1)
     address: np.uint64 = addresses[(number >> shift) % addresses.size] + np.uint64(place * frame_bytes)
     return address
 
 
 @kernel
-def write_frame(frame: np.ndarray, number: int, addresses: np.ndarray, shift: int) -> None:
+def write_frame(frame: np.ndarray, number: int, memory: Memory) -> None:
     """
     Copy a frame into the pool.
 
     :param frame: contiguous array
     :param number: number that the frame gets, below what the pool has reserved
-    :param addresses: addresses of the pieces of the pool
-    :param shift: logarithm of the frames in a piece
+    :param memory: of the pool
     """
     n_bytes = frame.size * frame.itemsize
-    _copy_bytes(_address(number, n_bytes, addresses, shift), np.uint64(frame.ctypes.data), np.uint64(n_bytes))
+    _copy_bytes(_address(number, n_bytes, memory), np.uint64(frame.ctypes.data), np.uint64(n_bytes))
 
 
 @kernel
-def read_frame(out: np.ndarray, number: int, addresses: np.ndarray, shift: int) -> None:
+def read_frame(out: np.ndarray, number: int, memory: Memory) -> None:
     """
     Copy a frame from the pool.
 
     :param out: contiguous uint8 array of the size of a frame; written
     :param number: number of a frame that is held
-    :param addresses: addresses of the pieces of the pool
-    :param shift: logarithm of the frames in a piece
+    :param memory: of the pool
     """
-    _copy_bytes(np.uint64(out.ctypes.data), _address(number, out.size, addresses, shift), np.uint64(out.size))
+    _copy_bytes(np.uint64(out.ctypes.data), _address(number, out.size, memory), np.uint64(out.size))
 
 
 class FramePool:
@@ -79,16 +82,14 @@ class FramePool:
     def __init__(self, frame_bytes: int, n_slots: int):
         self.frame_bytes = frame_bytes
         n_frames = min(max(_PIECE_BYTES // max(frame_bytes, 1), 1), max(n_slots // 64, 8))
-        #: logarithm of the frames in a piece; with a power of two, numbers may be given modulo 2^32
         self.shift = int(np.log2(n_frames))
         #: number of the first frame that is held, and of the frame that comes next
         self.first = self.end = 0
-        # Pieces in use, and the number of the first of them; pieces that can be used again.
+        # Pieces in the order of their numbers, of which the last ones may hold nothing yet, and the number of the first.
         self._pieces: deque[np.ndarray] = deque()
         self._first_piece = 0
-        self._free: list[np.ndarray] = []
-        #: uint64, address of each piece at its number modulo the size, which is a power of two
-        self.addresses = np.zeros(4, np.uint64)
+        #: what the kernels need
+        self.memory: Memory = (np.zeros(4, np.uint64), self.shift)
 
     def reserve(self, n_frames: int) -> None:
         """
@@ -99,7 +100,7 @@ class FramePool:
         """
         n_missing = (self.end + n_frames >> self.shift) + 1 - self._first_piece - len(self._pieces)
         if n_missing > 0:
-            self._pieces.extend([self._new_piece() for _ in range(n_missing)])
+            self._pieces.extend([np.empty(self.frame_bytes << self.shift, np.uint8) for _ in range(n_missing)])
             self._note_addresses()
 
     def release(self, number: int) -> None:
@@ -109,9 +110,11 @@ class FramePool:
         :param number: number of the first frame that is still needed
         """
         self.first = number
-        while self._first_piece < number >> self.shift:
-            self._free.append(self._pieces.popleft())
-            self._first_piece += 1
+        n_unused = (number >> self.shift) - self._first_piece
+        if n_unused > 0:
+            self._pieces.rotate(-n_unused)  # they are used again after the newest one
+            self._first_piece += n_unused
+            self._note_addresses()
 
     def reserve_numbers(self, first: int, end: int) -> None:
         """
@@ -122,9 +125,8 @@ class FramePool:
         :raises MemoryError: see :meth:`reserve`
         """
         self.first = self.end = first
-        self._free.extend(self._pieces)
-        self._pieces.clear()
         self._first_piece = first >> self.shift
+        self._note_addresses()
         self.reserve(end - first)
         self.end = end
 
@@ -144,32 +146,24 @@ class FramePool:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all pieces."""
-        return sum(piece.nbytes for piece in (*self._pieces, *self._free))
-
-    def _new_piece(self) -> np.ndarray:
-        if self._free:
-            return self._free.pop()
-        n_bytes = self.frame_bytes << self.shift
-        try:
-            return np.empty(n_bytes, np.uint8)
-        except MemoryError:
-            sizes = f"{n_bytes / 2**20:.0f} MiB of frames beside the {self.nbytes / 2**20:.0f} MiB that are held"
-            raise MemoryError(f"No memory for {sizes}") from None
+        """Bytes of all pieces, and of the table of their addresses."""
+        return self.memory[0].nbytes + len(self._pieces) * (self.frame_bytes << self.shift)
 
     def _note_addresses(self) -> None:
         """Note where the pieces are, in a larger table if there is no room for all."""
-        n = len(self._pieces)
-        if n > len(self.addresses):
-            self.addresses = np.zeros(1 << (n - 1).bit_length(), np.uint64)
+        addresses, n = self.memory[0], len(self._pieces)
+        if n > len(addresses):
+            addresses = np.zeros(1 << (n - 1).bit_length(), np.uint64)
+            self.memory = addresses, self.shift
         for number, piece in enumerate(self._pieces, self._first_piece):
-            self.addresses[number % len(self.addresses)] = piece.ctypes.data
+            addresses[number % len(addresses)] = piece.ctypes.data
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out addresses, which are of this process, and pieces that hold nothing."""
-        return {**vars(self), "addresses": np.zeros(4, np.uint64), "_free": []}
+        n_used = (self.end >> self.shift) + 1 - self._first_piece
+        return {**vars(self), "memory": (np.zeros(4, np.uint64), self.shift), "_pieces": list(self._pieces)[:n_used]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._pieces = deque(np.array(piece) for piece in self._pieces)  # also if they came from `copy.copy`
+        self._pieces = deque(map(np.array, self._pieces))  # also if they came from `copy.copy`
         self._note_addresses()

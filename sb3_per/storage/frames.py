@@ -107,7 +107,8 @@ class FrameStore:
         self.frame_bytes = int(np.prod(shape)) * self.dtype.itemsize // n_frames
         # Frames are compared in words of this type.
         self._word: type = np.uint64 if self.frame_bytes % 8 == 0 else np.uint8
-        self._pool = FramePool(self.frame_bytes, n_rows * n_envs)
+        #: frames, each with its number
+        self.pool = FramePool(self.frame_bytes, n_rows * n_envs)
         # References of both observations of a slot, and the least number of a frame that one of them refers to.
         self._references = np.full((n_rows * n_envs, 2 * n_frames), ZERO, np.uint32)
         self._lowest = np.zeros((n_rows, n_envs), np.int64)
@@ -116,8 +117,8 @@ class FrameStore:
         # By environment, the newest next observation: its words, and the numbers of its frames, -1 for the zero frame.
         self._last_bytes = np.zeros((n_envs, n_frames, self.frame_bytes // self._word().itemsize), self._word)
         self._last_numbers = np.full((n_envs, n_frames), -1, np.int64)
-        # Of the first steps: how many were written, and how many of them were shifted by one frame.
-        self._n_written = self._n_shifted = 0
+        # Number of the first steps, until it is known whether their observations are stacks.
+        self._n_written = 0
         self._is_judged = False
 
     # ---- writing
@@ -136,8 +137,8 @@ class FrameStore:
         n_steps = len(frames) * len(envs)
         self.reserve(n_steps)
         self._cursors[envs, 0] = rows
-        pool = self._pool
-        pool.end, first, n_shifted = encode(
+        pool = self.pool
+        pool.end, first = encode(
             frames,
             next_frames,
             self._last_bytes,
@@ -146,13 +147,12 @@ class FrameStore:
             self._cursors,
             self._references,
             self._lowest,
-            pool.addresses,
-            pool.shift,
+            pool.memory,
             pool.end,
         )
         pool.release(first)
         if not self._is_judged:
-            self._count_shifted(n_steps, n_shifted)
+            self._judge(n_steps)
 
     def reserve(self, n_steps: int) -> None:
         """
@@ -161,7 +161,7 @@ class FrameStore:
         :param n_steps: number of steps that are written next
         :raises MemoryError: see :meth:`write`
         """
-        self._pool.reserve(2 * self.n_frames * n_steps)
+        self.pool.reserve(2 * self.n_frames * n_steps)
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -169,18 +169,17 @@ class FrameStore:
         self._references[:] = ZERO
         self._last_bytes[:] = 0
         self._last_numbers[:] = -1
-        self._pool.release(self._pool.end)
+        self.pool.release(self.pool.end)
 
-    def _count_shifted(self, n_written: int, n_shifted: int) -> None:
-        """Warn once if the observations are no stacks."""
-        self._n_written += n_written
-        self._n_shifted += n_shifted
+    def _judge(self, n_steps: int) -> None:
+        """Warn once if the observations are no stacks: then at least ``n_frames`` are stored at every step, instead of one."""
+        self._n_written += n_steps
         self._is_judged = self._n_written >= _JUDGED_ADDS * self.n_envs
-        if self._is_judged and self._n_shifted < self._n_written / 2:
+        if self._is_judged and self.pool.end > self._n_written * (1 + self.n_frames) / 2:
             warnings.warn(
-                f"frames={self.n_frames}: of the first {self._n_written} transitions, only {self._n_shifted} have a next "
-                f"observation that is the observation shifted by one frame along axis {self.axis}. The others are stored in "
-                "full, which takes more memory than without frames. Check the number of frames in a stack"
+                f"frames={self.n_frames}: the first {self._n_written} transitions took {self.pool.end} frames. Each takes "
+                f"one where the next observation is the observation shifted by one frame along axis {self.axis}. The others "
+                "are stored in full, which takes more memory than without frames. Check the number of frames in a stack"
             )
 
     def _as_frames(self, observations: np.ndarray) -> np.ndarray:
@@ -209,7 +208,7 @@ class FrameStore:
             raise IndexError(f"Slots are in [0, {len(self._references)}), not {flat.min()} to {flat.max()}")
         found = np.empty((flat.size, n, self.frame_bytes), np.uint8)
         references = self._references[:, n:] if is_next else self._references[:, :n]
-        decode(references, flat, self._pool.addresses, self._pool.shift, found)
+        decode(references, flat, self.pool.memory, found)
         frames = found.reshape(-1).view(self.dtype)
         if self.axis != 0:
             frames = np.moveaxis(frames.reshape(flat.size, n, *shape[:-1], shape[-1] // n), 1, -2)
@@ -225,11 +224,6 @@ class FrameStore:
         """
         return self._references.reshape(self.n_rows, self.n_envs, -1)
 
-    @property
-    def numbers(self) -> tuple[int, int]:
-        """Number of the first frame that is held, and of the frame that comes next."""
-        return self._pool.first, self._pool.end
-
     def frames(self, first: int, end: int) -> list[np.ndarray]:
         """
         :param first: number of the first frame
@@ -238,17 +232,7 @@ class FrameStore:
         """
         shape = list(self.shape)
         shape[self.axis] //= self.n_frames
-        return [block.reshape(-1).view(self.dtype).reshape(-1, *shape) for block in self._pool.frames(first, end)]
-
-    def reserve_numbers(self, first: int, end: int) -> None:
-        """
-        Make room in an empty store for frames that are written into :meth:`frames`.
-
-        :param first: number of the first frame
-        :param end: number after the last one
-        :raises MemoryError: see :meth:`write`
-        """
-        self._pool.reserve_numbers(first, end)
+        return [block.reshape(-1).view(self.dtype).reshape(-1, *shape) for block in self.pool.frames(first, end)]
 
     def adopt(self, first: np.ndarray, end_of_env: np.ndarray) -> None:
         """
@@ -258,7 +242,7 @@ class FrameStore:
         :param end_of_env: step after the newest one, shape (n_envs,)
         :raises ValueError: if a slot refers to a frame that is not held; this store is of no use then
         """
-        oldest, end = self.numbers
+        oldest, end = self.pool.first, self.pool.end
         least = end
         for e in range(self.n_envs):
             held = np.arange(first[e], end_of_env[e]) % self.n_rows
@@ -279,18 +263,13 @@ class FrameStore:
                 self._last_bytes[e] = self._as_frames(self.gather(held[-1:, None] * self.n_envs + e, True))[0, 0]
         self._is_judged = True
         if self._cursors[:, 1].any():
-            self._pool.release(least)
+            self.pool.release(least)
 
     @property
     def nbytes(self) -> int:
         """Memory of the pool, the references, and the newest next observations."""
-        arrays = (self._references, self._lowest, self._pool.addresses, self._last_bytes, self._last_numbers)
-        return self._pool.nbytes + sum(array.nbytes for array in arrays)
-
-    @property
-    def n_frames_held(self) -> int:
-        """Number of frames that a slot may refer to."""
-        return self._pool.end - self._pool.first
+        arrays = (self._references, self._lowest, self._last_bytes, self._last_numbers)
+        return self.pool.nbytes + sum(array.nbytes for array in arrays)
 
 
 def _numbers_of(references: np.ndarray, oldest: int, of_zero: int) -> np.ndarray:

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import torch as th
 
-from sb3_per.sampling.kernels import kernel
-
 
 class RecurrentStates:
     """
@@ -35,12 +33,10 @@ class RecurrentStates:
     ):
         self.n_rows, self.n_envs, self.period, self.burn_in = n_rows, n_envs, period, burn_in
         self.shapes = tuple(shapes)
-        n_slots = -(-n_rows // period) if are_kept else 0
-        #: float32, each of shape (n_slots, n_envs, n_layers, hidden)
-        self.arrays = [np.zeros((n_slots, n_envs, *shape), np.float32) for shape in self.shapes]
-        self.keeps = are_kept and bool(self.shapes)
-        self._zeros = [np.zeros((n_layers, n_envs, hidden), np.float32) for n_layers, hidden in self.shapes]
-        self._shapes_of_step = [zeros.shape for zeros in self._zeros]
+        n_slots = -(-n_rows // period)
+        #: float32, each of shape (n_slots, n_envs, n_layers, hidden); none if no states are kept
+        self.arrays = [np.zeros((n_slots, n_envs, *shape), np.float32) for shape in self.shapes if are_kept]
+        self._shapes_of_step = [(n_layers, n_envs, hidden) for n_layers, hidden in self.shapes]
 
     # ---- one step
 
@@ -68,14 +64,17 @@ class RecurrentStates:
         :param episode_steps: number of the step within its episode, shape (n_envs,)
         :param states: arrays or tensors on any device, each of shape (n_layers, n_envs, hidden); ``None``: zeros
         """
-        if not self.keeps:
-            return
+        envs = np.flatnonzero(self._are_unrolled_from(episode_steps))
         for i, array in enumerate(self.arrays):
-            state: Any = self._zeros[i] if states is None else states[i]
+            state: Any = np.zeros(self._shapes_of_step[i]) if states is None else states[i]
             if isinstance(state, th.Tensor):
                 state = state.detach().float().cpu().numpy()  # NumPy does not have all types of torch
-            state = np.ascontiguousarray(state, np.float32)
-            _store(array, row // self.period, episode_steps, state, self.period, self.burn_in)
+            array[row // self.period, envs] = state.swapaxes(0, 1)[envs]
+
+    def _are_unrolled_from(self, episode_steps: np.ndarray) -> np.ndarray:
+        """Whether a window is unrolled from these steps of an episode, and not from its start."""
+        found: np.ndarray = (episode_steps > 0) & ((episode_steps + self.burn_in) % self.period == 0)
+        return found
 
     def at(self, windows: np.ndarray, episode_steps: np.ndarray) -> list[np.ndarray]:
         """
@@ -85,7 +84,7 @@ class RecurrentStates:
         :param episode_steps: numbers of the steps within their episodes, by slot, shape (capacity,)
         :return: states, each float32 of shape (n_layers, batch_size, hidden)
         """
-        if not self.keeps:
+        if not self.arrays:
             return [np.zeros((n_layers, len(windows), hidden), np.float32) for n_layers, hidden in self.shapes]
         window_rows, envs = np.divmod(windows, self.n_envs)
         slots = (window_rows - self.burn_in) % self.n_rows // self.period * self.n_envs + envs
@@ -105,7 +104,7 @@ class RecurrentStates:
         :return: period, burn-in, and the arrays of states by number, see :meth:`load`
         """
         n_slots = -(-n_rows // self.period)
-        arrays = {str(i): array[:n_slots] for i, array in enumerate(self.arrays)} if self.keeps else {}
+        arrays = {str(i): array[:n_slots] for i, array in enumerate(self.arrays)}
         return {"period": self.period, "burn_in": self.burn_in, **arrays}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -116,7 +115,7 @@ class RecurrentStates:
         """
         given = [np.asarray(state[str(i)]) for i in range(len(self.arrays)) if str(i) in state]
         fits = (state.get("period"), state.get("burn_in")) == (self.period, self.burn_in)
-        if not (self.keeps and fits and [part.shape[1:] for part in given] == [part.shape[1:] for part in self.arrays]):
+        if not (fits and [part.shape[1:] for part in given] == [part.shape[1:] for part in self.arrays]):
             return
         for array, part in zip(self.arrays, given, strict=True):
             array[: len(part)] = part
@@ -125,21 +124,11 @@ class RecurrentStates:
         """
         Copy the states of successive steps, from old to new.
 
-        :param other: states with the same period, burn-in and shapes
+        :param other: states with the same period, burn-in and shapes; it may keep none
         :param rows: rows of the steps here, shape (n,)
         :param other_rows: rows of the same steps there, shape (n,)
         :param episode_steps: numbers of the steps within their episodes, shape (n, n_envs)
         """
-        if not (self.keeps and other.keeps):
-            return
-        steps, envs = np.nonzero((episode_steps > 0) & ((episode_steps + self.burn_in) % self.period == 0))
-        for array, given in zip(self.arrays, other.arrays, strict=True):
+        steps, envs = np.nonzero(self._are_unrolled_from(episode_steps))
+        for array, given in zip(self.arrays, other.arrays, strict=False):
             array[rows[steps] // self.period, envs] = given[other_rows[steps] // self.period, envs]
-
-
-@kernel
-def _store(array: np.ndarray, slot: int, episode_steps: np.ndarray, state: np.ndarray, period: int, burn_in: int) -> None:
-    """Copy the states of those environments where a window is unrolled from this step."""
-    for e in range(episode_steps.size):
-        if episode_steps[e] > 0 and (episode_steps[e] + burn_in) % period == 0:
-            array[slot, e] = state[:, e]

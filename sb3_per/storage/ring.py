@@ -8,6 +8,7 @@ A transition has three numbers, and each follows from the others:
 - id = step * n_envs + env: its insertion number. Ids are never reset; row = step modulo n_rows
 """
 
+import bisect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,11 +85,6 @@ class Ring:
         """Oldest complete step of each environment, shape (n_envs,)."""
         first = self.first
         return np.asarray(first + self.n_spoilt * (self.added - first == self.n_rows))
-
-    @property
-    def n_held(self) -> int:
-        """Number of transitions."""
-        return int((self.added - self.first).sum())
 
     @property
     def n_whole(self) -> int:
@@ -194,10 +190,10 @@ class Ring:
         :param end: step after the last one, at most ``n_rows`` later, shape (n_envs,)
         :return: slots of these steps, in the order of their ids, int64 of shape (n,)
         """
-        return _slots_between(first, end, self.n_rows)
+        return slots_between(first, end, self.n_rows)
 
     def slots_held(self) -> np.ndarray:
-        """Slots that hold transitions, in the order of their ids, shape (n_held,)."""
+        """Slots that hold transitions, in the order of their ids, int64 of shape (n,)."""
         return self.slots_between(self.first, self.added)
 
     def blocks(self, first: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -240,14 +236,11 @@ class Ring:
     def _counts_of_newest(self, n: int) -> np.ndarray:
         """Count how many of the newest n belong to each environment, shape (n_envs,)."""
         n_whole: np.ndarray = self.added - self.oldest
-        low, high = 0, int(n_whole.max())
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (middle, high) if np.minimum(n_whole, middle).sum() <= n else (low, middle)
-        if np.minimum(n_whole, high).sum() <= n:
-            low = high
-        counts: np.ndarray = np.minimum(n_whole, low)
-        one_more = np.flatnonzero(n_whole > low)
+        # As many of every environment that has them as are not more than n together.
+        levels = range(int(n_whole.max()) + 1)
+        level = bisect.bisect_right(levels, n, key=lambda level: np.minimum(n_whole, level).sum()) - 1
+        counts: np.ndarray = np.minimum(n_whole, level)
+        one_more = np.flatnonzero(n_whole > level)
         counts[one_more[len(one_more) - (n - int(counts.sum())) :]] += 1
         return counts
 
@@ -271,7 +264,7 @@ class Ring:
 
 
 @kernel
-def _slots_between(first: np.ndarray, end: np.ndarray, n_rows: int) -> np.ndarray:
+def slots_between(first: np.ndarray, end: np.ndarray, n_rows: int) -> np.ndarray:
     """See :meth:`Ring.slots_between`."""
     n, begin = 0, end.max()
     for e in range(first.size):

@@ -7,6 +7,7 @@ A step is numbered from the first one ever added to the buffer. Its slot is row 
 import numpy as np
 
 from sb3_per.sampling.kernels import kernel, prefetch
+from sb3_per.storage.ring import slots_between
 
 #: Flags that :func:`number_next` returns.
 LEAVES_OPEN, IS_UNROLLED_FROM = 1, 2
@@ -52,24 +53,21 @@ def number_next(
     return found
 
 
-@kernel
-def number_by_dones(
-    episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int, oldest: int
-) -> None:
+def number_by_dones(episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int) -> None:
     """
-    Number a range of steps within their episodes. An episode starts after each end.
+    Number a range of steps within their episodes. An episode starts with the range, and after each end.
 
     :param episode_steps: numbers of the steps, int32 of shape (n_rows, n_envs); the rows of the range are written
     :param dones: ends of episodes, shape (n_rows, n_envs)
     :param timeouts: which of these ends are truncations, shape (n_rows, n_envs)
     :param first: first step of the range
     :param end: step after the last of the range
-    :param oldest: oldest step in the buffer, which starts an episode
     """
-    n_rows, n_envs = episode_steps.shape
-    nowhere = np.zeros(n_envs, np.bool_)
-    for step in range(first, end):
-        number_next(episode_steps, dones, timeouts, step % n_rows, step == oldest, nowhere, 1, 0)
+    steps = np.arange(first, end)
+    rows = steps % len(episode_steps)
+    starts = np.full((len(rows), dones.shape[1]), first)
+    starts[1:] = np.where((dones[rows[:-1]] != 0) | (timeouts[rows[:-1]] != 0), steps[1:, None], first)
+    episode_steps[rows] = steps[:, None] - np.maximum.accumulate(starts, axis=0)
 
 
 @kernel
@@ -108,7 +106,7 @@ def admit_windows(
         for e in range(n_envs):
             n_gone += is_ready[step % n_rows, e]
             is_ready[step % n_rows, e] = False
-    first, last = np.empty(n_envs, np.int64), oldest
+    first = np.empty(n_envs, np.int64)
     newest = (end - 1) % n_rows
     for e in range(n_envs):
         first[e] = max(n_looked_at[e], oldest)
@@ -116,17 +114,10 @@ def admit_windows(
         if dones[newest, e] == 0 and timeouts[newest, e] == 0:  # the newest episode goes on
             end_of_complete = max(end - 1 - episode_steps[newest, e], end - n_steps + 1)
         n_looked_at[e] = max(end_of_complete, first[e])
-        last = max(last, n_looked_at[e])
-    slots = np.empty((last - first.min()) * n_envs, np.int64)
-    n = 0
-    for step in range(first.min(), last):
-        row = step % n_rows
-        for e in range(n_envs):
-            if first[e] <= step < n_looked_at[e] and episode_steps[row, e] % period == 0:
-                is_ready[row, e] = True
-                slots[n] = row * n_envs + e
-                n += 1
-    return slots[:n], n_gone
+    slots = slots_between(first, n_looked_at, n_rows)
+    slots = slots[episode_steps.reshape(-1)[slots] % period == 0]
+    is_ready.reshape(-1)[slots] = True
+    return slots, n_gone
 
 
 @kernel

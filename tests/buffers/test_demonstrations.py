@@ -287,7 +287,7 @@ def test_frames_of_demonstrations_are_stored_once():
     np.testing.assert_array_equal(batch.observations.numpy(), np.array(obs)[rows, 0])
     np.testing.assert_array_equal(batch.next_observations.numpy(), np.array(next_obs)[rows, 0])
     (store,) = framed.demonstrations.storage.frame_stores.values()
-    assert store.n_frames_held < 2 * 60
+    assert store.pool.end - store.pool.first < 2 * 60
     plain = PrioritizedReplayBuffer.from_replay_buffer(framed, frames=None)
     np.testing.assert_array_equal(plain.demonstrations.storage.observations[:60, 0], np.array(obs)[:, 0])
 
