@@ -286,13 +286,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         )
 
     def _lengths_at(self, slots: np.ndarray, n_steps: int) -> np.ndarray:
-        """
-        Count the steps of windows.
-
-        :param slots: first steps, int64 of shape (batch_size,)
-        :param n_steps: the longest that a window is
-        :return: steps up to the end of the window, the episode, or what is recorded, from 1, shape (batch_size,)
-        """
+        """Count the steps from these slots to the end of the episode, or of what is stored: 1 to ``n_steps`` for each."""
         n_left = self.ring.n_after(slots) + 1
         return window_lengths(slots, flat(self.dones), flat(self.timeouts), self.n_envs, n_left, n_steps)
 

@@ -1,1 +1,1 @@
-"""Who gets drawn: structures that hold masses and draw from them. They know numbers, not transitions."""
+"""Structures that hold masses, and draw slots in proportion to them."""

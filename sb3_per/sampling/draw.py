@@ -60,6 +60,8 @@ class Draw:
 
     def __call__(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """
+        Draw slots by mass, with all settings of the draw.
+
         :param batch_size: number of slots
         :param position: k / K of the k-th of K draws, for ``recency``; ``None``: a random number
         :return: slots, int64 of shape (batch_size,), and numbers in proportion to their probabilities, float64 in the same
@@ -89,6 +91,8 @@ class Draw:
 
     def n_p(self, relative: np.ndarray) -> np.ndarray:
         """
+        Turn results of a draw into N P.
+
         :param relative: numbers in proportion to the probabilities, from a draw
         :return: N P of the same slots
         """
@@ -119,6 +123,8 @@ class Draw:
 
     def _find(self, uniforms: np.ndarray, stratified: bool, newest: Newest) -> np.ndarray:
         """
+        Find the slots of uniform numbers.
+
         :param uniforms: numbers in [0, 1), shape (batch_size,)
         :param stratified: whether each is for its own of ``batch_size`` equal slices
         :param newest: transitions to draw from
@@ -135,6 +141,8 @@ class Draw:
 
     def _find_uniformly(self, fractions: np.ndarray, n: int) -> np.ndarray:
         """
+        Find slots that are equally likely.
+
         :param fractions: numbers in [0, 1), shape (batch_size,)
         :param n: number of the newest transitions to draw from
         :return: slots in the same shape
@@ -143,6 +151,8 @@ class Draw:
 
     def _relative(self, slots: np.ndarray, newest: Newest) -> np.ndarray:
         """
+        Return numbers in proportion to the probabilities of slots.
+
         :param slots: drawn slots, of any shape
         :param newest: transitions that they were drawn from
         :return: see :meth:`__call__`

@@ -32,18 +32,24 @@ class Eligibility(Protocol):
 
     def among(self, slots: np.ndarray) -> np.ndarray | None:
         """
+        Tell which slots can be drawn.
+
         :param slots: slots of complete transitions, int64 of shape (n,)
         :return: which of them can be drawn, bool of shape (n,); ``None`` if all can
         """
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """
+        Number the newest transitions that can be drawn.
+
         :param n: number of the newest transitions that can be drawn
         :return: function from numbers in [0, n) to the slots of these transitions, in any order
         """
 
     def first_of_range(self, n: int) -> int | None:
         """
+        Find the newest transitions as a range of slots.
+
         :param n: number of the newest transitions that can be drawn
         :return: first of the n neighbouring slots that hold exactly these, where slot 0 follows the last one; ``None`` if they
             are not neighbours
@@ -62,6 +68,8 @@ class Eligibility(Protocol):
 
     def load(self, state: dict[str, Any], is_known: bool) -> None:
         """
+        Restore a state.
+
         :param state: from :meth:`state`, of a ring with the same position
         :param is_known: whether the sampler has the masses that go with it; otherwise everything is reported as new
         :raises ValueError: if it is not such a state

@@ -52,6 +52,8 @@ class Order(NamedTuple):
 
 def empty_order(capacity: int) -> Order:
     """
+    Make the arrays of an empty order.
+
     :param capacity: number of slots
     :return: empty order
     """

@@ -58,6 +58,8 @@ class RankTree(SumTree):
 
     def written(self) -> np.ndarray:
         """
+        Return the priorities that were written.
+
         :return: priority of every slot, 0 for those that cannot be drawn, float64 of shape (capacity,)
         """
         ranked = self.state(self.capacity)
@@ -67,6 +69,8 @@ class RankTree(SumTree):
 
     def state(self, n_leaves: int) -> dict[str, np.ndarray]:
         """
+        Return the order of the priorities.
+
         :param n_leaves: without influence
         :return: slots that can be drawn, int64, those of the largest priorities first, and their priorities, float64
         """

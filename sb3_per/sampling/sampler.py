@@ -72,6 +72,8 @@ class Sampler:
 
     def draw(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """
+        Draw slots, and warn if nobody updates priorities.
+
         :param batch_size: number of slots
         :param position: k / K of the k-th of K draws, for ``recency``; ``None``: a random number
         :return: slots, int64, and numbers in proportion to their probabilities, float64, both of shape (batch_size,)
@@ -123,6 +125,8 @@ class Sampler:
 
     def masses_of(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """
+        Turn TD errors of new transitions into masses.
+
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
         :return: what :meth:`give` takes, shape (n,)
         :raises ValueError: with another ``initial_priority`` than ``"td_error"``
@@ -140,6 +144,8 @@ class Sampler:
 
     def remove(self, slots: np.ndarray) -> None:
         """
+        Set the mass of slots to 0.
+
         :param slots: that cannot be drawn any more, int64 of shape (n,)
         """
         if self.initial_priority == "mean":
@@ -217,6 +223,8 @@ class Sampler:
 
     def state(self, n_slots: int) -> dict[str, Any]:
         """
+        Return all that a draw depends on.
+
         :param n_slots: number of slots, from 0 on, that hold anything
         :return: numbers and arrays, see :meth:`load`
         """
@@ -235,6 +243,8 @@ class Sampler:
 
     def given_masses(self) -> np.ndarray:
         """
+        Return the masses of all slots, also of those that wait for the tree.
+
         :return: by slot, what :meth:`give` of another sampler with the same scheme takes: masses (rank: priorities), NaN for
             slots without one
         """
@@ -246,6 +256,8 @@ class Sampler:
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """
+        Restore a state.
+
         :param state: from :meth:`state` of a sampler with the same capacity
         :param keeps_masses: whether it has the same scheme; otherwise every transition gets the mass of a new one
         :raises ValueError: if it is not such a state; this sampler is of no use then

@@ -110,6 +110,8 @@ class PriorityScheme:
 
     def make_tree(self, capacity: int) -> SumTree:
         """
+        Make the tree for the masses.
+
         :param capacity: number of slots
         :return: tree that holds the masses and draws from them
         """
@@ -154,6 +156,8 @@ class PriorityScheme:
 
     def mass_of_new(self, max_priority: float) -> np.ndarray | float:
         """
+        Choose the mass of new transitions.
+
         :param max_priority: largest priority so far
         :return: mass of a transition that has no TD error yet: at least that of any other
         """
@@ -337,6 +341,8 @@ class PAL(LAP):
 
 def as_number(name: str, value: Any) -> Any:
     """
+    Check that a setting is a number.
+
     :param name: name of a setting
     :param value: its value
     :return: the value
@@ -349,6 +355,8 @@ def as_number(name: str, value: Any) -> Any:
 
 def positive(name: str, value: Any) -> float:
     """
+    Check that a setting is above 0.
+
     :param name: name of a setting
     :param value: its value
     :return: the value
@@ -407,6 +415,8 @@ def make_scheme(
 
 def _name_of(scheme: Any) -> str:
     """
+    Check the name of a scheme.
+
     :param scheme: given by the user
     :return: name of a scheme, in lower case
     :raises ValueError: if there is no such scheme

@@ -321,12 +321,16 @@ class SumTree:
 
     def written(self) -> np.ndarray:
         """
+        Return the masses that were written.
+
         :return: by leaf, what :meth:`update` takes to give it its mass, float64 of shape (capacity,); not to be written to
         """
         return self.masses
 
     def state(self, n_leaves: int) -> dict[str, np.ndarray]:
         """
+        Return the masses.
+
         :param n_leaves: number of leaves, from 0 on, that may have a mass
         :return: arrays, see :meth:`load`
         """

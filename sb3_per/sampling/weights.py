@@ -30,6 +30,8 @@ class ImportanceWeights:
 
     def __call__(self, relative: np.ndarray, n_p: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """
+        Compute the weights of a batch.
+
         :param relative: numbers in proportion to the probabilities of the drawn transitions, shape (batch_size,)
         :param n_p: turns such numbers into N P
         :return: weights, float32 of shape (batch_size, 1)
@@ -72,6 +74,8 @@ class ImportanceWeights:
 
     def load(self, state: dict[str, float | int]) -> None:
         """
+        Restore a state.
+
         :param state: from :meth:`state`
         :raises ValueError: if it is not such a state
         """

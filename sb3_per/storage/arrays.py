@@ -247,6 +247,8 @@ class ArrayStorage:
 
 def keyed(observations: Any) -> dict[str | None, Any]:
     """
+    Make a dictionary of observations.
+
     :param observations: an array, or a dictionary of them
     :return: a dictionary, with the key ``None`` for a single array
     """

@@ -132,6 +132,8 @@ class FramePool:
 
     def frames(self, first: int, end: int) -> list[np.ndarray]:
         """
+        View frames.
+
         :param first: number of the first frame
         :param end: number after the last one
         :return: views of successive frames, uint8 of shape (n, frame_bytes)

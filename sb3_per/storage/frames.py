@@ -79,6 +79,8 @@ def frames_by_key(frames: Any, space: spaces.Space) -> dict[str | None, int]:
 
 def without(space: spaces.Space, keys: Iterable[str | None]) -> spaces.Space:
     """
+    Remove what is stored in frames from a space.
+
     :param space: space of the observations
     :param keys: keys of those that are stored elsewhere; ``None`` for observations that are no dictionary
     :return: the same space with these empty, so that SB3 allocates nothing for them
@@ -197,6 +199,8 @@ class FrameStore:
 
     def gather(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
         """
+        Read stacks.
+
         :param slots: integers of any shape
         :param is_next: whether to read next observations
         :return: a copy of the observations, shape (*slots.shape, *shape)
@@ -226,6 +230,8 @@ class FrameStore:
 
     def frames(self, first: int, end: int) -> list[np.ndarray]:
         """
+        View frames.
+
         :param first: number of the first frame
         :param end: number after the last one
         :return: views of successive frames, of the type of the observations, shape (n, *shape of a frame)
@@ -327,6 +333,8 @@ class FramedArray:
 
     def at(self, slots: np.ndarray) -> np.ndarray:
         """
+        Read stacks.
+
         :param slots: integers of any shape
         :return: a copy of these slots
         """
@@ -335,6 +343,8 @@ class FramedArray:
 
 def framed(n_rows: int, n_envs: int, observations: Any, n_frames: int) -> tuple[FramedArray, FramedArray]:
     """
+    Make empty frames.
+
     :param n_rows: number of rows of the ring
     :param n_envs: number of environments
     :param observations: array or frames of shape (any, n_envs, ...), or a space; only the shape and type count

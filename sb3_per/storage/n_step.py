@@ -33,6 +33,8 @@ class NStepReturns:
 
     def returns(self, rewards: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
+        Discount and add up rewards.
+
         :param rewards: normalized one by one, float32 of shape (batch_size, n_steps)
         :param lengths: how many of them count, shape (batch_size,)
         :return: discounted sums, and gamma^length, the discount of the value after them; float32 of shape (batch_size, 1)

@@ -42,6 +42,8 @@ class RecurrentStates:
 
     def require_fitting(self, states: Sequence[np.ndarray | th.Tensor] | None) -> None:
         """
+        Check the states of a step.
+
         :param states: states before a step, see :meth:`store`
         :raises ValueError: for other shapes, or numbers that are not real
         """
@@ -100,6 +102,8 @@ class RecurrentStates:
 
     def state(self, n_rows: int) -> dict[str, Any]:
         """
+        Return the states.
+
         :param n_rows: number of rows, from row 0 on, that hold anything
         :return: period, burn-in, and the arrays of states by number, see :meth:`load`
         """

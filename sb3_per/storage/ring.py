@@ -98,6 +98,8 @@ class Ring:
 
     def rows_of_next(self, envs: np.ndarray | None, n_steps: int) -> Any:
         """
+        Find the rows of the next steps.
+
         :param envs: environments that add, different integers of shape (k,); ``None``: all of them, one step
         :param n_steps: number of steps T
         :return: rows of the next steps: an int for ``None``, otherwise int64 of shape (T, k)
@@ -144,6 +146,8 @@ class Ring:
 
     def require_even(self) -> None:
         """
+        Check that all environments stand at the same step.
+
         :raises ValueError: if environments have added different numbers of steps
         """
         if not self.is_even:
@@ -153,6 +157,8 @@ class Ring:
 
     def ids_at(self, slots: np.ndarray) -> np.ndarray:
         """
+        Find the transitions in slots.
+
         :param slots: integers of any shape
         :return: ids of the transitions there, -1 for an empty slot, in the same shape
         """
@@ -252,6 +258,8 @@ class Ring:
 
     def load(self, state: dict[str, Any]) -> None:
         """
+        Restore a position.
+
         :param state: from :meth:`state` of a ring of the same shape
         :raises ValueError: if it is not a position in such a ring
         """
