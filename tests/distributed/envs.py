@@ -1,4 +1,4 @@
-"""Environments whose observations tell where they come from. They have a module of their own, which other processes import."""
+"""Environments whose observations identify the environment, the episode and the step. Actor processes import this module."""
 
 import os
 import time
@@ -14,7 +14,7 @@ class Tracked(gym.Env):
     """
     Observe (who, episode, step): a random number of the episode, and two counters.
 
-    They show whether one step follows another.
+    With these numbers, tests check whether one step follows another.
     """
 
     def __init__(self, length: int = 7, truncates: bool = False, is_dict: bool = False, discrete: bool = True):
@@ -45,7 +45,7 @@ class Tracked(gym.Env):
 
 
 class Slow(Tracked):
-    """Sleep in each step for some seconds."""
+    """Sleep for some time in each step."""
 
     def __init__(self, seconds: float = 0.01, exponential: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
@@ -71,7 +71,7 @@ class Unlucky(Tracked):
 
 
 class Mortal(Tracked):
-    """Kill the process after ``lifetime`` steps, once. A file notes that it happened."""
+    """Kill the process after ``lifetime`` steps, but only once: a file records it."""
 
     def __init__(self, folder: str, lifetime: int = 30, **kwargs: Any):
         super().__init__(**kwargs)

@@ -28,7 +28,7 @@ def on_engine(engine: Any, monkeypatch: pytest.MonkeyPatch, *args: Any, **kwargs
 
 
 def small(cls: Any, env: Any, policy: str = "MlpPolicy", **kwargs: Any) -> Any:
-    return cls(policy, env, **copy.deepcopy({**SMALL, **kwargs}))  # SB3 changes the dictionaries
+    return cls(policy, env, **copy.deepcopy({**SMALL, **kwargs}))  # SB3 changes these dictionaries
 
 
 def assert_same_run(actual: Any, expected: Any) -> None:
@@ -58,7 +58,7 @@ CONFIGURATIONS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 
 class Follower(BaseCallback):
-    """Keep what callbacks see."""
+    """Record what callbacks see at each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,10 @@ def columns_of(buffer: Any) -> list[dict[str, np.ndarray]]:
 
 
 def assert_columns_hold(buffer: Any) -> int:
-    """Check that each step follows the one before it or a done, and is stored once. Return the number of cuts."""
+    """
+    Check that each stored step continues the one before or begins after a done, and is stored once. Return the number of cuts,
+    which are episodes that ended before step 7.
+    """
     n_cuts, seen = 0, Counter()
     for column in columns_of(buffer):
         obs, next_obs = column["observations"], column["next_observations"]

@@ -1,4 +1,4 @@
-"""Arguments and combinations that are refused."""
+"""Arguments and combinations of settings that are refused."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ from tests.distributed.helpers import (
     ],
     ids=str,
 )
-def test_a_bad_argument_is_named_before_anything_starts(kwargs, monkeypatch):
+def test_the_error_names_a_bad_argument_before_anything_starts(kwargs, monkeypatch):
     monkeypatch.setattr("sb3_per.distributed.make._engine", lambda *args: pytest.fail("something was started"))
     arguments = {"env_id": "CartPole-v1", **kwargs}
     name = next(iter(kwargs)) if "address" not in kwargs else "address"
@@ -53,19 +53,19 @@ def test_a_bad_argument_is_named_before_anything_starts(kwargs, monkeypatch):
         ),
     ],
 )
-def test_episodes_and_sequences_are_refused(make, match):
+def test_training_per_episode_and_recurrent_agents_are_refused(make, match):
     with pytest.raises(NotImplementedError, match=match):
         make(Tracked)
 
 
-def test_hindsight_is_refused():
+def test_her_is_refused():
     from stable_baselines3.common.envs import BitFlippingEnv
 
     with pytest.raises(NotImplementedError, match="HER"):
         small(PERDQN, local(BitFlippingEnv), "MultiInputPolicy", replay_buffer_class=PrioritizedHerReplayBuffer)
 
 
-def test_ladder_needs_random_actions():
+def test_ladder_exploration_needs_an_algorithm_with_random_actions():
     with pytest.raises(ValueError, match="ladder"):
         small(PERSAC, local("Pendulum-v1", exploration="ladder"))
 

@@ -1,4 +1,4 @@
-"""Runs on engines that answer in another order, reuse memory, or count calls."""
+"""Runs on engines that answer in another order, overwrite old answers, or count calls."""
 
 import copy
 from collections import Counter
@@ -19,14 +19,14 @@ from tests.distributed.helpers import (
 
 
 class Unordered(LocalEngine):
-    """The newest answer comes first."""
+    """Return the newest answer first."""
 
     def wait(self, handles: Any, timeout: float) -> Any:
         return super().wait(handles[::-1], timeout)
 
 
 class Forgetful(LocalEngine):
-    """Overwrite the memory of an answer when the next one comes, as a full object store may."""
+    """Overwrite an answer when the next one comes, as a full object store may."""
 
     given: Any = None
 
@@ -43,7 +43,7 @@ class Forgetful(LocalEngine):
 
 
 class Counting(LocalEngine):
-    """Count the calls of each actor without an answer."""
+    """Count the unanswered calls of each actor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ def run_on(engine: Any, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> tuple
 
 
 @pytest.mark.parametrize("engine", [Unordered, Forgetful])
-def test_neither_order_nor_memory_of_answers_changes_a_run(engine, monkeypatch):
-    """Chunks are taken in the order of the calls, and copied before the next one comes."""
+def test_late_and_overwritten_answers_do_not_change_a_run(engine, monkeypatch):
+    """Chunks are used in the order of the calls, and copied before the next answer comes."""
     model, follower = run_on(engine(), monkeypatch)
     expected, expected_follower = run_on(LocalEngine(), monkeypatch)
     assert_same_run(model, expected)

@@ -20,7 +20,7 @@ from tests.distributed.helpers import assert_columns_hold, local, on_engine, sma
 
 
 class Mortal(LocalEngine):
-    """Actors can be killed, like processes of Ray."""
+    """Let tests kill actors, as processes of Ray can be killed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Mortal(LocalEngine):
 
 
 class Slow(LocalEngine):
-    """The first answers take a while. ``started`` holds the actors whose processes run."""
+    """Give no answer in the first three waits. ``started`` has the actors whose processes run."""
 
     def __init__(self, started: set[int]):
         super().__init__()
@@ -76,7 +76,7 @@ def test_an_actor_killed_between_two_runs_is_restarted(continues, monkeypatch):
 
 
 class FailsToReset(Tracked):
-    """Raise an error in the first resets of all processes together. A file counts the resets."""
+    """Raise an error in the first ``n_failures`` resets of all processes together. A file counts the resets."""
 
     def __init__(self, folder: str, n_failures: int):
         super().__init__()
@@ -96,7 +96,7 @@ def test_a_first_reset_that_raises_once_restarts_the_actor(tmp_path):
     model.learn(60)
     assert env.crew.restarts == 1 and model.num_timesteps == 60
     seeds = (tmp_path / "resets").read_text().split()[:3]
-    assert len(set(seeds)) == 3 and "None" not in seeds  # the new actor has a seed of its own
+    assert len(set(seeds)) == 3 and "None" not in seeds  # the new actor has its own seed
 
 
 def test_a_reset_that_always_raises_ends_the_run_with_its_error(tmp_path):
@@ -106,7 +106,7 @@ def test_a_reset_that_always_raises_ends_the_run_with_its_error(tmp_path):
     assert env.crew.restarts == 3 and env.crew.closed
 
 
-def test_a_reset_that_takes_long_is_a_warning_that_names_the_actor(monkeypatch):
+def test_a_slow_reset_warns_and_names_the_actors(monkeypatch):
     engine = Slow({0, 1})
     engine.n_silent = 0
     env = on_engine(engine, monkeypatch, Tracked, 2, timeout=0.01)
@@ -117,13 +117,13 @@ def test_a_reset_that_takes_long_is_a_warning_that_names_the_actor(monkeypatch):
     assert model.num_timesteps == 20
 
 
-def test_timeout_does_not_count_the_start_of_a_process_that_lives(monkeypatch):
+def test_a_slow_start_warns_if_a_process_runs(monkeypatch):
     with pytest.warns(UserWarning, match=r"still starting.*\[0, 1\]"):
         env = on_engine(Slow({1}), monkeypatch, Tracked, 2, timeout=0.01)
     assert env.num_envs == 2
 
 
-def test_no_process_for_as_long_as_timeout_is_an_error(monkeypatch):
+def test_a_start_raises_if_no_process_runs_within_timeout(monkeypatch):
     with pytest.raises(NoActorAliveError, match=r"timeout=0\.01"):
         on_engine(Slow(set()), monkeypatch, Tracked, 2, timeout=0.01)
 
@@ -144,17 +144,17 @@ def test_seeds_differ_between_actors_and_after_a_restart(monkeypatch):
 
 
 def test_an_environment_that_always_raises_ends_the_run_with_its_error():
-    """After three restarts without a chunk, with the traceback of the actor."""
+    """The run ends after three restarts of an actor without a chunk. The error has the actor's traceback."""
     env = local(Unlucky, 2, env_kwargs=dict(lifetime=0))
     with pytest.raises(ArithmeticError, match="the environment is broken") as caught:
         small(PERDQN, env).learn(100)
     assert "tests/distributed/envs.py" in str(caught.value.__cause__)
-    assert env.crew.restarts == 6 and env.crew.closed  # three of each
+    assert env.crew.restarts == 6 and env.crew.closed  # three restarts of each actor
     with pytest.raises(ValueError, match="make_actors"):
         env.reset()
 
 
-def test_an_environment_that_raises_now_and_then_restarts_its_actor():
+def test_an_environment_that_raises_sometimes_restarts_its_actor():
     env = local(Unlucky, 2, chunk=5, env_kwargs=dict(lifetime=17), max_restarts=100, in_flight=2)
     model = small(PERDQN, env, buffer_size=1000)
     model.learn(200)
@@ -164,7 +164,7 @@ def test_an_environment_that_raises_now_and_then_restarts_its_actor():
 
 
 @pytest.mark.parametrize("max_restarts", [0, 2])
-def test_max_restarts_ends_the_run(max_restarts):
+def test_a_run_ends_after_max_restarts(max_restarts):
     env = local(Unlucky, 1, env_kwargs=dict(lifetime=17), max_restarts=max_restarts)
     with pytest.raises(ArithmeticError):
         small(PERDQN, env).learn(1000)
@@ -172,7 +172,7 @@ def test_max_restarts_ends_the_run(max_restarts):
 
 
 class Fragile(LocalEngine):
-    """Answers get lost with probability ``p``, and their actor dies. They come in random order."""
+    """Lose an answer and its actor with probability ``p``, and answer in random order."""
 
     def __init__(self, p: float, seed: int):
         super().__init__()
@@ -189,7 +189,7 @@ class Fragile(LocalEngine):
 
 
 @pytest.mark.parametrize("seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 4, 5))])
-def test_lost_chunks_are_asked_for_again_and_never_joined(seed, monkeypatch):
+def test_lost_chunks_are_requested_again_and_end_episodes(seed, monkeypatch):
     """The run has its full length, no transition is stored twice, and no episode continues across a gap."""
     n_envs, chunk = 1 + seed % 3, [1, 4, 9][seed // 2]
     monkeypatch.setattr("sb3_per.distributed.crew.FRUITLESS_RESTARTS", 100)
@@ -207,7 +207,7 @@ def test_lost_chunks_are_asked_for_again_and_never_joined(seed, monkeypatch):
 
 
 class Silent(LocalEngine):
-    """Give no answer for the first ``n_silent`` waits in a run."""
+    """Give no answer in the next ``n_silent`` waits."""
 
     n_silent = 0
 
@@ -216,8 +216,8 @@ class Silent(LocalEngine):
         return None if self.n_silent >= 0 else super().wait(handles, timeout)
 
 
-def test_long_silence_in_a_run_is_a_warning_ever_more_rarely(monkeypatch):
-    """A long step is no error. The warnings come after 1, 2, 4 and 8 times ``timeout``, and name the actor."""
+def test_warnings_about_a_silent_actor_become_rarer(monkeypatch):
+    """A long step is not an error. The warnings come after 1, 2, 4 and 8 times ``timeout``, and name the actor."""
     engine = Silent()
     env = on_engine(engine, monkeypatch, Tracked, 2, timeout=3.0)
     model = small(PERDQN, env)
@@ -245,7 +245,7 @@ class Interrupts(Tracked):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_inside_a_process_of_ray_is_a_fault_as_any_other(error):
+def test_an_interrupt_in_a_ray_process_is_returned_as_a_failure(error):
     pytest.importorskip("ray")
     from sb3_per.distributed.ray_engine import process_class
 

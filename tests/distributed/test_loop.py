@@ -12,7 +12,7 @@ from tests.distributed.helpers import Follower, StopAt, assert_columns_hold, loc
 
 @pytest.mark.parametrize("n_actors, n_envs, chunk, total", [(2, 1, 5, 100), (3, 2, 4, 101), (2, 3, 50, 7), (5, 1, 1, 33)])
 def test_steps_are_counted_as_sb3_counts_them(n_actors, n_envs, chunk, total):
-    """A callback comes after as many transitions as there are environments. The run ends at ``total_timesteps``."""
+    """A callback is called after every ``num_envs`` transitions, and the run ends at ``total_timesteps``."""
     env = local(Tracked, n_actors, n_envs=n_envs, chunk=chunk)
     model, follower = small(PERDQN, env, train_freq=1, learning_starts=0), Follower()
     model.learn(total, callback=follower)
@@ -26,7 +26,7 @@ def test_steps_are_counted_as_sb3_counts_them(n_actors, n_envs, chunk, total):
 
 
 @pytest.mark.parametrize("train_freq, gradient_steps, asked", [(1, 1, 1 / 4), (2, 3, 3 / 8), (1, -1, 1.0), (3, 0, 0.0)])
-def test_updates_per_transition_are_those_of_a_synchronous_run(train_freq, gradient_steps, asked):
+def test_updates_per_transition_equal_those_of_a_synchronous_run(train_freq, gradient_steps, asked):
     """``train_freq`` and ``gradient_steps`` mean the same as with ``SubprocVecEnv``."""
     kwargs = dict(train_freq=train_freq, gradient_steps=gradient_steps, learning_starts=24)
     synchronous = small(PERDQN, make_vec_env(Tracked, n_envs=4), **kwargs)
@@ -40,7 +40,7 @@ def test_updates_per_transition_are_those_of_a_synchronous_run(train_freq, gradi
     assert metrics.n_sampled / metrics.n_inserted == pytest.approx(8 * asked)
 
 
-def test_warm_up_is_as_long_as_it_was_asked_for():
+def test_warm_up_takes_learning_starts_transitions():
     """The first ``learning_starts`` transitions of all actors together are random."""
     model = small(
         PERDQN, local(Tracked, 3, in_flight=2), learning_starts=60, exploration_initial_eps=0.0, exploration_final_eps=0.0
@@ -59,7 +59,7 @@ def test_warm_up_is_as_long_as_it_was_asked_for():
     assert (model.replay_buffer.actions == 0).all()
 
 
-def test_actors_know_how_far_the_run_is(monkeypatch):
+def test_actors_get_the_number_of_transitions_of_the_whole_run(monkeypatch):
     """Schedules and warm-up count the transitions of all actors, in the order of the calls."""
     env = local(Tracked, 3, n_envs=2, in_flight=2)
     calls, ask = [], env.engine.ask
@@ -71,7 +71,7 @@ def test_actors_know_how_far_the_run_is(monkeypatch):
 
 
 @pytest.mark.parametrize("n_envs, chunk, buffer_size", [(1, 3, 1000), (2, 5, 1000), (3, 10, 90)])
-def test_columns_hold_what_their_actor_has_seen(n_envs, chunk, buffer_size):
+def test_stored_steps_of_an_environment_follow_one_another(n_envs, chunk, buffer_size):
     env = local(Tracked, 3, n_envs=n_envs, chunk=chunk, in_flight=2)
     model = small(PERDQN, env, buffer_size=buffer_size)
     model.learn(300)
@@ -82,8 +82,8 @@ def test_columns_hold_what_their_actor_has_seen(n_envs, chunk, buffer_size):
 
 
 @pytest.mark.parametrize("buffer_size", [1000, 60])
-def test_chunks_are_stored_when_they_come(buffer_size):
-    """They are ahead of the count by less than a chunk, and by at most a fourth of a small buffer."""
+def test_chunks_are_stored_when_they_arrive(buffer_size):
+    """The buffer is ahead of ``num_timesteps`` by less than a chunk, and by at most a fourth of a small buffer."""
     env = local(Tracked, 3, n_envs=2, chunk=10)
     model = small(PERDQN, env, buffer_size=buffer_size)
     ahead = []
@@ -101,8 +101,8 @@ def test_chunks_are_stored_when_they_come(buffer_size):
     assert 14 <= max(ahead) < 20 if buffer_size == 1000 else max(ahead) <= 4
 
 
-def test_callbacks_see_a_policy_that_does_not_train():
-    """As in SB3, because dropout and batch norm differ while training."""
+def test_callbacks_see_the_policy_in_evaluation_mode():
+    """SB3 does the same, because dropout and batch norm behave differently in training mode."""
     model = small(PERDQN, local(Tracked))
     follower = StopAt(1000)
     follower.seen = set()
@@ -112,8 +112,8 @@ def test_callbacks_see_a_policy_that_does_not_train():
     assert model._n_updates > 0 and model.policy.training
 
 
-def test_training_goes_on_after_a_callback_has_stopped_it():
-    """Pending steps are lost, the environments are reset, and no episode continues across the gap."""
+def test_training_can_continue_after_a_callback_stopped_it():
+    """Pending steps are dropped, the environments are reset, and no episode continues across the gap."""
     env = local(Tracked, 2, in_flight=2, chunk=7)
     model = small(PERDQN, env)
     model.learn(200, callback=StopAt(20))
@@ -132,7 +132,7 @@ def test_errors_stop_the_actors(error):
 
 
 def test_acting_environments_cannot_be_reset_or_stepped():
-    """Else their transitions would no longer follow each other."""
+    """Otherwise, stored transitions would not follow one another."""
     env = local(Tracked)
 
     class Meddle(BaseCallback):
@@ -145,7 +145,7 @@ def test_acting_environments_cannot_be_reset_or_stepped():
     small(PERDQN, env).learn(20, callback=Meddle())
 
 
-def test_metrics_and_progress_bar(capsys):
+def test_metrics_and_progress_bar_are_shown(capsys):
     env = local(Tracked, 2, n_envs=2)
     model = small(PERDQN, env, verbose=1)
     model.learn(100, log_interval=4, progress_bar=True)
@@ -168,7 +168,10 @@ def test_metrics_and_progress_bar(capsys):
 
 @pytest.mark.parametrize("in_flight", [1, 2])
 def test_lag_is_bounded_by_the_calls_in_flight(in_flight):
-    """Between the weights of a chunk and its arrival, the learner updates once for each tick of the other pending calls."""
+    """
+    The lag of a chunk is the number of updates since its weights were sent. The learner updates while it uses the other
+    pending chunks.
+    """
     env = local(Tracked, 4, chunk=5, in_flight=in_flight)
     model = small(PERDQN, env, learning_starts=0, train_freq=1)
     lags = []

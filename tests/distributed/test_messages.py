@@ -1,4 +1,4 @@
-"""What actors send."""
+"""Messages of actors: infos and recorded steps."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class Speaks(Tracked):
         return *others, {"said": self.make()}
 
 
-def test_infos_may_hold_objects_of_classes_that_no_module_has():
+def test_infos_may_hold_objects_of_local_classes():
     class Mark:
         pass
 

@@ -1,4 +1,4 @@
-"""TD errors and first priorities of actors, and how they explore."""
+"""TD errors and initial priorities that actors compute, and their exploration rates."""
 
 import copy
 
@@ -17,8 +17,8 @@ from tests.distributed.helpers import (
 
 
 @pytest.mark.parametrize("name", sorted(CONFIGURATIONS.keys() - {"sac-ratio", "sac-sde", "sac-n-steps", "ddpg"}))
-def test_td_errors_of_actors_are_those_of_the_learner(name):
-    """With the same weights and random numbers, to the bit. N-step windows end with the chunk."""
+def test_actors_compute_the_td_errors_of_the_learner(name):
+    """With the same weights and random numbers, TD errors are equal to the bit. N-step windows end with the chunk."""
     cls, env, kwargs = CONFIGURATIONS[name]
     env = local(env, 2, n_envs=2, chunk=5)
     model = small(cls, env, **kwargs)
@@ -38,8 +38,8 @@ def test_td_errors_of_actors_are_those_of_the_learner(name):
         assert np.abs(of_actor).max() > 0
 
 
-def test_target_networks_of_actors_are_the_learners(monkeypatch):
-    """SB3 moves target networks while it collects. Those of an actor must not move within a chunk."""
+def test_actors_use_the_target_network_of_the_learner(monkeypatch):
+    """SB3 updates target networks while it collects steps. The actor's target network must not change within a chunk."""
     env = local(Tracked, 1, chunk=20)
     model = small(PERDQN, env, gradient_steps=0, target_update_interval=3)
     for parameter in model.q_net_target.parameters():
@@ -54,15 +54,15 @@ def test_target_networks_of_actors_are_the_learners(monkeypatch):
     np.testing.assert_allclose(chunks[0].steps["td_errors"].ravel(), model.td_errors(batch).numpy().ravel(), rtol=1e-4)
 
 
-def test_new_transitions_have_the_priorities_of_actors():
-    """They follow from the TD errors, and do not raise the maximum."""
+def test_new_transitions_get_the_priorities_of_actors():
+    """The priorities follow from the TD errors, and do not raise the largest priority."""
     env = local(Tracked, 2, chunk=10)
     model = small(PERDQN, env, gradient_steps=0)
     model.learn(40)
     buffer = model.replay_buffer
     assert buffer.max_priority == 1.0 and buffer.sampler.initial_priority == "max"
-    leaves = np.arange(40)
-    td_errors = model.td_errors(buffer._gather(leaves, np.ones((40, 1), np.float32), None)).numpy().ravel()
+    slots = np.arange(40)
+    td_errors = model.td_errors(buffer._gather(slots, np.ones((40, 1), np.float32), None)).numpy().ravel()
     np.testing.assert_allclose(buffer.priorities.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)
 
 
@@ -75,13 +75,13 @@ def test_new_transitions_have_the_priorities_of_actors():
         ("max", dict(initial_priority="td_error"), 1.0),
     ],
 )
-def test_new_transitions_have_the_largest_priority_if_asked_for(initial_priorities, kwargs, expected):
+def test_new_transitions_get_the_largest_priority_if_settings_say_so(initial_priorities, kwargs, expected):
     model = small(PERDQN, local(Tracked, initial_priorities=initial_priorities), gradient_steps=0, replay_buffer_kwargs=kwargs)
     model.learn(40)
     assert (model.replay_buffer.priorities[:20] == expected).all()
 
 
-def test_the_ladder_gives_each_actor_its_share_of_random_actions():
+def test_the_ladder_sets_the_exploration_rate_of_each_actor():
     np.testing.assert_allclose(exploration_ladder(8), 0.4 ** (1 + 7 * np.arange(8) / 7))
     assert exploration_ladder(1) == [0.4]
     env = local(Tracked, 3, exploration="ladder")

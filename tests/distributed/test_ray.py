@@ -37,7 +37,7 @@ def alone():
 
 @pytest.fixture(scope="module")
 def session(alone):
-    """Run one Ray for all tests of this file."""
+    """Start Ray once for all tests of this file."""
     ray.init(num_cpus=2, object_store_memory=STORE, include_dashboard=False, logging_level="error", log_to_driver=False)
     yield
     ray.shutdown()
@@ -72,8 +72,8 @@ def test_actors_on_ray_give_the_same_run_and_the_same_steps(session, closing):
 
 
 @pytest.mark.slow
-def test_one_actor_in_lockstep_is_the_synchronous_algorithm(session, closing):
-    """The learner's random state goes out with each call, and comes back."""
+def test_one_actor_in_lockstep_equals_the_synchronous_algorithm(session, closing):
+    """Each call sends the learner's random state to the actor, and the answer returns it."""
     runs = []
     for env in (
         make_vec_env("Pendulum-v1"),
@@ -114,17 +114,17 @@ def test_an_environment_that_raises_on_ray_ends_the_run_with_its_error(session, 
         small(PERDQN, env).learn(100)
     assert "tests/distributed/envs.py" in str(caught.value.__cause__)
     assert env.crew.restarts == 3 and env.crew.closed
-    assert ray.is_initialized()  # it was not started by the environment
+    assert ray.is_initialized()  # the environment does not stop a Ray that it did not start
 
 
 @pytest.mark.slow
-def test_no_process_within_timeout_is_an_error(session):
+def test_a_start_raises_if_no_process_runs_within_timeout(session):
     with pytest.raises(NoActorAliveError, match=r"timeout=0\.01"):
         make_actors(Tracked, n_actors=1, timeout=0.01)
 
 
 @pytest.mark.slow
-def test_environments_may_take_longer_to_make_than_timeout(session, closing):
+def test_building_an_environment_may_take_longer_than_timeout(session, closing):
     class Sleepy(Tracked):
         def __init__(self) -> None:
             time.sleep(4)
@@ -136,7 +136,7 @@ def test_environments_may_take_longer_to_make_than_timeout(session, closing):
 
 
 class FailsOnce(Tracked):
-    """Kill the process in the first reset, and interrupt it in the first step number 4, over all processes."""
+    """Kill the process in the first reset of all processes, and interrupt it in the first step 4 of all processes."""
 
     def __init__(self, folder: str):
         super().__init__()
@@ -167,7 +167,9 @@ class Said:
 
 @pytest.mark.slow
 def test_faults_at_any_time_restart_the_actor(session, closing, tmp_path):
-    """In the reset that opens `learn()`, in a step, and between two runs. Infos may have classes of the script."""
+    """
+    An actor fails in the reset that opens ``learn()``, in a step, and between two runs. Infos may hold classes of the script.
+    """
     said = []
 
     class Look(BaseCallback):
@@ -175,7 +177,7 @@ def test_faults_at_any_time_restart_the_actor(session, closing, tmp_path):
             said.extend(info["said"] for info in self.locals["infos"])
             return True
 
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as if it were the script
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as if this module were the script
     try:
         env = closing(FailsOnce, n_actors=2, env_kwargs=dict(folder=str(tmp_path)))
     finally:
@@ -192,7 +194,7 @@ def test_faults_at_any_time_restart_the_actor(session, closing, tmp_path):
 
 @pytest.mark.slow
 def test_the_object_store_does_not_fill_up(session, closing):
-    """Several times its size goes through it."""
+    """After a run, the object store uses less than 10 MB more than before."""
     env = closing(Images, n_actors=2, chunk=200, env_kwargs={}, initial_priorities="max")
     model = small(PERDQN, env, "MlpPolicy", policy_kwargs=dict(net_arch=[4]), gradient_steps=0, buffer_size=1000)
     before = _store_used()
@@ -210,7 +212,7 @@ def _store_used() -> int:
 
 
 @pytest.mark.slow
-def test_actors_know_environments_that_the_script_registered(session, closing):
+def test_actors_can_make_environments_that_the_script_registered(session, closing):
     gym.register("TrackedForActors-v0", entry_point="tests.distributed.envs:Tracked", max_episode_steps=4)
     env = closing("TrackedForActors-v0", n_actors=1)
     env.reset()
@@ -283,8 +285,8 @@ LEARNER = """
 
 
 @pytest.mark.slow
-def test_actors_end_with_a_killed_learner_and_a_checkpoint_goes_on(tmp_path):
-    """The same command goes on from the checkpoint."""
+def test_actors_end_with_a_killed_learner_and_the_run_resumes(tmp_path):
+    """The same script resumes from the checkpoint."""
     learner = start(LEARNER.replace("TOTAL", "100_000"), tmp_path)
     try:
         pids = _acting(learner)
@@ -311,7 +313,7 @@ def _acting(learner: subprocess.Popen) -> list[int]:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_actors(tmp_path):
-    """Ray ends as well, because it was started for them."""
+    """The learner stops with a ``KeyboardInterrupt``, and its actors end."""
     learner = start(LEARNER.replace("TOTAL", "100_000"), tmp_path)
     try:
         pids = _acting(learner)
@@ -326,7 +328,7 @@ def test_ctrl_c_ends_the_actors(tmp_path):
 
 @pytest.fixture
 def cluster():
-    """Start two raylets on this host, after the Ray of other tests has ended."""
+    """Start a cluster of two nodes on this host, after Ray of the other tests has ended."""
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
@@ -338,7 +340,7 @@ def cluster():
 
 
 @pytest.mark.slow
-def test_a_cluster_of_two_gives_the_same_result_and_survives_the_loss_of_one(cluster, closing):
+def test_two_nodes_give_the_local_result_and_the_run_survives_the_loss_of_one(cluster, closing):
     cluster.wait_for_nodes()
     local = small(PERSAC, closing("Pendulum-v1", n_actors=2, engine="local"))
     local.learn(100)

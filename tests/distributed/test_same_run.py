@@ -1,4 +1,4 @@
-"""Runs that are equal to the bit: one actor and the synchronous algorithm, or the same run twice."""
+"""Runs that are equal to the bit: one actor and the synchronous algorithm, or two runs with the same seed."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.utils import fill
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_one_actor_without_lag_is_the_synchronous_algorithm(name):
+def test_one_actor_without_lag_equals_the_synchronous_algorithm(name):
     cls, env, kwargs = CONFIGURATIONS[name]
     runs = []
     for make in (make_vec_env, lambda env: local(env, 1, chunk=1, initial_priorities="max")):
@@ -28,7 +28,7 @@ def test_one_actor_without_lag_is_the_synchronous_algorithm(name):
     "wrap", [VecNormalize, lambda env: VecFrameStack(env, 3), lambda env: VecNormalize(VecFrameStack(env, 2))]
 )
 def test_wrappers_are_rebuilt_around_an_actor(wrap):
-    """Their statistics and memory are those of a synchronous run."""
+    """Running statistics and stacked frames equal those of a synchronous run."""
     runs = []
     for make in (make_vec_env, lambda env, n_envs: local(env, 1, n_envs=n_envs, chunk=1, initial_priorities="max")):
         model = small(PERDQN, wrap(make(Tracked, n_envs=2)))
@@ -44,7 +44,7 @@ def test_wrappers_are_rebuilt_around_an_actor(wrap):
 
 
 @pytest.mark.parametrize("frames", [None, 2])
-def test_images_are_the_same_with_and_without_frames(frames):
+def test_image_runs_equal_synchronous_runs_with_and_without_frames(frames):
     runs = []
     for make in (make_vec_env, lambda env: local(env, 1, chunk=1, initial_priorities="max")):
         env = VecTransposeImage(VecFrameStack(make(Images), 2))
@@ -65,7 +65,7 @@ def test_local_runs_are_reproducible(in_flight):
     assert_same_run(*runs)
 
 
-def test_demonstrations_stay_with_the_learner():
+def test_runs_with_demonstrations_equal_synchronous_runs():
     runs = []
     for make in (make_vec_env, lambda env: local(env, 1, chunk=1, initial_priorities="max")):
         kwargs = dict(replay_buffer_kwargs=dict(demonstration_fraction=0.5))

@@ -1,4 +1,4 @@
-"""Models and buffers that are saved while actors act."""
+"""Saving models and buffers while actors collect steps."""
 
 import pickle
 
@@ -12,7 +12,7 @@ from tests.distributed.helpers import assert_columns_hold, local, small
 
 
 def test_a_model_saved_with_actors_loads(tmp_path):
-    """It loads with other actors and, as the stock algorithm, without."""
+    """The model loads with new actors, and as the stock algorithm without actors."""
     env = local(Tracked)
     model = small(PERDQN, env)
     model.learn(60)

@@ -1,4 +1,4 @@
-"""The environments of actors as a ``VecEnv``, compared with SB3's."""
+"""Environments on actors as a ``VecEnv``, compared with SB3's."""
 
 import copy
 import sys
@@ -26,10 +26,10 @@ SPACES = {
 
 
 class Custom(gym.Env):
-    """Has what SB3's tests of vectorized environments use."""
+    """Offer the methods and attributes that SB3's tests of vectorized environments use."""
 
     def __init__(self, space: Any = None, render_mode: str | None = "rgb_array"):
-        self.observation_space = copy.deepcopy(space or SPACES["box"])  # each has a generator of its own
+        self.observation_space = copy.deepcopy(space or SPACES["box"])  # each environment has its own generator
         self.action_space = spaces.Box(-1, 1, (1,), np.float32)
         self.render_mode, self.number, self.options, self.t = render_mode, 0, None, 0
 
@@ -83,7 +83,7 @@ def compare_steps(ours: Any, theirs: Any) -> None:
         (obs, rewards, dones, infos), expected = ours.step(actions), theirs.step(actions)
         assert_same((obs, rewards, dones), expected[:3])
         for info, other in zip(infos, expected[3], strict=True):
-            info.pop("episode", None), other.pop("episode", None)  # with the time of day
+            info.pop("episode", None), other.pop("episode", None)  # the entry has the time of day
         assert_same(infos, expected[3])
         assert_same(ours.reset_infos, theirs.reset_infos)
     for env in (ours, theirs):
@@ -93,7 +93,7 @@ def compare_steps(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_steps_are_those_of_sb3(space):
+def test_steps_equal_those_of_sb3(space):
     kwargs = dict(env_kwargs=dict(space=SPACES[space]), seed=11)
     ours = make_actors(Custom, n_actors=2, n_envs=2, engine="local", **kwargs)
     compare_steps(ours, make_vec_env(Custom, n_envs=4, **kwargs))
@@ -125,7 +125,7 @@ def compare_answers(ours: Any, theirs: Any) -> None:
     assert ours.get_attr("number", indices=-1) == [0]
 
 
-def test_environments_answer_like_those_of_sb3():
+def test_attributes_methods_and_images_equal_those_of_sb3():
     compare_answers(make_actors(Custom, n_actors=2, n_envs=2, engine="local"), make_vec_env(Custom, n_envs=4))
 
 
@@ -145,7 +145,7 @@ def test_a_local_actor_restores_the_number_of_threads():
     assert th.get_num_threads() == n_threads
 
 
-def test_a_stock_algorithm_steps_actors():
+def test_a_stock_algorithm_can_train_on_actors():
     model = DQN("MlpPolicy", local(Tracked, 2, n_envs=2), train_freq=1, learning_starts=10, buffer_size=100, batch_size=4)
     model.learn(60)
     assert model.num_timesteps == 60 and (model.replay_buffer.rewards != 0).any()

@@ -1,7 +1,8 @@
 """
-A process whose children are killed while they save: ``python -m tests.persistence.crash_child``, see ``test_crash.py``.
+Save buffers in child processes that are killed while they save; used by ``test_crash.py``.
 
-It imports once, which takes seconds, and forks for every task, a line of JSON; it answers with the exit code of the child.
+Start it with ``python -m tests.persistence.crash_child``. It imports the package once, which takes seconds. It then reads one
+task per line (JSON) from stdin, forks a child for each task, and prints the child's exit code.
 """
 
 import json
@@ -20,18 +21,18 @@ import pytest
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.generations import manifests_in
-from tests.persistence.saved import KINDS, Player, digest, make, named_files, names_of, one_after_the_other, watch
+from tests.persistence.saved import KINDS, Player, digest, files_in_manifests, in_sequence, make, names_of, watch_disk
 
 
 def run(kind: str, directory: str, seed: int, n_saves: int, fail_at: int = -1, **_: Any) -> None:
     """
-    Go on from what is there, and save again and again.
+    Load the saved buffer, if there is one, then add steps and save it again ``n_saves`` times.
 
-    :param kind: of the buffer
-    :param directory: it is saved to; beside it, a log tells what is about to be saved, and what has been
-    :param seed: of all that comes
-    :param n_saves: after so many it is over
-    :param fail_at: number of the operation of the disk that it does not survive, from 0
+    :param kind: kind of the buffer, a key of ``KINDS``
+    :param directory: directory of the saved buffer; the file ``log`` next to it records the start and the end of each save
+    :param seed: seed of the random steps
+    :param n_saves: number of saves
+    :param fail_at: number of the disk operation, from 0, at which the process kills itself; -1: none
     """
     path = Path(directory)
     log = os.open(path.parent / "log", os.O_CREAT | os.O_APPEND | os.O_RDWR)
@@ -43,7 +44,7 @@ def run(kind: str, directory: str, seed: int, n_saves: int, fail_at: int = -1, *
 
     def announce(operation: str, *args: Any) -> None:
         if left[0] == 0:
-            if operation == "write":  # half of it
+            if operation == "write":  # a killed process may have written a part of the data
                 target, position, data = args
                 with open(target, "rb+") as file:
                     file.seek(position)
@@ -52,13 +53,13 @@ def run(kind: str, directory: str, seed: int, n_saves: int, fail_at: int = -1, *
         left[0] -= 1
 
     if fail_at >= 0:
-        watch(announce, pytest.MonkeyPatch())
+        watch_disk(announce, pytest.MonkeyPatch())
     for i in range(number, number + n_saves):
-        player.live()
+        player.play()
         os.write(log, f"begin {i} {digest(buffer)}\n".encode())
         save_buffer(buffer, path, num_timesteps=i)
         os.write(log, f"done {i}\n".encode())
-        assert names_of(path) == named_files(path), "leftovers are gone"
+        assert names_of(path) == files_in_manifests(path), "the directory has a file that no manifest names"
 
 
 def child(task: dict[str, Any]) -> None:
@@ -75,8 +76,8 @@ def child(task: dict[str, Any]) -> None:
 
 
 def warm_up() -> None:
-    """What a process does but once; without a thread, for those are not forked."""
-    parallel, buffer_files.in_parallel = buffer_files.in_parallel, one_after_the_other
+    """Do all one-time work before the first fork, in the main thread, because other threads do not survive a fork."""
+    parallel, buffer_files.in_parallel = buffer_files.in_parallel, in_sequence
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
             run(kind, f"{folder}/{kind}.buffer", 0, 2)

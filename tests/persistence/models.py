@@ -1,4 +1,4 @@
-"""Small models."""
+"""Small trained models for tests of saving and loading."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from stable_baselines3 import DQN
 
 
 def env_of(cls: Any) -> str:
-    """An environment for a class of algorithms."""
+    """Return the id of an environment that fits a class of algorithms."""
     return "CartPole-v1" if issubclass(cls, (DQN, QRDQN)) else "Pendulum-v1"
 
 

@@ -1,4 +1,6 @@
-"""Helpers for tests of files: buffers of every kind, their contents, and a watched disk."""
+"""
+Helpers for tests of saved buffers: a buffer of each kind, snapshots of contents, and a disk that announces its operations.
+"""
 
 import copy
 import hashlib
@@ -34,13 +36,13 @@ ACTION = spaces.Box(-1, 1, (2,), np.float32)
 
 
 class Goals:
-    """Stands in for an environment with goals: what is reached is paid."""
+    """Stand in for an environment with goals: the reward is minus the distance between achieved and desired goal."""
 
     def env_method(self, name: str, achieved: np.ndarray, desired: np.ndarray, infos: Any, indices: Any) -> list[np.ndarray]:
         return [-np.abs(achieved - desired).sum(axis=1)]
 
 
-#: Class, observation space and settings of each kind. "actors" and "frames" have environments at different steps.
+#: Class, observation space and settings of each kind. In "actors" and "frames", environments are at different steps.
 KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, Any]]] = {
     "plain": (PrioritizedReplayBuffer, VECTOR, dict(n_steps=3, beta_anneal_steps=1000)),
     "frames": (
@@ -65,34 +67,34 @@ KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, An
 
 
 def make(kind: str, n_rows: int = 16, n_envs: int = 2, **changed: Any) -> Any:
-    """An empty buffer; the same for the same kind, in every process."""
+    """Return an empty buffer. Two calls with the same arguments return equal buffers, in every process."""
     cls, space, settings = KINDS[kind]
     return cls(n_rows * n_envs, space, ACTION, device="cpu", n_envs=n_envs, **{**settings, **changed})
 
 
 class Player:
     """
-    Lets buffers live the same life.
+    Fill buffers of one kind with the same random steps, draws, updates and resets.
 
-    :param buffers: of the same kind
-    :param seed: of all that comes
+    :param buffers: buffers of the same kind
+    :param seed: seed of all random choices
     """
 
     def __init__(self, *buffers: Any, seed: int = 0):
         self.buffers, self.buffer, self.rng = buffers, buffers[0], np.random.default_rng(seed)
         self.n_envs = self.buffer.n_envs
-        # Environments that go their own way.
+        # Some kinds of buffers accept steps of only some of their environments.
         self.is_apart = bool(self.buffer.storage.frame_stores) or self.buffer.sampler.initial_priority == "td_error"
         self.obs = self.observation()
 
     def observation(self, before: Any = None) -> Any:
-        """The one after another, or a first one."""
+        """Return the observation that follows ``before``, or the first one of an episode."""
         space = self.buffer.observation_space
         if not isinstance(space, spaces.Dict):
             return self.vector(space)
         obs = {key: self.vector(part) for key, part in space.spaces.items() if part is not IMAGE}
         for key in space.spaces.keys() - obs.keys():
-            # Frames that are black come often.
+            # Some frames are black, because buffers treat frames of zeros as padding.
             frame = self.rng.integers(0, 256, (self.n_envs, 1, 4, 4)).astype(np.uint8) * (self.rng.random() < 0.7)
             padding = np.zeros((self.n_envs, STACK - 1, 4, 4), np.uint8)
             obs[key] = np.concatenate([padding if before is None else before[key][:, 1:], frame.astype(np.uint8)], axis=1)
@@ -119,8 +121,12 @@ class Player:
                     errors = {} if buffer.sampler.initial_priority != "td_error" else {"td_errors": rewards[None, envs]}
                     buffer.add_steps(envs, *steps, **errors)
 
-    def live(self, n_steps: int | None = None) -> None:
-        """Something of all that happens to a buffer between two saves."""
+    def play(self, n_steps: int | None = None) -> None:
+        """
+        Do what may happen to a buffer between two saves: add steps, rarely reset, often draw and update.
+
+        :param n_steps: number of steps to add, without a reset; ``None``: a random number, and sometimes a reset
+        """
         rng = self.rng
         self.add(int(rng.choice([0, 1, 3, 10, 40], p=[0.1, 0.2, 0.4, 0.2, 0.1])) if n_steps is None else n_steps)
         if n_steps is None and rng.random() < 0.1:
@@ -131,7 +137,7 @@ class Player:
             self.learn()
 
     def learn(self) -> list[np.ndarray]:
-        """Draw and update, where something can be drawn; returns what was drawn."""
+        """Draw a batch and update its priorities, if anything can be drawn. Return what each buffer drew."""
         seed, drawn = int(self.rng.integers(2**31)), []
         for buffer in self.buffers:
             np.random.seed(seed)
@@ -145,15 +151,15 @@ class Player:
 
 
 def picked(part: Any, envs: np.ndarray) -> Any:
-    """One step of some environments, with a time axis."""
+    """Return one step of some environments, with a time axis of length 1."""
     return {key: picked(value, envs) for key, value in part.items()} if isinstance(part, dict) else part[None, envs]
 
 
-# ---- what a buffer holds
+# ---- contents of a buffer
 
 
-def held(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """All that a buffer holds, by name. Nothing is left out that a draw, or a save, could see; nothing is changed."""
+def snapshot(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
+    """Copy everything that a draw or a save depends on, by name. The buffer does not change."""
     found: dict[str, Any] = {}
     flatten("", buffer.state(), found)
     n = buffer.ring.n_rows_used
@@ -187,41 +193,43 @@ def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:
         if isinstance(value, np.ndarray) and value.dtype != object:
             np.testing.assert_array_equal(actual[name], value, err_msg=name, strict=True)
         else:
-            assert plain(actual[name]) == plain(value), name
+            assert comparable(actual[name]) == comparable(value), name
 
 
 def digest(buffer: PrioritizedReplayBuffer) -> str:
-    """Of :func:`held`, to the bit."""
+    """Return a hash of :func:`snapshot`. Equal hashes mean equal contents, to the bit."""
     hashed = hashlib.sha256()
-    for name, value in sorted(held(buffer).items()):
-        hashed.update(f"{name}: {plain(value)}\n".encode())
+    for name, value in sorted(snapshot(buffer).items()):
+        hashed.update(f"{name}: {comparable(value)}\n".encode())
     return hashed.hexdigest()
 
 
-def plain(value: Any) -> str:
+def comparable(value: Any) -> str:
     if isinstance(value, np.ndarray) and value.dtype != object:
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, np.ndarray | list | tuple):
-        return str([plain(part) for part in value])
+        return str([comparable(part) for part in value])
     if isinstance(value, dict):
-        return str({key: plain(part) for key, part in sorted(value.items())})
+        return str({key: comparable(part) for key, part in sorted(value.items())})
     return repr(float(value) if isinstance(value, int | float) else value)
 
 
 def column(buffer: PrioritizedReplayBuffer, env: int) -> dict[str, Any]:
-    """Complete transitions of one environment, the oldest first, with their masses."""
+    """Return the complete transitions of one environment, oldest first, with their masses."""
     ring = buffer.ring
     rows = np.arange(ring.oldest[env], ring.added[env]) % ring.n_rows
     slots = rows * ring.n_envs + env
-    held = dict(zip("actions rewards dones timeouts".split(), buffer.storage.read_steps(slots)[2:6], strict=True))
-    held["masses"] = buffer.priorities[rows, env]
+    found = dict(zip("actions rewards dones timeouts".split(), buffer.storage.read_steps(slots)[2:6], strict=True))
+    found["masses"] = buffer.priorities[rows, env]
     for name in ("read_observations", "read_next_observations"):
-        flatten(f"{name}/", {"": getattr(buffer.storage, name)(slots)}, held)
-    return held
+        flatten(f"{name}/", {"": getattr(buffer.storage, name)(slots)}, found)
+    return found
 
 
-def assert_newest(actual: PrioritizedReplayBuffer, expected: PrioritizedReplayBuffer, with_masses: bool = True) -> None:
-    """Each environment has its newest transitions, as many as fit."""
+def assert_same_newest_steps(
+    actual: PrioritizedReplayBuffer, expected: PrioritizedReplayBuffer, with_masses: bool = True
+) -> None:
+    """Check that each environment of ``actual`` has the newest transitions of ``expected``, as many as fit."""
     for env in range(expected.n_envs):
         found, wanted = column(actual, env), column(expected, env)
         n = min(len(wanted["rewards"]), actual.buffer_size - actual.optimize_memory_usage)
@@ -237,14 +245,14 @@ def names_of(directory: Path) -> set[str]:
     return {entry.name for entry in os.scandir(directory)} - {".lock"}
 
 
-def named_files(directory: Path) -> set[str]:
-    """What belongs to the generations that are there."""
+def files_in_manifests(directory: Path) -> set[str]:
+    """Return the names of all manifests, and of the files that belong to them."""
     manifests = [Manifest.read(directory / name) for name in manifests_in(directory)]
     return {name for manifest in manifests for name in [manifest.name, *(part.name for part in manifest.parts)]}
 
 
-def resign(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change what a manifest says, and make its checksum fit."""
+def change_manifest(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the content of a manifest, and write it with a correct checksum."""
     content = json.loads(path.read_bytes())
     del content["crc32"]
     changed = change(content)
@@ -256,8 +264,8 @@ def write_signed(path: Path, text: str) -> None:
     path.write_bytes(b'{"crc32": "%08x",\n' % zlib.crc32(body) + body)
 
 
-def rewrite(directory: Path, stream: str, change: Callable[[dict[str, np.ndarray]], Any]) -> None:
-    """Change the arrays of the only generation's first file of a stream, and make all checksums fit."""
+def change_arrays(directory: Path, stream: str, change: Callable[[dict[str, np.ndarray]], Any]) -> None:
+    """Change the arrays in a stream's first file, and correct all checksums. The directory has only one generation."""
     (name,) = manifests_in(directory)
     manifest = Manifest.read(directory / name)
     part = manifest.of_stream(stream)[0]
@@ -270,19 +278,19 @@ def rewrite(directory: Path, stream: str, change: Callable[[dict[str, np.ndarray
     (directory / name).write_bytes(manifest.to_bytes())
 
 
-def one_after_the_other(functions: Sequence[Callable[[], Any]]) -> list[Any]:
-    """In place of :func:`~sb3_per.persistence.buffer_files.in_parallel`."""
+def in_sequence(functions: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run functions one after the other, in place of :func:`~sb3_per.persistence.buffer_files.in_parallel`."""
     return [function() for function in functions]
 
 
-# ---- a disk that is watched
+# ---- a disk that announces its operations
 
 
 class Disk:
     """
-    Stands in for ``os`` where files are written: every operation is announced before it is done.
+    Stand in for ``os`` in the modules that write files, and announce every operation before it is done.
 
-    :param announce: is given the operation's name and its arguments, and may raise, or end the process
+    :param announce: called with the operation's name and its arguments; may raise an error or end the process
     """
 
     def __init__(self, announce: Callable[..., None]):
@@ -293,7 +301,7 @@ class Disk:
         return getattr(os, name)
 
     def open_file(self, path: Any, mode: str, **kwargs: Any) -> Any:
-        """Stands in for ``open``."""
+        """Stand in for ``open``."""
         if mode != "xb":
             return open(path, mode, **kwargs)
         self.announce("create", Path(path))
@@ -305,7 +313,8 @@ class Disk:
         return descriptor
 
     def fsync(self, descriptor: int) -> None:
-        self.announce("fsync", self.paths[descriptor])  # and nothing else: a test that is killed loses no power
+        # No real fsync is needed: these tests kill processes, but the machine keeps running.
+        self.announce("fsync", self.paths[descriptor])
 
     def makedirs(self, path: Any, exist_ok: bool) -> None:
         if not os.path.exists(path):
@@ -323,7 +332,7 @@ class Disk:
 
 
 class _File(io.FileIO):
-    """Below the buffer: every write is one of the disk's."""
+    """File below Python's write buffer, which announces every write that reaches the disk."""
 
     def __init__(self, disk: Disk, path: Path):
         super().__init__(path, "xb")
@@ -335,15 +344,15 @@ class _File(io.FileIO):
         try:
             self.disk.announce("write", self.path, self.tell(), data)
         except OSError:
-            super().write(data[: len(data) // 2])  # a disk that is full takes what it has room for
+            super().write(data[: len(data) // 2])  # a full disk writes the part that fits
             raise
         return super().write(data)
 
 
-def watch(announce: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every operation of a save is announced, one after the other."""
+def watch_disk(announce: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Announce every disk operation of a save. Files are written one after the other."""
     disk = Disk(announce)
     for module in (atomic, generations):
         monkeypatch.setattr(module, "os", disk)
     monkeypatch.setattr(atomic, "open", disk.open_file, raising=False)
-    monkeypatch.setattr(buffer_files, "in_parallel", one_after_the_other)
+    monkeypatch.setattr(buffer_files, "in_parallel", in_sequence)

@@ -1,4 +1,4 @@
-"""Checkpoints: the newest complete pair of model and buffer is found and can be continued."""
+"""``BufferCheckpointCallback`` saves checkpoints, and ``latest_checkpoint`` finds the newest complete one."""
 
 import inspect
 import os
@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per import PERSAC, BufferCheckpointCallback, latest_checkpoint
 from sb3_per.persistence import atomic
 from sb3_per.persistence.generations import manifests_in
-from tests.persistence.saved import assert_same, held
+from tests.persistence.saved import assert_same, snapshot
 
 
 def make_model(env: Any = "Pendulum-v1", **kwargs: Any) -> PERSAC:
@@ -23,18 +23,18 @@ def make_model(env: Any = "Pendulum-v1", **kwargs: Any) -> PERSAC:
 
 
 class States(BaseCallback):
-    """What the buffer holds when a checkpoint is made: the step that is under way is not in it yet."""
+    """Record the contents of the buffer at each step. As in a checkpoint, the current step is not in the buffer yet."""
 
     def _init_callback(self) -> None:
         self.states: dict[int, dict[str, Any]] = {}
 
     def _on_step(self) -> bool:
-        self.states[self.num_timesteps] = held(self.model.replay_buffer)
+        self.states[self.num_timesteps] = snapshot(self.model.replay_buffer)
         return True
 
 
-def test_arguments_are_those_of_the_stock_callback(tmp_path):
-    """In the same order and with the same defaults, but that the buffer is saved."""
+def test_arguments_match_the_stock_callback(tmp_path):
+    """Order and defaults are the same, except that the buffer is saved by default. A bad ``keep`` is refused."""
     stock, ours = (inspect.signature(cls.__init__).parameters for cls in (CheckpointCallback, BufferCheckpointCallback))
     assert list(ours)[: len(stock)] == list(stock)
     changed = {name for name in stock if stock[name].default != ours[name].default}
@@ -44,8 +44,8 @@ def test_arguments_are_those_of_the_stock_callback(tmp_path):
             BufferCheckpointCallback(10, str(tmp_path), keep=keep)
 
 
-def test_checkpoints_of_one_run(tmp_path):
-    """Every model, one directory with the last two generations; the newest pair is found and goes on."""
+def test_latest_checkpoint_finds_the_newest_pair_of_a_run(tmp_path):
+    """All models are kept, and one directory has the last two generations of the buffer. The newest pair restores step 200."""
     folder = tmp_path / "new" / "folder"
     env = VecNormalize(make_vec_env("Pendulum-v1", 2))
     model = make_model(env)
@@ -63,18 +63,18 @@ def test_checkpoints_of_one_run(tmp_path):
     loaded = PERSAC.load(model_path, env=VecNormalize.load(str(folder / "a_vecnormalize_200_steps.pkl"), env.venv))
     loaded.load_replay_buffer(buffer_path)
     assert loaded.num_timesteps == 200
-    assert_same(held(loaded.replay_buffer), states.states[200])
+    assert_same(snapshot(loaded.replay_buffer), states.states[200])
 
 
-def test_without_the_buffer(tmp_path):
-    """Models alone are no pair; a model without a buffer is saved as well."""
+def test_models_without_a_buffer_are_no_checkpoint(tmp_path):
+    """With ``save_replay_buffer=False``, only models are saved, so ``latest_checkpoint`` finds no pair."""
     make_model().learn(20, callback=BufferCheckpointCallback(10, str(tmp_path), save_replay_buffer=False))
     assert sorted(os.listdir(tmp_path)) == ["rl_model_10_steps.zip", "rl_model_20_steps.zip"]
     assert latest_checkpoint(tmp_path) is None
 
 
-def test_a_stock_model(tmp_path):
-    """Its buffer cannot be saved in this form, which is said before it trains; its zips can."""
+def test_a_stock_buffer_is_refused_before_training(tmp_path):
+    """With ``save_replay_buffer=False``, the callback saves stock models."""
     model = SAC("MlpPolicy", "Pendulum-v1", buffer_size=100, device="cpu")
     with pytest.raises(TypeError, match=r"SAC has a ReplayBuffer"):
         model.learn(20, callback=BufferCheckpointCallback(10, str(tmp_path / "a")))
@@ -83,7 +83,7 @@ def test_a_stock_model(tmp_path):
     assert sorted(os.listdir(tmp_path / "b")) == ["rl_model_10_steps.zip", "rl_model_20_steps.zip"]
 
 
-def test_no_checkpoint(tmp_path):
+def test_latest_checkpoint_without_a_complete_pair_is_none(tmp_path):
     assert latest_checkpoint(tmp_path / "none") is None
     assert latest_checkpoint(tmp_path) is None
     (tmp_path / "x_replay_buffer.buffer").mkdir()
@@ -110,8 +110,11 @@ def damage(path: Path, how: str) -> None:
         ("buffer", "cut"),
     ],
 )
-def test_the_newest_pair_that_is_whole(what, how, tmp_path):
-    """A model and a buffer of the same moment, whatever of the newest is damaged; loading both gives that moment."""
+def test_latest_checkpoint_skips_damaged_files(what, how, tmp_path):
+    """
+    The returned model and buffer are from the same step, whichever file of the newest checkpoint is damaged. If all files of
+    the buffer are damaged, there is no checkpoint.
+    """
     model = make_model()
     callback = BufferCheckpointCallback(50, str(tmp_path))
     states = States()
@@ -138,19 +141,20 @@ def test_the_newest_pair_that_is_whole(what, how, tmp_path):
         with pytest.warns(UserWarning, match=paths[what].name):
             loaded.load_replay_buffer(buffer_path)
     assert loaded.num_timesteps == 100
-    assert_same(held(loaded.replay_buffer), states.states[100])
+    assert_same(snapshot(loaded.replay_buffer), states.states[100])
 
 
-def test_leftovers_of_a_killed_run_disappear(tmp_path):
+def test_temporary_files_of_a_killed_run_are_removed(tmp_path):
+    """Temporary files of a run with another name stay."""
     (tmp_path / f"rl_model_10_steps.zip{atomic.TEMPORARY}").write_bytes(b"half")
     (tmp_path / f"other_10_steps.zip{atomic.TEMPORARY}").write_bytes(b"of another run")
     make_model().learn(20, callback=BufferCheckpointCallback(20, str(tmp_path)))
     assert {path.name for path in tmp_path.glob(f"*{atomic.TEMPORARY}")} == {f"other_10_steps.zip{atomic.TEMPORARY}"}
 
 
-def test_stock_callback_still_pickles(tmp_path):
-    """SB3's own callback names its files .pkl, and gets pickles."""
+def test_the_stock_callback_still_saves_pickles(tmp_path):
+    """SB3's callback asks for a name that ends in ``.pkl``, so the buffer is saved as a pickle."""
     make_model().learn(20, callback=CheckpointCallback(20, str(tmp_path), save_replay_buffer=True))
     model = make_model(gym.make("Pendulum-v1"))
     model.load_replay_buffer(tmp_path / "rl_model_replay_buffer_20_steps.pkl")
-    assert model.replay_buffer.size() == 19  # the step that is under way comes later
+    assert model.replay_buffer.size() == 19  # SB3 calls callbacks before it stores the current step

@@ -1,4 +1,4 @@
-"""Converting a pickled buffer to a directory."""
+"""Conversion of a pickled buffer to a directory, on the command line."""
 
 import pickle
 import warnings
@@ -9,12 +9,12 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per.cli.convert import main
 from sb3_per.persistence.buffer_files import load_buffer
-from tests.persistence.saved import assert_same, held
+from tests.persistence.saved import assert_same, snapshot
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 
 
-def test_converting_a_pickle(tmp_path):
-    """SB3's and ours, at the command line, which wants consent."""
+def test_a_pickle_is_converted_only_with_trust(tmp_path):
+    """Pickles of SB3 and of this package need ``--trust``. The target must be a new directory that ends in ``.buffer``."""
     stock = ReplayBuffer(20, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", 2)
     ours = make_buffer(10, 2, scheme="rank")
     fill([stock, ours], 13)
@@ -31,6 +31,6 @@ def test_converting_a_pickle(tmp_path):
         np.testing.assert_array_equal(loaded.observations, ours.observations)
         with pytest.raises(ValueError, match="must be a new directory"):
             main([str(source), str(target), "--trust"])
-    assert_same(held(loaded), held(ours))
+    assert_same(snapshot(loaded), snapshot(ours))
     with pytest.raises(ValueError, match=r"ends in \.buffer"):
         main([str(source), str(tmp_path / "x.pkl"), "--trust"])

@@ -27,14 +27,14 @@ import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
 from sb3_per.persistence.generations import Part, manifests_in, numbers_in
-from tests.persistence.saved import KINDS, Player, digest, make, named_files, names_of, watch
+from tests.persistence.saved import KINDS, Player, digest, files_in_manifests, make, names_of, watch_disk
 from tests.utils import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 
 
 def load(kind: str, path: Path) -> Any:
-    """Nothing to complain of: these tests damage no file."""
+    """Load a buffer. A warning is an error, because these tests damage no file."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return load_buffer(make(kind), path)
@@ -46,7 +46,7 @@ def newest(path: Path) -> int:
 
 @pytest.fixture
 def small_files(monkeypatch):
-    """Several files for what tests have room for, joined now and then."""
+    """Split even small buffers into several files, some of which a later save joins."""
     monkeypatch.setattr(buffer_files, "_PART_BYTES", 500)
     monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 300)
 
@@ -56,7 +56,7 @@ def small_files(monkeypatch):
 
 @pytest.fixture(scope="module")
 def forker() -> Iterator[Callable[..., int]]:
-    """Runs a task in a child that is killed; returns its exit code."""
+    """Run tasks in child processes that are killed. Yield a function that runs a task and returns the exit code."""
     package = str(Path(sb3_per.__file__).parents[1])
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.persistence.crash_child"],
@@ -80,9 +80,9 @@ def forker() -> Iterator[Callable[..., int]]:
 
 def assert_survived(kind: str, path: Path, at_least: int = -1) -> int:
     """
-    What was saved last is there, or what was being saved; which, is returned, -1 if nothing was saved yet.
+    Check that the last finished save or the one under way can be loaded. Return its number, -1 if there is none.
 
-    :param at_least: what was there before
+    :param at_least: number of a save that was there before, -1 if there was none
     """
     log = path.parent / "log"
     lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
@@ -98,11 +98,11 @@ def assert_survived(kind: str, path: Path, at_least: int = -1) -> int:
     return newest(path)
 
 
-def kill_again_and_again(forker: Any, kind: str, tmp_path: Path, n_kills: int, signal_number: int, seed: int) -> None:
+def kill_repeatedly(forker: Any, kind: str, tmp_path: Path, n_kills: int, signal_number: int, seed: int) -> None:
     path, rng, there = tmp_path / "x.buffer", np.random.default_rng(seed), -1
     n_killed = 0
     while n_killed < n_kills:
-        # Some before the first save, most of them in the middle of one.
+        # Some kills come before the first save, and most of them during a save.
         delay = rng.uniform(0.0, 0.25)
         code = forker(
             kind=kind, directory=path, seed=int(rng.integers(2**31)), n_saves=50, killed_after=delay, signal=signal_number
@@ -111,27 +111,27 @@ def kill_again_and_again(forker: Any, kind: str, tmp_path: Path, n_kills: int, s
         n_killed += code != 0
         there = assert_survived(kind, path, there)
     assert forker(kind=kind, directory=path, seed=0, n_saves=1) == 0
-    assert names_of(path) == named_files(path)
+    assert names_of(path) == files_in_manifests(path)
     assert assert_survived(kind, path, there) > there
     log = (path.parent / "log").read_text()
-    assert log.count("begin") > log.count("done") > 1, "some of them were under way"
+    assert log.count("begin") > log.count("done") > 1, "no save was interrupted"
 
 
-def test_terminated_at_random_moments(forker, tmp_path):
-    kill_again_and_again(forker, "plain", tmp_path, 2, signal.SIGTERM, 1)
+def test_saves_survive_sigterm_at_random_moments(forker, tmp_path):
+    kill_repeatedly(forker, "plain", tmp_path, 2, signal.SIGTERM, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_hundreds_of_times(forker, kind, signal_number, tmp_path):
-    kill_again_and_again(forker, kind, tmp_path, 80, signal_number, 2)
+def test_saves_survive_80_kills_at_random_moments(forker, kind, signal_number, tmp_path):
+    kill_repeatedly(forker, kind, tmp_path, 80, signal_number, 2)
 
 
 @pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in [*KINDS][1:])])
-def test_killed_at_every_operation(forker, kind, tmp_path, monkeypatch):
-    """Of the first save of all, and of one that adds to others and removes the oldest."""
-    watch(lambda *_: None, monkeypatch)  # without waiting for a disk
+def test_a_save_survives_a_kill_at_every_disk_operation(forker, kind, tmp_path, monkeypatch):
+    """Test the first save of a directory, and a save that adds a generation and removes the oldest one."""
+    watch_disk(lambda *_: None, monkeypatch)  # skips fsync, which is slow
     (tmp_path / "before").mkdir()
     for n_before in (0, 3):
         if n_before:
@@ -142,19 +142,19 @@ def test_killed_at_every_operation(forker, kind, tmp_path, monkeypatch):
             shutil.copytree(tmp_path / "before", path.parent)
             code = forker(kind=kind, directory=path, seed=5, n_saves=1, fail_at=n_operations)
             there = assert_survived(kind, path)
-            # What comes next finds what it needs, and leaves nothing of this.
+            # The next save works, and removes all files of the interrupted one.
             buffer = make(kind) if there < 0 else load(kind, path)
-            Player(buffer, seed=6).live(3)
+            Player(buffer, seed=6).play(3)
             save_buffer(buffer, path, num_timesteps=100)
-            assert names_of(path) == named_files(path)
+            assert names_of(path) == files_in_manifests(path)
             assert digest(load(kind, path)) == digest(buffer)
             shutil.rmtree(path.parent)
             n_operations += 1
         assert code == 0 and n_operations > 20
 
 
-def test_leftovers_of_checkpoints(tmp_path):
-    """Those of the same run, whatever its name; another run in the same folder may be writing its own."""
+def test_temporary_files_of_the_same_run_are_removed(tmp_path):
+    """Temporary files of other runs in the same folder stay, because another process may still write them."""
     leftovers = ["run[1]_20_steps.zip.tmp", "run[1]_vecnormalize_20_steps.pkl.tmp"]
     others = ["run[1]_b_20_steps.zip.tmp", "run1_20_steps.zip.tmp", "run[1]_20_steps.zip", "run[1]_notes.tmp"]
     for name in leftovers + others:
@@ -165,15 +165,15 @@ def test_leftovers_of_checkpoints(tmp_path):
     assert names_of(tmp_path) == set(others)
 
 
-# ---- errors of the disk
+# ---- disk errors
 
 
 class Failure:
     """
-    An error at one of the operations.
+    Raise an error at one of the disk operations.
 
-    :param error: to raise
-    :param stays: whether all that follow fail as well, those that need room (``"full"``) or all (``"dead"``)
+    :param error: error to raise
+    :param stays: later operations that fail as well: those that need space (``"full"``), all (``"dead"``) or none (``"once"``)
     """
 
     def __init__(self, error: BaseException, stays: str):
@@ -200,14 +200,14 @@ FAILURES = {
 
 @pytest.mark.parametrize("kind", ["memory", pytest.param("frames", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("failure", FAILURES)
-def test_error_at_every_operation(failure, kind, tmp_path, monkeypatch, small_files):
-    """The buffer is as it was, what was saved last is there, nothing else is, and the next save finds all it needs."""
+def test_an_error_at_any_disk_operation_keeps_the_last_save(failure, kind, tmp_path, monkeypatch, small_files):
+    """The buffer in RAM does not change, and the next save works and removes all files of the failed one."""
     fail = Failure(*FAILURES[failure])
-    watch(fail, monkeypatch)
+    watch_disk(fail, monkeypatch)
     buffer = make(kind)
     player = Player(buffer, seed=3)
     for i in range(3):
-        player.live(9)
+        player.play(9)
         save_buffer(buffer, tmp_path / "before" / "x.buffer", num_timesteps=i)
     saved, files = digest(buffer), names_of(tmp_path / "before" / "x.buffer")
     n_failed = n_complained = 0
@@ -216,7 +216,7 @@ def test_error_at_every_operation(failure, kind, tmp_path, monkeypatch, small_fi
         shutil.copytree(tmp_path / "before", path.parent)
         buffer = load(kind, path)
         player = Player(buffer, seed=4)
-        player.live(5)
+        player.play(5)
         before = digest(buffer)
         fail.at, fail.n_operations, has_failed = number, 0, False
         with warnings.catch_warnings(record=True) as caught:
@@ -233,24 +233,24 @@ def test_error_at_every_operation(failure, kind, tmp_path, monkeypatch, small_fi
         n_failed, n_complained = n_failed + has_failed, n_complained + bool(caught)
         there = digest(load(kind, path))
         if failure == "interrupt" and there == before:
-            assert has_failed  # when all was done but for what is old
+            assert has_failed  # the new generation was complete when the removal of old files was interrupted
         elif has_failed and failure != "dead":
             assert there == saved and names_of(path) == files
         else:
             assert there == before or (has_failed and there == saved)
-        player.live(4)
+        player.play(4)
         save_buffer(buffer, path, num_timesteps=11)
-        assert names_of(path) == named_files(path)
+        assert names_of(path) == files_in_manifests(path)
         assert digest(load(kind, path)) == digest(buffer)
         shutil.rmtree(path.parent)
     assert n_failed > 20 and not has_failed and not caught
-    assert n_complained > 0 or failure == "interrupt"  # what is old could not be removed
+    assert n_complained > 0 or failure == "interrupt"  # an old file that cannot be removed is only a warning
 
 
-def test_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
-    """Loading writes nothing, not even a lock."""
+def test_loading_works_in_a_read_only_folder(tmp_path, monkeypatch):
+    """Loading and ``latest_checkpoint`` write nothing, not even a lock file. Saving raises an error."""
     buffer = make("plain")
-    Player(buffer, seed=0).live(9)
+    Player(buffer, seed=0).play(9)
     path = tmp_path / "rl_model_replay_buffer.buffer"
     save_buffer(buffer, path, num_timesteps=7)
     with zipfile.ZipFile(tmp_path / "rl_model_7_steps.zip", "w"):
@@ -276,15 +276,15 @@ def test_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
         save_buffer(buffer, path)
 
 
-# ---- others
+# ---- several processes
 
 
-def test_second_writer_is_refused(tmp_path, monkeypatch):
-    """The second is turned away while the first is at it, whatever it does at that moment; then each adds a generation."""
+def test_a_second_writer_is_refused(tmp_path, monkeypatch):
+    """A second save that begins during the first one raises an error. After the first one has ended, it works."""
     path, refusals = tmp_path / "x.buffer", []
     first, second = make("plain"), make("plain")
     for seed, buffer in enumerate([first, second]):
-        Player(buffer, seed=seed).live(9)
+        Player(buffer, seed=seed).play(9)
 
     def intrude(operation: str, target: Path, *_: Any) -> None:
         if operation != "write" and path.exists() and target != tmp_path:
@@ -293,7 +293,7 @@ def test_second_writer_is_refused(tmp_path, monkeypatch):
             refusals.append(operation)
 
     with monkeypatch.context() as patch:
-        watch(intrude, patch)
+        watch_disk(intrude, patch)
         save_buffer(first, path)
     assert {"create", "fsync", "replace"} <= set(refusals)
     assert digest(load("plain", path)) == digest(first)
@@ -301,8 +301,8 @@ def test_second_writer_is_refused(tmp_path, monkeypatch):
     assert digest(load("plain", path)) == digest(second)
 
 
-def test_lock_of_another_process(tmp_path):
-    """It is gone with the process, however that ends."""
+def test_a_lock_ends_with_its_process(tmp_path):
+    """A save is refused while another process has the lock, and works after that process was killed."""
     buffer = make("plain")
     save_buffer(buffer, tmp_path / "x.buffer")
     code = f"import filelock, time; lock = filelock.FileLock({str(tmp_path / 'x.buffer' / '.lock')!r})\n"
@@ -316,8 +316,8 @@ def test_lock_of_another_process(tmp_path):
     save_buffer(buffer, tmp_path / "x.buffer")
 
 
-def test_file_system_without_locks_and_synced_directories(tmp_path, monkeypatch):
-    """As clusters mount them. It is said, and it works."""
+def test_saving_works_on_a_file_system_without_locks(tmp_path, monkeypatch):
+    """Some network file systems support neither locks nor fsync of directories. The save works, with a warning."""
 
     def unsupported(*_: Any) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
@@ -333,36 +333,36 @@ def test_file_system_without_locks_and_synced_directories(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("kind, keep", [("plain", 3), ("frames", 1), ("frames", 2), ("actors", 2), ("her", 2)])
 def test_two_buffers_share_a_directory(keep, kind, tmp_path, small_files, monkeypatch):
-    """In one directory: each generation is one of them as a whole. They have the same past."""
-    watch(lambda *_: None, monkeypatch)
+    """Each generation is a complete save of one of the two buffers, which both continue from the same first save."""
+    watch_disk(lambda *_: None, monkeypatch)
     path = tmp_path / "x.buffer"
     first = make(kind)
-    Player(first, seed=0).live(20)
+    Player(first, seed=0).play(20)
     save_buffer(first, path)
-    second = load(kind, path)  # knows the same files
+    second = load(kind, path)  # refers to the same files as the first buffer
     players = [Player(first, seed=1), Player(second, seed=2)]
     saved: dict[int, str] = {}
     for i in range(1, 9):
         player = players[i % 2]
-        player.live(4)
+        player.play(4)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             save_buffer(player.buffer, path, num_timesteps=i, keep=keep)
-        # With one generation, nothing is left of what the other has saved.
+        # With keep=1, each save removes the files of the other buffer, which then warns that they are missing.
         assert all("is missing" in str(warning.message) for warning in caught) and (keep == 1 or not caught)
         saved[i] = digest(player.buffer)
         names = manifests_in(path)
-        assert len(names) == min(keep, i + 1) and names_of(path) == named_files(path)
+        assert len(names) == min(keep, i + 1) and names_of(path) == files_in_manifests(path)
         for name in names:
             steps = numbers_in(name)[1]
             assert steps == 0 or digest(load(kind, path / name)) == saved[steps]
 
 
-def test_reader_loads_the_newest_if_its_generation_is_removed(tmp_path, monkeypatch):
-    """A writer goes on while it reads: it gets the newest one, and nothing to worry about."""
+def test_a_reader_loads_the_newest_generation_if_its_own_is_removed(tmp_path, monkeypatch):
+    """A writer removes the generation that is being read. The reader then loads the newest one, without a warning."""
     path, buffer = tmp_path / "x.buffer", make("plain")
     player = Player(buffer, seed=0)
-    player.live(9)
+    player.play(9)
     for i in range(3):
         save_buffer(buffer, path, num_timesteps=i, keep=3)
     left, read = [2], Part.read
@@ -370,13 +370,14 @@ def test_reader_loads_the_newest_if_its_generation_is_removed(tmp_path, monkeypa
     def interrupted(*args: Any) -> Any:
         if left[0]:
             left[0] -= 1
-            player.live(9)
-            with monkeypatch.context() as patch:  # what the writer reads, nobody interrupts
+            player.play(9)
+            with monkeypatch.context() as patch:  # the writer's own reads are not interrupted
                 patch.setattr(Part, "read", read)
                 save_buffer(buffer, path, num_timesteps=10 - left[0], full=True, keep=1)
         return read(*args)
 
-    watch(lambda *_: None, monkeypatch)  # one after the other: the files that are read, so that the writer is not two
+    # Files are read one after the other, so that only one writer runs at a time.
+    watch_disk(lambda *_: None, monkeypatch)
     monkeypatch.setattr(Part, "read", interrupted)
     assert digest(load("plain", path)) == digest(buffer)
     assert left == [0]
@@ -390,21 +391,21 @@ Event = tuple[Any, ...]
 
 class UnreliableDisk:
     """
-    What is on a disk for good, and what may be on it or not, if the power fails: POSIX says nothing of what was not synced.
+    Track what is on a disk for certain, and what a power failure may lose. POSIX guarantees nothing about unsynced data.
 
-    :param path: of the directory that is looked at
+    :param path: directory to track
     """
 
     def __init__(self, path: Path):
         self.path, self.has_directory = path, path.exists()
-        #: by number of the file
+        #: content of each file by its number, as the running system sees it, and as it was synced
         self.written: dict[int, bytes] = {}
         self.synced: dict[int, bytes] = {}
-        #: of the running system, by name
+        #: number of each file by its path, as the running system sees it
         self.files: dict[Path, int] = {}
-        #: in the directory, for good
+        #: number of each file by its name, where the name is on disk for certain
         self.durable: dict[str, int] = {}
-        #: changes of the directory that are not; ``None``: the name is gone
+        #: changes of names that are not synced yet; ``None``: the name was removed
         self.pending: list[tuple[str, int | None]] = []
 
     def mkdir(self, path: Path) -> None:
@@ -437,10 +438,10 @@ class UnreliableDisk:
         self.pending.append((path.name, None))
 
     def states(self) -> Iterator[dict[str, bytes] | None]:
-        """All that may be there: files by name; ``None`` if there is no directory."""
+        """Yield all contents that a power failure may leave: files by name, or ``None`` if there is no directory."""
         if not self.has_directory:
             yield None
-        # Temporary names mean nothing to a reader.
+        # Readers ignore temporary names.
         pending = [change for change in self.pending if not change[0].endswith(atomic.TEMPORARY)]
         for is_done in itertools.product([False, True], repeat=len(pending)):
             for damage in DAMAGES:
@@ -463,7 +464,7 @@ def changed(names: dict[str, int], changes: Iterable[tuple[str, int | None]]) ->
     return names
 
 
-# What a file may be of which not all was synced.
+# Possible contents of a file that was not synced completely.
 DAMAGES: list[Callable[[bytes, bytes], bytes]] = [
     lambda synced, written: written,
     lambda synced, written: synced,
@@ -472,16 +473,16 @@ DAMAGES: list[Callable[[bytes, bytes], bytes]] = [
 ]
 
 
-def recorded(kind: str, path: Path, n_saves: int = 5) -> tuple[list[Event], dict[int, str]]:
-    """A few saves: what the disk was told, and the digest of each."""
+def record_saves(kind: str, path: Path, n_saves: int = 5) -> tuple[list[Event], dict[int, str]]:
+    """Save a few times. Return the disk operations, and the digest of each save."""
     events: list[Event] = []
     digests = {}
     with pytest.MonkeyPatch.context() as patch:
-        watch(lambda *event: events.append(event), patch)
+        watch_disk(lambda *event: events.append(event), patch)
         buffer = make(kind)
         player = Player(buffer, seed=8)
         for i in range(n_saves):
-            player.live([5, 4, 20, 3, 1][i])
+            player.play([5, 4, 20, 3, 1][i])
             digests[i] = digest(buffer)
             save_buffer(buffer, path, num_timesteps=i)
             events.append(("done", i))
@@ -490,7 +491,11 @@ def recorded(kind: str, path: Path, n_saves: int = 5) -> tuple[list[Event], dict
 
 
 def assert_nothing_is_lost(kind: str, events: list[Event], digests: dict[int, str], path: Path) -> int:
-    """After every loss of power, what was saved last is there, or what was being saved; returns how many were tried."""
+    """
+    Check that after a power failure at any moment, the last finished save or the one under way can be loaded.
+
+    :return: number of different disk contents that were tried
+    """
     disk, done = UnreliableDisk(path), -1
     found: dict[Any, int] = {}
     for operation, *arguments in events:
@@ -501,13 +506,13 @@ def assert_nothing_is_lost(kind: str, events: list[Event], digests: dict[int, st
         for files in disk.states():
             key = None if files is None else frozenset((name, zlib.crc32(data)) for name, data in files.items())
             if key not in found:
-                found[key] = loaded_after(kind, files, digests, path.parent / f"{len(found)}")
+                found[key] = load_after_power_loss(kind, files, digests, path.parent / f"{len(found)}")
             assert found[key] >= done
     return len(found)
 
 
-def loaded_after(kind: str, files: dict[str, bytes] | None, digests: dict[int, str], path: Path) -> int:
-    """Which of the saves it was, -1 if none."""
+def load_after_power_loss(kind: str, files: dict[str, bytes] | None, digests: dict[int, str], path: Path) -> int:
+    """Write the files and load the buffer. Return the number of its save, -1 if there is none."""
     if files is not None:
         path.mkdir()
         for name, data in files.items():
@@ -521,20 +526,20 @@ def loaded_after(kind: str, files: dict[str, bytes] | None, digests: dict[int, s
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("frames", marks=pytest.mark.slow)])
-def test_loss_of_power(kind, tmp_path, small_files):
+def test_a_power_failure_keeps_the_last_save(kind, tmp_path, small_files):
     path = tmp_path / "x.buffer"
-    events, digests = recorded(kind, path)
+    events, digests = record_saves(kind, path)
     assert assert_nothing_is_lost(kind, events, digests, path) > 40
 
 
 class Killed(BaseException):
-    """From now on, nothing that the process would do is done."""
+    """Raised in place of a kill: the process does nothing more."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_before", [0, 2])
-def test_loss_of_power_after_a_kill(n_before, tmp_path):
-    """At any operation; another process goes on, and then the power fails."""
+def test_a_power_failure_after_a_kill_keeps_the_last_save(n_before, tmp_path):
+    """A process is killed at each operation in turn, another process continues to save, and then the power fails."""
     for number in itertools.count():
         path = tmp_path / f"{number}" / "x.buffer"
         path.parent.mkdir()
@@ -548,10 +553,10 @@ def test_loss_of_power_after_a_kill(n_before, tmp_path):
             events.append(event)
 
         with pytest.MonkeyPatch.context() as patch:
-            watch(announce, patch)
+            watch_disk(announce, patch)
             buffer = make("plain")
             for i in range(n_before + 3):
-                Player(buffer, seed=i).live(5)
+                Player(buffer, seed=i).play(5)
                 digests[i] = digest(buffer)
                 killed_at = len(events) + number if i == n_before else -1
                 try:
@@ -573,15 +578,17 @@ FORGOTTEN: dict[str, Callable[[Path], bool]] = {
     "parts": lambda target: target.name.endswith(f".npz{atomic.TEMPORARY}"),
     "manifests": lambda target: target.name.startswith("gen-"),
     "directory": lambda target: target.suffix == ".buffer",
-    "folder above": lambda target: target.suffix == "",
+    "parent folder": lambda target: target.suffix == "",
 }
 
 
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
 def test_a_missing_sync_loses_data(forgotten, tmp_path):
-    """The test before fails if a sync is left out."""
+    """
+    If one kind of sync is left out of the operations, ``assert_nothing_is_lost`` fails. This shows that the check is strict.
+    """
     path = tmp_path / "x.buffer"
-    events, digests = recorded("plain", path)
+    events, digests = record_saves("plain", path)
     is_left = [not (event[0] == "fsync" and FORGOTTEN[forgotten](event[1])) for event in events]
     assert not all(is_left)
     with pytest.raises((AssertionError, ValueError, UserWarning)):
@@ -590,9 +597,9 @@ def test_a_missing_sync_loses_data(forgotten, tmp_path):
 
 @pytest.mark.parametrize("when", [0, 1])
 def test_each_missing_sync_of_the_directory_loses_data(when, tmp_path):
-    """The one before the manifest, and the one behind it."""
+    """The first save syncs the directory before and after it writes the manifest, and needs both."""
     path = tmp_path / "x.buffer"
-    events, digests = recorded("plain", path, n_saves=2)
+    events, digests = record_saves("plain", path, n_saves=2)
     syncs = [i for i, event in enumerate(events) if event[:2] == ("fsync", path)]
     del events[syncs[when]]
     with pytest.raises((AssertionError, ValueError, UserWarning)):

@@ -1,4 +1,4 @@
-"""Damaged files, and directories made to do harm."""
+"""Damaged files, and directories that an attacker made."""
 
 import errno
 import functools
@@ -27,7 +27,7 @@ from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
 from sb3_per.persistence.generations import VERSION, Manifest, manifests_in, numbers_in
 from sb3_per.persistence.npz import DamagedFileError
-from tests.persistence.saved import KINDS, Player, digest, make, names_of, resign, rewrite, write_signed
+from tests.persistence.saved import KINDS, Player, change_arrays, change_manifest, digest, make, names_of, write_signed
 from tests.utils import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
@@ -36,21 +36,21 @@ MIB = 2**20
 
 
 @functools.cache
-def _saved(kind: str) -> tuple[dict[str, bytes], dict[str, str]]:
-    """A directory of three generations, by name, and the digest of each, by the name of its manifest."""
+def three_generations(kind: str) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Return the files of a directory with three generations, and each generation's digest by the name of its manifest."""
     buffer, digests = make(kind), {}
     player = Player(buffer, seed=4)
     with tempfile.TemporaryDirectory() as folder:
         for i in range(3):
-            player.live([20, 3, 5][i])
+            player.play([20, 3, 5][i])
             save_buffer(buffer, folder, num_timesteps=i, keep=3)
             digests[manifests_in(Path(folder))[0]] = digest(buffer)
         return {name: (Path(folder) / name).read_bytes() for name in names_of(Path(folder))}, digests
 
 
-def saved(kind: str, path: Path, n_kept: int = 3) -> dict[str, str]:
-    """Put the newest generations there; returns the digest of each, by the name of its manifest."""
-    files, digests = _saved(kind)
+def write_generations(kind: str, path: Path, n_kept: int = 3) -> dict[str, str]:
+    """Write the newest ``n_kept`` of three generations. Return each one's digest by the name of its manifest."""
+    files, digests = three_generations(kind)
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     gone = sorted(digests)[: 3 - n_kept]
@@ -62,22 +62,24 @@ def saved(kind: str, path: Path, n_kept: int = 3) -> dict[str, str]:
 
 def assert_harmless(kind: str, path: Path, digests: dict[str, str], damaged: list[str]) -> str:
     """
-    The newest generation or, with a warning that names the damage, an older one, or an error that names it; never other data.
+    Load a directory, and check that the result is the newest generation, an older one with a warning, or an error.
 
-    :param damaged: names of the files
-    :return: name of the manifest, empty for an error
+    The warning or the error must name a damaged file.
+
+    :param damaged: names of the damaged files
+    :return: name of the manifest that was loaded, empty after an error
     """
-    live = make(kind)
-    Player(live, seed=1).live(5)
-    before = digest(live)
+    current = make(kind)
+    Player(current, seed=1).play(5)
+    before = digest(current)
     found = ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            found = {value: name for name, value in digests.items()}[digest(load_buffer(live, path))]
+            found = {value: name for name, value in digests.items()}[digest(load_buffer(current, path))]
         except (DamagedFileError, FileNotFoundError) as error:
             assert any(name in str(error) for name in [*damaged, path.name])
-    assert digest(live) == before
+    assert digest(current) == before
     if found and found != max(digests) and os.path.exists(path / max(digests)):
         (warning,) = caught
         assert any(name in str(warning.message) for name in damaged)
@@ -87,7 +89,7 @@ def assert_harmless(kind: str, path: Path, digests: dict[str, str], damaged: lis
     return found
 
 
-# ---- chance
+# ---- random damage
 
 
 def damages_of(data: bytes) -> Iterator[bytes]:
@@ -104,9 +106,9 @@ def damages_of(data: bytes) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("kind", ["frames", pytest.param("her", marks=pytest.mark.slow), "sequences"])
 def test_every_damaged_file_is_found(kind, tmp_path):
-    """Flipped, truncated, emptied, longer, or gone."""
+    """Each file in turn is cut, extended, emptied, zeroed, changed in one bit, removed, or replaced by a directory."""
     path, found = tmp_path / "x.buffer", []
-    digests = saved(kind, path)
+    digests = write_generations(kind, path)
     for name in sorted(names_of(path)):
         data = (path / name).read_bytes()
         for damage in damages_of(data):
@@ -124,11 +126,11 @@ def test_every_damaged_file_is_found(kind, tmp_path):
 
 @settings(max_examples=80, deadline=None)
 @given(st.data())
-def test_any_damage_is_harmless(tmp_path_factory, data):
-    """Of several files at once; or two files change places, or one is another's."""
+def test_random_damage_never_loads_other_data(tmp_path_factory, data):
+    """Up to three files get random bytes, or exchange their contents."""
     kind = data.draw(st.sampled_from(sorted(KINDS)))
     path = tmp_path_factory.getbasetemp() / "any.buffer"
-    digests = saved(kind, path)
+    digests = write_generations(kind, path)
     names = data.draw(st.lists(st.sampled_from(sorted(names_of(path))), min_size=1, max_size=3, unique=True))
     contents = [(path / name).read_bytes() for name in names]
     if data.draw(st.booleans()):
@@ -142,10 +144,10 @@ def test_any_damage_is_harmless(tmp_path_factory, data):
     assert_harmless(kind, path, digests, names)
 
 
-def test_a_part_of_another_buffer_is_found(tmp_path):
-    """Of the same name and size, and whole: the manifest knows its own."""
+def test_a_valid_file_with_other_values_is_found(tmp_path):
+    """The file is valid and has the right name and size, but the manifest has another checksum."""
     path = tmp_path / "x.buffer"
-    digests = saved("plain", path)
+    digests = write_generations("plain", path)
     for name in sorted(names_of(path)):
         if name.endswith("npz"):
             data = (path / name).read_bytes()
@@ -158,8 +160,8 @@ def test_a_part_of_another_buffer_is_found(tmp_path):
             (path / name).write_bytes(data)
 
 
-def test_if_all_is_damaged_the_error_names_the_newest(tmp_path):
-    saved("plain", tmp_path / "x.buffer")
+def test_if_all_generations_are_damaged_the_error_names_the_newest(tmp_path):
+    write_generations("plain", tmp_path / "x.buffer")
     for path in (tmp_path / "x.buffer").glob("state*"):
         path.unlink()
     with pytest.raises(DamagedFileError, match=r"state-00000003\.npz is missing"):
@@ -167,10 +169,10 @@ def test_if_all_is_damaged_the_error_names_the_newest(tmp_path):
     assert latest_checkpoint(tmp_path) is None
 
 
-def test_a_file_that_cannot_be_read_is_damaged(tmp_path, monkeypatch):
-    """A disk that has lost it says so: that is damage like any other, and no reason to give up what is older."""
+def test_an_unreadable_file_counts_as_damaged(tmp_path, monkeypatch):
+    """After an I/O error in the newest generation, an older one loads with a warning."""
     path = tmp_path / "x.buffer"
-    digests = saved("plain", path)
+    digests = write_generations("plain", path)
 
     def broken(file: Any, *args: Any) -> Any:
         if Path(file).name == "state-00000003.npz":
@@ -182,20 +184,22 @@ def test_a_file_that_cannot_be_read_is_damaged(tmp_path, monkeypatch):
         assert digest(load_buffer(make("plain"), path)) == digests[manifests_in(path)[1]]
 
 
-def test_damaged_generations_do_not_count(tmp_path):
-    """``keep`` counts those that are whole, and the others are removed."""
+def test_keep_counts_only_undamaged_generations(tmp_path):
+    """A save removes the damaged generations."""
     path = tmp_path / "x.buffer"
-    saved("plain", path)
+    write_generations("plain", path)
     buffer = load_buffer(make("plain"), path)
     (path / "state-00000002.npz").write_bytes(bytes(100))
     save_buffer(buffer, path, num_timesteps=9, keep=3)
     assert [numbers_in(name)[1] for name in manifests_in(path)] == [9, 2, 0]
 
 
-def test_a_part_that_was_damaged_is_written_anew(tmp_path):
-    """The buffer is in memory, and what is on disk is looked at if it has changed."""
+def test_a_save_writes_damaged_files_again(tmp_path):
+    """
+    A save notices that an earlier file has changed. The buffer is in RAM, so the save writes everything again, with a warning.
+    """
     path = tmp_path / "x.buffer"
-    digests = saved("plain", path)
+    digests = write_generations("plain", path)
     buffer = load_buffer(make("plain"), path)
     (part, *_) = Manifest.read(path / max(digests)).of_stream("rows")
     os.truncate(path / part.name, part.size - 1)
@@ -204,15 +208,15 @@ def test_a_part_that_was_damaged_is_written_anew(tmp_path):
     assert digest(load_buffer(make("plain"), path)) == digest(buffer)
 
 
-# ---- other versions
+# ---- versions of the format
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, "1"])
 def test_an_unknown_version_is_refused(version, tmp_path):
-    """Both are named; neither loading nor saving does anything, for an older generation is not what was meant."""
+    """The error names both versions. Loading does not fall back to an older generation, and saving changes no file."""
     path = tmp_path / "rl_model_replay_buffer.buffer"
-    digests = saved("plain", path)
-    resign(path / max(digests), lambda content: content.update(version=version))
+    digests = write_generations("plain", path)
+    change_manifest(path / max(digests), lambda content: content.update(version=version))
     names = names_of(path)
     for attempt in (lambda: load_buffer(make("plain"), path), lambda: save_buffer(make("plain"), path)):
         with pytest.raises(ValueError, match=f"has version {version} of the format, and .* reads version {VERSION}"):
@@ -222,11 +226,12 @@ def test_an_unknown_version_is_refused(version, tmp_path):
     assert names_of(path) == names
 
 
-# ---- intent
+# ---- attacks
 
 
 @contextmanager
-def bounded_memory(limit: int = 64 * MIB) -> Iterator[None]:
+def bounded_ram(limit: int = 64 * MIB) -> Iterator[None]:
+    """Check that the block allocates less than ``limit`` bytes."""
     tracemalloc.start()
     try:
         yield
@@ -236,15 +241,15 @@ def bounded_memory(limit: int = 64 * MIB) -> Iterator[None]:
 
 
 def assert_refused(kind: str, path: Path, match: str | None = None) -> None:
-    """By what reads manifests and files, and by the parts of a buffer; also for a buffer of another size."""
+    """Check that loading raises an error in bounded RAM, and does not change a buffer of the same or of another size."""
     for n_rows in (16, 12):
-        live = make(kind, n_rows)
-        Player(live, seed=1).live(5)
-        before = digest(live)
-        # What is short in JSON can be 25 times as long in memory.
-        with bounded_memory(128 * MIB), pytest.raises(DamagedFileError, match=match):
-            load_buffer(live, path)
-        assert digest(live) == before
+        current = make(kind, n_rows)
+        Player(current, seed=1).play(5)
+        before = digest(current)
+        # Parsed JSON can take 25 times as much RAM as its text.
+        with bounded_ram(128 * MIB), pytest.raises(DamagedFileError, match=match):
+            load_buffer(current, path)
+        assert digest(current) == before
 
 
 def part_of(content: dict[str, Any], stream: str) -> dict[str, Any]:
@@ -260,26 +265,26 @@ def set_part(stream: str, **facts: Any) -> Callable[[dict[str, Any]], None]:
 
 
 FORGED_MANIFESTS: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
-    "a name elsewhere": ("plain", set_part("rows", name="../x.npz")),
+    "a file name outside the directory": ("plain", set_part("rows", name="../x.npz")),
     "a shape that is too large": ("plain", set_member("rows", "actions", shape=[10**15, 2, 2])),
     "objects": ("plain", set_member("rows", "actions", dtype="|O")),
     "missing steps": ("plain", lambda content: content["parts"].remove(part_of(content, "rows"))),
-    "rows without end": ("plain", lambda content: content["about"].update(buffer_size=10**12)),
-    "frames without end": ("frames", set_part("frames.image", end=10**15)),
-    "another name": ("plain", lambda content: content.update(generation=7)),
+    "too many rows": ("plain", lambda content: content["about"].update(buffer_size=10**12)),
+    "too many frames": ("frames", set_part("frames.image", end=10**15)),
+    "another generation number": ("plain", lambda content: content.update(generation=7)),
 }
 
 
 @pytest.mark.parametrize("forgery", FORGED_MANIFESTS)
 def test_a_forged_manifest_is_refused(forgery, tmp_path):
-    """Its checksum fits."""
+    """The checksum of the manifest is correct."""
     kind, change = FORGED_MANIFESTS[forgery]
-    (name,) = saved(kind, tmp_path / "x.buffer", 1)
-    resign(tmp_path / "x.buffer" / name, change)
+    (name,) = write_generations(kind, tmp_path / "x.buffer", 1)
+    change_manifest(tmp_path / "x.buffer" / name, change)
     assert_refused(kind, tmp_path / "x.buffer")
 
 
-def put(name: str, value: Any, index: Any = 0) -> Callable[[dict[str, np.ndarray]], None]:
+def set_value(name: str, value: Any, index: Any = 0) -> Callable[[dict[str, np.ndarray]], None]:
     def change(arrays: dict[str, np.ndarray]) -> None:
         arrays[name] = arrays[name].copy()
         arrays[name][index] = value
@@ -288,21 +293,21 @@ def put(name: str, value: Any, index: Any = 0) -> Callable[[dict[str, np.ndarray
 
 
 FORGED_ARRAYS: dict[str, tuple[str, str, Callable[[dict[str, np.ndarray]], Any]]] = {
-    "a mass below 0": ("plain", "state", put("sampler/masses", -1.0)),
+    "a negative mass": ("plain", "state", set_value("sampler/masses", -1.0)),
     "no masses": ("plain", "state", lambda arrays: arrays.__delitem__("sampler/masses")),
-    "a rank twice": ("rank", "state", put("sampler/ranked_slots", 1, slice(2))),
-    "a frame of nothing": ("frames", "rows", put("references.image", 10**6, ...)),
-    "an episode that is too long": ("her", "state", put("eligible/ep_length", 2**62)),
-    "steps out of order": ("sequences", "state", put("eligible/episode_steps", 7, ...)),
+    "a slot with two ranks": ("rank", "state", set_value("sampler/ranked_slots", 1, slice(2))),
+    "a reference to a missing frame": ("frames", "rows", set_value("references.image", 10**6, ...)),
+    "an episode that is too long": ("her", "state", set_value("eligible/ep_length", 2**62)),
+    "steps out of order": ("sequences", "state", set_value("eligible/episode_steps", 7, ...)),
 }
 
 
 @pytest.mark.parametrize("forgery", FORGED_ARRAYS)
 def test_forged_arrays_are_refused(forgery, tmp_path):
-    """All checksums fit."""
+    """All checksums are correct."""
     kind, stream, change = FORGED_ARRAYS[forgery]
-    saved(kind, tmp_path / "x.buffer", 1)
-    rewrite(tmp_path / "x.buffer", stream, change)
+    write_generations(kind, tmp_path / "x.buffer", 1)
+    change_arrays(tmp_path / "x.buffer", stream, change)
     assert_refused(kind, tmp_path / "x.buffer")
 
 
@@ -311,26 +316,26 @@ FORGED_INFOS = ['{"__array__": ["|O8", null, [1]]}', '{"x": ' + "[" * 10**5]
 
 @pytest.mark.parametrize("text", FORGED_INFOS, ids=range(len(FORGED_INFOS)))
 def test_forged_infos_are_refused(text, tmp_path):
-    saved("her", tmp_path / "x.buffer", 1)
+    write_generations("her", tmp_path / "x.buffer", 1)
 
     def change(arrays: dict[str, np.ndarray]) -> None:
         infos = np.frombuffer(text.encode(), np.uint8)
         arrays["infos"] = np.concatenate([infos, arrays["infos"][arrays["infos_end"].flat[0] :]])
         arrays["infos_end"] = arrays["infos_end"] + len(infos) - arrays["infos_end"].flat[0]
 
-    rewrite(tmp_path / "x.buffer", "rows", change)
+    change_arrays(tmp_path / "x.buffer", "rows", change)
     assert_refused("her", tmp_path / "x.buffer")
 
 
 FORGED_TEXTS = {
-    "deep": lambda: '{"format": "sb3_per.buffer", "version": 1, "about": ' + "[" * 10**5 + "]" * 10**5 + "}",
-    "longer than any": lambda: "{" + " " * 4 * MIB + "}",
+    "deeply nested": lambda: '{"format": "sb3_per.buffer", "version": 1, "about": ' + "[" * 10**5 + "]" * 10**5 + "}",
+    "too long": lambda: "{" + " " * 4 * MIB + "}",
 }
 
 
 @pytest.mark.parametrize("forgery", FORGED_TEXTS)
-def test_a_text_that_is_no_manifest_is_refused(forgery, tmp_path):
-    (name,) = saved("plain", tmp_path / "x.buffer", 1)
+def test_a_manifest_with_hostile_text_is_refused(forgery, tmp_path):
+    (name,) = write_generations("plain", tmp_path / "x.buffer", 1)
     write_signed(tmp_path / "x.buffer" / name, FORGED_TEXTS[forgery]())
     assert_refused("plain", tmp_path / "x.buffer")
 
@@ -348,17 +353,17 @@ def make_pipe(path: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("prefix, make_other", [("gen", make_link), ("seg", make_pipe)])
 def test_a_link_or_a_pipe_is_refused(prefix, make_other, tmp_path):
-    """A link leads elsewhere, even where the contents are right; a pipe would wait for ever."""
-    saved("plain", tmp_path / "x.buffer", 1)
+    """A link may lead outside the directory, even if its contents are right. Reading a pipe would wait forever."""
+    write_generations("plain", tmp_path / "x.buffer", 1)
     for i, path in enumerate((tmp_path / "x.buffer").glob(f"{prefix}*")):
         make_other(path, tmp_path / f"elsewhere{i}")
     assert_refused("plain", tmp_path / "x.buffer", match="not a plain file")
 
 
-def test_saving_follows_no_link(tmp_path):
-    """Into a directory that somebody else has made."""
+def test_saving_does_not_follow_links(tmp_path):
+    """An attacker could put links into a directory, so that a save would overwrite other files."""
     path, victim = tmp_path / "x.buffer", tmp_path / "victim"
-    saved("plain", path, 1)
+    write_generations("plain", path, 1)
     victim.write_text("precious")
     for name in ("state-00000004.npz.tmp", "gen-00000004-0.json.tmp"):
         (path / name).symlink_to(victim)
@@ -368,10 +373,10 @@ def test_saving_follows_no_link(tmp_path):
     assert digest(load_buffer(make("plain"), path)) == digest(buffer)
 
 
-def test_a_generation_that_could_not_be_read_is_not_written(tmp_path):
-    """Its number would be too long. Nothing in the directory changes."""
+def test_a_generation_number_that_is_too_long_is_not_written(tmp_path):
+    """A manifest with such a number could not be loaded. Nothing in the directory changes."""
     path = tmp_path / "x.buffer"
-    (name,) = saved("plain", path, 1)
+    (name,) = write_generations("plain", path, 1)
     (path / name).rename(path / "gen-999999999999-5.json")
     names = names_of(path)
     with pytest.raises(ValueError, match="1000000000000"):
@@ -386,7 +391,7 @@ ODD = [NAN, INFINITY, -INFINITY, -1.0, 0.0, 1.0, 1e308, 7.0, 2.0**31, 2.0**62]
 
 
 def places_of(content: Any) -> Iterator[tuple[Any, Any]]:
-    """Of all values of a manifest: what they are in, and where."""
+    """Yield the place of each value of a manifest, as a container and a key or an index."""
     for key in content if isinstance(content, dict) else range(len(content)):
         yield content, key
         if isinstance(content[key], dict | list):
@@ -399,7 +404,7 @@ def forge_manifest(path: Path, name: str, data: Any) -> None:
             container, key = data.draw(st.sampled_from(list(places_of(content))))
             container[key] = data.draw(st.sampled_from(NASTY))
 
-    resign(path / name, change)
+    change_manifest(path / name, change)
 
 
 def forge_arrays(path: Path, name: str, data: Any) -> None:
@@ -416,7 +421,7 @@ def forge_arrays(path: Path, name: str, data: Any) -> None:
                 arrays[name] = data.draw(st.sampled_from([array[:-1], array[None], array.astype(np.float16)]))
 
     streams = sorted({part.stream for part in Manifest.read(path / name).parts})
-    rewrite(path, data.draw(st.sampled_from(streams)), change)
+    change_arrays(path, data.draw(st.sampled_from(streams)), change)
 
 
 def forgeries(n_examples: int) -> Callable[..., Any]:
@@ -425,23 +430,23 @@ def forgeries(n_examples: int) -> Callable[..., Any]:
 
 @forgeries(60)
 @pytest.mark.filterwarnings("ignore")
-def test_any_forgery_is_refused_or_makes_a_buffer_that_works(tmp_path_factory, data):
-    """Nothing else happens, whatever a manifest says and files hold; into a buffer of the same size, and of others."""
+def test_random_forgeries_are_refused_or_load_a_usable_buffer(tmp_path_factory, data):
+    """Manifests and arrays get random values, with correct checksums. The loading buffer has the same or another size."""
     kind = data.draw(st.sampled_from(sorted(KINDS)))
     path = tmp_path_factory.getbasetemp() / "any.buffer"
-    (name,) = saved(kind, path, 1)
+    (name,) = write_generations(kind, path, 1)
     data.draw(st.sampled_from([forge_manifest, forge_arrays]))(path, name, data)
-    with bounded_memory():
+    with bounded_ram():
         try:
             buffer = load_buffer(make(kind, data.draw(st.sampled_from([16, 12, 24]))), path)
         except ValueError:
             return
         player = Player(buffer, seed=1)
         for _ in range(6):
-            player.live(8)
+            player.play(8)
 
 
-# What runs code, or looks where it should not. Imports run code as well.
+# An audit hook records every event that may run code or that opens a file outside the folder.
 AUDITED = """
 import os, pickle, sys
 from pathlib import Path
@@ -472,28 +477,28 @@ def load_all():
     return n_errors
 
 paths = sorted(folder.glob("*.buffer"))
-assert load_all() == int(sys.argv[2])  # what a process does but once
+assert load_all() == int(sys.argv[2])  # imports and caches before the hook is added
 sys.addaudithook(hook)
 assert load_all() == int(sys.argv[2])
 assert not events, events
 is_armed = True
 pickle.loads(pickle.dumps(os.getcwd))
 is_armed = False
-assert any(event == "pickle.find_class" for event, _ in events), "the hook works"
-print("nothing has run")
+assert any(event == "pickle.find_class" for event, _ in events), "the hook must record a pickle"
+print("no code has run")
 """
 
 
 def test_loading_runs_no_code(tmp_path):
-    """Neither what is whole, nor what is damaged, nor what was made for it."""
+    """The directories are valid, have a truncated file, or contain a pickle."""
     for kind in KINDS:
-        saved(kind, tmp_path / f"{kind}.buffer", 1)
+        write_generations(kind, tmp_path / f"{kind}.buffer", 1)
         path = tmp_path / f"{kind}.damaged.buffer"
-        (name,) = saved(kind, path, 1)
+        (name,) = write_generations(kind, path, 1)
         os.truncate(path / Manifest.read(path / name).parts[0].name, 100)
         path = tmp_path / f"{kind}.pickle.buffer"
-        (name,) = saved(kind, path, 1)
-        resign(path / name, functools.partial(bring_a_pickle, path))
+        (name,) = write_generations(kind, path, 1)
+        change_manifest(path / name, functools.partial(add_a_pickle, path))
     package = str(Path(sb3_per.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([package, str(ROOT)])}
     found = subprocess.run(
@@ -503,7 +508,7 @@ def test_loading_runs_no_code(tmp_path):
         text=True,
         capture_output=True,
     )
-    assert found.stdout == "nothing has run\n", found.stderr
+    assert found.stdout == "no code has run\n", found.stderr
 
 
 class Evil:
@@ -511,30 +516,30 @@ class Evil:
         return os.system, ("true",)
 
 
-def bring_a_pickle(path: Path, content: dict[str, Any]) -> None:
-    """An array of objects, as NumPy would save it."""
+def add_a_pickle(path: Path, content: dict[str, Any]) -> None:
+    """Replace a file by a pickled array of objects, as NumPy would save it."""
     part = part_of(content, "rows")
     np.savez(path / part["name"], actions=np.array([Evil()], object))
     part["size"] = (path / part["name"]).stat().st_size
     part["members"] = {"actions": {"dtype": "|O", "shape": [1], "offset": 64, "n_bytes": 100, "crc32": 0}}
 
 
-# ---- files of all releases
+# ---- files of older releases
 
 GOLDEN = json.loads(golden.EXPECTED.read_text())
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_files_of_an_older_release_are_loaded(name, tmp_path):
-    """As they were saved, and what comes is added to them."""
+    """The loaded contents are as expected, and a new save adds to the old files."""
     kind, path = name.split("-")[0], tmp_path / "x.buffer"
     shutil.copytree(golden.HERE / f"{name}.buffer", path)
     buffer = load_buffer(make(kind, 8), path)
     assert golden.contents(buffer) == GOLDEN[name]
-    Player(buffer, seed=1).live(3)
+    Player(buffer, seed=1).play(3)
     save_buffer(buffer, path)
     assert golden.contents(load_buffer(make(kind, 8), path)) == golden.contents(buffer)
 
 
-def test_every_kind_has_files_of_this_version():
+def test_every_kind_has_golden_files_of_this_version():
     assert {f"{kind}-v{VERSION}" for kind in KINDS} <= GOLDEN.keys()

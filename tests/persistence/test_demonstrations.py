@@ -1,4 +1,4 @@
-"""Demonstrations in files: written once, restored with their masses, whatever the buffer has become."""
+"""Saving and loading demonstrations: they are written once, and are restored with their masses."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.buffers.test_demonstrations import demonstration_ids, demonstrations,
 from tests.utils import assert_same_batches, fill, make_buffer
 
 
-def same_draws(first, second):
+def assert_same_draws(first, second):
     batches = []
     for buffer in (first, second):
         np.random.seed(0)
@@ -19,16 +19,18 @@ def same_draws(first, second):
 
 
 @pytest.mark.parametrize("scheme", ["proportional", "rank", "uniform"])
-def test_a_buffer_comes_back_with_its_demonstrations(tmp_path, scheme):
+def test_demonstrations_are_restored_with_the_buffer(tmp_path, scheme):
     settings = dict(scheme=scheme, demonstration_fraction=0.4, demonstration_fraction_end=0.2, n_steps=3)
     buffer = mixed(**settings)
     buffer.update_beta(0.5)
     save_buffer(buffer, tmp_path / "b.buffer")
-    same_draws(load_buffer(make_buffer(12, 2, **settings), tmp_path / "b.buffer"), buffer)
+    assert_same_draws(load_buffer(make_buffer(12, 2, **settings), tmp_path / "b.buffer"), buffer)
 
 
 def test_demonstrations_are_written_once(tmp_path):
-    """A file of another generation has the same rows; only new demonstrations are added."""
+    """
+    Later saves refer to the file of the first save, also after a load. Demonstrations that are added later are saved as well.
+    """
     path, buffer = tmp_path / "b.buffer", mixed()
 
     def parts():
@@ -44,15 +46,15 @@ def test_demonstrations_are_written_once(tmp_path):
     save_buffer(buffer, path)
     assert parts() == first and len(first) == 1
     loaded = load_buffer(make_buffer(12, 2, demonstration_fraction=0.25), path)
-    same_draws(loaded, buffer)
+    assert_same_draws(loaded, buffer)
     save_buffer(loaded, path)
     assert parts() == first
     loaded.add_demonstrations(*demonstrations(loaded.observation_space, 3, seed=1))
     save_buffer(loaded, path)
-    same_draws(load_buffer(buffer, path), loaded)
+    assert_same_draws(load_buffer(buffer, path), loaded)
 
 
-def test_another_size_and_scheme_keep_the_demonstrations(tmp_path):
+def test_demonstrations_load_with_another_size_or_scheme(tmp_path):
     buffer = mixed()
     save_buffer(buffer, tmp_path / "b.buffer")
     larger = load_buffer(make_buffer(30, 2, demonstration_fraction=0.25), tmp_path / "b.buffer")
@@ -65,7 +67,7 @@ def test_another_size_and_scheme_keep_the_demonstrations(tmp_path):
     assert [(batch.indices == i).sum() for i in ids] == [1] * 7
 
 
-def test_a_buffer_that_had_demonstrations_becomes_what_was_saved(tmp_path):
+def test_loading_a_save_without_demonstrations_removes_the_current_ones(tmp_path):
     plain = make_buffer(12, 2)
     fill([plain], 20)
     save_buffer(plain, tmp_path / "b.buffer")
@@ -73,7 +75,7 @@ def test_a_buffer_that_had_demonstrations_becomes_what_was_saved(tmp_path):
     assert len(loaded.demonstrations) == 0 and loaded.size() == plain.size()
 
 
-def test_frames_of_demonstrations_come_back_after_they_have_grown(tmp_path):
+def test_frames_of_demonstrations_are_restored_after_a_second_addition(tmp_path):
     from gymnasium import spaces
 
     from sb3_per import PrioritizedReplayBuffer
@@ -91,14 +93,15 @@ def test_frames_of_demonstrations_come_back_after_they_have_grown(tmp_path):
         buffer.add_demonstrations(np.array(obs), np.array(next_obs), *rest)
         save_buffer(buffer, tmp_path / "b.buffer")
     loaded = load_buffer(new(), tmp_path / "b.buffer")
-    same_draws(loaded, buffer)
+    assert_same_draws(loaded, buffer)
     batch = loaded.sample(100)
     rows = batch.indices - demonstration_ids(loaded)[0]
     np.testing.assert_array_equal(batch.observations.numpy(), np.array(observations)[rows, 0])
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
-def test_a_directory_becomes_demonstrations_of_another_buffer(tmp_path, n_envs):
+def test_a_saved_buffer_can_be_added_as_demonstrations(tmp_path, n_envs):
+    """A saved buffer with another action space and an empty directory are refused."""
     saved = make_buffer(12, 2, scheme="lap")
     fill([saved], 30)
     save_buffer(saved, tmp_path / "b.buffer")

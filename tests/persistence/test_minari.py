@@ -35,7 +35,7 @@ BOX, IMAGE = OBSERVATION_SPACES["box"], spaces.Box(0, 255, (4, 5, 3), np.uint8)
 DISCRETE = ACTION_SPACES["discrete"]
 GOALS = {name: spaces.Box(-1, 1, (2,), np.float32) for name in ("observation", "achieved_goal", "desired_goal")}
 
-# Neither symmetric nor powers of 2; a range that is exact, and a point.
+# Scaling is exact only in the first range: the other ranges are not symmetric, and their sizes are no powers of 2.
 ODD_ACTIONS = spaces.Box(np.float32([-2.0, 0.1, -7.3]), np.float32([2.0, 0.7, 11.9]), dtype=np.float32)
 
 _numbers = itertools.count()
@@ -54,7 +54,7 @@ def new_id() -> str:
 
 
 def make(kind: str, n_rows: int, n_envs: int, action_space: spaces.Space = ACTION_SPACES["box"], **kwargs: Any) -> Any:
-    """An empty buffer; its kind is one of KINDS or an observation space of the other tests."""
+    """Return an empty buffer. ``kind`` is one of ``KINDS``."""
     common = {"device": "cpu", "n_envs": n_envs, **kwargs}
     if kind == "her":
         cls: Any = PrioritizedHerReplayBuffer
@@ -72,7 +72,7 @@ KINDS = ["her", "optimized", "frames", *OBSERVATION_SPACES]
 
 
 class Recorded(NamedTuple):
-    """Steps as they were added, each array of shape (n_steps, n_envs, ...)."""
+    """Steps as they were added. Each array has shape (n_steps, n_envs, ...)."""
 
     obs: Any
     next_obs: Any
@@ -82,10 +82,15 @@ class Recorded(NamedTuple):
     timeout: np.ndarray
 
 
-def play(buffer: ReplayBuffer, n_steps: int, seed: int = 0, p_end: float = 0.2, p_hole: float = 0.0) -> Recorded:
+def play(buffer: ReplayBuffer, n_steps: int, seed: int = 0, p_end: float = 0.2, p_gap: float = 0.0) -> Recorded:
     """
-    Add random steps. Each observation is the next observation of the step before, but behind a hole, and, as in environments,
-    behind the end of an episode.
+    Add random steps, and return them.
+
+    Each observation is the next observation of the step before, except after a gap and, as in environments, after an episode's
+    end.
+
+    :param p_end: probability that a step ends its episode
+    :param p_gap: probability that a step is followed by a gap
     """
     rng = np.random.default_rng(seed)
     for space in (buffer.observation_space, buffer.action_space):
@@ -93,7 +98,7 @@ def play(buffer: ReplayBuffer, n_steps: int, seed: int = 0, p_end: float = 0.2, 
     n_envs = buffer.n_envs
     obs, steps = batch_of(buffer.observation_space, n_envs), []
     for _ in range(n_steps):
-        next_obs, hole = batch_of(buffer.observation_space, n_envs), rng.random(n_envs) < p_hole
+        next_obs, gap = batch_of(buffer.observation_space, n_envs), rng.random(n_envs) < p_gap
         if isinstance(buffer.action_space, spaces.Box):
             action = rng.uniform(-1, 1, (n_envs, *buffer.action_space.shape)).astype(np.float32)
         else:
@@ -105,12 +110,12 @@ def play(buffer: ReplayBuffer, n_steps: int, seed: int = 0, p_end: float = 0.2, 
         buffer.add(copy.copy(obs), copy.copy(next_obs), action, reward, done, infos)
         other = batch_of(buffer.observation_space, n_envs)
         obs = each(np.copy, next_obs)
-        each(lambda a, b, jumps=hole | done: a.__setitem__(jumps, b[jumps]), obs, other)
+        each(lambda a, b, jumps=gap | done: a.__setitem__(jumps, b[jumps]), obs, other)
     return Recorded(*(each(lambda *parts: np.stack(parts), *column) for column in zip(*steps, strict=True)))
 
 
 def each(function: Any, *obs: Any) -> Any:
-    """A function of arrays, also of dictionaries of them."""
+    """Call a function with arrays, or for each key with the arrays of dictionaries."""
     if isinstance(obs[0], dict):
         return {key: function(*(o[key] for o in obs)) for key in obs[0]}
     return function(*obs)
@@ -128,13 +133,13 @@ def same(a: Any, b: Any) -> bool:
     return all(np.array_equal(a[key], b[key]) for key in a) if isinstance(a, dict) else np.array_equal(a, b)
 
 
-def held(buffer: Any, env_idx: int) -> dict[str, Any]:
-    """What a buffer holds of an environment, oldest first; a dictionary of arrays of shape (n, ...)."""
+def transitions_of(buffer: Any, env_idx: int) -> dict[str, Any]:
+    """Return the stored transitions of one environment, oldest first, as arrays of shape (n, ...)."""
     ids = buffer.transition_ids[:, env_idx]
     oldest_id = buffer.ring.oldest[env_idx] * buffer.n_envs + env_idx
     rows = [row for row in np.argsort(ids) if ids[row] >= oldest_id]
-    leaves = np.array(rows, dtype=np.int64) * buffer.n_envs + env_idx
-    obs, next_obs = buffer.storage.read_observations(leaves), buffer.storage.read_next_observations(leaves)
+    slots = np.array(rows, dtype=np.int64) * buffer.n_envs + env_idx
+    obs, next_obs = buffer.storage.read_observations(slots), buffer.storage.read_next_observations(slots)
     parts = {"reward": buffer.rewards[rows, env_idx], "action": buffer.actions[rows, env_idx]}
     for name, o in (("obs", obs), ("next_obs", next_obs)):
         parts |= {f"{name} {key}": array for key, array in (o if isinstance(o, dict) else {"": o}).items()}
@@ -142,25 +147,25 @@ def held(buffer: Any, env_idx: int) -> dict[str, Any]:
     return {**parts, "terminal": dones * (1 - timeouts), "last": dones}
 
 
-def assert_holds_the_same(buffer: Any, source: Any, atol_of_actions: float = 0.0) -> None:
-    """Both hold the same transitions, in the same order, to the bit where actions are not scaled."""
+def assert_same_transitions(buffer: Any, source: Any, atol_of_actions: float = 0.0) -> None:
+    """Check that both buffers have the same transitions in the same order. Only actions may differ, by ``atol_of_actions``."""
     for env_idx in range(buffer.n_envs):
-        actual, expected = held(buffer, env_idx), held(source, env_idx)
+        actual, expected = transitions_of(buffer, env_idx), transitions_of(source, env_idx)
         for name in expected:
             atol = atol_of_actions if name == "action" else 0.0
             assert actual[name].dtype == expected[name].dtype
             np.testing.assert_allclose(actual[name], expected[name], rtol=0, atol=atol, err_msg=name)
 
 
-# ---- there and back
+# ---- export and import
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:With optimize_memory_usage")
-def test_round_trip(kind):
+def test_export_and_import_restore_all_transitions(kind):
     """
-    For all kinds of storage, before and after laps: everything comes back to the bit, in the same order, to the same
-    environment; and only what runs has become a truncation.
+    Transitions of all kinds of buffers are equal to the bit, in the same order and environment. An episode that still runs
+    becomes a truncation.
     """
     for n_envs, n_steps in ((3, 37), (1, 7), (1, 10)) if kind in ("her", "optimized", "frames") else ((3, 37),):
         assert_round_trip(kind, n_envs, n_steps)
@@ -171,14 +176,14 @@ def assert_round_trip(kind: str, n_envs: int, n_steps: int) -> None:
     play(buffer, n_steps, seed=n_steps)
     before = copy.deepcopy(buffer)
     dataset = to_minari(buffer, new_id())
-    assert_holds_the_same(buffer, before)
+    assert_same_transitions(buffer, before)
     n_held = min(n_steps, 10) - (kind == "optimized" and n_steps >= 10)
     assert dataset.total_steps == n_held * n_envs
 
     copied = make(kind, 10, n_envs)
     assert from_minari(dataset, copied) == n_held * n_envs
     buffer.end_episodes()
-    assert_holds_the_same(copied, buffer)
+    assert_same_transitions(copied, buffer)
 
 
 @pytest.mark.parametrize(
@@ -190,20 +195,22 @@ def assert_round_trip(kind: str, n_envs: int, n_steps: int) -> None:
     ],
     ids=str,
 )
-def test_round_trip_of_actions(space):
+def test_actions_are_restored_to_the_bit(space):
     buffer, copied = (make("box", 10, 2, space) for _ in range(2))
     play(buffer, 14)
     dataset = to_minari(buffer, new_id())
     assert space.contains(dataset[0].actions[0]) and dataset[0].actions.dtype == space.dtype
     assert from_minari(dataset, copied) == 20
     buffer.end_episodes()
-    assert_holds_the_same(copied, buffer)
+    assert_same_transitions(copied, buffer)
 
 
-def test_round_trip_of_scaled_actions():
+def test_scaled_actions_are_restored_up_to_rounding():
     """
-    An action is rounded to the float32 of the space, and scaled again to that of the buffer. Relative to half the range, the
-    first is half an ulp of the largest bound, here 2^-21 / 9.6; the second is half an ulp of 1, 2^-24; together 1.1e-7.
+    An action is rounded to the space's float32, and again when it is scaled to the buffer's range.
+
+    Relative to half the range, the first error is at most half an ulp of the largest bound, here 2^-21 / 9.6. The second error
+    is half an ulp of 1, 2^-24; together 1.1e-7.
     """
     buffer, copied = (make("box", 10, 2, ODD_ACTIONS) for _ in range(2))
     played = play(buffer, 10)
@@ -217,22 +224,24 @@ def test_round_trip_of_scaled_actions():
 
     from_minari(dataset, copied)
     buffer.end_episodes()
-    assert_holds_the_same(copied, buffer, 1.1e-7)
+    assert_same_transitions(copied, buffer, 1.1e-7)
     again = BasePolicy.scale_action(SimpleNamespace(action_space=ODD_ACTIONS), actions.astype(np.float64))
-    np.testing.assert_allclose(np.concatenate([held(copied, i)["action"] for i in range(2)]), again, rtol=0, atol=2e-7)
+    np.testing.assert_allclose(
+        np.concatenate([transitions_of(copied, i)["action"] for i in range(2)]), again, rtol=0, atol=2e-7
+    )
 
 
 @pytest.mark.parametrize("bounds", [(-2, 2), (0, 1)])
-def test_common_ranges_cost_no_bit(bounds):
+def test_actions_in_common_ranges_are_restored_to_the_bit(bounds):
     space = spaces.Box(*bounds, (2,), np.float32)
     buffer, copied = (make("box", 200, 1, space) for _ in range(2))
     play(buffer, 200)
-    buffer.actions[:] = np.round(buffer.actions * 2**20) / 2**20  # bits that a sum with 1 does not push out
+    buffer.actions[:] = np.round(buffer.actions * 2**20) / 2**20  # keep the bits that adding 1 does not round away
     from_minari(to_minari(buffer, new_id()), copied)
     np.testing.assert_array_equal(copied.actions, buffer.actions)
 
 
-def test_a_point_in_the_range_of_actions():
+def test_an_action_range_may_be_a_single_value():
     space = spaces.Box(np.float32([0.5, -1]), np.float32([0.5, 1]))
     buffer, copied = (make("box", 5, 1, space) for _ in range(2))
     play(buffer, 5)
@@ -242,7 +251,7 @@ def test_a_point_in_the_range_of_actions():
     np.testing.assert_array_equal(copied.actions[:, 0, 0], 0.0)
 
 
-# ---- out
+# ---- export
 
 
 @given(
@@ -250,25 +259,28 @@ def test_a_point_in_the_range_of_actions():
     n_envs=st.integers(1, 3),
     n_steps=st.integers(1, 40),
     n_steps_between=st.integers(0, 12),
-    p_hole=st.sampled_from([0.0, 0.2]),
+    p_gap=st.sampled_from([0.0, 0.2]),
     kind=st.sampled_from(["box", "dict", "frames", "discrete"]),
 )
 @settings(max_examples=30)
-def test_episodes(seed, n_envs, n_steps, n_steps_between, p_hole, kind):
-    """They begin and end where it was played so, and contain what was played: laps, holes and a reset in between or not."""
+def test_exported_episodes_equal_the_played_ones(seed, n_envs, n_steps, n_steps_between, p_gap, kind):
+    """
+    Episodes begin and end where they were played, and have the steps that were played. This also holds after the ring has
+    wrapped, after a gap and after a reset.
+    """
     buffer = make(kind, 12, n_envs)
     if n_steps_between:
         play(buffer, n_steps_between, seed + 1)
         buffer.reset()
-    played = play(buffer, n_steps, seed, p_hole=p_hole)
+    played = play(buffer, n_steps, seed, p_gap=p_gap)
     episodes = list(to_minari(buffer, new_id()))
 
     first = max(0, n_steps - 12)
     for env_idx in range(n_envs):
         start = first
         for t in range(first, n_steps):
-            is_hole = t + 1 < n_steps and not same(at(played.next_obs, (t, env_idx)), at(played.obs, (t + 1, env_idx)))
-            if not (played.done[t, env_idx] or is_hole or t == n_steps - 1):
+            is_gap = t + 1 < n_steps and not same(at(played.next_obs, (t, env_idx)), at(played.obs, (t + 1, env_idx)))
+            if not (played.done[t, env_idx] or is_gap or t == n_steps - 1):
                 continue
             episode, chosen = episodes.pop(0), slice(start, t + 1)
             last = at(played.next_obs, (slice(t, t + 1), env_idx))
@@ -282,7 +294,7 @@ def test_episodes(seed, n_envs, n_steps, n_steps_between, p_hole, kind):
     assert not episodes
 
 
-def test_observations_that_are_nan_continue():
+def test_nan_observations_do_not_split_an_episode():
     buffer = make("box", 10, 1)
     nan = np.full((1, 3), np.nan, np.float32)
     for _ in range(5):
@@ -290,18 +302,18 @@ def test_observations_that_are_nan_continue():
     assert to_minari(buffer, new_id()).total_episodes == 1
 
 
-def test_long_episodes_are_compared_to_their_ends():
-    """More than are compared at a time: the one hole is found wherever it is."""
-    for hole in (0, 254, 255, 256, 257, 599):
+def test_a_gap_anywhere_in_a_long_episode_is_found():
+    """The export compares 256 observations at a time. The gap is in the first, second or last block, or at a border."""
+    for gap in (0, 254, 255, 256, 257, 599):
         buffer = make("discrete", 601, 1)
         for t in range(601):
             obs = np.array([t % 7])
-            buffer.add(obs, (obs + 1 + (t == hole)) % 7, np.zeros((1, 2)), np.zeros(1), np.zeros(1), [{}])
+            buffer.add(obs, (obs + 1 + (t == gap)) % 7, np.zeros((1, 2)), np.zeros(1), np.zeros(1), [{}])
         dataset = to_minari(buffer, new_id())
-        assert [len(episode.rewards) for episode in dataset] == [hole + 1, 600 - hole]
+        assert [len(episode.rewards) for episode in dataset] == [gap + 1, 600 - gap]
 
 
-def test_a_timeout_ends_an_episode_also_without_done():
+def test_a_timeout_without_done_ends_an_episode():
     buffer = make("box", 10, 1)
     obs = np.zeros((1, 3))
     for t in range(5):
@@ -310,7 +322,7 @@ def test_a_timeout_ends_an_episode_also_without_done():
     assert [(len(episode.rewards), episode.truncations[-1]) for episode in dataset] == [(2, True), (3, True)]
 
 
-def test_form_of_discrete_data():
+def test_discrete_data_has_only_a_time_axis():
     buffer = make("discrete", 10, 1, DISCRETE)
     play(buffer, 4, p_end=0.0)
     episode = to_minari(buffer, new_id())[0]
@@ -330,7 +342,7 @@ def test_metadata_is_passed_to_minari(datasets_folder):
     assert minari.load_dataset(name).total_steps == 5
 
 
-def test_a_failed_export_leaves_nothing(datasets_folder, monkeypatch):
+def test_a_failed_export_leaves_no_dataset(datasets_folder, monkeypatch):
     buffer, name = make_buffer(), new_id()
     with pytest.raises(ValueError, match="empty buffer"):
         to_minari(buffer, name)
@@ -351,7 +363,7 @@ def test_a_failed_export_leaves_nothing(datasets_folder, monkeypatch):
     assert minari.load_dataset(name).total_steps == 10
 
 
-def test_optimize_memory_usage_warns():
+def test_exporting_with_optimize_memory_usage_warns():
     buffer = make("optimized", 10, 1)
     fill([buffer], 5)
     with pytest.warns(UserWarning, match="optimize_memory_usage"):
@@ -367,8 +379,8 @@ def images(n: int, shape: tuple[int, ...] = (36, 40, 3)) -> np.ndarray:
 
 
 @pytest.mark.parametrize("is_dict", [False, True])
-def test_channels(is_dict):
-    """Large enough to be JPEG for Minari: channels first inside, last outside if wanted, and no bit is lost."""
+def test_images_are_transposed_on_import_and_on_request_on_export(is_dict):
+    """The images are large enough that Minari would save them as JPEG by default. No bit is lost."""
     outside: Any = spaces.Box(0, 255, (36, 40, 3), np.uint8)
     inside: Any = spaces.Box(0, 255, (3, 36, 40), np.uint8)
     obs: Any = images(6)
@@ -396,7 +408,9 @@ def make_dataset(
     action_space: spaces.Space = DISCRETE,
     actions: Any = None,
 ) -> Any:
-    """Episodes are observations and whether they end with a termination; ``None``: with no flag at all."""
+    """
+    Make a dataset. ``episodes`` are observations and their end: a termination (True), a truncation (False) or neither (None).
+    """
     from minari.data_collector import EpisodeBuffer
 
     buffers, n_before = [], 0
@@ -421,7 +435,7 @@ def make_dataset(
     )
 
 
-# ---- in
+# ---- import
 
 
 @given(
@@ -430,10 +444,12 @@ def make_dataset(
     kind=st.sampled_from(["box", "her"]),
 )
 @settings(max_examples=30)
-def test_import(lengths, n_envs, kind):
+def test_import_keeps_all_but_the_first_few_transitions(lengths, n_envs, kind):
     """
-    Nothing is lost but the first few, in fewer numbers than there are environments; the order stays; a termination is one and
-    nothing else is; each environment ends with the end of an episode; and no more episodes than needed are cut.
+    Environments get equally many transitions, so fewer than ``n_envs`` of the first ones are left out.
+
+    The order stays, and only terminations are terminal. Each environment ends with the end of an episode, and no other episode
+    is cut.
     """
     n_total = sum(length for length, _ in lengths)
     n_steps, n_left_out = divmod(n_total, n_envs)
@@ -451,7 +467,7 @@ def test_import(lengths, n_envs, kind):
         return
     assert from_minari(dataset, buffer) == n_steps * n_envs
 
-    parts = [held(buffer, env_idx) for env_idx in range(n_envs)]
+    parts = [transitions_of(buffer, env_idx) for env_idx in range(n_envs)]
     together = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     np.testing.assert_array_equal(together["reward"], np.arange(n_left_out, n_total))
     np.testing.assert_array_equal(together["action"].ravel(), np.concatenate([e.actions for e in dataset])[n_left_out:])
@@ -469,14 +485,14 @@ def test_import(lengths, n_envs, kind):
 
 
 def chain(*ends: bool | None, length: int = 4) -> Any:
-    """Episodes of this length; their observations are numbers that count on, and those of different episodes differ."""
+    """Make a dataset of episodes of this length. Observations in episode i count up from 100 * i."""
     space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     episodes = [(np.arange(length + 1, dtype=np.float32)[:, None] + 100 * i, end) for i, end in enumerate(ends)]
     return make_dataset(space, episodes), space
 
 
 def test_truncations_bootstrap_and_terminations_do_not():
-    """As the critic sees it, also behind windows of several steps, none of which goes over a seam."""
+    """Check the values that a critic reads, with n-step windows, which never cross the border between two episodes."""
     dataset, space = chain(True, False, None)
     buffer = PrioritizedReplayBuffer(30, space, DISCRETE, device="cpu", n_steps=3, gamma=1.0)
     from_minari(dataset, buffer)
@@ -489,7 +505,7 @@ def test_truncations_bootstrap_and_terminations_do_not():
 
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_import_does_not_continue_episodes_of_the_buffer(n_envs):
-    """Neither by those of the dataset nor the other way round."""
+    """No n-step window crosses from the buffer's own steps to imported ones, or back."""
     dataset, space = chain(False, None, length=5)
     buffer = PrioritizedReplayBuffer(60, space, DISCRETE, device="cpu", n_envs=n_envs, n_steps=4, gamma=1.0)
 
@@ -509,7 +525,7 @@ def test_import_does_not_continue_episodes_of_the_buffer(n_envs):
     assert len(np.unique(obs)) == 6 + 10 + 6
 
 
-def test_own_episodes_with_hindsight_are_not_continued():
+def test_import_does_not_continue_episodes_of_a_her_buffer():
     source, buffer = make("her", 20, 2), make("her", 40, 2)
     play(source, 9, p_end=0.1)
     play(buffer, 3, p_end=0.0)
@@ -519,8 +535,8 @@ def test_own_episodes_with_hindsight_are_not_continued():
     assert (buffer.ep_start[12:16] == 12).all() and (buffer.ep_length[12:] == 0).all()
 
 
-def test_stacks_share_their_frames():
-    """Stacks that come in through a dataset need as little memory as those of an environment."""
+def test_imported_stacks_share_their_frames():
+    """Frame stacks from a dataset take as little RAM as those from an environment."""
     space = spaces.Box(0, 255, (4, 6, 6), np.uint8)
     buffer, copied = (PrioritizedReplayBuffer(60, space, DISCRETE, device="cpu", n_envs=2, frames=4) for _ in range(2))
     frames = images(49, (2, 6, 6))
@@ -529,18 +545,18 @@ def test_stacks_share_their_frames():
         buffer.add(obs, next_obs, np.zeros((2, 1)), np.zeros(2), np.full(2, t == 40), [{}, {}])
     from_minari(to_minari(buffer, new_id()), copied)
     buffer.end_episodes()
-    assert_holds_the_same(copied, buffer)
+    assert_same_transitions(copied, buffer)
     assert copied.frames_per_transition == buffer.frames_per_transition < 1.2
 
 
-def test_a_selection_of_episodes():
+def test_a_filtered_dataset_can_be_imported():
     dataset, space = chain(True, False, True)
     buffer = PrioritizedReplayBuffer(30, space, DISCRETE, device="cpu")
     assert from_minari(dataset.filter_episodes(lambda episode: bool(episode.terminations[-1])), buffer) == 8
     assert buffer.observations[:8].ravel().tolist() == [0, 1, 2, 3, 200, 201, 202, 203]
 
 
-def test_by_name():
+def test_a_dataset_can_be_imported_by_its_id():
     dataset, space = chain(True)
     buffer = PrioritizedReplayBuffer(30, space, DISCRETE, device="cpu")
     assert from_minari(dataset.id, buffer) == 4
@@ -563,7 +579,7 @@ OTHER_OBSERVATIONS: list[tuple[spaces.Space, spaces.Space]] = [
 ]
 
 
-def test_other_observations_are_refused():
+def test_other_observation_spaces_are_refused():
     for theirs, ours in OTHER_OBSERVATIONS:
         dataset = make_dataset(theirs, [(each(np.asarray, batch_of(theirs, 3)), True)])
         cls = PrioritizedDictReplayBuffer if isinstance(ours, spaces.Dict) else PrioritizedReplayBuffer
@@ -577,13 +593,13 @@ def test_other_observations_are_refused():
         (ODD_ACTIONS, spaces.Box(-1, 1, (3,))),
     ],
 )
-def test_other_actions_are_refused(theirs, ours):
+def test_other_action_spaces_are_refused(theirs, ours):
     dataset = make_dataset(BOX, [(batch_of(BOX, 3), True)], theirs, batch_of(theirs, 2))
     assert_refused(dataset, PrioritizedReplayBuffer(10, BOX, ours, device="cpu"), ValueError, theirs, ours)
 
 
 @pytest.mark.parametrize("space", [spaces.Box(-np.inf, 1, (2,)), spaces.Box(0, 5, (2,), np.int64)])
-def test_actions_without_a_range_are_refused(space):
+def test_unbounded_and_integer_action_boxes_are_refused(space):
     dataset = make_dataset(BOX, [(batch_of(BOX, 3), True)], space, batch_of(space, 2))
     buffer = PrioritizedReplayBuffer(10, BOX, space, device="cpu")
     assert_refused(dataset, buffer, ValueError, "finite bounds")
@@ -593,8 +609,8 @@ def test_actions_without_a_range_are_refused(space):
 
 
 @pytest.mark.parametrize("n_envs", [1, 5])
-def test_more_than_there_is_room_for_is_refused(n_envs):
-    dataset = make_dataset(BOX, [(batch_of(BOX, 25), True)])  # 24 transitions: with 5 environments, 4 left out
+def test_a_dataset_larger_than_the_buffer_is_refused(n_envs):
+    dataset = make_dataset(BOX, [(batch_of(BOX, 25), True)])  # 24 transitions, of which 5 environments take 20
     for n_rows, kind in ((20 // n_envs + 3, "box"), (24 // n_envs - 1, "box"), (24 // n_envs, "optimized")):
         buffer = make(kind, n_rows, n_envs, DISCRETE)
         if n_rows * n_envs > 24:
@@ -609,7 +625,7 @@ def test_an_empty_dataset_is_refused():
     assert_refused(make_dataset(BOX, []), make("box", 5, 1, DISCRETE), ValueError, "0 transitions")
 
 
-def test_other_buffers_are_refused():
+def test_stock_buffers_are_refused():
     dataset, buffer = make_dataset(BOX, [(batch_of(BOX, 3), True)]), ReplayBuffer(10, BOX, DISCRETE, device="cpu")
     with pytest.raises(TypeError, match="from_replay_buffer"):
         from_minari(dataset, buffer)
@@ -618,7 +634,7 @@ def test_other_buffers_are_refused():
 
 
 def assert_refused(dataset: Any, buffer: Any, error: type[Exception], *named: Any) -> None:
-    """The error names these, and the buffer stays what it was, also where its episode runs."""
+    """Check that the error names these values, and that the buffer does not change, also in the middle of an episode."""
     if buffer.action_space == DISCRETE:
         play(buffer, 2, p_end=0.0)
     before = copy.deepcopy(buffer)
@@ -629,7 +645,7 @@ def assert_refused(dataset: Any, buffer: Any, error: type[Exception], *named: An
     assert_same_state(buffer, before)
 
 
-def test_without_minari(monkeypatch):
+def test_without_minari_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
     for call in (lambda: to_minari(make_buffer(), "a-v0"), lambda: from_minari("a-v0", make_buffer())):
         with pytest.raises(ImportError, match='pip install "minari'):
@@ -640,7 +656,7 @@ def test_without_minari(monkeypatch):
 
 
 def test_exported_actions_reproduce_the_environment():
-    """The environment, set back to each observation, answers to the action of the dataset with the next one and the reward."""
+    """From an observation, the environment answers the dataset's action with the dataset's next observation and reward."""
     model = PERSAC("MlpPolicy", make_vec_env("Pendulum-v1", n_envs=2, seed=1), buffer_size=700, learning_starts=10_000, seed=1)
     model.learn(600)
     dataset = to_minari(model.replay_buffer, new_id(), env="Pendulum-v1")
@@ -664,8 +680,8 @@ def test_exported_actions_reproduce_the_environment():
 
 
 @pytest.mark.parametrize("kind", ["box", "dict", "frames", "her"])
-def test_demonstrations_of_a_dataset_are_all_kept(kind):
-    """Whatever the size of the buffer, and its number of environments; images, actions and ends as in the ring."""
+def test_all_transitions_of_a_dataset_become_demonstrations(kind):
+    """The size of the buffer and its number of environments do not matter. The stored steps equal those of the source."""
     source = make(kind, 12, 1)
     fill([source], 12)
     source.end_episodes()
@@ -679,7 +695,7 @@ def test_demonstrations_of_a_dataset_are_all_kept(kind):
             np.testing.assert_array_equal(part, other if key is None else other[key])
 
 
-def test_an_empty_dataset_has_no_demonstrations():
+def test_an_empty_dataset_is_refused_as_demonstrations():
     source = make("box", 12, 1)
     fill([source], 12)
     empty = to_minari(source, new_id()).filter_episodes(lambda episode: False)

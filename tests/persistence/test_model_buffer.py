@@ -1,4 +1,4 @@
-"""A model saves and loads its buffer: as a directory, or as SB3's pickle; its own settings count."""
+"""Saving and loading a model's buffer, as a directory or as SB3's pickle. The model's settings win over the saved ones."""
 
 import pickle
 import sys
@@ -13,74 +13,77 @@ from stable_baselines3.common.env_util import make_vec_env
 from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PrioritizedReplayBuffer, Proportional
 from sb3_per.persistence.buffer_files import save_buffer
 from tests.persistence.models import trained
-from tests.persistence.saved import assert_same, held
+from tests.persistence.saved import assert_same, snapshot
 from tests.utils import STOCK
 
 
-def test_model_saves_and_loads(tmp_path):
-    """The suffix chooses the format; an empty buffer is filled, another one is replaced."""
+def test_a_model_saves_and_restores_its_buffer(tmp_path):
+    """The suffix chooses the format. An empty buffer is filled in place, and a buffer with steps is replaced."""
     model = trained(PERSAC)
     model.save_replay_buffer(tmp_path / "a.buffer")
     assert (tmp_path / "a.buffer").is_dir()
     model.save_replay_buffer(str(tmp_path / "b"))
     assert (tmp_path / "b.pkl").is_file()
-    expected = held(model.replay_buffer)
+    expected = snapshot(model.replay_buffer)
 
     fresh = trained(PERSAC, 0)
     empty = fresh.replay_buffer
     fresh.load_replay_buffer(str(tmp_path / "a.buffer"))
     assert fresh.replay_buffer is empty
-    assert_same(held(empty), expected)
+    assert_same(snapshot(empty), expected)
 
     other = trained(PERSAC, 30)
     old = other.replay_buffer
-    before = held(old)
+    before = snapshot(old)
     other.load_replay_buffer(tmp_path / "a.buffer")
     assert other.replay_buffer is not old
-    assert_same(held(old), before)
-    assert_same(held(other.replay_buffer), expected)
+    assert_same(snapshot(old), before)
+    assert_same(snapshot(other.replay_buffer), expected)
 
-    other.replay_buffer = None  # as SB3's own tests do it
+    other.replay_buffer = None  # SB3's own tests delete the buffer before they load
     other.load_replay_buffer(tmp_path / "a.buffer")
-    assert_same(held(other.replay_buffer), expected)
+    assert_same(snapshot(other.replay_buffer), expected)
 
 
-def test_loading_goes_by_content(tmp_path):
-    """A pickle called ``.buffer`` is a pickle, a directory of any name is one of ours, and neither stands in for the other."""
+def test_loading_detects_the_format_by_content(tmp_path):
+    """
+    A pickle named ``a.buffer`` loads as a pickle, and a saved directory loads by any name. A missing file or an empty
+    directory is an error, even if a file with a similar name exists.
+    """
     model = trained(PERSAC)
     with (tmp_path / "a.buffer").open("wb") as file:
         pickle.dump(model.replay_buffer, file)
     with pytest.raises(NotADirectoryError, match=r"a\.buffer"):
         model.save_replay_buffer(tmp_path / "a.buffer")
-    expected = held(model.replay_buffer)
+    expected = snapshot(model.replay_buffer)
     model.load_replay_buffer(tmp_path / "a.buffer")
-    assert_same(held(model.replay_buffer), expected)
+    assert_same(snapshot(model.replay_buffer), expected)
 
     save_buffer(model.replay_buffer, tmp_path / "plain_name")
     model.load_replay_buffer(tmp_path / "plain_name")
-    assert_same(held(model.replay_buffer), expected)
+    assert_same(snapshot(model.replay_buffer), expected)
     for path in ("none.buffer", "none"):
         with pytest.raises(FileNotFoundError, match="none"):
             model.load_replay_buffer(tmp_path / path)
     (tmp_path / "empty.buffer").mkdir()
-    model.save_replay_buffer(tmp_path / "empty")  # empty.pkl: not looked at
+    model.save_replay_buffer(tmp_path / "empty")  # writes empty.pkl, which must not load in place of empty.buffer
     with pytest.raises(FileNotFoundError, match=r"empty\.buffer"):
         model.load_replay_buffer(tmp_path / "empty.buffer")
-    assert_same(held(model.replay_buffer), expected)
+    assert_same(snapshot(model.replay_buffer), expected)
 
 
-def test_an_error_leaves_the_model_as_it_was(tmp_path):
+def test_a_failed_load_does_not_change_the_model(tmp_path):
     model = trained(PERSAC)
     model.save_replay_buffer(tmp_path / "a.buffer")
     next((tmp_path / "a.buffer").glob("seg-*")).write_bytes(b"")
-    buffer, before = model.replay_buffer, held(model.replay_buffer)
+    buffer, before = model.replay_buffer, snapshot(model.replay_buffer)
     with pytest.raises(ValueError, match=r"seg-.* has 0 bytes"):
         model.load_replay_buffer(tmp_path / "a.buffer")
     assert model.replay_buffer is buffer
-    assert_same(held(buffer), before)
+    assert_same(snapshot(buffer), before)
 
 
-def test_a_buffer_that_was_never_used(tmp_path):
+def test_an_empty_buffer_can_be_saved_and_loaded(tmp_path):
     model = trained(PERTD3, 0)
     model.save_replay_buffer(tmp_path / "a.buffer")
     model.load_replay_buffer(tmp_path / "a.buffer")
@@ -88,8 +91,7 @@ def test_a_buffer_that_was_never_used(tmp_path):
     model.learn(30)
 
 
-def test_an_own_buffer_class(tmp_path):
-    """Its own attributes stay those of the model's buffer."""
+def test_loading_keeps_the_attributes_of_a_custom_buffer_class(tmp_path):
 
     class Own(PrioritizedReplayBuffer):
         tag = None
@@ -100,11 +102,11 @@ def test_an_own_buffer_class(tmp_path):
     fresh.replay_buffer.tag = "mine"
     fresh.load_replay_buffer(tmp_path / "a.buffer")
     assert isinstance(fresh.replay_buffer, Own) and fresh.replay_buffer.tag == "mine"
-    assert_same(held(fresh.replay_buffer), held(model.replay_buffer))
+    assert_same(snapshot(fresh.replay_buffer), snapshot(model.replay_buffer))
 
 
 def test_steps_after_loading_begin_a_new_episode(tmp_path):
-    """No n-step window goes from what was loaded to what is added next, also where an empty buffer was filled in place."""
+    """No n-step window crosses from loaded steps to new ones, also if loading fills an empty buffer in place."""
     model = trained(PERDQN, n_steps=3)
     model.save(tmp_path / "m")
     model.save_replay_buffer(tmp_path / "a.buffer")
@@ -119,14 +121,16 @@ def test_steps_after_loading_begin_a_new_episode(tmp_path):
 
 
 @pytest.mark.parametrize("cls", [PERSAC, PERDQN])
-def test_replay_buffer_round_trip(cls, tmp_path):
-    """Priorities, ids, beta and maximum survive, and so does what was handed out before."""
+def test_a_pickle_restores_the_buffer(cls, tmp_path):
+    """
+    Priorities, transition ids, beta and the largest priority are restored. A batch that was drawn before can still be updated.
+    """
     model = trained(cls, n_steps=2)
     batch = model.replay_buffer.sample(8)
     model.save_replay_buffer(tmp_path / "buffer")
     loaded = trained(cls, 0, n_steps=2)
     loaded.load_replay_buffer(tmp_path / "buffer")
-    assert_same(held(loaded.replay_buffer), held(model.replay_buffer))
+    assert_same(snapshot(loaded.replay_buffer), snapshot(model.replay_buffer))
     for each in (model, loaded):
         each.replay_buffer.update_priorities(batch.indices, np.arange(8.0))
     np.testing.assert_array_equal(loaded.replay_buffer.priorities, model.replay_buffer.priorities)
@@ -137,8 +141,11 @@ MEMORY: dict[str, Any] = dict(optimize_memory_usage=True, replay_buffer_kwargs={
 
 
 @pytest.mark.parametrize("cls, n_steps, memory", [(PERDQN, 1, {}), (PERSAC, 3, {}), (PERDQN, 3, MEMORY)])
-def test_stock_replay_buffer_becomes_prioritized(cls, n_steps, memory, tmp_path, monkeypatch):
-    """Its data kept and not copied, all of it at the maximum, with the settings of the model."""
+def test_a_stock_buffer_becomes_prioritized(cls, n_steps, memory, tmp_path, monkeypatch):
+    """
+    The arrays of the stock buffer are used without a copy. All transitions get the largest priority, and the model's settings
+    apply.
+    """
     stock = trained(STOCK[cls], **memory)
     stock.save_replay_buffer(tmp_path / "buffer")
     kwargs = {**memory, "n_steps": n_steps}
@@ -166,8 +173,8 @@ def test_stock_replay_buffer_becomes_prioritized(cls, n_steps, memory, tmp_path,
     assert len(np.unique(buffer.priorities)) > 2
 
 
-def test_deleted_buffer_can_be_loaded_again(tmp_path):
-    """SB3 users drop the buffer to save memory."""
+def test_a_deleted_buffer_can_be_loaded_again(tmp_path):
+    """Users of SB3 set the buffer to ``None`` or delete it to save RAM."""
     model = trained(PERDQN)
     model.save_replay_buffer(tmp_path / "buffer")
     model.replay_buffer = None
@@ -204,8 +211,8 @@ def saved_buffer(path: Any, **kwargs: Any) -> Any:
         ({}, dict(replay_buffer_kwargs=dict(stratified=False)), "stratified", False),
     ],
 )
-def test_settings_of_the_model_count(saved, asked, attribute, value, tmp_path):
-    """With a warning that names both values; priorities and ids stay."""
+def test_settings_of_the_model_win_over_saved_ones(saved, asked, attribute, value, tmp_path):
+    """A warning names both values. Priorities and transition ids stay."""
     before = saved_buffer(tmp_path / "buffer", **saved)
     model = trained(PERDQN, 0, **asked)
     with pytest.warns(UserWarning, match=rf"{attribute}={getattr(before.settings, attribute)!r} \(this model: {value!r}\)"):
@@ -228,7 +235,7 @@ def test_settings_of_the_model_count(saved, asked, attribute, value, tmp_path):
         dict(td_error_reduction="max"),
     ],
 )
-def test_another_scheme_makes_all_priorities_the_largest(asked, tmp_path):
+def test_loading_with_another_scheme_sets_all_priorities_to_the_largest(asked, tmp_path):
     before = saved_buffer(tmp_path / "buffer")
     model = trained(PERDQN, 0, replay_buffer_kwargs=asked)
     expected = model.replay_buffer.scheme
@@ -247,14 +254,14 @@ def test_another_scheme_makes_all_priorities_the_largest(asked, tmp_path):
 @pytest.mark.parametrize(
     "saved, asked",
     [
-        (dict(replay_buffer_kwargs=dict(alpha=0.8, beta_start=0.1)), {}),  # nothing is asked for
-        (dict(gamma=0.9), dict(gamma=0.8)),  # only n-step returns use it
+        (dict(replay_buffer_kwargs=dict(alpha=0.8, beta_start=0.1)), {}),  # the model has only default settings
+        (dict(gamma=0.9), dict(gamma=0.8)),  # only n-step returns use gamma
         (dict(replay_buffer_kwargs=dict(alpha=0.8)), dict(replay_buffer_kwargs=dict(alpha=0.8, beta_end=1.0))),
         (dict(replay_buffer_kwargs=dict(scheme="rank", alpha=0.8)), dict(replay_buffer_kwargs=dict(scheme="rank"))),
         (dict(buffer_size=40), dict(buffer_size=30)),
     ],
 )
-def test_no_warning_without_contradiction(saved, asked, tmp_path, recwarn):
+def test_loading_does_not_warn_without_a_conflict(saved, asked, tmp_path, recwarn):
     before = saved_buffer(tmp_path / "buffer", **saved)
     model = trained(PERDQN, 0, **asked)
     model.load_replay_buffer(tmp_path / "buffer")
@@ -280,14 +287,14 @@ def test_a_buffer_of_another_shape_is_refused(env, message, plain, tmp_path):
     assert pickle.dumps(buffer) == before
 
 
-def test_beta_does_not_fall_with_an_older_buffer(tmp_path):
+def test_loading_an_older_buffer_does_not_lower_beta(tmp_path):
     saved_buffer(tmp_path / "buffer", timesteps=0)
     model = trained(PERDQN)
     model.load_replay_buffer(tmp_path / "buffer")
     assert model.replay_buffer.beta == 1.0
 
 
-def test_a_buffer_in_which_nothing_can_be_drawn(tmp_path):
+def test_an_empty_pickled_buffer_can_be_loaded_and_filled(tmp_path):
     for cls in (DQN, PERDQN):
         trained(cls, 0).save_replay_buffer(tmp_path / "buffer")
         model = trained(PERDQN, 0)

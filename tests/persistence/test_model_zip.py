@@ -1,4 +1,4 @@
-"""Zips of models can be loaded by the stock algorithms, and zips of these by ours."""
+"""Zip files of models: stock algorithms load our zips, and our algorithms load stock zips."""
 
 import io
 import os
@@ -29,7 +29,7 @@ from tests.utils import STOCK
 
 
 class MyBuffer(PrioritizedReplayBuffer):
-    """A user's own buffer class."""
+    """A buffer class that a user wrote."""
 
 
 def assert_same_parameters(actual: Any, expected: Any) -> None:
@@ -40,12 +40,12 @@ def assert_same_parameters(actual: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", STOCK)
-def test_round_trip(cls, tmp_path):
-    """Networks, settings and beta come back; the run goes on."""
+def test_a_zip_restores_the_model(cls, tmp_path):
+    """Weights, settings and beta are restored, and training can continue."""
     kwargs: dict[str, Any] = dict(alpha=0.8, beta_start=0.3, epsilon=1e-3, handle_timeout_termination=False)
     model = trained(cls, replay_buffer_kwargs=kwargs, n_steps=3)
     model.save(tmp_path / "model")
-    assert model.replay_buffer_kwargs is kwargs  # saving leaves the model as it was
+    assert model.replay_buffer_kwargs is kwargs  # saving does not change the model
     loaded = cls.load(tmp_path / "model", env=gym.make(env_of(cls)))
     assert_same_parameters(loaded, model)
     assert loaded.replay_buffer_kwargs == kwargs
@@ -59,7 +59,7 @@ def test_round_trip(cls, tmp_path):
 
 
 @pytest.mark.parametrize("progress_remaining, beta", [(1.0, 0.4), (0.5, 0.7)])
-def test_beta_survives_without_the_buffer(progress_remaining, beta, tmp_path):
+def test_beta_is_restored_without_the_buffer(progress_remaining, beta, tmp_path):
     model = trained(PERDQN, 0)
     model.replay_buffer.update_beta(progress_remaining)
     model.save(tmp_path / "model")
@@ -70,14 +70,14 @@ def test_beta_survives_without_the_buffer(progress_remaining, beta, tmp_path):
 
 
 @pytest.mark.parametrize("cls, n_steps", [(PERDQN, 1), *((cls, 3) for cls in STOCK)])
-def test_zip_loads_as_stock(cls, n_steps, tmp_path):
+def test_a_zip_loads_as_the_stock_algorithm(cls, n_steps, tmp_path):
     model = trained(cls, n_steps=n_steps, replay_buffer_kwargs=dict(alpha=0.9, td_error_reduction="max"))
     model.save(tmp_path / "model")
     stock = STOCK[cls].load(tmp_path / "model", env=gym.make(env_of(cls)))
     assert type(stock.replay_buffer) is (ReplayBuffer if n_steps == 1 else NStepReplayBuffer)
     assert_same_parameters(stock, model)
     stock.learn(40)
-    # ... and back again, with the settings still there.
+    # The stock model keeps our settings, so that its zip loads here with them.
     stock.save(tmp_path / "back")
     back = cls.load(tmp_path / "back", env=gym.make(env_of(cls)))
     assert type(back.replay_buffer) is PrioritizedReplayBuffer
@@ -88,7 +88,7 @@ def test_zip_loads_as_stock(cls, n_steps, tmp_path):
 @pytest.mark.parametrize(
     "replay_buffer_kwargs", [pytest.param(dict(alpha=0.9), marks=pytest.mark.slow), dict(scheme=Proportional(alpha=0.9))]
 )
-def test_zip_loads_where_this_package_is_missing(replay_buffer_kwargs, tmp_path):
+def test_a_zip_loads_without_this_package(replay_buffer_kwargs, tmp_path):
     trained(PERDQN, replay_buffer_kwargs=replay_buffer_kwargs).save(tmp_path / "model")
     program = (
         "import sys; sys.modules['sb3_per'] = None\n"
@@ -104,8 +104,8 @@ def test_zip_loads_where_this_package_is_missing(replay_buffer_kwargs, tmp_path)
     assert loaded.replay_buffer.scheme.alpha == 0.9
 
 
-@pytest.mark.parametrize("cls, n_steps", [(PERDQN, 1), (PERDQN, 3), (PERSAC, 3)])  # all classes: see above, "back again"
-def test_stock_zip_loads(cls, n_steps, tmp_path):
+@pytest.mark.parametrize("cls, n_steps", [(PERDQN, 1), (PERDQN, 3), (PERSAC, 3)])  # all classes are tested above
+def test_a_stock_zip_loads_with_prioritization(cls, n_steps, tmp_path):
     stock = trained(STOCK[cls], n_steps=n_steps, gamma=0.9)
     stock.save(tmp_path / "stock")
     loaded = cls.load(tmp_path / "stock", env=gym.make(env_of(cls)))
@@ -121,7 +121,7 @@ def test_stock_zip_loads(cls, n_steps, tmp_path):
         assert (changed.replay_buffer.n_steps, changed.replay_buffer.gamma) == (5, 0.8)
 
 
-def test_stock_dict_zip_loads(tmp_path):
+def test_a_stock_zip_with_dict_observations_loads(tmp_path):
     stock = DQN("MultiInputPolicy", SimpleMultiObsEnv(), buffer_size=40, learning_starts=10).learn(30)
     stock.save(tmp_path / "stock")
     loaded = PERDQN.load(tmp_path / "stock", env=SimpleMultiObsEnv())
@@ -144,20 +144,20 @@ def test_settings_given_to_load_replace_those_of_the_zip(tmp_path):
     assert type(stock.replay_buffer) is PrioritizedReplayBuffer
 
 
-def test_own_buffer_class_is_kept(tmp_path):
+def test_a_custom_buffer_class_is_kept(tmp_path):
     trained(PERDQN, replay_buffer_class=MyBuffer, replay_buffer_kwargs=dict(alpha=0.9)).save(tmp_path / "model")
     loaded = PERDQN.load(tmp_path / "model")
     assert type(loaded.replay_buffer) is MyBuffer
     assert loaded.replay_buffer.scheme.alpha == 0.9
 
 
-def test_double_q_is_kept(tmp_path):
+def test_double_q_is_restored(tmp_path):
     trained(PERDQN, double_q=True).save(tmp_path / "model")
     assert PERDQN.load(tmp_path / "model").double_q
     DQN.load(tmp_path / "model", env=gym.make("CartPole-v1")).learn(30)
 
 
-def test_a_plain_buffer_cannot_be_put_in_by_hand():
+def test_training_with_a_stock_buffer_raises():
     model = trained(PERDQN, 0)
     buffer = model.replay_buffer
     model.replay_buffer = ReplayBuffer(40, buffer.observation_space, buffer.action_space, device="cpu")
@@ -165,11 +165,11 @@ def test_a_plain_buffer_cannot_be_put_in_by_hand():
         model.learn(40)
 
 
-# ---- a buffer that contradicts the model
+# ---- a buffer that conflicts with the model
 
 
-def test_fewer_steps_than_the_zip(tmp_path):
-    """What `load` is told counts, also if it is SB3's default."""
+def test_n_steps_given_to_load_win_over_the_zip(tmp_path):
+    """An explicit ``n_steps=1`` counts, although it is SB3's default."""
     trained(DQN, n_steps=3).save(tmp_path / "stock")
     trained(PERDQN, n_steps=3).save(tmp_path / "ours")
     for path in ("stock", "ours"):
@@ -177,7 +177,7 @@ def test_fewer_steps_than_the_zip(tmp_path):
         assert (loaded.n_steps, loaded.replay_buffer.n_steps) == (1, 1)
 
 
-# ---- what is in the files
+# ---- contents of the zip
 
 
 def test_a_missing_scheme_class_is_an_error(tmp_path, monkeypatch):
@@ -219,8 +219,8 @@ def test_saving_warns_about_zips_that_stock_cannot_load(policy, env, kwargs, wha
         assert PERDQN.load(tmp_path / "model", env=env()).replay_buffer.n_steps == n_steps
 
 
-def test_training_a_loaded_model_by_hand_does_not_end_the_schedule(tmp_path):
-    """Its progress is that of the run before, until `learn` counts anew."""
+def test_calling_train_after_loading_does_not_anneal_beta(tmp_path):
+    """The zip has the progress of a finished run. Beta ignores this progress until ``learn`` starts to count."""
     trained(DQN).save(tmp_path / "stock")
     loaded = PERDQN.load(tmp_path / "stock", env=gym.make("CartPole-v1"))
     loaded.set_logger(configure(None, []))
@@ -236,11 +236,11 @@ def add_transitions(buffer: ReplayBuffer) -> None:
         buffer.add(np.zeros((1, 4)), np.zeros((1, 4)), np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
 
 
-# ---- the file
+# ---- writing the zip
 
 
-def test_a_model_is_saved_as_a_whole(tmp_path, monkeypatch):
-    """An error in the middle, and at every step towards the end, leaves the zip that was there, and nothing else."""
+def test_a_failed_save_keeps_the_old_zip(tmp_path, monkeypatch):
+    """An error while writing, syncing or renaming leaves the old zip and no other file."""
     model = trained(PERSAC, 0)
     model.save(tmp_path / "m.zip")
     before = (tmp_path / "m.zip").read_bytes()
@@ -262,8 +262,8 @@ def test_a_model_is_saved_as_a_whole(tmp_path, monkeypatch):
     SAC.load(tmp_path / "m.zip")
 
 
-def test_names_of_zips_are_those_of_the_stock_algorithms(tmp_path):
-    """With and without suffix, in folders that do not exist, through a link, into a stream."""
+def test_zips_get_the_same_names_as_stock_zips(tmp_path):
+    """Names may have a suffix or not, or be in a new folder. A link stays a link, and a stream can be written as well."""
     (tmp_path / "ours").mkdir()
     (tmp_path / "stock").mkdir()
     for folder, model in (("ours", trained(PERSAC, 0)), ("stock", SAC("MlpPolicy", "Pendulum-v1", buffer_size=10))):

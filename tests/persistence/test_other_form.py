@@ -1,4 +1,4 @@
-"""Loading into a buffer of another size, with other frames or another scheme, and buffers that do not fit."""
+"""Loading into a buffer of another size, with other frames or another scheme, and refusal of buffers that do not fit."""
 
 import re
 from pathlib import Path
@@ -14,12 +14,12 @@ from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.persistence.saved import (
     KINDS,
     Player,
-    assert_newest,
     assert_same,
+    assert_same_newest_steps,
     column,
-    held,
+    in_sequence,
     make,
-    one_after_the_other,
+    snapshot,
 )
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 
@@ -28,49 +28,49 @@ pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 
 @pytest.fixture
 def small_files(monkeypatch):
-    """Many files, of which the first begins before the oldest step, and which are read in any order."""
+    """Write many files, of which the first begins before the oldest step, and read them in reverse order."""
     monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 0)
     monkeypatch.setattr(buffer_files, "_SMALL_SHARE", 0)
-    monkeypatch.setattr(buffer_files, "in_parallel", lambda functions: one_after_the_other(functions[::-1]))
+    monkeypatch.setattr(buffer_files, "in_parallel", lambda functions: in_sequence(functions[::-1]))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("her", "sequences")])
 def test_the_newest_steps_that_fit_are_loaded(kind, tmp_path, small_files):
-    """For each environment, with their masses and new ids. The loaded buffer can be used and saved."""
-    # Fewer rows, and more, than the 16 that were saved; before and after the first lap.
-    for n_rows, lives in ((3, [20, 3, 40, 1]), (15, [9, 7]), (15, [20, 3, 40, 1]), (40, [40, 3]), (40, [2])):
-        assert_newest_are_loaded(kind, n_rows, lives, tmp_path / f"{n_rows} {len(lives)}")
+    """Each environment gets its newest transitions, with their masses and new ids. The loaded buffer can be used and saved."""
+    # Load 16 saved rows into fewer and into more rows, before and after the ring has wrapped.
+    for n_rows, steps_per_save in ((3, [20, 3, 40, 1]), (15, [9, 7]), (15, [20, 3, 40, 1]), (40, [40, 3]), (40, [2])):
+        assert_newest_are_loaded(kind, n_rows, steps_per_save, tmp_path / f"{n_rows} {len(steps_per_save)}")
 
 
-def assert_newest_are_loaded(kind: str, n_rows: int, lives: list[int], folder: Path) -> None:
+def assert_newest_are_loaded(kind: str, n_rows: int, steps_per_save: list[int], folder: Path) -> None:
     buffer, path = make(kind), folder / "x.buffer"
     player = Player(buffer, seed=n_rows)
-    for n in lives:
-        player.live(n)
+    for n in steps_per_save:
+        player.play(n)
         save_buffer(buffer, path)
     loaded = load_buffer(make(kind, n_rows), path)
     assert loaded.buffer_size == n_rows
     is_rank = kind == "rank"
-    assert_newest(loaded, buffer, with_masses=not is_rank)
+    assert_same_newest_steps(loaded, buffer, with_masses=not is_rank)
     if is_rank:
         n = loaded.size()
         order = [np.argsort(np.concatenate([column(b, e)["masses"][-n:] for e in range(2)])) for b in (loaded, buffer)]
         np.testing.assert_array_equal(*order)
     assert (loaded.beta, loaded.max_priority) == (buffer.beta, buffer.max_priority)
     assert loaded.transition_ids[loaded.transition_ids >= 0].min(initial=10**9) >= buffer.ring.next_id
-    # It goes on as any other buffer, and comes back from files of its own size.
-    Player(loaded, seed=1).live(5)
+    # The loaded buffer can be used, saved and loaded like any other.
+    Player(loaded, seed=1).play(5)
     save_buffer(loaded, folder / "y.buffer")
-    assert_same(held(load_buffer(make(kind, n_rows), folder / "y.buffer")), held(loaded))
+    assert_same(snapshot(load_buffer(make(kind, n_rows), folder / "y.buffer")), snapshot(loaded))
 
 
 @pytest.mark.parametrize("n_rows", [6, 11, 40])
-def test_only_complete_episodes_can_be_drawn_after_loading(n_rows, tmp_path):
+def test_her_draws_only_complete_episodes_after_loading(n_rows, tmp_path):
     buffer = make("her")
-    Player(buffer).live(40)
+    Player(buffer).play(40)
     save_buffer(buffer, tmp_path / "x.buffer")
     loaded = load_buffer(make("her", n_rows), tmp_path / "x.buffer")
-    assert_newest(loaded, buffer, with_masses=False)
+    assert_same_newest_steps(loaded, buffer, with_masses=False)
     n = loaded.size()
     rows, old_rows = ((b.pos - n + np.arange(n)) % b.buffer_size for b in (loaded, buffer))
     for env in range(2):
@@ -84,12 +84,12 @@ def test_only_complete_episodes_can_be_drawn_after_loading(n_rows, tmp_path):
     ]
     player = Player(loaded)
     for _ in range(5):
-        player.live(10)
+        player.play(10)
 
 
 @pytest.mark.parametrize("n_rows", [9, 12, 40])
-def test_complete_windows_are_loaded(n_rows, tmp_path):
-    """With their recurrent states, where those of the prefix are there as well."""
+def test_complete_sequences_are_loaded(n_rows, tmp_path):
+    """A sequence that can be drawn after loading has the mass and the steps that it had in the saved buffer."""
     buffer = make("sequences")
     rng = np.random.default_rng(0)
     for _ in range(25):
@@ -97,7 +97,7 @@ def test_complete_windows_are_loaded(n_rows, tmp_path):
         buffer.add(obs, obs, obs[:, :2], obs[:, 0], done, [{}, {}], states=[rng.normal(size=(1, 2, 2))])
     save_buffer(buffer, tmp_path / "x.buffer")
     loaded = load_buffer(make("sequences", n_rows), tmp_path / "x.buffer")
-    assert_newest(loaded, buffer, with_masses=False)
+    assert_same_newest_steps(loaded, buffer, with_masses=False)
     n, ids = loaded.size(), loaded.transition_ids
     old_ids = ids - loaded.ring.next_id + buffer.ring.next_id
     for row, env in np.argwhere(loaded.priorities > 0):
@@ -107,27 +107,27 @@ def test_complete_windows_are_loaded(n_rows, tmp_path):
         for name in ("observations", "actions", "rewards", "mask"):
             np.testing.assert_array_equal(getattr(new, name), getattr(old, name), err_msg=name)
     assert n == min(16, n_rows) and (n_rows < 16 or loaded.priorities.any())
-    Player(loaded).live(20)
+    Player(loaded).play(20)
 
 
 @pytest.mark.parametrize(
     "frames, n_rows", [(None, 5), ({"image": 1}, 16), ({"a/../b": 3}, 40), ({"image": 3, "a/../b": 3}, 5)], ids=str
 )
-def test_frames_change_with_the_model(frames, n_rows, tmp_path):
-    """With another scheme and another size: all that can be different at once."""
+def test_frames_of_the_model_win_over_saved_ones(frames, n_rows, tmp_path):
+    """Frames, scheme and size all differ from the saved buffer."""
     buffer = make("frames")
     Player(buffer, seed=3).add(40)
     save_buffer(buffer, tmp_path / "x.buffer")
     with pytest.warns(UserWarning, match="all transitions get the largest priority"):
         loaded = load_buffer(make("frames", n_rows, frames=frames, scheme="rank"), tmp_path / "x.buffer")
-    assert_newest(loaded, buffer, with_masses=False)
+    assert_same_newest_steps(loaded, buffer, with_masses=False)
     assert loaded.settings.frames == frames
     assert np.count_nonzero(loaded.priorities) == loaded.ring.n_whole
 
 
 @pytest.mark.parametrize("changed", [dict(scheme="rank"), dict(alpha=0.3), dict(scheme="uniform")], ids=str)
-def test_another_scheme_makes_all_priorities_the_largest(changed, tmp_path):
-    """With a warning; ids and all else stay. The other way round as well."""
+def test_loading_with_another_scheme_sets_all_priorities_to_the_largest(changed, tmp_path):
+    """Loading warns, also in the opposite direction. Transition ids stay."""
     buffer, path = make_buffer(20, 2), tmp_path / "x.buffer"
     fill([buffer], 15)
     buffer.update_priorities(np.arange(30), np.arange(30.0))
@@ -146,9 +146,9 @@ def test_another_scheme_makes_all_priorities_the_largest(changed, tmp_path):
 
 
 @pytest.mark.parametrize("changed", [dict(sequence_length=4), dict(n_steps=3)], ids=str)
-def test_other_windows_make_all_priorities_the_largest(changed, tmp_path):
+def test_loading_with_other_windows_sets_all_priorities_to_the_largest(changed, tmp_path):
     buffer = make("sequences")
-    Player(buffer).live(14)
+    Player(buffer).play(14)
     save_buffer(buffer, tmp_path / "x.buffer")
     with pytest.warns(UserWarning, match="all transitions get the largest priority"):
         loaded = load_buffer(make("sequences", **changed), tmp_path / "x.buffer")
@@ -157,7 +157,7 @@ def test_other_windows_make_all_priorities_the_largest(changed, tmp_path):
     assert len(masses) and len(np.unique(masses)) == 1
 
 
-def other(name: str, value: Any) -> PrioritizedReplayBuffer:
+def buffer_with(name: str, value: Any) -> PrioritizedReplayBuffer:
     arguments: dict[str, Any] = dict(
         observation_space=OBSERVATION_SPACES["box"], action_space=ACTION_SPACES["box"], n_envs=2, device="cpu"
     )
@@ -175,21 +175,21 @@ def other(name: str, value: Any) -> PrioritizedReplayBuffer:
         ("n_envs", 4),
     ],
 )
-def test_other_spaces_are_refused(name, value, tmp_path):
-    """The error names what differs and both values; the live buffer stays, and nothing is loaded in part."""
+def test_other_spaces_or_numbers_of_environments_are_refused(name, value, tmp_path):
+    """The error names the setting and the saved value. The buffer in RAM does not change."""
     buffer = make_buffer(20, 2)
     fill([buffer], 15)
     save_buffer(buffer, tmp_path / "x.buffer")
-    live = other(name, value)
-    fill([live], 3)
-    before = held(live)
+    current = buffer_with(name, value)
+    fill([current], 3)
+    before = snapshot(current)
     with pytest.raises(ValueError, match=f"(?s){name}.*{re.escape(str(buffer.n_envs if name == 'n_envs' else 'Box'))}"):
-        load_buffer(live, tmp_path / "x.buffer")
-    assert_same(held(live), before)
+        load_buffer(current, tmp_path / "x.buffer")
+    assert_same(snapshot(current), before)
 
 
 @pytest.mark.parametrize("changed", [dict(sequence_period=3), dict(burn_in=1), dict(state_shapes=((2, 2),))], ids=str)
-def test_sequences_with_other_states_are_refused(changed, tmp_path):
+def test_sequences_with_other_settings_are_refused(changed, tmp_path):
     save_buffer(make("sequences"), tmp_path / "x.buffer")
     with pytest.raises(ValueError, match="has sequences"):
         load_buffer(make("sequences", **changed), tmp_path / "x.buffer")
@@ -199,10 +199,10 @@ def test_sequences_with_other_states_are_refused(changed, tmp_path):
         load_buffer(make("plain"), tmp_path / "x.buffer")
 
 
-def test_bounds_of_observations_do_not_matter(tmp_path):
-    """They are stored as they are; only actions are scaled with theirs."""
+def test_other_bounds_of_observations_are_allowed(tmp_path):
+    """Observations are stored unscaled. Only actions are scaled by the bounds of their space."""
     buffer = make_buffer(20, 2)
     fill([buffer], 15)
     save_buffer(buffer, tmp_path / "x.buffer")
-    unbounded = other("observation_space", spaces.Box(-np.inf, np.inf, (3,), np.float32))
-    assert_newest(load_buffer(unbounded, tmp_path / "x.buffer"), buffer)
+    unbounded = buffer_with("observation_space", spaces.Box(-np.inf, np.inf, (3,), np.float32))
+    assert_same_newest_steps(load_buffer(unbounded, tmp_path / "x.buffer"), buffer)

@@ -1,4 +1,4 @@
-"""A loaded buffer equals the saved one and draws the same; a save writes only what is new."""
+"""A loaded buffer equals the saved one and draws the same batches. A save writes only new data."""
 
 import copy
 import json
@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.generations import Manifest, manifests_in
-from tests.persistence.saved import KINDS, Player, assert_same, held, make
+from tests.persistence.saved import KINDS, Player, assert_same, make, snapshot
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 
 
 def assert_round_trip(buffer: Any, empty: Any, path: Path, **kwargs: Any) -> Any:
-    """Saving changes nothing, and what is loaded is the same; returns it."""
-    before = held(buffer)
+    """Save and load. Check that saving changes nothing and that the loaded buffer is equal, and return it."""
+    before = snapshot(buffer)
     save_buffer(buffer, path, **kwargs)
-    assert_same(held(buffer), before)
+    assert_same(snapshot(buffer), before)
     loaded = load_buffer(empty, path)
-    assert_same(held(loaded), before)
+    assert_same(snapshot(loaded), before)
     return loaded
 
 
@@ -49,8 +49,10 @@ CHANGED: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_round_trip(kind, tmp_path):
-    """Through laps, in increments, with what nobody has drawn yet. The loaded one draws the same, and goes on in its turn."""
+def test_a_loaded_buffer_equals_the_saved_one(kind, tmp_path):
+    """
+    Save and load several times, also after the ring has wrapped. The loaded buffer draws the same batches as the saved one.
+    """
     for i, changed in enumerate(CHANGED[kind]):
         assert_round_trips(kind, changed, tmp_path / f"{i}.buffer")
 
@@ -59,19 +61,19 @@ def assert_round_trips(kind: str, changed: dict[str, Any], path: Path) -> None:
     buffer = make(kind, **changed)
     for i, n in enumerate([0, 1, 7, 30, 0, 100, 16, 3]):
         player = Player(buffer, seed=i)
-        player.live(n)
+        player.play(n)
         loaded = assert_round_trip(buffer, make(kind, **changed), path, num_timesteps=i)
         player = Player(buffer, loaded, seed=50 + i)
         for _ in range(3):
             drawn = player.learn()
             np.testing.assert_array_equal(*(drawn or [0, 0]))
             player.add(2)
-        assert_same(held(loaded), held(buffer))
+        assert_same(snapshot(loaded), snapshot(buffer))
         buffer = loaded
 
 
 @pytest.mark.parametrize("obs_space", OBSERVATION_SPACES)
-def test_all_spaces_make_the_round_trip(obs_space, tmp_path):
+def test_buffers_of_all_spaces_can_be_saved_and_loaded(obs_space, tmp_path):
     for action_space in ACTION_SPACES:
         buffer = make_buffer(20, 2, obs_space, action_space)
         for n in (13, 20):
@@ -79,8 +81,8 @@ def test_all_spaces_make_the_round_trip(obs_space, tmp_path):
             assert_round_trip(buffer, make_buffer(20, 2, obs_space, action_space), tmp_path / f"{action_space}.buffer")
 
 
-def test_frames_of_a_loaded_buffer_cost_what_they_did(tmp_path):
-    """A stream that goes on costs one frame a step: no more than in the buffer that was saved."""
+def test_a_loaded_buffer_shares_frames_like_the_saved_one(tmp_path):
+    """A stored observation shares its frames with the next ones, so a step needs about one frame."""
     buffer = make("frames")
     Player(buffer, seed=1).add(40)
     loaded = assert_round_trip(buffer, make("frames"), tmp_path / "x.buffer")
@@ -98,8 +100,8 @@ STEPS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(script=STEPS, kind=st.sampled_from(sorted(KINDS)), keep=st.integers(1, 3), seed=st.integers(0, 99))
-def test_increments_are_a_full_save(script, kind, keep, seed, tmp_path_factory):
-    """Any chain of saves, resets, laps and loads, in two directories in turn, against one save of all at the end."""
+def test_increments_equal_a_full_save(script, kind, keep, seed, tmp_path_factory):
+    """A random chain of saves, resets, new steps and loads in two directories equals one full save at the end."""
     folder = tmp_path_factory.mktemp("chain")
     buffer = make(kind)
     for i, action in enumerate(script):
@@ -116,7 +118,7 @@ def test_increments_are_a_full_save(script, kind, keep, seed, tmp_path_factory):
         elif action == "load" and path.exists():
             buffer = load_buffer(buffer, path)
         elif action == "fresh":
-            # Another object, which goes its own way in the same directories.
+            # Continue with an unpickled buffer, which does not know the files of earlier saves.
             env, buffer = getattr(buffer, "env", None), pickle.loads(pickle.dumps(buffer))
             buffer.env = env
         elif isinstance(action, int):
@@ -125,7 +127,7 @@ def test_increments_are_a_full_save(script, kind, keep, seed, tmp_path_factory):
         assert_round_trip(buffer, make(kind), path, full=full)
 
 
-# ---- what is written
+# ---- size of the files
 
 
 def n_bytes(path: Path) -> int:
@@ -136,8 +138,10 @@ def segments(path: Path) -> dict[str, int]:
     return {entry.name: entry.stat().st_size for entry in os.scandir(path) if entry.name.startswith("seg")}
 
 
-def test_a_save_writes_what_is_new(tmp_path):
-    """Rows once, in few files, however often it is saved; nothing of other sizes than what is held."""
+def test_a_save_writes_only_new_steps(tmp_path):
+    """
+    Each step is written a few times at most. The directory has few files, and is little larger than the buffer's contents.
+    """
     buffer = make_buffer(2_000, 1, "box64")
     path, written = tmp_path / "x.buffer", 0
     fill([buffer], 1_000)
@@ -149,7 +153,7 @@ def test_a_save_writes_what_is_new(tmp_path):
         written += sum(size for name, size in segments(path).items() if name not in before)
     step = 2 * 4 * 8 + 2 * 4 + 4  # observations, action, reward
     assert len(segments(path)) <= 12
-    # Every step is joined with others about log2(100) times.
+    # Saves join small files, so a step is written about log2(100) times.
     assert written < 100 * 20 * step * 8 + 100 * 100 * 10
     assert n_bytes(path) < 1.5 * 2_000 * (step + 24)
     before = segments(path)
@@ -157,8 +161,8 @@ def test_a_save_writes_what_is_new(tmp_path):
     assert segments(path) == before
 
 
-def test_rows_that_some_environments_still_write_are_written_again(tmp_path):
-    """And the others are not."""
+def test_only_incomplete_rows_are_written_again(tmp_path):
+    """A row is incomplete until all environments have written their step of it."""
     buffer, path = make("actors", 200), tmp_path / "x.buffer"
     player = Player(buffer)
     player.add(100)
@@ -169,43 +173,43 @@ def test_rows_that_some_environments_still_write_are_written_again(tmp_path):
     player.add(1)
     save_buffer(buffer, path, keep=1)
     assert whole in segments(path) and not (set(first) - {whole}) & segments(path).keys()
-    assert_same(held(load_buffer(make("actors", 200), path)), held(buffer))
+    assert_same(snapshot(load_buffer(make("actors", 200), path)), snapshot(buffer))
 
 
-def test_one_percent_full_is_one_percent_on_disk(tmp_path):
+def test_a_buffer_that_is_1_percent_full_takes_1_percent_on_disk(tmp_path):
     buffer = make_buffer(200_000, 1)
     fill([buffer], 2_000)
     save_buffer(buffer, tmp_path / "x.buffer")
     assert n_bytes(tmp_path / "x.buffer") < 0.012 * len(pickle.dumps(buffer))
 
 
-def test_a_copy_begins_anew(tmp_path):
-    """A copy, of whatever sort, knows of no directory, and what it saves there is its own."""
+def test_a_copy_writes_its_own_files(tmp_path):
+    """A deep copy and an unpickled buffer do not refer to the files of the original."""
     buffer, path = make("plain"), tmp_path / "x.buffer"
-    Player(buffer).live(9)
+    Player(buffer).play(9)
     save_buffer(buffer, path)
     for twin in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
         before = segments(path)
-        Player(twin, seed=1).live(3)
+        Player(twin, seed=1).play(3)
         save_buffer(twin, path, keep=1)
         assert not before.keys() & segments(path).keys()
-        assert_same(held(load_buffer(make("plain"), path)), held(twin))
+        assert_same(snapshot(load_buffer(make("plain"), path)), snapshot(twin))
 
 
-def test_a_loaded_buffer_adds_to_the_files_that_it_came_from(tmp_path):
+def test_a_loaded_buffer_adds_to_the_files_it_was_loaded_from(tmp_path):
     buffer, path = make("plain", 2000), tmp_path / "x.buffer"
-    Player(buffer).live(1000)
+    Player(buffer).play(1000)
     save_buffer(buffer, path)
     ((first, size),) = segments(path).items()
     loaded = load_buffer(make("plain", 2000), path)
-    Player(loaded, seed=1).live(10)
+    Player(loaded, seed=1).play(10)
     save_buffer(loaded, path)
     assert segments(path).pop(first) == size and sum(segments(path).values()) < 1.05 * size
-    assert_same(held(load_buffer(make("plain", 2000), path)), held(loaded))
+    assert_same(snapshot(load_buffer(make("plain", 2000), path)), snapshot(loaded))
 
 
-def test_numpy_alone_can_read_it(tmp_path):
-    """As the page on long runs says: the files are npz, and step ``s`` is in row ``s % n_rows``."""
+def test_numpy_alone_can_read_the_files(tmp_path):
+    """Files are npz, and step ``s`` is in row ``s % n_rows``."""
     buffer, path = make_buffer(50, 2, "dict"), tmp_path / "x.buffer"
     for n, num_timesteps in ((79, 140), (5, 150)):
         fill([buffer], n)
@@ -218,23 +222,22 @@ def test_numpy_alone_can_read_it(tmp_path):
                 vectors[np.arange(part["first"], part["end"]) % 50] = arrays["observations.vec"]
             else:
                 np.testing.assert_array_equal(
-                    arrays["sampler/masses"].reshape(50, 2), held(buffer)["sampler/masses"].reshape(50, 2)
+                    arrays["sampler/masses"].reshape(50, 2), snapshot(buffer)["sampler/masses"].reshape(50, 2)
                 )
                 np.testing.assert_array_equal(arrays["dones"], buffer.dones)
     np.testing.assert_array_equal(vectors, buffer.observations["vec"])
     assert manifest["numbers"]["sampler/max_priority"] == 1.0
 
 
-def test_an_older_generation_can_be_chosen(tmp_path):
-    """Its manifest stands for it."""
+def test_an_older_generation_loads_by_its_manifest(tmp_path):
     buffer, path, states = make("plain"), tmp_path / "x.buffer", []
     for i in range(3):
-        Player(buffer, seed=i).live(8)
+        Player(buffer, seed=i).play(8)
         save_buffer(buffer, path, i, keep=3)
-        states.append(held(buffer))
+        states.append(snapshot(buffer))
     for i, (manifest, state) in enumerate(zip(sorted(path.glob("gen-*")), states, strict=True)):
         assert Manifest.read(manifest).num_timesteps == i
-        assert_same(held(load_buffer(make("plain"), manifest)), state)
+        assert_same(snapshot(load_buffer(make("plain"), manifest)), state)
 
 
 # ---- what is refused
@@ -249,9 +252,9 @@ def test_a_bad_keep_is_refused(tmp_path):
 
 @pytest.mark.parametrize("value, name", [([{"x": object()}], "object"), ({"__array__": 5}, "dict")])
 def test_infos_that_need_a_pickle_are_refused(value, name, tmp_path):
-    """Before anything is written."""
+    """No file is written."""
     buffer, path = make("her"), tmp_path / "x.buffer"
-    Player(buffer).live(6)
+    Player(buffer).play(6)
     save_buffer(buffer, path)
     buffer.infos[0, 0] = {"deep": value}
     before = sorted(os.listdir(path))

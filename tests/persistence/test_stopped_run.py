@@ -1,4 +1,4 @@
-"""A run that is stopped and resumed equals one that was not stopped."""
+"""A run that was stopped and resumed equals a run that was not stopped."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PrioritizedHerReplayBuffer
 from tests.buffers.test_her import make_env
-from tests.persistence.saved import assert_same, held
+from tests.persistence.saved import assert_same, snapshot
 
 
 def seed_all(seed: int) -> None:
@@ -34,28 +34,30 @@ RUNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     ),
     "TD3, LAP": (PERTD3, "Pendulum-v1", dict(replay_buffer_kwargs=dict(scheme="lap", kappa="auto", max_priority_interval=7))),
     "TQC, 3 steps, recency": (PERTQC, "Pendulum-v1", dict(n_steps=3, replay_buffer_kwargs=dict(recency=0.99))),
-    "DQN, beta by draws": (PERDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(beta_anneal_steps=300))),
-    "DQN, memory": (
+    "DQN, beta by number of draws": (PERDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(beta_anneal_steps=300))),
+    "DQN, optimize_memory_usage": (
         PERDQN,
         "CartPole-v1",
         dict(optimize_memory_usage=True, replay_buffer_kwargs=dict(handle_timeout_termination=False, unique=True)),
     ),
-    "QRDQN, mean of new ones": (PERQRDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(initial_priority="mean"))),
+    "QRDQN, initial priority mean": (PERQRDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(initial_priority="mean"))),
     "DQN, HER": (PERDQN, "bits", dict(replay_buffer_class=PrioritizedHerReplayBuffer)),
 }
 
-# With networks that take long.
-LONG = ("SAC", "TQC, 3 steps, recency", "QRDQN, mean of new ones")
+# Runs with networks that take long to train.
+LONG = ("SAC", "TQC, 3 steps, recency", "QRDQN, initial priority mean")
 
 
 @pytest.mark.parametrize(
     "run, n_envs",
     [pytest.param(run, n, marks=pytest.mark.slow if run in LONG or n == 1 else ()) for run in RUNS for n in (1, 2)],
 )
-def test_a_stopped_run_is_the_same_run(run, n_envs, tmp_path):
+def test_a_resumed_run_equals_an_unstopped_one(run, n_envs, tmp_path):
     """
-    One process goes on, another one loads what it has saved: parameters, moments of the optimizers, priorities and random
-    draws are equal to the bit. What no file has, the random state and the environment's, both set anew.
+    One model continues, and another one loads its files. Parameters, optimizer states, priorities and draws are equal to the
+    bit.
+
+    No file holds the random state or the state of the environments, so the test sets both again for each model.
     """
     cls, env_id, kwargs = RUNS[run]
 
@@ -79,5 +81,5 @@ def test_a_stopped_run_is_the_same_run(run, n_envs, tmp_path):
         np.random.seed(1)
     for actual, expected in zip(parameters(second), parameters(first), strict=True):
         np.testing.assert_array_equal(actual, expected)
-    assert_same(held(second.replay_buffer), held(first.replay_buffer))
+    assert_same(snapshot(second.replay_buffer), snapshot(first.replay_buffer))
     assert second.num_timesteps == first.num_timesteps and second._n_updates == first._n_updates

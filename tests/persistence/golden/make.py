@@ -1,7 +1,7 @@
 """
-Makes directories of the current version of the format, to be loaded by all later releases; never the same one twice.
+Make directories of the current version of the format, which all later releases must load.
 
-    python -m tests.persistence.golden.make
+Directories that exist already are kept: ``python -m tests.persistence.golden.make``
 """
 
 import hashlib
@@ -21,15 +21,15 @@ EXPECTED = HERE / "expected.json"
 
 
 def contents(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
-    """What anybody can see of a buffer, the oldest step first: numbers as they are, and arrays as checksums."""
+    """Return the contents of a buffer, oldest step first: numbers as they are, and arrays as checksums."""
     found: dict[str, Any] = {"size": buffer.size(), "pos": buffer.pos, "full": buffer.full}
     found.update(max_priority=buffer.max_priority, beta=buffer.beta, steps=buffer.ring.added.tolist())
     for env in range(buffer.n_envs):
-        held = column(buffer, env)
-        masses = held.pop("masses")
-        for name, array in held.items():
+        transitions = column(buffer, env)
+        masses = transitions.pop("masses")
+        for name, array in transitions.items():
             found[f"{name} {env}"] = checksum(array)
-        # Powers may differ in the last bit between processors.
+        # Compare the order of the masses, because powers may differ in the last bit between processors.
         found[f"order {env}"] = np.argsort(-masses, kind="stable").tolist()
         if buffer.storage.infos is not None:
             rows = np.arange(buffer.ring.first[env], buffer.ring.added[env]) % buffer.buffer_size
@@ -49,8 +49,8 @@ def main() -> None:
         if name not in expected:
             buffer = make(kind, 8)
             player = Player(buffer, seed=11)
-            for n_steps in (11, 1):  # more than a lap; rows in two files
-                player.live(n_steps)
+            for n_steps in (11, 1):  # the ring wraps, and the rows are in two files
+                player.play(n_steps)
                 save_buffer(buffer, HERE / f"{name}.buffer", num_timesteps=buffer.ring.next_id, keep=1)
             (HERE / f"{name}.buffer" / ".lock").unlink()
             expected[name] = contents(buffer)
