@@ -10,7 +10,7 @@ from stable_baselines3.common.utils import polyak_update
 from timing import MILLION, Row, box, compare, filled
 
 from sb3_per import PERRecurrentDQN, PERRecurrentSAC, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.algorithms.optimizers import frozen, minimise
+from sb3_per.algorithms.optimizers import minimise
 
 _SPACES = box(17), box(6)
 
@@ -83,8 +83,7 @@ def _gradient_step_row(algorithm: Any, env: str, quick: bool) -> Row:
         with th.no_grad():
             critic_values(model.critic_target, model.actor.action_log_prob(features[-steps.stop :])[0])
         minimise(critic_values(model.critic, actions).square().mean(), model.critic.optimizer)
-        with frozen(model.critic.optimizer):
-            values = critic_values(model.critic, chosen)
+        values = critic_values(model.critic, chosen)
         minimise(-values.mean(), model.actor.optimizer)
         polyak_update(model.critic.parameters(), model.critic_target.parameters(), model.tau)
 

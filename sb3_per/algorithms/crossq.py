@@ -4,7 +4,7 @@ import torch as th
 from sb3_contrib import CrossQ
 
 from sb3_per.algorithms.losses import weighted_mean
-from sb3_per.algorithms.optimizers import frozen, minimise
+from sb3_per.algorithms.optimizers import minimise
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -64,8 +64,7 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         actions_pi, log_prob = self._current_actions(observations)
         self.actor.set_bn_training_mode(False)
         metrics.update(self._update_ent_coef(log_prob, weights))
-        with frozen(self.critic.optimizer):
-            value = self._policy_value(observations, actions_pi)
+        value = self._policy_value(observations, actions_pi)
         actor_loss = weighted_mean(ent_coef * log_prob - value, weights)
         minimise(actor_loss, self.actor.optimizer)
         return td_errors, {**metrics, "actor_loss": actor_loss}

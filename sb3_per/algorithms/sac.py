@@ -8,7 +8,7 @@ from stable_baselines3.common.utils import polyak_update
 
 from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
 from sb3_per.algorithms.losses import weighted_mean
-from sb3_per.algorithms.optimizers import frozen, minimise
+from sb3_per.algorithms.optimizers import minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -71,8 +71,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         ent_coef = self._current_ent_coef()
         metrics = {"ent_coef": ent_coef, **self._update_ent_coef(log_prob, weights)}
 
-        with frozen(self.critic.optimizer):
-            value = self._policy_value(observations, actions_pi)
+        value = self._policy_value(observations, actions_pi)
         actor_loss = weighted_mean(ent_coef * log_prob - value, weights)
         minimise(actor_loss, self.actor.optimizer)
 

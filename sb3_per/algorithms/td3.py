@@ -6,7 +6,7 @@ from stable_baselines3.common.utils import polyak_update
 
 from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
 from sb3_per.algorithms.losses import weighted_mean
-from sb3_per.algorithms.optimizers import frozen, minimise
+from sb3_per.algorithms.optimizers import minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -57,8 +57,7 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
 
         observations, weights = self._actor_batch(batch)
         actions = self.actor(observations)
-        with frozen(self.critic.optimizer):
-            actor_loss = -weighted_mean(self.critic.q1_forward(observations, actions), weights)
+        actor_loss = -weighted_mean(self.critic.q1_forward(observations, actions), weights)
         minimise(actor_loss, self.actor.optimizer)
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.actor.parameters(), self.actor_target.parameters(), self.tau)
