@@ -2,7 +2,7 @@
 The training loop of all prioritized algorithms, and their choice of a buffer.
 
 Write the mixin left of the stock algorithm: ``class PERSAC(PrioritizedOffPolicyMixin, SAC)``. The algorithm implements
-``_optimizers``, ``_value_losses`` and ``_gradient_step``.
+``_value_losses`` and ``_gradient_step``.
 """
 
 import warnings
@@ -14,6 +14,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.save_util import recursive_getattr
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
@@ -80,14 +81,6 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     # ---- what an algorithm brings
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        """
-        List the optimizers.
-
-        :return: optimizers whose learning rate follows the schedule
-        """
-        raise NotImplementedError
-
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
         Compute the losses of the value networks. Nothing changes but random generators and statistics of batch normalization.
@@ -134,7 +127,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         discounts = self.gamma if batch.discounts is None else batch.discounts
         return batch.rewards + (1 - batch.dones) * discounts * next_values
 
-    def _actor_batch(self, batch: PrioritizedReplayBufferSamples) -> tuple[Any, th.Tensor | None]:
+    def _actor_batch(self, batch: PrioritizedReplayBufferSamples) -> tuple[Any, th.Tensor | float]:
         """
         Choose what the actor learns from, by the setting ``actor_batch``.
 
@@ -142,13 +135,13 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         give the actor (arXiv 2209.00532).
 
         :param batch: batch of the critics
-        :return: observations, and weights of mean 1, shape (batch_size, 1); ``None``: all weights are equal
+        :return: observations, and weights of mean 1, shape (batch_size, 1), or 1.0 if all are equal
         """
         buffer = self.replay_buffer
         if buffer.settings.actor_batch == "uniform":
-            return buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env), None
+            return buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env), 1.0
         if buffer.settings.actor_batch == "prioritized":
-            return batch.observations, None
+            return batch.observations, 1.0
         assert batch.n_p is not None, "A batch that was made by hand has no probabilities"
         weights = 1.0 / batch.n_p
         return batch.observations, buffer.to_torch((weights / weights.mean()).astype(np.float32).reshape(-1, 1))
@@ -166,6 +159,11 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             for buffer, before in statistics:
                 buffer.copy_(before)
         return td_errors
+
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        """List the optimizers, which are saved with the model. Their learning rate follows the schedule."""
+        names = self._get_torch_save_params()[0]
+        return [recursive_getattr(self, name) for name in names if name.endswith("optimizer")]
 
     # ---- the loop
 
@@ -204,7 +202,6 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         :param batch_size: number of transitions of an update; ``None``: that of the constructor
         """
         buffer = self.replay_buffer
-        self._require_prioritized(type(buffer))
         # Dropout and batch norm behave differently while training.
         self.policy.set_training_mode(True)
         optimizers = self._optimizers()
@@ -214,7 +211,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         if self._progress_is_current:
             buffer.update_beta(self._current_progress_remaining)
 
-        weights, metrics = [], defaultdict(list)
+        metrics = defaultdict(list)
         arguments: dict[str, Any] = {"env": self._vec_normalize_env}
         for gradient_step in range(gradient_steps):
             self._n_updates += 1
@@ -225,22 +222,19 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             n_written = buffer.update_priorities(batch.indices, td_errors)
             if n_written is not None:  # a buffer of the user's own may return nothing
                 self.n_stale_updates += len(batch.indices) - n_written
-            weights.append(batch.weights)
+            of_step = {**of_step, **weight_metrics(batch.weights)}
             if batch.is_demonstration is not None:
-                of_step = {**of_step, **demonstration_metrics(buffer, batch.is_demonstration, td_errors)}
+                of_step |= demonstration_metrics(buffer, batch.is_demonstration, td_errors)
             for name, value in of_step.items():
                 metrics[name if "/" in name else f"train/{name}"].append(value.detach())
 
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, values in metrics.items():
             self.logger.record(name, np.mean([value.item() for value in values]))
-        if gradient_steps > 0:
-            for name, number in weight_metrics(th.cat(weights, dim=1).cpu().numpy()).items():
-                self.logger.record(name, number)
-            self.logger.record("per/beta", buffer.beta)
-            self.logger.record("per/max_priority", buffer.max_priority)
-            if isinstance(buffer.scheme, LAP) and buffer.scheme.kappa_is_auto:
-                self.logger.record("per/kappa", buffer.scheme.kappa)
+        self.logger.record("per/beta", buffer.beta)
+        self.logger.record("per/max_priority", buffer.max_priority)
+        if isinstance(buffer.scheme, LAP) and buffer.scheme.kappa_is_auto:
+            self.logger.record("per/kappa", buffer.scheme.kappa)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         buffer, last_obs = self.replay_buffer, self._last_obs
@@ -358,17 +352,13 @@ def frames_of_env(env: VecEnv | None, space: spaces.Space) -> int | dict[str, in
     return {key: n_frames for key, part in space.spaces.items() if isinstance(part, spaces.Box) and key not in GOALS}
 
 
-def weight_metrics(weights: np.ndarray) -> dict[str, float]:
+def weight_metrics(weights: th.Tensor) -> dict[str, th.Tensor]:
     """
     Summarize importance-sampling weights for the log.
 
-    :param weights: float32 array of shape (batch_size, n_batches)
-    :return: means over the batches, by name; the effective sample size is Kish's (sum w)^2 / sum w^2 as a fraction of the
-        batch, 1 if all weights are equal
+    :param weights: shape (batch_size, 1)
+    :return: scalars by name; the effective sample size is Kish's (sum w)^2 / sum w^2 as a fraction of the batch, 1 if all
+        weights are equal
     """
-    totals = weights.sum(axis=0)
-    effective_sizes = np.square(totals) / (np.square(weights).sum(axis=0) * len(weights))
-    return {
-        "per/mean_weight": float(totals.mean(dtype=np.float64)) / len(weights),
-        "per/effective_sample_size": float(effective_sizes.mean(dtype=np.float64)),
-    }
+    mean = weights.mean()
+    return {"per/mean_weight": mean, "per/effective_sample_size": mean.square() / weights.square().mean()}

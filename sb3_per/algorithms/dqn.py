@@ -17,9 +17,6 @@ class DeepQMixin(PrioritizedOffPolicyMixin):
     # Attribute of the stock algorithm.
     max_grad_norm: Any
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return [self.policy.optimizer]
-
     def _gradient_step(
         self, batch: PrioritizedReplayBufferSamples, gradient_step: int
     ) -> tuple[th.Tensor, dict[str, th.Tensor]]:

@@ -94,7 +94,7 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         actions, of_actor = super()._act(observations, memory[self.actor.own_states])
         return actions, (*of_actor, *self.policy.step_critic(observations, memory[self.critic.own_states]))
 
-    def _actor_batch(self, batch: Any) -> tuple[Any, th.Tensor | None]:
+    def _actor_batch(self, batch: Any) -> tuple[Any, th.Tensor | float]:
         """
         See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin._actor_batch`.
 
@@ -102,7 +102,7 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
         :return: the same windows, and weights of their steps
         """
         weights = super()._actor_batch(batch)[1]
-        if weights is not None:
+        if isinstance(weights, th.Tensor):
             weights = at_steps(weights.T.expand_as(batch.mask), batch)[:, None]
             weights = weights / weights.mean()
         return batch, weights
