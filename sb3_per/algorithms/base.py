@@ -7,7 +7,7 @@ Write the mixin left of the stock algorithm: ``class PERSAC(PrioritizedOffPolicy
 
 import warnings
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -15,7 +15,6 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.save_util import recursive_getattr
-from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -32,9 +31,6 @@ from sb3_per.buffers import (
 from sb3_per.persistence.model_zip import CheckpointMixin, prioritized_class_of
 from sb3_per.sampling.schemes import LAP
 from sb3_per.storage.frames import GOALS
-from sb3_per.utils.extras import require
-
-SelfOffPolicyMixin = TypeVar("SelfOffPolicyMixin", bound="PrioritizedOffPolicyMixin")
 
 
 class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
@@ -54,12 +50,6 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     #: Whether the loss is one of scalar TD errors, which LAP and PAL replace by their own.
     has_scalar_td_loss: ClassVar[bool] = True
-
-    #: Whether the algorithm has an actor, which learns from :meth:`_actor_batch`.
-    has_actor: ClassVar[bool] = False
-
-    #: Whether the algorithm is recurrent and its batches are windows.
-    learns_from_sequences: ClassVar[bool] = False
 
     #: Arguments of the stock constructor that have another default here.
     defaults: ClassVar[dict[str, Any]] = {}
@@ -167,33 +157,6 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     # ---- the loop
 
-    def learn(
-        self: SelfOffPolicyMixin,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str | None = None,
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfOffPolicyMixin:
-        """
-        See SB3.
-
-        :param total_timesteps: number of steps, over all environments
-        :param callback: called at every step
-        :param log_interval: number of episodes between two records
-        :param tb_log_name: name of the run in TensorBoard; ``None``: the name of the class
-        :param reset_num_timesteps: ``False``: go on counting, in the newest run of this name
-        :param progress_bar: whether to show a progress bar
-        :return: this model
-        :raises ImportError: if ``tensorboard_log`` was given and TensorBoard is not installed
-        """
-        if self.tensorboard_log is not None:
-            require("tensorboard", "extra", "tensorboard_log")
-        name = type(self).__name__ if tb_log_name is None else tb_log_name
-        super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
-        return self
-
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
         """
         Repeat: draw a batch, update the networks, update the priorities.
@@ -253,20 +216,22 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         saved_beta = self._restore_settings()
         if self.replay_buffer_kwargs.get("frames") == "auto":
             # In a new dictionary, since the caller's must not change. Saved with the model.
-            self.replay_buffer_kwargs = {
-                **self.replay_buffer_kwargs,
-                "frames": frames_of_env(self.env, self.observation_space),
-            }
-        self.replay_buffer_class = self._prioritized_class(self.replay_buffer_class)
+            self.replay_buffer_kwargs = self.replay_buffer_kwargs | {"frames": frames_of_env(self.env, self.observation_space)}
+        # A class of SB3 is replaced by its prioritized counterpart.
+        buffer_class = self.replay_buffer_class or ReplayBuffer
+        ours = prioritized_class_of(buffer_class)
+        if ours is not None:
+            buffer_class = ours if issubclass(ours, HerReplayBuffer) else self._default_buffer_class()
+        self.replay_buffer_class = buffer_class
         self._require_prioritized(self.replay_buffer_class)
         if self.replay_buffer is None:
             self.replay_buffer = self._make_buffer()
-        self._require_supported(self.replay_buffer)
         self.replay_buffer.beta = max(self.replay_buffer.beta, saved_beta)
         with warnings.catch_warnings():
             # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
             warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
             super()._setup_model()
+        self._require_supported(self.replay_buffer)
 
     def _make_buffer(self) -> PrioritizedReplayBuffer:
         assert self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, PrioritizedReplayBuffer)
@@ -293,28 +258,17 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
                 f"{type(self).__name__} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD "
                 f"error, and this algorithm regresses quantiles. Use the proportional, rank or uniform scheme"
             )
-        if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not self.learns_from_sequences:
+        is_recurrent = issubclass(self._default_buffer_class(), PrioritizedSequenceReplayBuffer)
+        if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:
             raise NotImplementedError(
                 f"{type(self).__name__} with {type(buffer).__name__} is not supported: it is not recurrent and learns from "
                 "single transitions. Use a recurrent algorithm, such as PERRecurrentDQN"
             )
-        if buffer.settings.actor_batch != "prioritized" and not self.has_actor:
+        if buffer.settings.actor_batch != "prioritized" and not hasattr(self.policy, "actor"):
             raise NotImplementedError(
                 f"{type(self).__name__} with actor_batch={buffer.settings.actor_batch!r} is not supported: it has no "
                 "actor. Leave the setting out"
             )
-
-    def _prioritized_class(self, buffer_class: type[ReplayBuffer] | None) -> type[ReplayBuffer]:
-        """
-        Replace a buffer class of SB3 by its prioritized counterpart.
-
-        :param buffer_class: class that the constructor was given, or that was read from a zip
-        :return: the counterpart; any other class unchanged
-        """
-        ours = None if buffer_class is None else prioritized_class_of(buffer_class)
-        if buffer_class is None or (ours is not None and not issubclass(ours, HerReplayBuffer)):
-            return self._default_buffer_class()
-        return buffer_class if ours is None else ours
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
         return PrioritizedDictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else PrioritizedReplayBuffer

@@ -18,8 +18,6 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     SAC and TQC share :meth:`_gradient_step`, CrossQ has its own. :meth:`_policy_value` is that of SAC and CrossQ.
     """
 
-    has_actor = True
-
     # Attributes of the stock algorithm.
     actor: Any
     critic: Any

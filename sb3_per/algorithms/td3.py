@@ -30,8 +30,6 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         model.learn(10_000)
     """
 
-    has_actor = True
-
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             # Target policy smoothing.

@@ -27,8 +27,6 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     :raises ValueError: for an argument that contradicts ``replay_buffer_kwargs``
     """
 
-    learns_from_sequences = True
-
     # Attributes of the stock algorithm.
     policy: Any
     policy_class: Any
