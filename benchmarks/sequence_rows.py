@@ -10,7 +10,7 @@ from stable_baselines3.common.utils import polyak_update
 from timing import MILLION, Row, box, compare, filled
 
 from sb3_per import PERRecurrentDQN, PERRecurrentSAC, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.algorithms.optimizers import frozen, minimise
+from sb3_per.algorithms.optimizers import minimise
 
 _SPACES = box(17), box(6)
 
@@ -73,18 +73,20 @@ def _gradient_step_row(algorithm: Any, env: str, quick: bool) -> Row:
             model.q_net_target.q_net(unroll(model.q_net_target))
         minimise(model.q_net.q_net(unroll(model.q_net))[steps].square().mean(), model.policy.optimizer, model.max_grad_norm)
 
-    def critic_values(network: Any, of_actions: th.Tensor) -> th.Tensor:
-        inputs = th.cat([unroll(network)[steps], of_actions], dim=1)
+    def critic_values(network: Any, of_windows: th.Tensor, of_actions: th.Tensor) -> th.Tensor:
+        inputs = th.cat([of_windows[steps], of_actions], dim=1)
         return th.cat([q_net(inputs) for q_net in network.q_networks], dim=1)
 
     def bare_sac() -> None:
         features = unroll(model.actor)
         chosen = model.actor.action_log_prob(features[steps])[0]
         with th.no_grad():
-            critic_values(model.critic_target, model.actor.action_log_prob(features[-steps.stop :])[0])
-        minimise(critic_values(model.critic, actions).square().mean(), model.critic.optimizer)
-        with frozen(model.critic.optimizer):
-            values = critic_values(model.critic, chosen)
+            next_actions = model.actor.action_log_prob(features[-steps.stop :])[0]
+            critic_values(model.critic_target, unroll(model.critic_target), next_actions)
+        minimise(critic_values(model.critic, unroll(model.critic), actions).square().mean(), model.critic.optimizer)
+        with th.no_grad():
+            of_windows = unroll(model.critic)
+        values = critic_values(model.critic, of_windows, chosen)
         minimise(-values.mean(), model.actor.optimizer)
         polyak_update(model.critic.parameters(), model.critic_target.parameters(), model.tau)
 

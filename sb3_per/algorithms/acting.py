@@ -1,11 +1,15 @@
 """Hooks for environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.type_aliases import RolloutReturn
+from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn
 from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_per.utils.extras import require
+
+SelfActingMixin = TypeVar("SelfActingMixin", bound="ActingMixin")
 
 
 class ActingMixin(OffPolicyAlgorithm):
@@ -21,17 +25,33 @@ class ActingMixin(OffPolicyAlgorithm):
         if loop is not None:
             loop.require_supported(self)
 
-    def learn(self, *args: Any, **kwargs: Any) -> Any:
+    def learn(
+        self: SelfActingMixin,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfActingMixin:
         """
         See SB3. Environments with a learning loop act while the model learns, see :func:`sb3_per.distributed.make_actors`.
 
-        :param args: SB3's arguments
-        :param kwargs: SB3's keyword arguments
+        :param total_timesteps: number of steps, over all environments
+        :param callback: called at every step
+        :param log_interval: number of episodes between two records
+        :param tb_log_name: name of the run in TensorBoard; ``None``: the name of the class
+        :param reset_num_timesteps: ``False``: go on counting, in the newest run of this name
+        :param progress_bar: whether to show a progress bar
         :return: this model
+        :raises ImportError: if ``tensorboard_log`` was given and TensorBoard is not installed
         """
+        if self.tensorboard_log is not None:
+            require("tensorboard", "extra", "tensorboard_log")
+        name = type(self).__name__ if tb_log_name is None else tb_log_name
         loop = _learning_loop_of(self.env)
         with nullcontext() if loop is None else loop.acting_for(self):
-            return super().learn(*args, **kwargs)
+            return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
 
     def collect_rollouts(self, env: VecEnv, *args: Any, **kwargs: Any) -> RolloutReturn:
         """
@@ -47,13 +67,6 @@ class ActingMixin(OffPolicyAlgorithm):
             return super().collect_rollouts(env, *args, **kwargs)
         rollout: RolloutReturn = loop.collect(*args, **kwargs)
         return rollout
-
-    def dump_logs(self) -> None:
-        """Write a line of the log, see SB3."""
-        loop = _learning_loop_of(self.env)
-        if loop is not None and loop.model is self:
-            loop.record_metrics()
-        super().dump_logs()
 
 
 def _learning_loop_of(env: Any) -> Any:

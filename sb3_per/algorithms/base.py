@@ -2,19 +2,19 @@
 The training loop of all prioritized algorithms, and their choice of a buffer.
 
 Write the mixin left of the stock algorithm: ``class PERSAC(PrioritizedOffPolicyMixin, SAC)``. The algorithm implements
-``_optimizers``, ``_value_losses`` and ``_gradient_step``.
+``_value_losses`` and ``_gradient_step``.
 """
 
 import warnings
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.type_aliases import MaybeCallback
+from stable_baselines3.common.save_util import recursive_getattr
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -31,9 +31,6 @@ from sb3_per.buffers import (
 from sb3_per.persistence.model_zip import CheckpointMixin, prioritized_class_of
 from sb3_per.sampling.schemes import LAP
 from sb3_per.storage.frames import GOALS
-from sb3_per.utils.extras import require
-
-SelfOffPolicyMixin = TypeVar("SelfOffPolicyMixin", bound="PrioritizedOffPolicyMixin")
 
 
 class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
@@ -54,12 +51,6 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
     #: Whether the loss is one of scalar TD errors, which LAP and PAL replace by their own.
     has_scalar_td_loss: ClassVar[bool] = True
 
-    #: Whether the algorithm has an actor, which learns from :meth:`_actor_batch`.
-    has_actor: ClassVar[bool] = False
-
-    #: Whether the algorithm is recurrent and its batches are windows.
-    learns_from_sequences: ClassVar[bool] = False
-
     #: Arguments of the stock constructor that have another default here.
     defaults: ClassVar[dict[str, Any]] = {}
 
@@ -79,14 +70,6 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             return super().__new__(cls)
 
     # ---- what an algorithm brings
-
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        """
-        List the optimizers.
-
-        :return: optimizers whose learning rate follows the schedule
-        """
-        raise NotImplementedError
 
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
@@ -134,7 +117,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         discounts = self.gamma if batch.discounts is None else batch.discounts
         return batch.rewards + (1 - batch.dones) * discounts * next_values
 
-    def _actor_batch(self, batch: PrioritizedReplayBufferSamples) -> tuple[Any, th.Tensor | None]:
+    def _actor_batch(self, batch: PrioritizedReplayBufferSamples) -> tuple[Any, th.Tensor | float]:
         """
         Choose what the actor learns from, by the setting ``actor_batch``.
 
@@ -142,13 +125,13 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         give the actor (arXiv 2209.00532).
 
         :param batch: batch of the critics
-        :return: observations, and weights of mean 1, shape (batch_size, 1); ``None``: all weights are equal
+        :return: observations, and weights of mean 1, shape (batch_size, 1), or 1.0 if all are equal
         """
         buffer = self.replay_buffer
         if buffer.settings.actor_batch == "uniform":
-            return buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env), None
+            return buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env), 1.0
         if buffer.settings.actor_batch == "prioritized":
-            return batch.observations, None
+            return batch.observations, 1.0
         assert batch.n_p is not None, "A batch that was made by hand has no probabilities"
         weights = 1.0 / batch.n_p
         return batch.observations, buffer.to_torch((weights / weights.mean()).astype(np.float32).reshape(-1, 1))
@@ -167,34 +150,12 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
                 buffer.copy_(before)
         return td_errors
 
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        """List the optimizers, which are saved with the model. Their learning rate follows the schedule."""
+        names = self._get_torch_save_params()[0]
+        return [recursive_getattr(self, name) for name in names if name.endswith("optimizer")]
+
     # ---- the loop
-
-    def learn(
-        self: SelfOffPolicyMixin,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 4,
-        tb_log_name: str | None = None,
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfOffPolicyMixin:
-        """
-        See SB3.
-
-        :param total_timesteps: number of steps, over all environments
-        :param callback: called at every step
-        :param log_interval: number of episodes between two records
-        :param tb_log_name: name of the run in TensorBoard; ``None``: the name of the class
-        :param reset_num_timesteps: ``False``: go on counting, in the newest run of this name
-        :param progress_bar: whether to show a progress bar
-        :return: this model
-        :raises ImportError: if ``tensorboard_log`` was given and TensorBoard is not installed
-        """
-        if self.tensorboard_log is not None:
-            require("tensorboard", "extra", "tensorboard_log")
-        name = type(self).__name__ if tb_log_name is None else tb_log_name
-        super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
-        return self
 
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
         """
@@ -204,7 +165,6 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         :param batch_size: number of transitions of an update; ``None``: that of the constructor
         """
         buffer = self.replay_buffer
-        self._require_prioritized(type(buffer))
         # Dropout and batch norm behave differently while training.
         self.policy.set_training_mode(True)
         optimizers = self._optimizers()
@@ -214,7 +174,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         if self._progress_is_current:
             buffer.update_beta(self._current_progress_remaining)
 
-        weights, metrics = [], defaultdict(list)
+        metrics = defaultdict(list)
         arguments: dict[str, Any] = {"env": self._vec_normalize_env}
         for gradient_step in range(gradient_steps):
             self._n_updates += 1
@@ -225,22 +185,19 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             n_written = buffer.update_priorities(batch.indices, td_errors)
             if n_written is not None:  # a buffer of the user's own may return nothing
                 self.n_stale_updates += len(batch.indices) - n_written
-            weights.append(batch.weights)
+            of_step = {**of_step, **weight_metrics(batch.weights)}
             if batch.is_demonstration is not None:
-                of_step = {**of_step, **demonstration_metrics(buffer, batch.is_demonstration, td_errors)}
+                of_step |= demonstration_metrics(buffer, batch.is_demonstration, td_errors)
             for name, value in of_step.items():
                 metrics[name if "/" in name else f"train/{name}"].append(value.detach())
 
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, values in metrics.items():
             self.logger.record(name, np.mean([value.item() for value in values]))
-        if gradient_steps > 0:
-            for name, number in weight_metrics(th.cat(weights, dim=1).cpu().numpy()).items():
-                self.logger.record(name, number)
-            self.logger.record("per/beta", buffer.beta)
-            self.logger.record("per/max_priority", buffer.max_priority)
-            if isinstance(buffer.scheme, LAP) and buffer.scheme.kappa_is_auto:
-                self.logger.record("per/kappa", buffer.scheme.kappa)
+        self.logger.record("per/beta", buffer.beta)
+        self.logger.record("per/max_priority", buffer.max_priority)
+        if isinstance(buffer.scheme, LAP) and buffer.scheme.kappa_is_auto:
+            self.logger.record("per/kappa", buffer.scheme.kappa)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         buffer, last_obs = self.replay_buffer, self._last_obs
@@ -259,20 +216,22 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         saved_beta = self._restore_settings()
         if self.replay_buffer_kwargs.get("frames") == "auto":
             # In a new dictionary, since the caller's must not change. Saved with the model.
-            self.replay_buffer_kwargs = {
-                **self.replay_buffer_kwargs,
-                "frames": frames_of_env(self.env, self.observation_space),
-            }
-        self.replay_buffer_class = self._prioritized_class(self.replay_buffer_class)
+            self.replay_buffer_kwargs = self.replay_buffer_kwargs | {"frames": frames_of_env(self.env, self.observation_space)}
+        # A class of SB3 is replaced by its prioritized counterpart.
+        buffer_class = self.replay_buffer_class or ReplayBuffer
+        ours = prioritized_class_of(buffer_class)
+        if ours is not None:
+            buffer_class = ours if issubclass(ours, HerReplayBuffer) else self._default_buffer_class()
+        self.replay_buffer_class = buffer_class
         self._require_prioritized(self.replay_buffer_class)
         if self.replay_buffer is None:
             self.replay_buffer = self._make_buffer()
-        self._require_supported(self.replay_buffer)
         self.replay_buffer.beta = max(self.replay_buffer.beta, saved_beta)
         with warnings.catch_warnings():
             # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
             warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
             super()._setup_model()
+        self._require_supported(self.replay_buffer)
 
     def _make_buffer(self) -> PrioritizedReplayBuffer:
         assert self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, PrioritizedReplayBuffer)
@@ -299,28 +258,17 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
                 f"{type(self).__name__} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD "
                 f"error, and this algorithm regresses quantiles. Use the proportional, rank or uniform scheme"
             )
-        if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not self.learns_from_sequences:
+        is_recurrent = issubclass(self._default_buffer_class(), PrioritizedSequenceReplayBuffer)
+        if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:
             raise NotImplementedError(
                 f"{type(self).__name__} with {type(buffer).__name__} is not supported: it is not recurrent and learns from "
                 "single transitions. Use a recurrent algorithm, such as PERRecurrentDQN"
             )
-        if buffer.settings.actor_batch != "prioritized" and not self.has_actor:
+        if buffer.settings.actor_batch != "prioritized" and not hasattr(self.policy, "actor"):
             raise NotImplementedError(
                 f"{type(self).__name__} with actor_batch={buffer.settings.actor_batch!r} is not supported: it has no "
                 "actor. Leave the setting out"
             )
-
-    def _prioritized_class(self, buffer_class: type[ReplayBuffer] | None) -> type[ReplayBuffer]:
-        """
-        Replace a buffer class of SB3 by its prioritized counterpart.
-
-        :param buffer_class: class that the constructor was given, or that was read from a zip
-        :return: the counterpart; any other class unchanged
-        """
-        ours = None if buffer_class is None else prioritized_class_of(buffer_class)
-        if buffer_class is None or (ours is not None and not issubclass(ours, HerReplayBuffer)):
-            return self._default_buffer_class()
-        return buffer_class if ours is None else ours
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
         return PrioritizedDictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else PrioritizedReplayBuffer
@@ -358,17 +306,13 @@ def frames_of_env(env: VecEnv | None, space: spaces.Space) -> int | dict[str, in
     return {key: n_frames for key, part in space.spaces.items() if isinstance(part, spaces.Box) and key not in GOALS}
 
 
-def weight_metrics(weights: np.ndarray) -> dict[str, float]:
+def weight_metrics(weights: th.Tensor) -> dict[str, th.Tensor]:
     """
     Summarize importance-sampling weights for the log.
 
-    :param weights: float32 array of shape (batch_size, n_batches)
-    :return: means over the batches, by name; the effective sample size is Kish's (sum w)^2 / sum w^2 as a fraction of the
-        batch, 1 if all weights are equal
+    :param weights: shape (batch_size, 1)
+    :return: scalars by name; the effective sample size is Kish's (sum w)^2 / sum w^2 as a fraction of the batch, 1 if all
+        weights are equal
     """
-    totals = weights.sum(axis=0)
-    effective_sizes = np.square(totals) / (np.square(weights).sum(axis=0) * len(weights))
-    return {
-        "per/mean_weight": float(totals.mean(dtype=np.float64)) / len(weights),
-        "per/effective_sample_size": float(effective_sizes.mean(dtype=np.float64)),
-    }
+    mean = weights.mean()
+    return {"per/mean_weight": mean, "per/effective_sample_size": mean.square() / weights.square().mean()}

@@ -37,12 +37,11 @@ def require_order(cls: type, mixin: type) -> None:
     :param mixin: class whose ``train`` must run
     :raises TypeError: if the stock algorithm stands left of the mixin, so that its own ``train`` would run
     """
-    before, after = cls.__mro__[: cls.__mro__.index(mixin)], cls.__mro__[cls.__mro__.index(mixin) + 1 :]
-    stock = [base for base in before if issubclass(base, OffPolicyAlgorithm) and not issubclass(base, mixin)]
-    if stock and not any("train" in vars(base) for base in after[: after.index(OffPolicyAlgorithm)]):
+    right = cls.__mro__[cls.__mro__.index(mixin) + 1 : cls.__mro__.index(OffPolicyAlgorithm)]
+    if not any("train" in vars(base) for base in right):
         bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))
         raise TypeError(
-            f"{cls.__name__} inherits from {stock[0].__name__} before {mixin.__name__}, so train() would ignore priorities. "
+            f"{cls.__name__} has no stock algorithm right of {mixin.__name__}, so train() would ignore priorities. "
             f"Write class {cls.__name__}({', '.join(base.__name__ for base in bases)})"
         )
 

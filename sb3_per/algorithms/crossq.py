@@ -3,8 +3,7 @@
 import torch as th
 from sb3_contrib import CrossQ
 
-from sb3_per.algorithms.losses import weighted_mean
-from sb3_per.algorithms.optimizers import frozen, minimise
+from sb3_per.algorithms.optimizers import minimise
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -54,18 +53,12 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
             self.actor.reset_noise()
         critic_loss, td_errors = self._value_loss(batch)
         minimise(critic_loss, self.critic.optimizer)
-        ent_coef = self._current_ent_coef()
-        metrics = {"ent_coef": ent_coef, "critic_loss": critic_loss}
         if self._n_updates % self.policy_delay != 0:
-            return td_errors, metrics
+            return td_errors, {"critic_loss": critic_loss, "ent_coef": self._current_ent_coef()}
 
         observations, weights = self._actor_batch(batch)
         self.actor.set_bn_training_mode(True)
         actions_pi, log_prob = self._current_actions(observations)
         self.actor.set_bn_training_mode(False)
-        metrics.update(self._update_ent_coef(log_prob, weights))
-        with frozen(self.critic.optimizer):
-            value = self._policy_value(observations, actions_pi)
-        actor_loss = weighted_mean(ent_coef * log_prob - value, weights)
-        minimise(actor_loss, self.actor.optimizer)
-        return td_errors, {**metrics, "actor_loss": actor_loss}
+        metrics = self._update_actor(observations, weights, actions_pi, log_prob)
+        return td_errors, {"critic_loss": critic_loss, **metrics}

@@ -1,11 +1,12 @@
 """Learning from demonstrations: before the first step in the environment, and what the log says of them."""
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.type_aliases import TrainFreq
+from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
 
 from sb3_per.buffers import PrioritizedReplayBuffer
@@ -46,27 +47,23 @@ class PretrainingMixin(OffPolicyAlgorithm):
                 "pretrain() needs demonstrations, and the buffer has none. Add some first: "
                 "model.replay_buffer.add_demonstrations(...)"
             )
-        bar = extras.require("tqdm", "extra", "progress_bar=True").tqdm(total=gradient_steps) if progress_bar else None
         if not self._custom_logger:
             name = f"{type(self).__name__}_pretrain"
             self._logger = configure_logger(self.verbose, self.tensorboard_log, name, True)
-        frequency = self.train_freq
-        n_calls = frequency.frequency if isinstance(frequency, TrainFreq) and frequency.unit.value == "step" else 1
+        frequency: Any = self.train_freq
+        n_calls = frequency.frequency if frequency.unit == TrainFrequencyUnit.STEP else 1
         n_at_once = self.gradient_steps if self.gradient_steps > 0 else n_calls * self.n_envs
-        n_done = 0
+        rounds: Iterable[int] = range(0, gradient_steps, n_at_once)
+        if progress_bar:
+            rounds = extras.require("tqdm", "extra", "progress_bar=True").tqdm(rounds, unit_scale=n_at_once)
         with buffer.demonstrations.only():
-            while n_done < gradient_steps:
-                n = min(n_at_once, gradient_steps - n_done)
-                self.train(n, self.batch_size)
+            for n_before in rounds:
+                n_done = min(n_before + n_at_once, gradient_steps)
+                self.train(n_done - n_before, self.batch_size)
                 for _ in range(n_calls):
                     self._on_step()  # DQN's target network
-                if (n_done + n) // log_interval > n_done // log_interval or n_done + n == gradient_steps:
-                    self.logger.dump(n_done + n)
-                n_done += n
-                if bar is not None:
-                    bar.update(n)
-        if bar is not None:
-            bar.close()
+                if n_done // log_interval > n_before // log_interval or n_done == gradient_steps:
+                    self.logger.dump(n_done)
         return self
 
 

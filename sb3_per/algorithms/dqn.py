@@ -12,13 +12,26 @@ from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
 class DeepQMixin(PrioritizedOffPolicyMixin):
-    """Update of algorithms without an actor: DQN and QR-DQN."""
+    """Update of algorithms without an actor: DQN and QR-DQN, which has losses of its own."""
 
-    # Attribute of the stock algorithm.
+    # Attributes of the stock algorithm.
+    q_net: Any
+    q_net_target: Any
     max_grad_norm: Any
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return [self.policy.optimizer]
+    double_q: bool
+
+    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+        with th.no_grad():
+            next_q = self.q_net_target(batch.next_observations)
+            if self.double_q:
+                next_actions = self.q_net(batch.next_observations).argmax(dim=1, keepdim=True)
+                next_value = next_q.gather(dim=1, index=next_actions)
+            else:
+                next_value = next_q.max(dim=1, keepdim=True).values
+            target_q = self._td_target(batch, next_value)
+        q = self.q_net(batch.observations).gather(dim=1, index=batch.actions.long())
+        return F.smooth_l1_loss(q, target_q, reduction="none"), target_q - q
 
     def _gradient_step(
         self, batch: PrioritizedReplayBufferSamples, gradient_step: int
@@ -53,20 +66,6 @@ class PERDQN(DeepQMixin, DQN):
     :param kwargs: keyword arguments of ``stable_baselines3.DQN``
     """
 
-    double_q: bool
-
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
         self.double_q = double_q
         super().__init__(*args, **kwargs)
-
-    def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
-        with th.no_grad():
-            next_q = self.q_net_target(batch.next_observations)
-            if self.double_q:
-                next_actions = self.q_net(batch.next_observations).argmax(dim=1, keepdim=True)
-                next_value = next_q.gather(dim=1, index=next_actions)
-            else:
-                next_value = next_q.max(dim=1, keepdim=True).values
-            target_q = self._td_target(batch, next_value)
-        q = self.q_net(batch.observations).gather(dim=1, index=batch.actions.long())
-        return F.smooth_l1_loss(q, target_q, reduction="none"), target_q - q

@@ -4,17 +4,6 @@ import torch as th
 from torch.nn import functional as F
 
 
-def weighted_mean(values: th.Tensor, weights: th.Tensor | None) -> th.Tensor:
-    """
-    Average the loss of an actor over its batch.
-
-    :param values: tensor of shape (batch_size, 1)
-    :param weights: weights of mean 1, in the same shape; ``None``: all equal
-    :return: scalar
-    """
-    return values.mean() if weights is None else (weights * values).mean()
-
-
 def pairwise_quantile_huber_loss(quantiles: th.Tensor, target_quantiles: th.Tensor) -> th.Tensor:
     """
     Quantile Huber loss of every pair of an estimate and a target, with threshold 1 (arXiv 1710.10044, equation 10).

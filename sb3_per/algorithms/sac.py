@@ -7,8 +7,7 @@ from stable_baselines3 import SAC
 from stable_baselines3.common.utils import polyak_update
 
 from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.losses import weighted_mean
-from sb3_per.algorithms.optimizers import frozen, minimise
+from sb3_per.algorithms.optimizers import minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -18,8 +17,6 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
 
     SAC and TQC share :meth:`_gradient_step`, CrossQ has its own. :meth:`_policy_value` is that of SAC and CrossQ.
     """
-
-    has_actor = True
 
     # Attributes of the stock algorithm.
     actor: Any
@@ -32,10 +29,6 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     ent_coef_tensor: Any
     ent_coef_optimizer: Any
     target_entropy: Any
-
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        optimizers = [self.actor.optimizer, self.critic.optimizer, self.ent_coef_optimizer]
-        return [optimizer for optimizer in optimizers if optimizer is not None]
 
     def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
         """
@@ -68,18 +61,33 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         critic_loss, td_errors = self._value_loss(batch)
         minimise(critic_loss, self.critic.optimizer)
 
-        ent_coef = self._current_ent_coef()
-        metrics = {"ent_coef": ent_coef, **self._update_ent_coef(log_prob, weights)}
-
-        with frozen(self.critic.optimizer):
-            value = self._policy_value(observations, actions_pi)
-        actor_loss = weighted_mean(ent_coef * log_prob - value, weights)
-        minimise(actor_loss, self.actor.optimizer)
-
+        metrics = self._update_actor(observations, weights, actions_pi, log_prob)
         if gradient_step % self.target_update_interval == 0:
             polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
             polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
-        return td_errors, {**metrics, "critic_loss": critic_loss, "actor_loss": actor_loss}
+        return td_errors, {**metrics, "critic_loss": critic_loss}
+
+    def _update_actor(
+        self, observations: Any, weights: th.Tensor | float, actions: th.Tensor, log_prob: th.Tensor
+    ) -> dict[str, th.Tensor]:
+        """
+        Update the entropy coefficient, unless it is fixed (arXiv 1812.05905, equation 18), and the actor.
+
+        :param observations: observations that the actor learns from
+        :param weights: their weights
+        :param actions: actions of the current policy there
+        :param log_prob: log-probability of these actions, shape (batch_size, 1)
+        :return: what to log
+        """
+        ent_coef = self._current_ent_coef()
+        metrics = {"ent_coef": ent_coef}
+        if self.ent_coef_optimizer is not None:
+            ent_coef_loss = -(weights * (self.log_ent_coef * (log_prob + self.target_entropy).detach())).mean()
+            minimise(ent_coef_loss, self.ent_coef_optimizer)
+            metrics["ent_coef_loss"] = ent_coef_loss
+        actor_loss = (weights * (ent_coef * log_prob - self._policy_value(observations, actions))).mean()
+        minimise(actor_loss, self.actor.optimizer)
+        return {**metrics, "actor_loss": actor_loss}
 
     def _next_actions(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
@@ -96,20 +104,6 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         """Return the entropy coefficient, a scalar without gradient."""
         ent_coef: th.Tensor = self.ent_coef_tensor if self.log_ent_coef is None else self.log_ent_coef.detach().exp()
         return ent_coef
-
-    def _update_ent_coef(self, log_prob: th.Tensor, weights: th.Tensor | None) -> dict[str, th.Tensor]:
-        """
-        Update the entropy coefficient, unless it is fixed (arXiv 1812.05905, equation 18).
-
-        :param log_prob: log-probability of the current policy's actions, shape (batch_size, 1)
-        :param weights: of the actor's batch
-        :return: what to log
-        """
-        if self.ent_coef_optimizer is None:
-            return {}
-        ent_coef_loss = -weighted_mean(self.log_ent_coef * (log_prob + self.target_entropy).detach(), weights)
-        minimise(ent_coef_loss, self.ent_coef_optimizer)
-        return {"ent_coef_loss": ent_coef_loss}
 
 
 class PERSAC(EntropyRegularizedMixin, SAC):

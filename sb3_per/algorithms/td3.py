@@ -5,8 +5,7 @@ from stable_baselines3 import DDPG, TD3
 from stable_baselines3.common.utils import polyak_update
 
 from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.losses import weighted_mean
-from sb3_per.algorithms.optimizers import frozen, minimise
+from sb3_per.algorithms.optimizers import minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
@@ -31,11 +30,6 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         model.learn(10_000)
     """
 
-    has_actor = True
-
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        return [self.actor.optimizer, self.critic.optimizer]
-
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             # Target policy smoothing.
@@ -57,8 +51,7 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
 
         observations, weights = self._actor_batch(batch)
         actions = self.actor(observations)
-        with frozen(self.critic.optimizer):
-            actor_loss = -weighted_mean(self.critic.q1_forward(observations, actions), weights)
+        actor_loss = -(weights * self.critic.q1_forward(observations, actions)).mean()
         minimise(actor_loss, self.actor.optimizer)
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.actor.parameters(), self.actor_target.parameters(), self.tau)

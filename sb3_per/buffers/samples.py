@@ -1,6 +1,5 @@
 """What a draw gives: SB3's batch, and what prioritized replay adds."""
 
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,12 +71,6 @@ class SequenceReplayBufferSamples(_SequenceFields):
 
     #: N P of each window, float64 of shape (B,), with ``actor_batch="weighted"``; not part of the tuple
     n_p: np.ndarray | None = None
-
-    @cached_property
-    def steps(self) -> th.Tensor | None:
-        """Positions of the steps in the flattened mask, int64; ``None`` if every entry is a step."""
-        steps = self.mask.flatten().nonzero()[:, 0]
-        return None if len(steps) == self.mask.numel() else steps
 
     #: always ``None``: windows are never demonstrations
     is_demonstration: None = None

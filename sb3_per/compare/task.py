@@ -156,7 +156,8 @@ def evaluated(setting: str) -> dict[str, Any]:
     :raises ValueError: if it is no list of keyword arguments
     """
     try:
-        return dict(eval(f"dict({setting})", {name: getattr(sb3_per, name) for name in sb3_per.__all__}))
+        public = {name: getattr(sb3_per, name) for name in sb3_per.__all__}  # type: ignore[attr-defined]
+        return dict(eval(f"dict({setting})", public))
     except (SyntaxError, NameError, TypeError) as error:
         message = f"--setting takes keyword arguments such as \"scheme='lap', kappa=0.1\", not {setting!r}: {error}"
         raise ValueError(message) from error

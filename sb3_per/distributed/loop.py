@@ -56,7 +56,7 @@ class LearningLoop:
         reasons = {
             "hindsight (HER)": isinstance(buffer, HerReplayBuffer)
             and "its episodes lie in consecutive rows, which all environments share",
-            "replay of sequences": (model.learns_from_sequences or isinstance(buffer, PrioritizedSequenceReplayBuffer))
+            "replay of sequences": isinstance(buffer, PrioritizedSequenceReplayBuffer)
             and "windows and recurrent states would have to go with the chunks",
             f"train_freq={model.train_freq}": model.train_freq.unit == TrainFrequencyUnit.EPISODE
             and "episodes of several actors end at any time. Count in steps",
@@ -144,16 +144,12 @@ class LearningLoop:
                 n_episodes += 1
                 episode = state.count_episode()
                 if log_interval is not None and episode % log_interval == 0:
+                    run.metrics.record(model.logger, model.n_stale_updates)
                     model.dump_logs()
         callback.on_rollout_end()
         if model.num_timesteps > learning_starts:
             run.count_samples(n_due=n_collected)
         return RolloutReturn(n_collected, n_episodes, continue_training=True)
-
-    def record_metrics(self) -> None:
-        """Record the counts of the run. The algorithm calls it before it writes a line of the log."""
-        if self.run is not None:
-            self.run.metrics.record(self.model.logger, self.model.n_stale_updates)
 
 
 class Run:

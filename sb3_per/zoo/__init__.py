@@ -67,7 +67,7 @@ def register() -> None:
     hyperparams_opt.HYPERPARAMS_SAMPLER.update({algo: functools.partial(tuning.sample, algo) for algo in ALGORITHMS})
     hyperparams_opt.HYPERPARAMS_CONVERTER.update({algo: functools.partial(tuning.convert, algo) for algo in ALGORITHMS})
     # The Zoo evaluates the strings of its YAML files with the names of this module.
-    vars(exp_manager).update({name: getattr(sb3_per, name) for name in sb3_per.__all__})
+    vars(exp_manager).update({name: getattr(sb3_per, name) for name in sb3_per.__all__})  # type: ignore[attr-defined]
     _register_minatar()
 
 

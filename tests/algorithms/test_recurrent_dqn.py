@@ -23,7 +23,7 @@ from sb3_per import (
     PrioritizedDictSequenceReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.algorithms.recurrent.networks import zero_states
+from sb3_per.algorithms.recurrent.networks import transitions_in, zero_states
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
 from sb3_per.storage.arrays import tree_map
 
@@ -161,9 +161,22 @@ def test_without_stored_states_windows_begin_with_zeros():
     assert any((state != 0).any() for state in model.replay_buffer.sample(20).states)
 
 
+def transitions_of(model: Any, batch: Any) -> Any:
+    """As a gradient step has them."""
+    acting = model.policy.memories[0]
+    return transitions_in(batch, {acting: acting.unroll_memory(batch)})
+
+
+def value_loss(model: Any, batch: Any) -> tuple[th.Tensor, th.Tensor]:
+    """Loss of windows, and the TD errors in them."""
+    transitions = transitions_of(model, batch)
+    loss, td_errors = model._value_loss(transitions)
+    return loss, transitions.observations.laid_out(td_errors)
+
+
 def gradients(model: PERRecurrentDQN, batch: Any) -> list[np.ndarray]:
     model.policy.zero_grad()
-    loss, _ = model._value_loss(batch)
+    loss, _ = value_loss(model, batch)
     loss.backward()
     return [parameter.grad.numpy().copy() for parameter in model.q_net.parameters()]
 
@@ -177,7 +190,7 @@ def test_burn_in_has_no_gradient():
     for state in batch.states:
         state.requires_grad_(True)
     batch.observations.requires_grad_(True)
-    model._value_loss(batch)[0].backward()
+    value_loss(model, batch)[0].backward()
     assert batch.prefix.grad is None
     assert (batch.observations.grad != 0).any()
     # Windows without a prefix begin with the states themselves, which are data.
@@ -198,10 +211,10 @@ def test_burn_in_warms_up_each_network():
             np.testing.assert_array_equal(changed, has_prefix)
         for parameter in model.q_net_target.lstm.parameters():
             parameter.add_(0.1)
-        before = model._value_losses(batch)[1]
+        before = model.td_errors(batch)
         for parameter in model.q_net_target.lstm.parameters():
             parameter.sub_(0.1)
-        assert not th.equal(model._value_losses(batch)[1], before)
+        assert not th.equal(model.td_errors(batch), before)
 
 
 def spoiled(batch: Any) -> Any:
@@ -226,9 +239,9 @@ def test_nan_in_the_padding_reaches_nothing(form):
     batch = model.replay_buffer.sample(32)
     assert not batch.mask.all()
     bad = spoiled(batch)
-    loss, td_errors = model._value_loss(batch)
-    bad_loss, bad_td_errors = model._value_loss(bad)
-    assert th.equal(bad_loss, loss) and th.equal(bad_td_errors, td_errors)
+    loss, td_errors = value_loss(model, batch)
+    bad_loss, bad_td_errors = value_loss(model, bad)
+    assert th.equal(bad_loss, loss) and th.equal(bad_td_errors, td_errors) and th.equal(model.td_errors(bad), td_errors)
     assert (td_errors[~batch.mask] == 0).all()
     for actual, expected in zip(gradients(model, bad), gradients(model, batch), strict=True):
         np.testing.assert_array_equal(actual, expected)
@@ -247,7 +260,7 @@ def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
     with th.no_grad():
         q, target_q = (unrolled(net, batch).numpy() for net in (model.q_net, model.q_net_target))
     total, count = 0.0, 0
-    _, td_errors = model._value_losses(batch)
+    td_errors = model.td_errors(batch)
     for t in range(model.sequence_length):
         for i in range(24):
             if not batch.mask[t, i]:
@@ -262,7 +275,7 @@ def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
             assert float(td_errors[t, i]) == pytest.approx(td_error, abs=1e-5)
             loss = 0.5 * td_error**2 if abs(td_error) < 1 else abs(td_error) - 0.5
             total, count = total + float(batch.weights[i]) * loss, count + 1
-    assert float(model._value_loss(batch)[0]) == pytest.approx(total / count, rel=1e-5)
+    assert float(value_loss(model, batch)[0]) == pytest.approx(total / count, rel=1e-5)
 
 
 def test_priorities_mix_maximum_and_mean_of_the_window():
@@ -271,7 +284,7 @@ def test_priorities_mix_maximum_and_mean_of_the_window():
     buffer = model.replay_buffer
     batch = buffer.sample(8)
     buffer.sample = lambda *args, **kwargs: batch
-    td_errors = model._value_loss(batch)[1].detach().abs().numpy()
+    td_errors = value_loss(model, batch)[1].detach().abs().numpy()
     model.train(1)
     mask = batch.mask.numpy()
     for i, id_ in enumerate(batch.indices):

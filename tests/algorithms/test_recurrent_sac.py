@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERRecurrentSAC, PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.algorithms import sac
-from sb3_per.algorithms.recurrent.networks import after_steps, at_steps, laid_out, zero_states
+from sb3_per.algorithms.recurrent.networks import transitions_in, zero_states
 from tests.algorithms.test_recurrent_dqn import (
     POLICIES,
     SMALL,
@@ -23,6 +23,8 @@ from tests.algorithms.test_recurrent_dqn import (
     learn_with_seams,
     mean_return,
     spoiled,
+    transitions_of,
+    value_loss,
 )
 
 
@@ -91,8 +93,9 @@ def test_the_state_while_learning_is_the_state_while_acting(setting, n_layers):
 
 
 def actor_loss(model: PERRecurrentSAC, batch: Any) -> th.Tensor:
-    actions, log_prob = model._current_actions(batch)
-    return (log_prob - model._policy_value(batch, actions)).mean()
+    observations = transitions_of(model, batch).observations
+    actions, log_prob = model._current_actions(observations)
+    return (log_prob - model._policy_value(observations, actions)).mean()
 
 
 def test_burn_in_has_no_gradient():
@@ -101,7 +104,7 @@ def test_burn_in_has_no_gradient():
     batch = model.replay_buffer.sample(16)
     has_prefix = batch.prefix_lengths > 0
     assert has_prefix.any()
-    for loss_of in (lambda m, b: m._value_loss(b)[0], actor_loss):
+    for loss_of in (lambda m, b: value_loss(m, b)[0], actor_loss):
         tensors = [batch.prefix, batch.observations, *batch.states]
         for tensor in tensors:
             tensor.grad = None
@@ -166,10 +169,15 @@ def test_nan_in_the_padding_reaches_nothing(form):
 def test_steps_are_selected_and_laid_out():
     batch = make().learn(200).replay_buffer.sample(20)
     times = th.arange(8).reshape(8, 1) * 100 + th.arange(20)
-    steps = at_steps(times, batch)
-    assert th.equal(laid_out(steps, batch), th.where(batch.mask, times[:6], 0))
-    windows = steps % 100
-    assert th.equal(after_steps(times, batch), batch.next_steps[steps // 100, windows] * 100 + windows)
+    transitions = transitions_in(batch._replace(rewards=times[:6].float()), {})
+    numbers, places = transitions.rewards.long(), times.flatten()
+    steps, windows = numbers[:, 0] // 100, numbers[:, 0] % 100
+    assert len(steps) == batch.mask.sum()
+    assert th.equal(places[transitions.observations.places], numbers[:, 0])
+    assert th.equal(places[transitions.next_observations.places], batch.next_steps[steps, windows] * 100 + windows)
+    assert th.equal(transitions.observations.laid_out(numbers)[..., 0], th.where(batch.mask, times[:6], 0))
+    assert th.equal(transitions.weights, batch.weights[windows])
+    np.testing.assert_array_equal(transitions.indices, batch.indices[windows])
 
 
 # ---- targets and losses
@@ -352,7 +360,7 @@ def test_a_shared_extractor_learns_from_the_actor_only():
     assert model.critic.features_extractor is model.actor.features_extractor
     batch = model.replay_buffer.sample(8)
     model.policy.zero_grad()
-    model._value_loss(batch)[0].backward()
+    value_loss(model, batch)[0].backward()
     assert all(p.grad is None for p in model.actor.features_extractor.parameters())
     assert all((p.grad != 0).any() for p in model.critic.lstm.parameters())
     model.policy.zero_grad()

@@ -6,13 +6,12 @@ import numpy as np
 import torch as th
 from stable_baselines3 import DQN
 from stable_baselines3.common.policies import BasePolicy
-from torch.nn import functional as F
 
 from sb3_per.algorithms.dqn import DeepQMixin
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.algorithms.recurrent.q_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
-from sb3_per.buffers import SequenceReplayBufferSamples
+from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 #: Keyword arguments of :class:`PERRecurrentDQN` as in R2D2 (Kapturowski et al. 2019, table 2). In the paper, 256 actors fill
 #: the buffer while one learner makes five updates a second. Here ``train_freq`` sets the replay ratio.
@@ -65,9 +64,6 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     defaults: ClassVar[dict[str, Any]] = dict(n_steps=5, batch_size=32, train_freq=64)
 
     policy: MlpLstmPolicy
-    q_net: Any
-    q_net_target: Any
-    double_q: bool
     value_rescaling: bool
 
     def __init__(
@@ -107,22 +103,7 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
             actions = flat.reshape(np.shape(actions))
         return actions, state
 
-    def _value_losses(self, batch: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:  # type: ignore[override]
-        with th.no_grad():
-            target_q_values = self.q_net_target(self.q_net_target.unroll_memory(batch))
-        q_values = self.q_net(self.q_net.unroll_memory(batch))
-        with th.no_grad():
-            after = batch.next_steps[..., None].expand(-1, -1, q_values.shape[-1])
-            next_q = target_q_values.gather(0, after)
-            if self.double_q:
-                next_value = next_q.gather(2, q_values.gather(0, after).argmax(dim=2, keepdim=True))[..., 0]
-            else:
-                next_value = next_q.max(dim=2).values
-            if self.value_rescaling:
-                next_value = unscale(next_value)
-            targets = batch.rewards + (1 - batch.dones) * batch.discounts * next_value
-            if self.value_rescaling:
-                targets = rescale(targets)
-            targets = th.where(batch.mask, targets, th.zeros((), device=targets.device))
-        q = q_values[: self.sequence_length].gather(2, batch.actions.long())[..., 0]
-        return F.smooth_l1_loss(q, targets, reduction="none"), targets - q
+    def _td_target(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:
+        if not self.value_rescaling:
+            return super()._td_target(batch, next_values)
+        return rescale(super()._td_target(batch, unscale(next_values)))

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
 
 from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.recurrent.networks import at_starts, at_steps, laid_out, zero_states
+from sb3_per.algorithms.recurrent.networks import Steps, at_starts, transitions_in, zero_states
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 
 
@@ -26,8 +26,6 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     :raises ValueError: for an argument that contradicts ``replay_buffer_kwargs``
     """
-
-    learns_from_sequences = True
 
     # Attributes of the stock algorithm.
     policy: Any
@@ -65,7 +63,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         if memory is None or memory[0].shape[1] != n_envs:
             memory = zero_states(self.policy.state_shapes, n_envs)
         self._memory = at_starts(memory, self._last_episode_starts)
-        actions, self._next_memory = self._act(self._last_obs, self._memory)
+        actions, self._next_memory = self.predict(self._last_obs, self._memory, deterministic=False)
         if self.num_timesteps < learning_starts and not (self.use_sde and self.use_sde_at_warmup):
             actions = np.array([self.action_space.sample() for _ in range(n_envs)])
         if not isinstance(self.action_space, spaces.Box):
@@ -74,18 +72,6 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         if action_noise is not None:
             scaled = np.clip(scaled + action_noise(), -1, 1)
         return self.policy.unscale_action(scaled), scaled
-
-    def _act(self, observations: Any, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """
-        Choose actions, and advance the states.
-
-        :param observations: one observation of every environment
-        :param memory: states before them, zero at starts of episodes
-        :return: actions with exploration, and the states after the observations
-        """
-        actions, after = self.predict(observations, memory, deterministic=False)
-        assert after is not None
-        return actions, after
 
     def _store_transition(
         self,
@@ -108,34 +94,34 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     # ---- learning
 
-    def _value_loss(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
+    def td_errors(self, batch: Any) -> th.Tensor:
         """
-        Compute the loss of the scheme. Every step has the weight of its window.
+        See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin.td_errors`.
 
         :param batch: windows
-        :return: loss, the mean over all steps; and TD errors, 0 in the padding
+        :return: TD errors without gradient, shape (sequence_length, batch_size, n_critics), 0 in the padding
         """
-        losses, td_errors = self._value_losses(batch)
-        # Selected, not multiplied by 0: NaN in the padding must reach nothing.
-        of_steps, errors = at_steps(losses, batch), at_steps(td_errors, batch)
-        weights = at_steps(batch.weights.T.expand_as(batch.mask), batch)[:, None]
-        n_steps = len(weights)
-        loss = self.replay_buffer.scheme.loss(of_steps.reshape(n_steps, -1), errors.reshape(n_steps, -1), weights)
-        return loss, laid_out(errors.detach(), batch)
+        transitions = transitions_in(batch, {})
+        steps: Steps = transitions.observations
+        return steps.laid_out(super().td_errors(transitions))
 
     def _gradient_step(self, batch: Any, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         """
-        See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin._gradient_step`.
+        Make the gradient step of the algorithm without an LSTM, from the steps of windows.
 
         :param batch: windows
         :param gradient_step: number of this step
-        :return: TD errors, and what to log, with ``per/valid_fraction``, the share of the windows that is not padding, and
-            ``per/replay_ratio``, how often a step has been learned so far
+        :return: TD errors, shape (sequence_length, batch_size, n_critics), 0 in the padding; and what to log, with
+            ``per/valid_fraction``, the share of the windows that is not padding, and ``per/replay_ratio``, how often a step
+            has been learned so far
         """
-        td_errors, metrics = super()._gradient_step(batch, gradient_step)
-        self._n_learned += batch.mask.numel() if batch.steps is None else len(batch.steps)
+        # The network that acts stays the same until its own loss is computed, so unroll it once for all its uses.
+        acting = self.policy.memories[0]
+        transitions = transitions_in(batch, {acting: acting.unroll_memory(batch)})
+        td_errors, metrics = super()._gradient_step(transitions, gradient_step)
+        self._n_learned += len(transitions.indices)
         replay_ratio = self._n_learned / max(self.num_timesteps, 1)
-        return td_errors, {
+        return transitions.observations.laid_out(td_errors.detach()), {
             **metrics,
             "per/valid_fraction": batch.mask.float().mean(),
             "per/replay_ratio": th.tensor(replay_ratio),

@@ -2,7 +2,7 @@
 Put an LSTM before a network of SB3. It runs step by step while acting, and over windows while learning, with time first.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch as th
@@ -11,17 +11,42 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from sb3_per.buffers.samples import SequenceReplayBufferSamples
+from sb3_per.buffers.samples import PrioritizedReplayBufferSamples, SequenceReplayBufferSamples
 from sb3_per.storage.arrays import tree_map
 
 # Hidden and cell state, each of shape (n_layers, n, hidden).
 States = tuple[th.Tensor, ...]
 
 
+class Steps(NamedTuple):
+    """
+    Steps of windows, which recurrent networks take in place of observations.
+
+    :param windows: batch of windows
+    :param places: places of the steps in the flattened windows, int64 of shape (n,)
+    :param unrolled: results of :meth:`RecurrentNetwork.unroll_memory` that are known already, by network
+    """
+
+    windows: SequenceReplayBufferSamples
+    places: th.Tensor
+    unrolled: "dict[RecurrentNetwork, th.Tensor]"
+
+    def laid_out(self, values: th.Tensor) -> th.Tensor:
+        """
+        Put values of the steps where the steps are in their windows.
+
+        :param values: shape (n, k)
+        :return: values, shape (sequence_length, n_windows, k), 0 in the padding
+        """
+        mask = self.windows.mask
+        in_windows = values.new_zeros(mask.numel(), values.shape[1]).index_copy(0, self.places, values)
+        return in_windows.reshape(*mask.shape, -1)
+
+
 class RecurrentNetwork(BaseModel):
     """
     Put an LSTM before a network of SB3: ``class RecurrentActor(RecurrentNetwork, Actor)``. The methods of SB3's network then
-    take the output of :meth:`step_memory` or :meth:`unroll_memory` in place of observations.
+    take :class:`Steps` or the output of :meth:`step_memory` in place of observations.
 
     :param features_dim: number of features of an observation
     :param lstm_args: arguments of :func:`make_lstm`
@@ -67,9 +92,23 @@ class RecurrentNetwork(BaseModel):
         features = self._features_over_time(batch.observations, batch.next_steps.amax(dim=0) + 1)
         return self._join(self.lstm(features, states)[0], features)
 
-    def extract_features(self, obs: Any, features_extractor: BaseFeaturesExtractor) -> Any:
-        """Return the input, which has passed the extractor and the LSTM already. SB3's methods call this."""
-        return obs
+    def input_of(self, observations: Steps | th.Tensor) -> th.Tensor:
+        """
+        Compute the input of SB3's network.
+
+        :param observations: steps of windows; or an output of :meth:`step_memory`, which is the input
+        :return: shape (n, n_features)
+        """
+        if isinstance(observations, th.Tensor):
+            return observations
+        outputs = observations.unrolled.get(self)
+        if outputs is None:
+            outputs = self.unroll_memory(observations.windows)
+        return outputs.flatten(0, 1).index_select(0, observations.places)
+
+    def extract_features(self, obs: Any, features_extractor: BaseFeaturesExtractor) -> th.Tensor:
+        """See :meth:`input_of`. SB3's methods call this."""
+        return self.input_of(obs)
 
     def _features_of(self, observations: Any) -> th.Tensor:
         assert self.features_extractor is not None
@@ -168,42 +207,38 @@ def at_starts(states: tuple[np.ndarray, ...], episode_starts: np.ndarray) -> tup
     return tuple(np.where(np.asarray(episode_starts, bool)[:, None], np.float32(0), state) for state in states)
 
 
-# ---- values in windows, with and without padding
+# ---- steps of windows as transitions
 
 
-def at_steps(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor:
+def transitions_in(
+    windows: SequenceReplayBufferSamples, unrolled: dict[RecurrentNetwork, th.Tensor]
+) -> PrioritizedReplayBufferSamples:
     """
-    Select the values at the steps of windows, without padding.
+    List the steps of windows, without padding, as single transitions. Each has the weight of its window.
 
-    :param values: values at observations or steps of windows, shape (T, n, ...)
-    :param batch: windows
-    :return: values at each step, shape (mask.sum(), ...)
+    :param windows: batch of windows
+    :param unrolled: see :class:`Steps`
+    :return: transitions whose observations are :class:`Steps`, so that recurrent networks learn from them
     """
-    values = values[: len(batch.mask)].flatten(0, 1)
-    return values if batch.steps is None else values.index_select(0, batch.steps)
+    n_windows = windows.mask.shape[1]
+    # Selected, not multiplied by 0: NaN in the padding must reach nothing.
+    places = windows.mask.flatten().nonzero()[:, 0]
+    window = places % n_windows
+    after = windows.next_steps.flatten()[places] * n_windows + window
 
+    def at_steps(values: th.Tensor) -> th.Tensor:
+        return values.flatten(0, 1)[places].reshape(len(places), -1)
 
-def after_steps(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor:
-    """
-    Select the values at the end of the n-step return of each step.
-
-    :param values: values at observations of windows, shape (sequence_length + n_steps, n, ...)
-    :param batch: windows
-    :return: values in the order of :func:`at_steps`, shape (mask.sum(), ...)
-    """
-    n_windows = batch.mask.shape[1]
-    places = batch.next_steps * n_windows + th.arange(n_windows, device=values.device)
-    return values.flatten(0, 1).index_select(0, at_steps(places, batch))
-
-
-def laid_out(values: th.Tensor, batch: SequenceReplayBufferSamples) -> th.Tensor:
-    """
-    Invert :func:`at_steps`.
-
-    :param values: values at each step, shape (mask.sum(), ...)
-    :param batch: windows
-    :return: values, shape (sequence_length, n, ...), 0 in the padding
-    """
-    if batch.steps is not None:
-        values = values.new_zeros(batch.mask.numel(), *values.shape[1:]).index_copy(0, batch.steps, values)
-    return values.reshape(*batch.mask.shape, *values.shape[1:])
+    transitions = PrioritizedReplayBufferSamples(
+        observations=Steps(windows, places, unrolled),
+        actions=at_steps(windows.actions),
+        next_observations=Steps(windows, after, unrolled),
+        dones=at_steps(windows.dones),
+        rewards=at_steps(windows.rewards),
+        discounts=at_steps(windows.discounts),
+        weights=windows.weights[window],
+        indices=windows.indices[window.cpu().numpy()],
+    )
+    if windows.n_p is not None:
+        transitions.n_p = windows.n_p[window.cpu().numpy()]
+    return transitions

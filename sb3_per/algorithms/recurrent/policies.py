@@ -6,15 +6,13 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
-from sb3_per.algorithms.recurrent.networks import States, at_starts, zero_states
+from sb3_per.algorithms.recurrent.networks import RecurrentNetwork, at_starts, zero_states
 
 
 class RecurrentPolicy(BasePolicy):
     """
-    Base class of recurrent policies, written left of a policy of SB3. A subclass passes ``lstm_args`` to its networks and
-    implements :meth:`_step`.
+    Base class of recurrent policies, written left of a policy of SB3. A subclass passes ``lstm_args`` to its networks.
 
     :param args: SB3's arguments
     :param lstm_hidden_size: size of the LSTMs
@@ -23,11 +21,8 @@ class RecurrentPolicy(BasePolicy):
     :param kwargs: SB3's keyword arguments
     """
 
-    #: Number of LSTMs whose states acting carries along; actions depend on the first.
-    n_memories: ClassVar[int] = 1
-
-    #: Default features extractor; ``None``: SB3's.
-    default_extractor: ClassVar[type[BaseFeaturesExtractor] | None] = None
+    #: Names of the networks whose states acting carries along; the first one acts.
+    memory_names: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -40,8 +35,6 @@ class RecurrentPolicy(BasePolicy):
         self.lstm_args: dict[str, Any] = dict(
             lstm_hidden_size=lstm_hidden_size, n_lstm_layers=n_lstm_layers, lstm_kwargs=lstm_kwargs
         )
-        if self.default_extractor is not None:
-            kwargs.setdefault("features_extractor_class", self.default_extractor)
         super().__init__(*args, **kwargs)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
@@ -59,23 +52,17 @@ class RecurrentPolicy(BasePolicy):
         :param policy_kwargs: ignored
         :return: (n_layers, hidden) of each state that acting carries along: hidden and cell state of each LSTM
         """
-        return ((n_lstm_layers, lstm_hidden_size),) * 2 * cls.n_memories
+        return ((n_lstm_layers, lstm_hidden_size),) * 2 * len(cls.memory_names)
 
     @property
     def state_shapes(self) -> tuple[tuple[int, int], ...]:
         """(n_layers, hidden) of each state that acting carries along."""
         return self.state_shapes_of(**self.lstm_args)
 
-    def _step(self, observations: Any, states: States, deterministic: bool) -> tuple[th.Tensor, States]:
-        """
-        Choose actions, and advance the states.
-
-        :param observations: one observation of every environment
-        :param states: states before them, of the LSTM that actions depend on
-        :param deterministic: whether to take the best action, not a sample
-        :return: actions, in [-1, 1] if the policy squashes them, and the states after the observations
-        """
-        raise NotImplementedError
+    @property
+    def memories(self) -> list[RecurrentNetwork]:
+        """The networks whose states acting carries along."""
+        return [getattr(self, name) for name in self.memory_names]
 
     def predict(
         self,
@@ -88,10 +75,11 @@ class RecurrentPolicy(BasePolicy):
         Choose actions, as sb3-contrib's ``RecurrentPPO`` does.
 
         :param observation: one observation, or one of every environment
-        :param state: states from the call before; ``None``: zeros
+        :param state: states from the call before; ``None``: zeros, of the network that acts
         :param episode_start: which observations are the first of an episode, shape (n_envs,); ``None``: none of them
         :param deterministic: whether to take the best action, not a sample
-        :return: actions, and the states after the observations, each of shape (n_layers, n_envs, hidden)
+        :return: actions, and the states after the observations, each of shape (n_layers, n_envs, hidden), of the same
+            networks as ``state``
         """
         self.set_training_mode(False)
         obs, is_vectorized = self.obs_to_tensor(observation)
@@ -99,18 +87,12 @@ class RecurrentPolicy(BasePolicy):
         states = zero_states(self.state_shapes[:2], n_envs) if state is None else state
         if episode_start is not None:
             states = at_starts(states, episode_start)
+        before = tuple(th.as_tensor(each, dtype=th.float32, device=self.device) for each in states)
         with th.no_grad():
-            chosen, after = self._step(obs, self.states_to_tensors(states), deterministic)
+            steps = [each.step_memory(obs, before[each.own_states]) for each in self.memories[: len(before) // 2]]
+            chosen = self._predict(steps[0][0], deterministic)
+        after = tuple(each.cpu().numpy() for _, of_network in steps for each in of_network)
         actions: np.ndarray = chosen.cpu().numpy().reshape(n_envs, *self.action_space.shape)  # type: ignore[misc]
         if isinstance(self.action_space, spaces.Box) and self.squash_output:
             actions = self.unscale_action(actions)
-        return actions if is_vectorized else actions.squeeze(axis=0), tuple(each.cpu().numpy() for each in after)
-
-    def states_to_tensors(self, states: tuple[np.ndarray, ...]) -> States:
-        """
-        Move states to the device of the policy.
-
-        :param states: states as arrays
-        :return: states as tensors, for a network
-        """
-        return tuple(th.as_tensor(each, dtype=th.float32, device=self.device) for each in states)
+        return actions if is_vectorized else actions.squeeze(axis=0), after

@@ -1,12 +1,8 @@
 """Recurrent policies of DQN."""
 
-from typing import Any
+from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy, MultiInputPolicy, QNetwork
 
-import torch as th
-from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
-from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
-
-from sb3_per.algorithms.recurrent.networks import RecurrentNetwork, States
+from sb3_per.algorithms.recurrent.networks import RecurrentNetwork
 from sb3_per.algorithms.recurrent.policies import RecurrentPolicy
 
 
@@ -25,6 +21,8 @@ class MlpLstmPolicy(RecurrentPolicy, DQNPolicy):
     :param kwargs: SB3's keyword arguments
     """
 
+    memory_names = ("q_net",)
+
     q_net: RecurrentQNetwork
     q_net_target: RecurrentQNetwork
 
@@ -33,18 +31,10 @@ class MlpLstmPolicy(RecurrentPolicy, DQNPolicy):
         net_args = self._update_features_extractor(self.net_args, features_extractor=None)
         return RecurrentQNetwork(**net_args, lstm_args=self.lstm_args).to(self.device)
 
-    def _step(self, observations: Any, states: States, deterministic: bool) -> tuple[th.Tensor, States]:
-        outputs, states = self.q_net.step_memory(observations, states)
-        return self.q_net(outputs).argmax(dim=1), states
 
-
-class CnnLstmPolicy(MlpLstmPolicy):
+class CnnLstmPolicy(MlpLstmPolicy, CnnPolicy):
     """:class:`MlpLstmPolicy` for images."""
 
-    default_extractor = NatureCNN
 
-
-class MultiInputLstmPolicy(MlpLstmPolicy):
+class MultiInputLstmPolicy(MlpLstmPolicy, MultiInputPolicy):
     """:class:`MlpLstmPolicy` for Dict observations."""
-
-    default_extractor = CombinedExtractor

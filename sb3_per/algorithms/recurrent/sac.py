@@ -2,15 +2,12 @@
 
 from typing import Any, ClassVar
 
-import numpy as np
 import torch as th
-from stable_baselines3 import SAC
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
-from sb3_per.algorithms.recurrent.networks import after_steps, at_steps, laid_out
 from sb3_per.algorithms.recurrent.sac_policies import (
     CnnLstmPolicy,
     MlpLstmPolicy,
@@ -18,12 +15,11 @@ from sb3_per.algorithms.recurrent.sac_policies import (
     RecurrentActor,
     RecurrentCritic,
 )
-from sb3_per.algorithms.sac import EntropyRegularizedMixin
-from sb3_per.buffers import SequenceReplayBufferSamples
+from sb3_per.algorithms.sac import PERSAC
 from sb3_per.buffers.settings import number, require
 
 
-class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
+class PERRecurrentSAC(RecurrentMixin, PERSAC):
     """
     Soft Actor-Critic (SAC, arXiv 1801.01290) with LSTMs and prioritized replay of sequences.
 
@@ -66,9 +62,6 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
     critic_target: RecurrentCritic
     lstm_learning_rate: float | Schedule | None
 
-    # Output of the actor's LSTM for the batch, during a gradient step.
-    _actor_features: th.Tensor | None = None
-
     def __init__(
         self,
         *args: Any,
@@ -90,67 +83,7 @@ class PERRecurrentSAC(RecurrentMixin, EntropyRegularizedMixin, SAC):
             for network in (self.actor, self.critic):
                 network.optimizer.param_groups[1]["lr"] = rate
 
-    def _act(self, observations: Any, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        actions, of_actor = super()._act(observations, memory[self.actor.own_states])
-        return actions, (*of_actor, *self.policy.step_critic(observations, memory[self.critic.own_states]))
-
-    def _actor_batch(self, batch: Any) -> tuple[Any, th.Tensor | None]:
-        """
-        See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin._actor_batch`.
-
-        :param batch: batch of the critics
-        :return: the same windows, and weights of their steps
-        """
-        weights = super()._actor_batch(batch)[1]
-        if weights is not None:
-            weights = at_steps(weights.T.expand_as(batch.mask), batch)[:, None]
-            weights = weights / weights.mean()
-        return batch, weights
-
-    def _gradient_step(self, batch: Any, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
-        """
-        See :meth:`~sb3_per.algorithms.recurrent.mixin.RecurrentMixin._gradient_step`.
-
-        :param batch: windows
-        :param gradient_step: number of this step
-        :return: TD errors, and what to log
-        """
-        # The actor does not change between the actions of its own loss and those of the targets, so compute this once.
-        self._actor_features = self.actor.unroll_memory(batch)
-        try:
-            return super()._gradient_step(batch, gradient_step)
-        finally:
-            del self._actor_features
-
-    def _unrolled_actor(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
-        return self.actor.unroll_memory(batch) if self._actor_features is None else self._actor_features
-
-    def _current_actions(self, observations: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
-        return super()._current_actions(at_steps(self._unrolled_actor(observations), observations))
-
-    def _next_actions(self, batch: Any) -> tuple[th.Tensor, th.Tensor]:
-        """
-        Choose the next actions of the targets.
-
-        :param batch: windows
-        :return: actions of the current policy after each step, and the entropy coefficient times their log-probability,
-            shape (mask.sum(), 1)
-        """
-        actions, log_prob = super()._current_actions(after_steps(self._unrolled_actor(batch), batch))
-        return actions, self._current_ent_coef() * log_prob
-
-    def _value_losses(self, batch: SequenceReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:  # type: ignore[override]
-        with th.no_grad():
-            next_actions, entropy_cost = self._next_actions(batch)
-            next_q = self.critic_target(after_steps(self.critic_target.unroll_memory(batch), batch), next_actions)
-            next_value = th.cat(next_q, dim=1).min(dim=1, keepdim=True).values - entropy_cost
-            rewards, dones, discounts = (
-                at_steps(part, batch)[:, None] for part in (batch.rewards, batch.dones, batch.discounts)
-            )
-            target_q = rewards + (1 - dones) * discounts * next_value
-        q_values = self.critic(at_steps(self.critic.unroll_memory(batch), batch), at_steps(batch.actions, batch))
-        td_errors = laid_out(th.cat([target_q - q for q in q_values], dim=1), batch)
-        return 0.5 * td_errors.square(), td_errors
-
-    def _policy_value(self, observations: SequenceReplayBufferSamples, actions: th.Tensor) -> th.Tensor:
-        return super()._policy_value(at_steps(self.critic.unroll_memory(observations), observations), actions)
+    def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
+        with th.no_grad():  # only the actor learns here, and the LSTM of the critics does not depend on its actions
+            inputs = self.critic.input_of(observations)
+        return super()._policy_value(inputs, actions)

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 import torch as th
 from stable_baselines3.common.policies import ContinuousCritic
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.type_aliases import Schedule
-from stable_baselines3.sac.policies import Actor, SACPolicy
+from stable_baselines3.sac.policies import Actor, CnnPolicy, MultiInputPolicy, SACPolicy
 
-from sb3_per.algorithms.recurrent.networks import RecurrentNetwork, States
+from sb3_per.algorithms.recurrent.networks import RecurrentNetwork
 from sb3_per.algorithms.recurrent.policies import RecurrentPolicy
 
 
@@ -35,6 +34,16 @@ class RecurrentCritic(RecurrentNetwork, ContinuousCritic):
         with th.set_grad_enabled(th.is_grad_enabled() and not self.share_features_extractor):
             return super()._features_of(observations)
 
+    def forward(self, obs: Any, actions: th.Tensor) -> tuple[th.Tensor, ...]:
+        """
+        See SB3, which computes no gradient for the input if the extractor is shared. The LSTM needs one.
+
+        :param obs: steps of windows
+        :param actions: actions there
+        :return: values by each critic
+        """
+        return super().forward(self.input_of(obs), actions)
+
 
 class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
     """
@@ -49,8 +58,7 @@ class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
     :param kwargs: SB3's keyword arguments
     """
 
-    # Of the actor, and of the critics.
-    n_memories = 2
+    memory_names = ("actor", "critic")
 
     actor: RecurrentActor
     critic: RecurrentCritic
@@ -58,7 +66,7 @@ class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
-        for network in (self.actor, self.critic):
+        for network in self.memories:
             of_lstm = list(network.lstm.parameters())
             (others,) = network.optimizer.param_groups
             others["params"] = [p for p in others["params"] if not any(p is each for each in of_lstm)]
@@ -74,30 +82,10 @@ class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
         critic_kwargs = self._update_features_extractor(self.critic_kwargs, features_extractor)
         return RecurrentCritic(**critic_kwargs, lstm_args=self.lstm_args).to(self.device)
 
-    def _step(self, observations: Any, states: States, deterministic: bool) -> tuple[th.Tensor, States]:
-        features, states = self.actor.step_memory(observations, states)
-        return self.actor(features, deterministic), states
 
-    def step_critic(self, observations: Any, states: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        """
-        Advance the states of the critics' LSTM, which learning starts from.
-
-        :param observations: one observation of every environment
-        :param states: states before them, each of shape (n_layers, n_envs, hidden)
-        :return: states after them
-        """
-        with th.no_grad():
-            _, after = self.critic.step_memory(self.obs_to_tensor(observations)[0], self.states_to_tensors(states))
-        return tuple(each.cpu().numpy() for each in after)
-
-
-class CnnLstmPolicy(MlpLstmPolicy):
+class CnnLstmPolicy(MlpLstmPolicy, CnnPolicy):
     """:class:`MlpLstmPolicy` for images."""
 
-    default_extractor = NatureCNN
 
-
-class MultiInputLstmPolicy(MlpLstmPolicy):
+class MultiInputLstmPolicy(MlpLstmPolicy, MultiInputPolicy):
     """:class:`MlpLstmPolicy` for Dict observations."""
-
-    default_extractor = CombinedExtractor

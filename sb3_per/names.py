@@ -1,0 +1,33 @@
+"""All public names. ``sb3_per`` imports this module when one of them is used first."""
+
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin as PrioritizedOffPolicyMixin
+from sb3_per.algorithms.crossq import PERCrossQ as PERCrossQ
+from sb3_per.algorithms.dqn import PERDQN as PERDQN
+from sb3_per.algorithms.qrdqn import PERQRDQN as PERQRDQN
+from sb3_per.algorithms.recurrent.dqn import R2D2 as R2D2
+from sb3_per.algorithms.recurrent.dqn import PERRecurrentDQN as PERRecurrentDQN
+from sb3_per.algorithms.recurrent.sac import PERRecurrentSAC as PERRecurrentSAC
+from sb3_per.algorithms.sac import PERSAC as PERSAC
+from sb3_per.algorithms.td3 import PERDDPG as PERDDPG
+from sb3_per.algorithms.td3 import PERTD3 as PERTD3
+from sb3_per.algorithms.tqc import PERTQC as PERTQC
+from sb3_per.buffers import IgnoredSettingWarning as IgnoredSettingWarning
+from sb3_per.buffers import PrioritizedDictReplayBuffer as PrioritizedDictReplayBuffer
+from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer as PrioritizedDictSequenceReplayBuffer
+from sb3_per.buffers import PrioritizedHerReplayBuffer as PrioritizedHerReplayBuffer
+from sb3_per.buffers import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+from sb3_per.buffers import PrioritizedReplayBufferSamples as PrioritizedReplayBufferSamples
+from sb3_per.buffers import PrioritizedSequenceReplayBuffer as PrioritizedSequenceReplayBuffer
+from sb3_per.buffers import SequenceReplayBufferSamples as SequenceReplayBufferSamples
+from sb3_per.monitoring.monitor import PriorityMonitor as PriorityMonitor
+from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback as BufferCheckpointCallback
+from sb3_per.persistence.checkpoint_callback import latest_checkpoint as latest_checkpoint
+from sb3_per.persistence.minari import from_minari as from_minari
+from sb3_per.persistence.minari import to_minari as to_minari
+from sb3_per.sampling.schemes import LAP as LAP
+from sb3_per.sampling.schemes import PAL as PAL
+from sb3_per.sampling.schemes import PriorityScheme as PriorityScheme
+from sb3_per.sampling.schemes import Proportional as Proportional
+from sb3_per.sampling.schemes import RankBased as RankBased
+from sb3_per.sampling.schemes import Uniform as Uniform
+from sb3_per.sampling.sum_tree import SumTree as SumTree
