@@ -1,7 +1,7 @@
 """
 Prioritized experience replay for Stable-Baselines3.
 
-The first use of a public name imports all of them, see :mod:`sb3_per.names`. Until then PyTorch is not loaded, so that the
+The first use of a public name imports all of them, see :mod:`sb3_per.public`. Until then PyTorch is not loaded, so that the
 help of the command line answers at once.
 """
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from sb3_per.names import *  # noqa: F403
+    from sb3_per.public import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:
-        names = vars(importlib.import_module("sb3_per.names"))
-        public = {public: value for public, value in names.items() if not public.startswith("_")}
-        globals().update(public, __all__=sorted(public))
+        module = importlib.import_module("sb3_per.public")
+        names = {each: value for each, value in vars(module).items() if not each.startswith("_")}
+        globals().update(names, __all__=sorted(names))
         if name not in globals():
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return globals()[name]

@@ -1,4 +1,4 @@
-"""All public names. ``sb3_per`` imports this module when one of them is used first."""
+"""All public names. ``sb3_per`` imports this package at the first use of one of them, see there."""
 
 from sb3_per.algorithms.base import PrioritizedOffPolicyMixin as PrioritizedOffPolicyMixin
 from sb3_per.algorithms.crossq import PERCrossQ as PERCrossQ
