@@ -53,8 +53,8 @@ def metrics_of(epsilon: float, normalization: str, n_batches: int = N_BATCHES) -
     for _ in range(n_batches):
         batch = buffer.sample(BATCH_SIZE)
         buffer.update_priorities(batch.indices, errors[batch.indices])  # keep the errors: learning would lower them
-        metrics = weight_metrics(batch.weights)
-        found.append([metrics[metric].item() for metric in METRICS])
+        metrics = weight_metrics(batch.weights.numpy())
+        found.append([metrics[metric] for metric in METRICS])
     return np.array(found).T
 
 

@@ -174,7 +174,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         if self._progress_is_current:
             buffer.update_beta(self._current_progress_remaining)
 
-        metrics = defaultdict(list)
+        weights, metrics = [], defaultdict(list)
         arguments: dict[str, Any] = {"env": self._vec_normalize_env}
         for gradient_step in range(gradient_steps):
             self._n_updates += 1
@@ -185,7 +185,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             n_written = buffer.update_priorities(batch.indices, td_errors)
             if n_written is not None:  # a buffer of the user's own may return nothing
                 self.n_stale_updates += len(batch.indices) - n_written
-            of_step = {**of_step, **weight_metrics(batch.weights)}
+            weights.append(batch.weights)
             if batch.is_demonstration is not None:
                 of_step |= demonstration_metrics(buffer, batch.is_demonstration, td_errors)
             for name, value in of_step.items():
@@ -194,6 +194,9 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, values in metrics.items():
             self.logger.record(name, np.mean([value.item() for value in values]))
+        if weights:  # in one go: small operations at every step would slow training down
+            for name, number in weight_metrics(th.cat(weights, dim=1).cpu().numpy()).items():
+                self.logger.record(name, number)
         self.logger.record("per/beta", buffer.beta)
         self.logger.record("per/max_priority", buffer.max_priority)
         if isinstance(buffer.scheme, LAP) and buffer.scheme.kappa_is_auto:
@@ -306,13 +309,17 @@ def frames_of_env(env: VecEnv | None, space: spaces.Space) -> int | dict[str, in
     return {key: n_frames for key, part in space.spaces.items() if isinstance(part, spaces.Box) and key not in GOALS}
 
 
-def weight_metrics(weights: th.Tensor) -> dict[str, th.Tensor]:
+def weight_metrics(weights: np.ndarray) -> dict[str, float]:
     """
     Summarize importance-sampling weights for the log.
 
-    :param weights: shape (batch_size, 1)
-    :return: scalars by name; the effective sample size is Kish's (sum w)^2 / sum w^2 as a fraction of the batch, 1 if all
-        weights are equal
+    :param weights: float32 array of shape (batch_size, n_batches)
+    :return: means over the batches, by name; the effective sample size is Kish's (sum w)^2 / sum w^2 as a fraction of the
+        batch, 1 if all weights are equal
     """
-    mean = weights.mean()
-    return {"per/mean_weight": mean, "per/effective_sample_size": mean.square() / weights.square().mean()}
+    totals = weights.sum(axis=0)
+    effective_sizes = np.square(totals) / (np.square(weights).sum(axis=0) * len(weights))
+    return {
+        "per/mean_weight": float(totals.mean(dtype=np.float64)) / len(weights),
+        "per/effective_sample_size": float(effective_sizes.mean(dtype=np.float64)),
+    }
