@@ -1,4 +1,4 @@
-"""The setting actor_batch: which batch the actor and the entropy coefficient learn from."""
+"""The setting `actor_batch` chooses the batch that the actor and the entropy coefficient learn from."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PERCrossQ, PrioritizedHerR
 from tests.algorithms.test_updates import filled_model, normalized
 from tests.utils import MANY, counts_of, drawable_ids, filled_buffer, probabilities
 
-# One algorithm of each gradient step: TQC has that of SAC, DDPG that of TD3.
+# One algorithm for each gradient step: TQC uses that of SAC, and DDPG that of TD3.
 ACTORS = (PERSAC, PERTD3, PERCrossQ)
 
 
@@ -30,7 +30,7 @@ def model_of(cls: Any, actor_batch: str, unique: bool = False, **kwargs: Any) ->
 
 
 def seen_by_the_actor(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[th.Tensor]:
-    """Observations that the actor's networks were given with gradient."""
+    """Record the observations that the actor's networks receive with gradient."""
     seen: list[th.Tensor] = []
     method = "action_log_prob" if hasattr(model.actor, "action_log_prob") else "forward"
     original = getattr(model.actor, method)
@@ -45,8 +45,8 @@ def seen_by_the_actor(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[th.Te
 
 
 @pytest.mark.parametrize("cls", ACTORS)
-def test_uniform_actor_batch_is_drawn_uniformly(cls, monkeypatch):
-    """The batch of the critics follows the priorities."""
+def test_a_uniform_actor_batch_is_drawn_uniformly(cls, monkeypatch):
+    """The batch of the critics still follows the priorities."""
     model = model_of(cls, "uniform")
     seen = seen_by_the_actor(model, monkeypatch)
     counts = {"actor": np.zeros(60), "critics": np.zeros(60)}
@@ -69,7 +69,7 @@ def test_uniform_actor_batch_is_drawn_uniformly(cls, monkeypatch):
 
 
 @pytest.mark.parametrize("cls", ACTORS)
-def test_other_actor_batches_are_the_batch_of_the_critics(cls, monkeypatch):
+def test_without_the_setting_actor_and_critics_share_a_batch(cls, monkeypatch):
     for actor_batch in ("prioritized", "weighted"):
         model = model_of(cls, actor_batch)
         seen = seen_by_the_actor(model, monkeypatch)
@@ -80,8 +80,8 @@ def test_other_actor_batches_are_the_batch_of_the_critics(cls, monkeypatch):
 
 
 @pytest.mark.parametrize("cls", ACTORS)
-def test_weighted_actor_batch_weights_the_actor_loss(cls):
-    """A sample of weight 0 has no influence on actor and entropy coefficient; one of weight 2 counts twice."""
+def test_a_weighted_actor_batch_weights_the_actor_loss(cls):
+    """A transition of weight 0 does not change the actor and the entropy coefficient, and weight 2 counts twice."""
     model = model_of(cls, "weighted", unique=True)
     batch = model.replay_buffer.sample(8)
 
@@ -105,7 +105,7 @@ def test_weighted_actor_batch_weights_the_actor_loss(cls):
     twice = updated([0, 0, 1, 2], [1.0, 1.0, 1.0, 1.0])
     equal = updated([0, 1, 2, 3], [1.0, 1.0, 1.0, 1.0])
 
-    # Gradients: a first step of Adam knows their signs only.
+    # Compare gradients, because the first step of Adam depends only on their signs.
     def gradients(model: Any) -> list[th.Tensor]:
         return [parameter.grad for parameter in model.actor.parameters() if parameter.grad is not None]
 
@@ -129,7 +129,7 @@ RECENT = dict(recency=0.999, recency_min=4)
     ],
 )
 def test_actor_weights_invert_the_probabilities(kind, scheme, kwargs):
-    """1 / (N P) of every row, whatever the draw; beta has no influence."""
+    """Weights are 1 / (N P) for every kind of draw, and do not depend on beta."""
     buffer = filled_buffer(kind, scheme=scheme, actor_batch="weighted", **kwargs)
     ids = drawable_ids(buffer)
     if "recency" in kwargs:
@@ -141,8 +141,7 @@ def test_actor_weights_invert_the_probabilities(kind, scheme, kwargs):
 
 
 @pytest.mark.parametrize("kind, stratified", [("plain", True), ("plain", False), ("memory", True), ("her", True)])
-def test_sample_observations_is_uniform(kind, stratified):
-    """Over the transitions that can be drawn."""
+def test_sample_observations_draws_uniformly_from_eligible_transitions(kind, stratified):
     buffer = filled_buffer(kind, actor_batch="uniform", stratified=stratified)
     ids = drawable_ids(buffer)
     obs = buffer.sample_observations(MANY)
@@ -162,8 +161,8 @@ def test_sample_observations_is_uniform(kind, stratified):
     assert (np.abs(counts - expected) <= tolerance).all()
 
 
-def test_uniform_actor_batch_relabels_goals():
-    """As many goals are new as in a batch of the critics."""
+def test_a_uniform_actor_batch_has_relabelled_goals():
+    """The share of new goals is that of a batch for the critics."""
     env = make_vec_env(lambda: BitFlippingEnv(n_bits=4, continuous=True, max_steps=4), n_envs=2)
     model = PERSAC(
         "MultiInputPolicy",
@@ -182,8 +181,7 @@ def test_uniform_actor_batch_relabels_goals():
 
 
 @pytest.mark.parametrize("cls", ACTORS)
-def test_training_with_vec_normalize(cls):
-    """The actor's observations are normalized too."""
+def test_the_actor_batch_is_normalized_by_vec_normalize(cls):
     kwargs = dict(learning_starts=20, batch_size=16, replay_buffer_kwargs=dict(actor_batch="uniform"))
     model = cls("MlpPolicy", normalized("Pendulum-v1"), policy_kwargs=dict(net_arch=[8]), **kwargs)
     model.learn(60)
@@ -194,6 +192,6 @@ def test_training_with_vec_normalize(cls):
 
 
 @pytest.mark.parametrize("cls, actor_batch", [(PERDQN, "uniform"), (PERQRDQN, "weighted")])
-def test_actor_batch_is_refused_without_an_actor(cls, actor_batch):
+def test_the_setting_is_refused_without_an_actor(cls, actor_batch):
     with pytest.raises(NotImplementedError, match=f"{cls.__name__} with actor_batch='{actor_batch}' .* no actor"):
         cls("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(actor_batch=actor_batch))

@@ -44,7 +44,7 @@ def env_of(cls: Any) -> str:
 
 
 @pytest.mark.parametrize("cls", STOCK)
-def test_signature_is_the_stock_one(cls):
+def test_the_signature_is_that_of_the_stock_class(cls):
     shown = list(inspect.signature(cls).parameters.values())
     stock = list(inspect.signature(STOCK[cls]).parameters.values())
     assert shown[: len(stock)] == stock
@@ -53,7 +53,7 @@ def test_signature_is_the_stock_one(cls):
         assert inspect.signature(cls.__init__) == inspect.signature(STOCK[cls].__init__)
 
 
-def test_signature_of_a_subclass_with_arguments_of_its_own():
+def test_a_subclass_may_add_arguments():
     class Mine(PERDQN):
         def __init__(self, *args: Any, mine: int = 0, **kwargs: Any):
             super().__init__(*args, **kwargs)
@@ -67,7 +67,7 @@ def test_signature_of_a_subclass_with_arguments_of_its_own():
     assert inspect.signature(Plain) == inspect.signature(SAC)
 
 
-def test_an_algorithm_of_the_users_own_keeps_its_arguments():
+def test_a_users_algorithm_keeps_its_arguments():
     class Larger(DQN):
         def __init__(self, *args: Any, larger: int = 0, **kwargs: Any):
             super().__init__(*args, **kwargs)
@@ -80,7 +80,7 @@ def test_an_algorithm_of_the_users_own_keeps_its_arguments():
     assert (model.larger, model.double_q) == (3, True)
 
 
-def test_learn_takes_the_arguments_of_stock():
+def test_learn_takes_the_arguments_of_the_stock_class():
     for cls in ALL:
         ours, stock = (list(inspect.signature(c.learn).parameters) for c in (cls, OffPolicyAlgorithm))
         assert ours == stock, cls
@@ -167,12 +167,12 @@ def test_unknown_settings_are_refused_with_a_hint(keywords, message):
         (dict(scheme=type(None)), "Unknown scheme"),
     ],
 )
-def test_bad_settings_reach_the_user(settings, message):
+def test_errors_about_settings_are_raised_by_the_algorithm(settings, message):
     with pytest.raises(ValueError, match=message):
         PERSAC("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=settings)
 
 
-def test_n_steps_in_replay_buffer_kwargs():
+def test_n_steps_in_replay_buffer_kwargs_must_agree_with_the_argument():
     model = PERDQN("MlpPolicy", "CartPole-v1", gamma=0.9, replay_buffer_kwargs=dict(n_steps=4), **SMALL)
     assert (model.replay_buffer.settings.n_steps, model.replay_buffer.settings.gamma) == (4, 0.9)
     with pytest.raises(ValueError, match="n_steps=3 contradicts"):
@@ -183,7 +183,7 @@ def test_n_steps_in_replay_buffer_kwargs():
 
 
 @pytest.mark.parametrize("stock", [SAC, QRDQN])
-def test_the_mixin_on_the_right_is_refused(stock):
+def test_the_mixin_must_stand_left_of_the_algorithm(stock):
     class Mine(stock, PrioritizedOffPolicyMixin):
         pass
 
@@ -191,7 +191,7 @@ def test_the_mixin_on_the_right_is_refused(stock):
         Mine("MlpPolicy", env_of(stock))
 
 
-def test_the_mixin_right_of_an_algorithm_of_the_users_own_is_refused():
+def test_the_mixin_must_stand_left_of_a_users_algorithm():
     class Own(SAC):
         def train(self, gradient_steps: int, batch_size: int = 64) -> None:
             pass
@@ -203,7 +203,7 @@ def test_the_mixin_right_of_an_algorithm_of_the_users_own_is_refused():
         Mine("MlpPolicy", "Pendulum-v1")
 
 
-def test_bases_that_call_super_may_stand_anywhere():
+def test_bases_that_call_super_may_stand_left_of_the_mixin():
     class Counts(DQN):
         n_calls = 0
 
@@ -223,8 +223,8 @@ def test_bases_that_call_super_may_stand_anywhere():
 
 @pytest.mark.parametrize("n_steps", [1, 3])
 @pytest.mark.parametrize("is_dict", [False, True])
-def test_buffer_class_fits_the_observations(is_dict, n_steps, recwarn):
-    """SB3's own classes are replaced; `n_steps` and `gamma` reach the buffer; the dictionary of the user stays."""
+def test_the_buffer_class_fits_the_observations(is_dict, n_steps, recwarn):
+    """SB3's classes are replaced, `n_steps` and `gamma` reach the buffer, and the user's dictionary does not change."""
     env, policy = (SimpleMultiObsEnv(), "MultiInputPolicy") if is_dict else ("CartPole-v1", "MlpPolicy")
     expected = PrioritizedDictReplayBuffer if is_dict else PrioritizedReplayBuffer
     stock = (DictReplayBuffer,) if is_dict else (ReplayBuffer, NStepReplayBuffer)
@@ -239,7 +239,7 @@ def test_buffer_class_fits_the_observations(is_dict, n_steps, recwarn):
     assert not [w for w in recwarn if "n_steps" in str(w.message)]
 
 
-def test_her_buffer_of_sb3_is_replaced():
+def test_the_her_buffer_of_sb3_is_replaced():
     kwargs = dict(n_sampled_goal=2, goal_selection_strategy="final")
     model = PERDQN(
         "MultiInputPolicy",
@@ -275,8 +275,8 @@ def test_a_stock_buffer_set_later_is_refused():
         model.learn(10)
 
 
-def test_a_prioritized_buffer_in_a_stock_algorithm_is_explained():
-    """The documentation has the message as a heading."""
+def test_a_prioritized_buffer_in_a_stock_algorithm_raises_an_error_of_the_documentation():
+    """The message is a heading in docs/troubleshooting.md."""
     model = SAC("MlpPolicy", "Pendulum-v1", replay_buffer_class=PrioritizedReplayBuffer, **SMALL)
     with pytest.warns(UserWarning, match=r"update_priorities\(\) was not called"):
         model.learn(40)

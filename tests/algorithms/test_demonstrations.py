@@ -1,4 +1,4 @@
-"""Learning from demonstrations: every algorithm, before and during learning, and what the log says."""
+"""Algorithms learn from demonstrations, before and during training, and log it."""
 
 import gymnasium as gym
 import numpy as np
@@ -15,7 +15,7 @@ DISCRETE = [cls.__name__ for cls in STOCK if "DQN" in cls.__name__]
 
 
 class Records(KVWriter):
-    """Keeps what is logged."""
+    """Keep the values that are logged."""
 
     def __init__(self):
         self.lines = []
@@ -25,7 +25,7 @@ class Records(KVWriter):
 
 
 def make_model(cls, **kwargs):
-    """A small model on a task of its action space, with 40 demonstrations, and what it logs."""
+    """Make a small model with 40 demonstrations on a task that fits its actions; return it with its log."""
     env = "CartPole-v1" if cls.__name__ in DISCRETE else "Pendulum-v1"
     buffer_kwargs = dict(demonstration_fraction=0.25, **kwargs.pop("replay_buffer_kwargs", {}))
     settings = dict(policy_kwargs=dict(net_arch=[8]), buffer_size=200, learning_starts=0, batch_size=16, seed=0, device="cpu")
@@ -58,14 +58,14 @@ def test_algorithms_pretrain_and_learn_from_mixed_batches(cls):
     assert len(model.replay_buffer.demonstrations) == 40
 
 
-def test_learning_starts_at_the_first_step():
+def test_learning_can_start_at_the_first_step():
     model, _ = make_model(PERSAC)
     model.learn(3)
     assert model._n_updates >= 2 and model.replay_buffer.size() == 3
 
 
-def test_pretraining_moves_the_target_network_as_learning_does():
-    """A target network that is copied every 20 steps, with an update every 4: after every fifth update."""
+def test_pretraining_moves_the_target_network_as_often_as_learning():
+    """The target network is copied every 20 steps and there is an update every 4 steps, so it is copied every 5 updates."""
     model, _ = make_model(PERDQN, train_freq=4, gradient_steps=1, target_update_interval=20)
     for n_updates in range(1, 11):
         before = th.cat([p.ravel().clone() for p in model.q_net_target.parameters()])
@@ -82,7 +82,7 @@ def test_pretraining_without_demonstrations_is_refused():
         model.pretrain(0)
 
 
-def test_pretraining_works_without_a_share_and_logs_at_intervals():
+def test_pretraining_needs_no_demonstration_fraction_and_logs_at_intervals():
     model, lines = make_model(PERSAC, gradient_steps=-1, train_freq=3)
     model.replay_buffer = type(model.replay_buffer).from_replay_buffer(model.replay_buffer, demonstration_fraction=0.0)
     model.pretrain(10, log_interval=4, progress_bar=True)
@@ -90,7 +90,7 @@ def test_pretraining_works_without_a_share_and_logs_at_intervals():
     assert not model.replay_buffer.demonstrations.are_drawn
 
 
-def test_share_follows_the_training_progress():
+def test_the_share_follows_the_training_progress():
     model, _ = make_model(PERSAC, replay_buffer_kwargs=dict(demonstration_fraction_end=0.0))
     model.learn(60)
     assert model.replay_buffer.demonstrations.share == pytest.approx(0.0, abs=0.01)

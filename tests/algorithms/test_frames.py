@@ -1,4 +1,4 @@
-"""Runs with frames stored once are those of the plain twin."""
+"""Training with frames that are stored once equals training with plain arrays."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from tests.storage.test_frames import same_bytes
 
 
 @pytest.mark.parametrize("frames, scheme", [(4, "uniform"), ("auto", "proportional")])
-def test_a_run_is_that_of_the_plain_twin(frames, scheme, tmp_path):
-    """Two calls of learn, set_env, save and load: parameters equal to the bit."""
+def test_training_with_frames_equals_training_without(frames, scheme, tmp_path):
+    """Parameters are equal, bit for bit, after two calls of learn, set_env, save and load."""
 
     def make() -> VecEnv:
         env = VecFrameStack(make_vec_env(lambda: Frames((36, 36, 1)), 2, seed=0), 4)
@@ -48,8 +48,8 @@ def test_a_run_is_that_of_the_plain_twin(frames, scheme, tmp_path):
     same_bytes(found[0].replay_buffer.observations[:], found[1].replay_buffer.observations)
 
 
-def test_an_atari_run_is_that_of_the_plain_twin():
-    """With CnnPolicy, on a game with the wrappers of SB3: parameters and stored bytes."""
+def test_training_on_a_game_with_frames_equals_training_without():
+    """Parameters and stored bytes are equal with CnnPolicy and the Atari wrappers of SB3."""
     pytest.importorskip("ale_py")
     from stable_baselines3.common.env_util import make_atari_env
 
@@ -65,12 +65,12 @@ def test_an_atari_run_is_that_of_the_plain_twin():
     same_bytes(found[0].replay_buffer.next_observations[:], found[1].replay_buffer.next_observations)
 
 
-def test_auto_without_a_stack_is_refused():
+def test_frames_auto_without_a_stack_is_refused():
     with pytest.raises(ValueError, match=r"frames='auto' found no VecFrameStack.*frames=4"):
         PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(frames="auto"))
 
 
-def test_auto_finds_all_keys_that_are_stacked():
+def test_frames_auto_finds_all_stacked_keys():
 
     class Two(Frames):
         def __init__(self) -> None:
@@ -89,7 +89,7 @@ def test_auto_finds_all_keys_that_are_stacked():
     assert model.replay_buffer.frames_per_transition < 1.5
 
 
-def test_frames_with_continuous_actions():
+def test_frames_work_with_continuous_actions():
     env = VecFrameStack(make_vec_env("Pendulum-v1", 2), 3)
     model = PERSAC("MlpPolicy", env, learning_starts=20, batch_size=8, replay_buffer_kwargs=dict(frames="auto", n_steps=3))
     model.learn(60)

@@ -1,4 +1,4 @@
-"""Every algorithm and every scheme: a short `learn()` each, or the error that names the combination."""
+"""Every algorithm trains with every scheme, or refuses the combination with an error that names it."""
 
 import itertools
 import re
@@ -16,7 +16,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ
 
 ALGORITHMS = (PERSAC, PERTD3, PERDDPG, PERDQN, PERQRDQN, PERTQC, PERCrossQ)
-# The schemes with a loss of their own need scalar TD errors. The others do not depend on the algorithm.
+# Schemes with their own loss need scalar TD errors. The other schemes work with all algorithms.
 COMBINATIONS = [
     *itertools.product(ALGORITHMS, ("proportional", "lap")),
     *((cls, "pal") for cls in (PERSAC, PERDQN, PERQRDQN, PERTQC)),
@@ -27,7 +27,7 @@ POLICIES = {"box": "MlpPolicy", "dict": "MultiInputPolicy", "image": "CnnPolicy"
 
 
 class RandomEnv(gym.Env):
-    """Random observations; episodes of four steps, every second one is cut off."""
+    """Give random observations, in episodes of four steps, every second of which is truncated."""
 
     def __init__(self, kind: str, discrete: bool):
         image = spaces.Box(0, 255, (8, 8, 1), np.uint8)
@@ -48,7 +48,7 @@ class RandomEnv(gym.Env):
 
 
 class TinyExtractor(BaseFeaturesExtractor):
-    """Flattens any observation: a CNN would be slow and show nothing more."""
+    """Flatten any observation, because a CNN would be slow and test nothing more."""
 
     def __init__(self, observation_space: spaces.Space):
         super().__init__(observation_space, spaces.utils.flatdim(observation_space))
@@ -59,7 +59,7 @@ class TinyExtractor(BaseFeaturesExtractor):
 
 
 @pytest.mark.parametrize("cls, scheme", COMBINATIONS)
-def test_algorithms_learn_with_every_scheme(cls, scheme):
+def test_algorithms_train_with_every_scheme(cls, scheme):
     th.set_num_threads(1)
     discrete = cls in (PERDQN, PERQRDQN)
     for n_steps, kind, n_envs in ((1, "box", 3), (3, "box", 1), (3, "dict", 3), (1, "image", 1)):

@@ -1,4 +1,4 @@
-"""What a user types by mistake, from another library or an old file: the answer names what to write."""
+"""Error messages for names from other libraries, typing errors and old files say what to write."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from sb3_per import LAP, PERDQN, PERSAC, PrioritizedReplayBuffer
 from sb3_per.monitoring.plots import plot_buffer
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES
 
-# A setting that the buffer does not have or take, and what the answer names.
+# A setting that the buffer does not accept, and what the message names.
 SETTINGS = [
     (dict(beta=0.4), "'beta_start'"),
     (dict(beta0=0.4), "'beta_start'"),
@@ -29,7 +29,7 @@ SETTINGS = [
     (dict(scheme="prioritized"), "'proportional'"),
     (dict(scheme=LAP), "make an object, LAP()"),
 ]
-# The same as an argument of the algorithm.
+# An argument that the algorithm does not accept, and what the message names.
 ARGUMENTS = [
     (dict(beta=0.4), "replay_buffer_kwargs=dict(beta_start=0.4)"),
     (dict(eps=0.1), "replay_buffer_kwargs=dict(epsilon=0.1)"),
@@ -41,24 +41,24 @@ ARGUMENTS = [
 ]
 
 
-def answer_to(make: Any) -> str:
+def message_of(make: Any) -> str:
     with pytest.raises((TypeError, ValueError)) as refused:
         make()
     return str(refused.value)
 
 
-def test_a_buffer_names_what_was_meant():
+def test_messages_of_a_buffer_name_the_right_setting():
     spaces_ = OBSERVATION_SPACES["box"], ACTION_SPACES["box"]
     for settings, named in SETTINGS:
-        alone = answer_to(lambda settings=settings: PrioritizedReplayBuffer(10, *spaces_, "cpu", **settings))
-        of_algorithm = answer_to(lambda settings=settings: PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=settings))
+        alone = message_of(lambda settings=settings: PrioritizedReplayBuffer(10, *spaces_, "cpu", **settings))
+        of_algorithm = message_of(lambda settings=settings: PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=settings))
         assert named in alone and named in of_algorithm, settings
         assert "YAML" not in alone, settings
 
 
-def test_an_algorithm_names_what_was_meant():
+def test_messages_of_an_algorithm_name_the_right_argument():
     for arguments, named in ARGUMENTS:
-        assert named in answer_to(lambda arguments=arguments: PERDQN("MlpPolicy", "CartPole-v1", **arguments)), arguments
+        assert named in message_of(lambda arguments=arguments: PERDQN("MlpPolicy", "CartPole-v1", **arguments)), arguments
 
 
 def test_names_of_schemes_in_upper_case_are_accepted():
@@ -75,24 +75,24 @@ def test_names_of_schemes_in_upper_case_are_accepted():
         (dict(prioritized_replay_alpha=0.6), "replay_buffer_kwargs=dict(alpha=0.6)"),
     ],
 )
-def test_a_hyperparameter_file_is_answered_alike(entry, named, tmp_path, monkeypatch):
+def test_a_hyperparameter_file_gets_the_same_messages(entry, named, tmp_path, monkeypatch):
     pytest.importorskip("rl_zoo3")
     from sb3_per.zoo import main
 
     monkeypatch.chdir(tmp_path)
     Path("own.yml").write_text(yaml.safe_dump({"CartPole-v1": {"n_timesteps": 10, "policy": "MlpPolicy", **entry}}))
     command = "train --algo per_dqn --env CartPole-v1 -conf own.yml --eval-freq -1"
-    assert named in answer_to(lambda: main(command.split()))
+    assert named in message_of(lambda: main(command.split()))
 
 
-def test_frames_of_observations_that_are_no_stack_are_warned_of():
-    """Pendulum's three numbers are no three frames of one."""
+def test_frames_for_observations_that_are_not_stacks_give_a_warning():
+    """Pendulum observes three different numbers, not three frames of one number."""
     model = PERSAC("MlpPolicy", "Pendulum-v1", learning_starts=10_000, replay_buffer_kwargs=dict(frames=3), buffer_size=2_000)
     with pytest.warns(UserWarning, match="frames=3: .* the number of frames in a stack"):
         model.learn(1_100)
 
 
-def test_a_plot_takes_a_model_and_refuses_what_has_no_priorities():
+def test_a_plot_takes_a_model_and_refuses_a_model_without_priorities():
     model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=100).learn(40)
     assert len(plot_buffer(model).axes) == 1
-    assert "plot_buffer() takes a prioritized buffer" in answer_to(lambda: plot_buffer([1, 2]))
+    assert "plot_buffer() takes a prioritized buffer" in message_of(lambda: plot_buffer([1, 2]))

@@ -1,4 +1,4 @@
-"""Recurrent DQN: the state while learning is the state while acting, and padding reaches nothing."""
+"""Recurrent DQN: learning sees the recurrent states that acting had, and padding has no effect."""
 
 import copy
 import inspect
@@ -42,7 +42,7 @@ SMALL: dict[str, Any] = dict(
 
 
 class Walk(gym.Env):
-    """A random walk: episodes of random length, some ended by a time limit; observations and actions of any form."""
+    """Walk at random, in episodes of random length, some of which are truncated. Observations and actions have any form."""
 
     def __init__(self, form: str = "box", is_continuous: bool = False):
         box, image = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(0, 255, (1, 36, 36), np.uint8)
@@ -78,7 +78,7 @@ def make(form: str = "box", n_envs: int = 2, **kwargs: Any) -> PERRecurrentDQN:
 
 
 class Recorder(PrioritizedSequenceReplayBuffer):
-    """Also keeps what acting had: the observations in their order, by id, and the memory before each."""
+    """Also keep what the agent saw while acting: observations by id, and the recurrent state before each."""
 
     def add(self, obs: Any, *args: Any, **kwargs: Any) -> None:
         if not hasattr(self, "seen"):
@@ -91,7 +91,7 @@ class Recorder(PrioritizedSequenceReplayBuffer):
 
 
 def histories(buffer: Recorder, batch: Any) -> Iterator[tuple[int, list[int], int, int]]:
-    """Of every window: its number, the ids from the start of the episode to its last step, its length, where its prefix is."""
+    """List for each window: its number, the ids from the start of the episode to its last step, its length, and its prefix."""
     n_envs = buffer.n_envs
     for i, anchor in enumerate(batch.indices):
         first = anchor
@@ -103,7 +103,7 @@ def histories(buffer: Recorder, batch: Any) -> Iterator[tuple[int, list[int], in
 
 
 def learn_with_seams(model: Any, is_continuous: bool = False) -> None:
-    """Without updates: `learn`, again, and on other environments."""
+    """Call `learn` without updates, once more, and on other environments."""
     model.learn(160)
     model.learn(60, reset_num_timesteps=False)
     model.set_env(envs(is_continuous=is_continuous))
@@ -112,12 +112,12 @@ def learn_with_seams(model: Any, is_continuous: bool = False) -> None:
 
 
 def unrolled(network: Any, batch: Any) -> th.Tensor:
-    """Q-values at all observations of windows."""
+    """Compute the Q-values at all observations of windows."""
     return network(network.unroll_memory(batch))
 
 
 def q_by_hand(model: PERRecurrentDQN, ids: list[int], states: list[np.ndarray]) -> np.ndarray:
-    """Q-values of consecutive steps, one after the other, from a state on."""
+    """Compute Q-values step by step, from a recurrent state on."""
     tensors = tuple(th.as_tensor(state[:, None]) for state in states)
     found = []
     with th.no_grad():
@@ -130,10 +130,10 @@ def q_by_hand(model: PERRecurrentDQN, ids: list[int], states: list[np.ndarray]) 
 @pytest.mark.parametrize(
     "setting, n_layers", [(dict(exploration_fraction=1.0), 1), (dict(learning_starts=10_000), 2), ({}, 1), ({}, 2)]
 )
-def test_the_state_while_learning_is_the_state_while_acting(setting, n_layers):
+def test_unrolled_windows_have_the_states_of_acting(setting, n_layers):
     """
-    With weights that do not change: also while actions are random, over ends of episodes and a second `learn`. Q-values of the
-    unrolled windows are those that acting had, computed step by step from the beginning of the episode.
+    Compare Q-values of windows with those computed step by step from the start of the episode. The weights do not change.
+    Cover random actions, ends of episodes and a second `learn`.
     """
     policy_kwargs = dict(lstm_hidden_size=8, net_arch=[8], n_lstm_layers=n_layers)
     model = make(replay_buffer_class=Recorder, gradient_steps=0, policy_kwargs=policy_kwargs, **setting)
@@ -154,7 +154,7 @@ def test_the_state_while_learning_is_the_state_while_acting(setting, n_layers):
     assert n_full > 3  # with a stored state that is not zero
 
 
-def test_without_stored_states_windows_begin_with_zeros():
+def test_without_stored_states_windows_start_from_zeros():
     model = make(replay_buffer_kwargs=dict(store_state=False)).learn(200)
     assert all((state == 0).all() for state in model.replay_buffer.sample(20).states)
     model = make().learn(200)
@@ -182,7 +182,7 @@ def gradients(model: PERRecurrentDQN, batch: Any) -> list[np.ndarray]:
 
 
 def test_burn_in_has_no_gradient():
-    """Not through the observations of the prefix, and not into the states before it."""
+    """Neither the observations of the prefix nor the states before the prefix receive gradients."""
     model = make().learn(200)
     batch = model.replay_buffer.sample(16)
     assert (batch.prefix_lengths > 0).any()
@@ -200,7 +200,7 @@ def test_burn_in_has_no_gradient():
 
 
 def test_burn_in_warms_up_each_network():
-    """The states after it depend on the prefix, also those of the target network."""
+    """The states after the prefix depend on the prefix, in the online and in the target network."""
     model = make().learn(200)
     batch = model.replay_buffer.sample(16)
     other = batch._replace(prefix=batch.prefix + 1.0)
@@ -218,7 +218,7 @@ def test_burn_in_warms_up_each_network():
 
 
 def spoiled(batch: Any) -> Any:
-    """The same windows with other numbers in the padding."""
+    """Copy windows with other numbers in the padding."""
 
     def spoil(part: th.Tensor, lengths: th.Tensor) -> th.Tensor:
         part = part.clone()
@@ -233,8 +233,8 @@ def spoiled(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("form", ["box", "dict"])
-def test_nan_in_the_padding_reaches_nothing(form):
-    """Loss, gradients and TD errors stay the same."""
+def test_nan_in_the_padding_has_no_effect(form):
+    """Loss, gradients and TD errors do not change."""
     model = make(form).learn(200)
     batch = model.replay_buffer.sample(32)
     assert not batch.mask.all()
@@ -250,7 +250,7 @@ def test_nan_in_the_padding_reaches_nothing(form):
 @pytest.mark.parametrize("double_q", [False, True])
 @pytest.mark.parametrize("value_rescaling", [False, True])
 def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
-    """One step after the other: n-step returns, terminations, truncations, weights, and the mean over steps."""
+    """The reference goes step by step, with n-step returns, terminations, truncations, weights, and the mean over steps."""
     model = make(double_q=double_q, value_rescaling=value_rescaling, n_steps=3).learn(300)
     with th.no_grad():
         for parameter in model.q_net_target.parameters():
@@ -278,8 +278,8 @@ def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
     assert float(value_loss(model, batch)[0]) == pytest.approx(total / count, rel=1e-5)
 
 
-def test_priorities_mix_maximum_and_mean_of_the_window():
-    """After an update, of the errors before it: eta max + (1 - eta) mean over the steps of the window."""
+def test_window_priorities_mix_maximum_and_mean_of_td_errors():
+    """Priorities come from the TD errors before the update: eta max + (1 - eta) mean over the steps of the window."""
     model = make(replay_buffer_kwargs=dict(eta=0.7, epsilon=0.01, alpha=1.0)).learn(200)
     buffer = model.replay_buffer
     batch = buffer.sample(8)
@@ -300,7 +300,7 @@ def test_priorities_mix_maximum_and_mean_of_the_window():
 
 @pytest.mark.parametrize("form", POLICIES)
 def test_predict_takes_and_returns_states(form):
-    """State None, one observation or several, starts by environment; deterministic as the policy itself."""
+    """Cover no state, one observation or several, episode starts by environment, and deterministic actions."""
     model, env = make(form, 3), envs(3, form)
     obs = env.reset()
     one = {key: part[0] for key, part in obs.items()} if isinstance(obs, dict) else obs[0]
@@ -338,7 +338,7 @@ def test_environments_explore_independently_without_changing_the_state():
 
 
 def mean_return(model: Any, env: VecEnv, n_episodes: int, **kwargs: Any) -> float:
-    """As `evaluate_policy`, one environment."""
+    """Compute the mean return as `evaluate_policy` does, in one environment."""
     obs, returns, total, state, start = env.reset(), [], 0.0, None, np.ones(1, bool)
     while len(returns) < n_episodes:
         action, state = model.predict(obs, state, start, **kwargs)
@@ -350,7 +350,7 @@ def mean_return(model: Any, env: VecEnv, n_episodes: int, **kwargs: Any) -> floa
     return float(np.mean(returns))
 
 
-def test_evaluate_policy_carries_the_state():
+def test_evaluate_policy_passes_the_state_on():
     model = make().learn(200)
     env = envs(1)
     model.exploration_rate = 1.0
@@ -364,8 +364,8 @@ def test_evaluate_policy_carries_the_state():
 
 
 @pytest.mark.parametrize("form, n_envs", [("box", 1), ("dict", 2), ("image", 2)])
-def test_train_save_and_load(form, n_envs, tmp_path):
-    """The networks change, the zip comes back with what it needs, and the buffer with its states; learning goes on."""
+def test_a_saved_model_continues_with_its_buffer_and_states(form, n_envs, tmp_path):
+    """The networks change while learning, the zip and the buffer are loaded with the states, and learning continues."""
     model = make(form, n_envs)
     before = copy.deepcopy(list(model.q_net.parameters()))
     model.learn(200, callback=EvalCallback(envs(1, form), n_eval_episodes=1, eval_freq=90, verbose=0, warn=False))
@@ -411,8 +411,8 @@ def test_a_loaded_buffer_has_the_settings_of_the_model(changed, suffix, tmp_path
 
 
 @pytest.mark.parametrize("algorithm, stock", [(PERRecurrentDQN, DQN), (PERRecurrentSAC, SAC)])
-def test_signature_is_the_stock_one_with_other_defaults(algorithm, stock):
-    """As help shows it, and as the arguments are taken: by place, too."""
+def test_the_signature_is_that_of_the_stock_class_with_other_defaults(algorithm, stock):
+    """Help shows this signature, and arguments may be given by position."""
     shown, original = (list(inspect.signature(cls).parameters.values()) for cls in (algorithm, stock))
     assert [p.name for p in shown[: len(original)]] == [p.name for p in original]
     changed = {p.name: p.default for p, q in zip(shown, original, strict=False) if p.default != q.default}
@@ -424,15 +424,14 @@ def test_signature_is_the_stock_one_with_other_defaults(algorithm, stock):
     assert model.n_steps == next(p.default for p in shown if p.name == "n_steps")
 
 
-def test_vec_normalize():
-    """The network sees what acting saw, as far as the statistics stay; the buffer holds the originals."""
+def test_the_buffer_stores_unnormalized_observations_with_vec_normalize():
     env = VecNormalize(envs(2))
     model = PERRecurrentDQN("MlpLstmPolicy", env, **SMALL).learn(200)
     assert np.abs(model.replay_buffer.observations[:50]).max() <= 9
     assert model.replay_buffer.sample(4, env=env).observations.shape == (8, 4, 3)
 
 
-def test_r2d2_settings_fit_the_constructor():
+def test_the_settings_of_r2d2_fit_the_constructor():
     model = PERRecurrentDQN("MlpLstmPolicy", envs(), **{**R2D2, "buffer_size": 2_000, "device": "cpu"})
     buffer = model.replay_buffer
     assert (buffer.sequence_length, buffer.burn_in, buffer.sequence_period, buffer.eta) == (80, 40, 40, 0.9)

@@ -1,4 +1,4 @@
-"""Recurrent SAC: the tests of recurrent DQN, for actor, critics and target critics."""
+"""Recurrent SAC: the tests of recurrent DQN, for the actor, the critics and the target critics."""
 
 import copy
 from typing import Any
@@ -39,7 +39,7 @@ def networks(model: PERRecurrentSAC) -> tuple[Any, ...]:
 
 
 def heads(network: Any, features: th.Tensor, actions: th.Tensor) -> np.ndarray:
-    """Mean and standard deviation of an actor, or Q-values; of shape (n, ...)."""
+    """Compute mean and standard deviation of an actor, or Q-values, of shape (n, ...)."""
     with th.no_grad():
         found = network(features, actions) if hasattr(network, "q_networks") else network.get_action_dist_params(features)[:2]
         return th.cat([part.expand(len(features), -1) for part in found], dim=1).numpy()
@@ -57,8 +57,8 @@ def heads(network: Any, features: th.Tensor, actions: th.Tensor) -> np.ndarray:
         (dict(action_noise=NormalActionNoise(np.zeros(2), np.ones(2))), 1),
     ],
 )
-def test_the_state_while_learning_is_the_state_while_acting(setting, n_layers):
-    """Of actor, critics and targets, as for DQN; the targets are still the critics here."""
+def test_unrolled_windows_have_the_states_of_acting(setting, n_layers):
+    """Compare actor, critics and target critics, as for DQN. The target critics still equal the critics here."""
     policy_kwargs = dict(lstm_hidden_size=8, net_arch=[8], n_lstm_layers=n_layers)
     model = make(replay_buffer_class=Recorder, gradient_steps=0, policy_kwargs=policy_kwargs, **setting)
     learn_with_seams(model, is_continuous=True)
@@ -99,7 +99,7 @@ def actor_loss(model: PERRecurrentSAC, batch: Any) -> th.Tensor:
 
 
 def test_burn_in_has_no_gradient():
-    """Neither in the loss of the critics nor in that of the actor."""
+    """This holds for the loss of the critics and for the loss of the actor."""
     model = make().learn(200)
     batch = model.replay_buffer.sample(16)
     has_prefix = batch.prefix_lengths > 0
@@ -126,7 +126,7 @@ def test_burn_in_warms_up_each_network():
         for network in networks(model):
             differ = network.unroll_memory(batch) != network.unroll_memory(other)
             np.testing.assert_array_equal(differ.any(dim=2).any(dim=0).numpy(), has_prefix)
-        # From other states on, too: which are the actor's, and which the critics'.
+        # Other states show which states the actor uses, and which the critics use.
         for network, own in zip(networks(model), ([0, 1], [2, 3], [2, 3]), strict=True):
             for i in range(4):
                 states = tuple(state + 1.0 * (i == j) for j, state in enumerate(batch.states))
@@ -144,7 +144,7 @@ def everything(model: PERRecurrentSAC) -> list[th.Tensor]:
 
 
 @pytest.mark.parametrize("form", ["box", "dict"])
-def test_nan_in_the_padding_reaches_nothing(form):
+def test_nan_in_the_padding_has_no_effect(form):
     """A gradient step gives the same networks, TD errors and metrics."""
     model = make(form).learn(200)
     batch = model.replay_buffer.sample(32)
@@ -185,7 +185,7 @@ def test_steps_are_selected_and_laid_out():
 
 @pytest.mark.parametrize("actor_batch", ["prioritized", "weighted"])
 def test_losses_equal_a_scalar_reference(actor_batch, monkeypatch):
-    """Step by step: n-step returns, terminations, truncations, twins, entropy, weights, and the means over steps."""
+    """The reference goes step by step, with n-step returns, terminations, truncations, twins, entropy, weights and means."""
     model = make(n_steps=3, tau=0.0, ent_coef="auto_0.3", replay_buffer_kwargs=dict(actor_batch=actor_batch)).learn(300)
     with th.no_grad():
         for parameter in model.critic_target.parameters():
@@ -236,8 +236,8 @@ def test_losses_equal_a_scalar_reference(actor_batch, monkeypatch):
     assert losses == pytest.approx([critic_loss, *sums / total_weight], rel=1e-4)
 
 
-def test_priorities_mix_maximum_and_mean_of_the_window():
-    """Of each step, mean over the critics; of a window, eta max + (1 - eta) mean over its steps."""
+def test_window_priorities_mix_maximum_and_mean_of_td_errors():
+    """The error of a step is the mean over the critics; that of a window is eta max + (1 - eta) mean over its steps."""
     model = make(replay_buffer_kwargs=dict(eta=0.7, epsilon=0.01, alpha=1.0)).learn(200)
     buffer, batch, found = model.replay_buffer, model.replay_buffer.sample(8), []
     buffer.sample = lambda *args, **kwargs: batch
@@ -257,7 +257,7 @@ def test_priorities_mix_maximum_and_mean_of_the_window():
 
 @pytest.mark.parametrize("form", POLICIES)
 def test_predict_takes_and_returns_states(form):
-    """State None, one observation or several, starts by environment; what it returns are the states of the actor."""
+    """Cover no state, one observation or several, and episode starts by environment. The returned states are the actor's."""
     model, env = make(form, 3), envs(3, form, is_continuous=True)
     obs = env.reset()
     one = {key: part[0] for key, part in obs.items()} if isinstance(obs, dict) else obs[0]
@@ -281,7 +281,7 @@ def test_predict_takes_and_returns_states(form):
     assert all(np.array_equal(each[1][0], gone_on[1][0]) for each in samples)
 
 
-def test_evaluate_policy_carries_the_state():
+def test_evaluate_policy_passes_the_state_on():
     model, env = make().learn(200), envs(1, is_continuous=True)
     for deterministic in (True, False):
         env.seed(5)
@@ -296,8 +296,8 @@ def test_evaluate_policy_carries_the_state():
 
 
 @pytest.mark.parametrize("form, n_envs", [("box", 1), ("dict", 2), ("image", 2)])
-def test_train_save_and_load(form, n_envs, tmp_path):
-    """The networks change, the zip comes back with what it needs, and the buffer with its states; learning goes on."""
+def test_a_saved_model_continues_with_its_buffer_and_states(form, n_envs, tmp_path):
+    """The networks change while learning, the zip and the buffer are loaded with the states, and learning continues."""
     model = make(form, n_envs, lstm_learning_rate=1e-3)
     before = copy.deepcopy(list(model.policy.parameters()))
     callback = EvalCallback(envs(1, form, is_continuous=True), n_eval_episodes=1, eval_freq=90, verbose=0, warn=False)
@@ -323,8 +323,8 @@ def test_train_save_and_load(form, n_envs, tmp_path):
     loaded.learn(40, reset_num_timesteps=False)
 
 
-def test_lstm_learning_rate_is_that_of_the_lstms():
-    """Of the LSTMs alone, a number or a schedule; every parameter is in one group."""
+def test_lstm_learning_rate_applies_only_to_lstms():
+    """The rate is a number or a schedule. Every parameter is in exactly one group."""
 
     def rates(model: PERRecurrentSAC) -> list[list[float]]:
         return [[group["lr"] for group in network.optimizer.param_groups] for network in networks(model)[:2]]
@@ -347,14 +347,14 @@ def test_lstm_learning_rate_is_that_of_the_lstms():
         dict(sequence_length=1, burn_in=0, policy_kwargs=dict(lstm_hidden_size=8, net_arch=[8], n_critics=3)),
     ],
 )
-def test_training_with_other_settings(kwargs):
+def test_training_works_with_other_settings(kwargs):
     model = make(**kwargs).learn(160)
     assert model._n_updates > 0 and all(part.isfinite().all() for part in model.policy.state_dict().values())
     evaluate_policy(model, envs(1, is_continuous=True), 1, deterministic=False, warn=False)
 
 
 def test_a_shared_extractor_learns_from_the_actor_only():
-    """As in SB3. The critics' LSTM learns."""
+    """This is as in SB3. The critics' LSTM learns from the critics."""
     policy_kwargs = dict(lstm_hidden_size=8, net_arch=[8], share_features_extractor=True)
     model = make("image", policy_kwargs=policy_kwargs).learn(160)
     assert model.critic.features_extractor is model.actor.features_extractor
@@ -368,8 +368,7 @@ def test_a_shared_extractor_learns_from_the_actor_only():
     assert any((p.grad != 0).any() for p in model.actor.features_extractor.parameters())
 
 
-def test_vec_normalize():
-    """The networks see what acting saw, as far as the statistics stay; the buffer holds the originals."""
+def test_the_buffer_stores_unnormalized_observations_with_vec_normalize():
     env = VecNormalize(envs(2, is_continuous=True))
     model = PERRecurrentSAC("MlpLstmPolicy", env, **copy.deepcopy(SMALL)).learn(160)
     assert np.abs(model.replay_buffer.observations[:50]).max() <= 9

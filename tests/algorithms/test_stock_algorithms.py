@@ -1,4 +1,4 @@
-"""Uniform runs are those of the stock algorithms; a stock algorithm with a prioritized buffer says what is missing."""
+"""Uniform runs equal runs of the stock algorithms, and a stock algorithm with a prioritized buffer gives a warning."""
 
 import warnings
 from typing import Any
@@ -13,8 +13,8 @@ from tests.utils import STOCK
 
 
 @pytest.mark.parametrize("cls", STOCK)
-def test_a_uniform_run_is_a_stock_run(cls):
-    """A whole `learn()`: the same parameters, and as many random numbers."""
+def test_a_uniform_run_equals_a_stock_run(cls):
+    """After a whole `learn()`, parameters and states of the random generators are equal."""
     env = "CartPole-v1" if issubclass(cls, DQN) or "DQN" in cls.__name__ else "Pendulum-v1"
     found = []
     for each, kwargs in ((cls, dict(scheme="uniform", stratified=False)), (STOCK[cls], None)):
@@ -44,7 +44,7 @@ def test_a_uniform_run_is_a_stock_run(cls):
     ],
 )
 def test_a_stock_algorithm_with_a_prioritized_buffer_warns_once(cls, env, kwargs, complains):
-    """It draws by priorities that nobody updates."""
+    """It draws by priorities, but does not update them."""
     settings: dict[str, Any] = dict(learning_starts=5, batch_size=4, train_freq=1, policy_kwargs=dict(net_arch=[4]))
     model = cls("MlpPolicy", env, replay_buffer_class=PrioritizedReplayBuffer, replay_buffer_kwargs=kwargs, **settings)
     with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,4 @@
-"""TD errors of a batch with and without an update, and metrics over many gradient steps."""
+"""`td_errors` equals the TD errors of a gradient step, and metrics are means over gradient steps."""
 
 import copy
 from typing import Any
@@ -16,11 +16,11 @@ from tests.algorithms.test_updates import CONFIGURATIONS, UNBATCHED, filled_mode
 
 
 @pytest.mark.parametrize("name", [*UNBATCHED, "crossq"])
-def test_td_errors_without_an_update_are_those_of_a_gradient_step(name):
-    """To the bit. Nothing changes but the random generator."""
+def test_td_errors_equal_those_of_a_gradient_step(name):
+    """They are equal bit for bit. `td_errors` changes nothing but the random generator."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     model = filled_model(cls, policy, make_env(), **kwargs)
-    # Terminal: the next actions, which are drawn after other random numbers in a gradient step, do not count.
+    # All transitions are terminal, because a gradient step draws other next actions.
     batch = model.replay_buffer.sample(16)
     batch = batch._replace(dones=th.ones(16, 1))
     state = {key: value.clone() for key, value in model.policy.state_dict().items()}
@@ -55,7 +55,7 @@ def test_an_algorithm_without_value_losses_is_refused():
 
 @pytest.mark.parametrize("gradient_steps", [1, 40])
 def test_metrics_are_means_over_gradient_steps(gradient_steps, monkeypatch):
-    """Also those that only some of the steps bring."""
+    """This includes metrics that only some of the steps have."""
     model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1")
     model.replay_buffer.update_priorities(np.arange(60), np.random.default_rng(0).exponential(size=60) * 30)
     values, means, sizes = [], [], []

@@ -1,4 +1,4 @@
-"""Whole runs with the options of the stock classes."""
+"""Whole runs work with the options of the stock classes."""
 
 import copy
 from typing import Any
@@ -51,7 +51,7 @@ def test_training_updates_priorities(cls, policy, make_env, kwargs):
 
 
 @pytest.mark.parametrize("cls", [PERSAC, PERDQN, PERCrossQ])
-def test_seed_reproduces_a_run(cls):
+def test_a_seed_reproduces_a_run(cls):
     env = "CartPole-v1" if cls in DISCRETE else "Pendulum-v1"
     runs = []
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_callbacks_see_the_buffer_and_can_stop_training():
     assert sizes == list(range(30))
 
 
-def test_a_diverged_network_is_reported():
+def test_a_diverged_network_raises_an_error():
     model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1")
     with th.no_grad():
         next(model.q_net.parameters()).fill_(np.nan)
@@ -83,7 +83,7 @@ def test_a_diverged_network_is_reported():
         model.train(1, 8)
 
 
-def test_a_run_is_named_by_its_class(tmp_path):
+def test_a_run_has_the_name_of_its_class(tmp_path):
     class Mine(PERDQN):
         pass
 

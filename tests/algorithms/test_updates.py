@@ -1,4 +1,4 @@
-"""Updates of the algorithms: equal to those of the stock parent, weighted, and with the priorities that follow."""
+"""Updates equal those of the stock parent for equal weights, follow the weights, and set the priorities."""
 
 import copy
 from typing import Any
@@ -107,7 +107,7 @@ CONFIGURATIONS = {
 
 
 def filled_model(cls: Any, policy: str, env: Any, timesteps: int = 60, **kwargs: Any) -> Any:
-    """A model with random transitions in its buffer, before its first update; the same seed gives the same."""
+    """Make a model with random transitions in its buffer, before its first update. A seed always gives the same model."""
     kwargs = {"buffer_size": 1000, "policy_kwargs": SMALL, "seed": 0, "learning_starts": 10_000, **kwargs}
     model = cls(policy, env, **copy.deepcopy(kwargs))  # SAC writes `use_sde` into the policy_kwargs of its caller
     model.learn(timesteps)
@@ -115,7 +115,7 @@ def filled_model(cls: Any, policy: str, env: Any, timesteps: int = 60, **kwargs:
 
 
 def recorded(buffer: PrioritizedReplayBuffer) -> list[Any]:
-    """The batches that the buffer will give from now on."""
+    """Record the batches that the buffer gives from now on."""
     batches: list[Any] = []
     sample = buffer.sample
 
@@ -128,7 +128,7 @@ def recorded(buffer: PrioritizedReplayBuffer) -> list[Any]:
 
 
 def parameters(model: Any) -> dict[str, th.Tensor]:
-    """All that an update changes: networks, targets, optimizers' moments, entropy coefficient."""
+    """Collect everything that an update changes: networks, targets, moments of the optimizers, entropy coefficient."""
     found = dict(model.policy.state_dict())
     if getattr(model, "log_ent_coef", None) is not None:
         found["log_ent_coef"] = model.log_ent_coef.detach()
@@ -140,8 +140,8 @@ UNBATCHED = ["sac", "td3", "ddpg", "dqn", "qrdqn", "tqc", "crossq-plain"]
 
 
 @pytest.mark.parametrize("name, batch_size", [*((name, 32) for name in CONFIGURATIONS), ("sac", 50), ("dqn", 50)])
-def test_unit_weights_make_the_update_of_the_stock_parent(name, batch_size):
-    """Same batches, same seed: the same parameters after several calls of train, the same log."""
+def test_equal_weights_give_the_update_of_the_stock_parent(name, batch_size):
+    """With the same batches and seed, parameters and logs are equal after several calls of train."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     per = filled_model(cls, policy, make_env(), replay_buffer_kwargs=dict(alpha=0.0), **kwargs)
     stock = filled_model(STOCK[cls], policy, make_env(), **kwargs)
@@ -224,7 +224,7 @@ def test_actor_loss_has_no_gradient_for_the_critics(cls, monkeypatch):
 
 @pytest.mark.parametrize("foreach, expected", [(None, True), (False, False), (True, True)])
 def test_optimizers_step_all_parameters_together(foreach, expected):
-    """The user's `foreach` wins, and optimizers without that option stay as they are."""
+    """The user's `foreach` wins, and optimizers without this option do not change."""
     policy_kwargs = dict(SMALL, optimizer_kwargs=dict(foreach=foreach))
     model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1", policy_kwargs=policy_kwargs)
     model.train(gradient_steps=1, batch_size=8)
@@ -237,7 +237,7 @@ def test_optimizers_step_all_parameters_together(foreach, expected):
 
 
 def one_update(model: Any, batch: Any) -> Any:
-    """A copy of the model after one update on this batch."""
+    """Copy the model, and update it once on this batch."""
     env, model.env = model.env, None  # not every environment can be copied, and an update needs none
     twin = copy.deepcopy(model)
     model.env = env
@@ -251,7 +251,7 @@ VALUE_NETWORK = {PERDQN: "q_net", PERQRDQN: "quantile_net"}
 
 
 @pytest.mark.parametrize("name", [*UNBATCHED, "crossq", "sac-critics"])
-def test_a_sample_of_weight_zero_has_no_influence(name):
+def test_a_transition_of_weight_zero_has_no_effect(name):
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     model = filled_model(cls, policy, make_env(), **kwargs)
     batch = model.replay_buffer.sample(16)
@@ -274,7 +274,7 @@ def test_a_sample_of_weight_zero_has_no_influence(name):
 
 @pytest.mark.parametrize("name", UNBATCHED)
 def test_a_weight_of_2_counts_as_two_transitions(name):
-    """Doubling a weight is the same as having the transition twice (up to the size of the batch)."""
+    """The gradients are equal except for the size of the batch."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     model = filled_model(cls, policy, make_env(), **kwargs)
     # Terminal transitions: targets are the rewards, without random actions that differ with the size of the batch.
@@ -292,7 +292,7 @@ def test_a_weight_of_2_counts_as_two_transitions(name):
 @pytest.mark.parametrize("scheme", ["lap", "pal"])
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "dqn", "crossq-plain"])
 def test_lap_and_pal_updates_follow_the_formulas(name, scheme):
-    """The gradient that the critics are given is that of the paper's loss, for errors on both sides of kappa."""
+    """The gradients of the critics equal those of the paper's loss, for errors below and above kappa."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     model = filled_model(cls, policy, make_env(), **{**kwargs, "replay_buffer_kwargs": dict(scheme=scheme)})
     model.max_grad_norm = np.inf  # DQN clips its gradients
@@ -313,7 +313,7 @@ def test_lap_and_pal_updates_follow_the_formulas(name, scheme):
 
 
 def values_of(model: Any, batch: Any) -> th.Tensor:
-    """Of the actions of the batch, a column for each critic, straight from the networks."""
+    """Compute the values of the batch's actions from the networks, one column for each critic."""
     if isinstance(model, PERTQC):
         return model.critic(batch.observations, batch.actions).mean(dim=2)
     if isinstance(model, PERQRDQN):
@@ -324,14 +324,14 @@ def values_of(model: Any, batch: Any) -> th.Tensor:
 
 
 def td_errors_of(model: Any, batch: Any) -> np.ndarray:
-    """Absolute TD errors of terminal transitions, mean over the critics."""
+    """Compute the absolute TD errors of terminal transitions, averaged over the critics."""
     with th.no_grad():
         return (batch.rewards - values_of(model, batch)).abs().mean(dim=1).numpy()
 
 
 @pytest.mark.parametrize("name", [*UNBATCHED, "sac-critics"])
 def test_priorities_are_unweighted_absolute_td_errors(name):
-    """Signed errors of every critic, from before the update, not weighted, not squared, not a loss."""
+    """The buffer receives the signed errors of every critic before the update, not losses."""
     cls, policy, make_env, kwargs = CONFIGURATIONS[name]
     model = filled_model(cls, policy, make_env(), **kwargs)
     buffer = model.replay_buffer
@@ -346,7 +346,7 @@ def test_priorities_are_unweighted_absolute_td_errors(name):
 
 
 def test_double_q_chooses_with_the_online_network():
-    """The online network chooses, the target network values; without double_q the target network does both."""
+    """The target network gives the value. Without double_q, it also chooses the action."""
     targets = {}
     for double_q in (False, True):
         model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1", double_q=double_q, replay_buffer_kwargs=dict(alpha=1.0))
@@ -367,7 +367,7 @@ def test_double_q_chooses_with_the_online_network():
 
 
 @pytest.mark.parametrize("gradient_steps", [1, 5])
-def test_metrics_of_weights(gradient_steps):
+def test_metrics_of_weights_equal_their_definitions(gradient_steps):
     model = filled_model(PERSAC, "MlpPolicy", "Pendulum-v1")
     model.replay_buffer.update_priorities(np.arange(60), np.random.default_rng(0).exponential(size=60) * 30)
     batches = recorded(model.replay_buffer)
@@ -383,8 +383,8 @@ def test_metrics_of_weights(gradient_steps):
     assert 0 < logged["per/effective_sample_size"] < 1
 
 
-def test_beta_follows_training_progress():
-    """Linear in the steps of `learn`, whatever the number of gradient steps; the end is reached at the end."""
+def test_beta_follows_the_training_progress():
+    """Beta is linear in the steps of `learn`, for any number of gradient steps, and reaches its end at the last step."""
     for train_freq, gradient_steps in [(1, 1), (4, 8), ((1, "episode"), -1)]:
         model = PERDQN(
             "MlpPolicy", "CartPole-v1", learning_starts=10, train_freq=train_freq, gradient_steps=gradient_steps, seed=0

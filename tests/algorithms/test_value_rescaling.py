@@ -1,4 +1,4 @@
-"""Rescaled values and their inverse equal formulas in 50 digits."""
+"""Rescaled values and their inverse equal the formulas, computed with 50 digits."""
 
 from decimal import Decimal, getcontext
 
@@ -13,7 +13,7 @@ VALUES = np.concatenate([-np.logspace(-12, 7, 400)[::-1], [0.0], np.logspace(-12
 
 
 def exact(x: float, epsilon: float) -> float:
-    """``h(x)``, in 50 digits."""
+    """Compute ``h(x)`` with 50 digits."""
     value = abs(Decimal(x))
     h = (value + 1).sqrt() - 1 + Decimal(epsilon) * value
     return float(h.copy_sign(Decimal(x)))
@@ -30,17 +30,17 @@ def test_rescale_equals_the_formula(epsilon, dtype, bound):
 
 @pytest.mark.parametrize("epsilon, dtype, bound", [(1e-3, th.float32, 5e-7), (1e-2, th.float64, 1e-15)])
 def test_unscale_inverts_rescale(epsilon, dtype, bound):
-    """Small relative errors, also of small values."""
+    """The relative error is small, also for small values."""
     rescaled = th.tensor([exact(x, epsilon) for x in VALUES], dtype=dtype)
-    # What the rounded number is the image of: one step of Newton's method from a value that is all but right.
+    # Invert the rounded number exactly, by one step of Newton's method from an almost exact value.
     x = th.tensor(VALUES)
     slope = 0.5 / (x.abs() + 1).sqrt() + epsilon
     expected = x + (rescaled.double() - th.tensor([exact(v, epsilon) for v in VALUES], dtype=th.float64)) / slope
     np.testing.assert_allclose(unscale(rescaled, epsilon), expected, rtol=bound * 2 if dtype is th.float64 else bound, atol=0)
 
 
-def test_the_usual_form_of_the_inverse_is_less_exact():
-    """The form of the paper, in float32."""
+def test_the_inverse_of_the_paper_is_less_exact():
+    """Compute the form of the paper in float32."""
     z = rescale(th.tensor(VALUES)).float()
     usual = z.sign() * ((((1 + 4e-3 * (z.abs() + 1 + 1e-3)).sqrt() - 1) / 2e-3) ** 2 - 1)
     error = (usual.double() - th.tensor(VALUES)).abs() / (1 + th.tensor(VALUES).abs())
