@@ -71,6 +71,8 @@ def demonstration_metrics(
     buffer: PrioritizedReplayBuffer, is_demonstration: np.ndarray, td_errors: th.Tensor
 ) -> dict[str, th.Tensor]:
     """
+    Summarize a batch with demonstrations for the log.
+
     :param buffer: that the batch is of
     :param is_demonstration: bool of shape (batch_size,)
     :param td_errors: signed TD errors, shape (batch_size, n_critics)

@@ -14,6 +14,8 @@ Job = tuple[dict[str, Any], Sequence[Any]]
 
 def read(path: Path) -> list[dict[str, str]]:
     """
+    Read the rows of a file.
+
     :param path: of a CSV file, which need not exist
     :return: its rows
     """
@@ -25,6 +27,8 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def missing(path: Path, jobs: Iterable[Job]) -> list[Job]:
     """
+    List the jobs that have not run.
+
     :param path: of the CSV file
     :param jobs: name and arguments of each; names are told apart by their values as strings
     :return: the jobs that the file has no row for

@@ -16,6 +16,8 @@ _SETTINGS = ("alpha", "epsilon", "kappa", "td_error_reduction")
 
 def shuffled(scheme: PriorityScheme) -> PriorityScheme:
     """
+    Shuffle the priorities of a scheme.
+
     :param scheme: a scheme object
     :return: copy in which each error of a batch becomes the priority of another transition of the batch
     """
@@ -31,6 +33,8 @@ def shuffled(scheme: PriorityScheme) -> PriorityScheme:
 
 def control_of(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
     """
+    Make the control of a setting.
+
     :param buffer_kwargs: ``replay_buffer_kwargs`` of a setting
     :return: those of its control; the scheme has a name, too, e.g. ``"shuffled lap"``, unless it was an object
     """
@@ -40,6 +44,8 @@ def control_of(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def with_control(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
     """
+    Make the scheme of a control.
+
     :param buffer_kwargs: ``replay_buffer_kwargs``, whose scheme may be called ``"shuffled proportional"``
     :return: the same, with a scheme object in place of such a name
     """

@@ -31,6 +31,8 @@ SPARE = (GREEN, SALMON, CYAN, PURPLE, OLIVE, MAGENTA, BLUE, ORANGE)
 
 def looks(roles: dict[str, str]) -> dict[str, dict[str, Any]]:
     """
+    Choose a look for each name.
+
     :param roles: by name: a key of :data:`LOOKS`; for another, or one that two names have, a colour that is left
     :return: by name: keyword arguments of ``plot``
     """

@@ -73,6 +73,8 @@ class Comparison(NamedTuple):
 
 def p_text(p: float | None) -> str:
     """
+    Format a p-value.
+
     :param p: p-value
     :return: in a table
     """
@@ -85,6 +87,8 @@ def _number(value: float) -> str:
 
 def comparisons(results: Results, stock: str | None, twin: str, judged: dict[str, str | None]) -> list[Comparison]:
     """
+    Compare all arms with their references.
+
     :param results: returns of all runs
     :param stock: name of the stock arm, which is shown beside the twin and not tested
     :param twin: name of the uniform twin
@@ -106,6 +110,8 @@ def comparisons(results: Results, stock: str | None, twin: str, judged: dict[str
 
 def table(rows: list[Comparison]) -> str:
     """
+    Write the table.
+
     :param rows: comparisons
     :return: table, one line a comparison
     """
@@ -130,6 +136,8 @@ def table(rows: list[Comparison]) -> str:
 
 def verdict(results: Results, rows: list[Comparison], twin: str, judged: dict[str, str | None]) -> str:
     """
+    Write the conclusion.
+
     :param results: returns of all runs
     :param rows: comparisons
     :param twin: name of the uniform twin
@@ -158,6 +166,8 @@ def verdict(results: Results, rows: list[Comparison], twin: str, judged: dict[st
 
 def _of_setting(arm: str, against_twin: list[Comparison], against_control: list[Comparison]) -> str:
     """
+    Write the conclusion on one setting.
+
     :param arm: name of a setting
     :param against_twin: comparisons with the uniform twin
     :param against_control: comparisons with its shuffled control, at the same endpoints; empty: it has none

@@ -113,6 +113,8 @@ def prepare(task: Task) -> None:
 
 def entry_of(task: Task) -> dict[str, Any]:
     """
+    Read the hyperparameters of a task.
+
     :param task: task
     :return: hyperparameters of the file, with those of the command line, before they are processed
     :raises ValueError: if the file has none for the environment
@@ -194,6 +196,8 @@ class _Timer(BaseCallback):
 
     def seconds_per_step(self, n_steps: int) -> float:
         """
+        Time a short run.
+
         :param n_steps: number of steps of the timed run
         """
         if len(self.marks) == 2:

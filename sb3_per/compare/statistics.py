@@ -52,6 +52,8 @@ def holm(p_values: dict[Any, float]) -> dict[Any, float]:
 
 def better_share(x: np.ndarray, y: np.ndarray) -> float:
     """
+    Count how often runs of one arm are better.
+
     :param x: scores, shape (runs,)
     :param y: scores of the others, shape (runs,)
     :return: share of the pairs in which a run of x is better; a tie is half a pair
@@ -61,6 +63,8 @@ def better_share(x: np.ndarray, y: np.ndarray) -> float:
 
 def difference(x: np.ndarray, y: np.ndarray, n_samples: int = 10_000) -> tuple[float, float, float]:
     """
+    Estimate the difference of two means.
+
     :param x: scores, shape (runs,)
     :param y: scores of the others, shape (runs,)
     :param n_samples: number of bootstrap samples
@@ -72,6 +76,8 @@ def difference(x: np.ndarray, y: np.ndarray, n_samples: int = 10_000) -> tuple[f
 
 def mean_interval(values: np.ndarray, n_samples: int = 2_000) -> np.ndarray:
     """
+    Compute the interval of a mean.
+
     :param values: values of the runs, shape (runs, ...)
     :param n_samples: number of bootstrap samples
     :return: ends of the 95% bootstrap interval of the mean over the runs, shape (2, ...)
@@ -104,6 +110,8 @@ def at_best_rates(
 
 def has_learned(scores: np.ndarray, of_random: np.ndarray) -> bool:
     """
+    Compare runs with a random policy.
+
     :param scores: scores of the runs of an arm, shape (runs,)
     :param of_random: mean returns of a random policy, each over as many episodes as an evaluation, shape (evaluations,)
     :return: whether half of the runs are above the random policy by three standard deviations of its evaluations

@@ -81,6 +81,8 @@ class Task:
 
     def fingerprint(self, entry: dict[str, Any]) -> str:
         """
+        Hash a task.
+
         :param entry: hyperparameters of the file, before they are processed
         :return: hash of all that makes a run of the task what it is, versions of the packages included
         """
@@ -109,6 +111,8 @@ class Arm:
 
     def apply(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
         """
+        Apply an arm to hyperparameters.
+
         :param hyperparams: arguments of the algorithm, from the hyperparameter file
         :return: those of this arm
         :raises ValueError: for a setting that is not allowed
@@ -136,6 +140,8 @@ class Arm:
 
     def prioritization(self, of_file: dict[str, Any]) -> dict[str, Any]:
         """
+        Collect the settings of the buffer that belong to an arm.
+
         :param of_file: ``replay_buffer_kwargs`` of the hyperparameter file
         :return: settings of the buffer that differ from those of other arms
         """
@@ -151,6 +157,8 @@ class Arm:
 
 def evaluated(setting: str) -> dict[str, Any]:
     """
+    Read a setting from the command line.
+
     :param setting: keyword arguments as text, in which all public names of this package may occur
     :return: keyword arguments
     :raises ValueError: if it is no list of keyword arguments
@@ -165,6 +173,8 @@ def evaluated(setting: str) -> dict[str, Any]:
 
 def arms_of(task: Task, settings: list[str]) -> list[Arm]:
     """
+    List the arms of a comparison.
+
     :param task: task
     :param settings: settings to judge, as text; empty: that of the hyperparameter file, or the defaults of this package
     :return: stock class, uniform twin, and each setting with its shuffled control
@@ -190,6 +200,8 @@ def arms_of(task: Task, settings: list[str]) -> list[Arm]:
 
 def jobs_of(task: Task, entry: dict[str, Any], arms: list[Arm], rates: list[float], seeds: int) -> list[Job]:
     """
+    List the runs of a comparison.
+
     :param task: task
     :param entry: hyperparameters of the file, before they are processed
     :param arms: arms to compare

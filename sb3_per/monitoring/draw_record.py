@@ -43,6 +43,8 @@ class DrawRecord:
 
     def counts(self, ids: np.ndarray) -> np.ndarray:
         """
+        Count the draws of transitions.
+
         :param ids: ids of stored transitions, of any shape
         :return: number of draws of each, in the same shape
         """

@@ -138,6 +138,8 @@ def _require_restorable(buffer: PrioritizedReplayBuffer, state: dict[str, Any]) 
 
 def _saved_at(directory: Path, streams: list[contents.Stream]) -> dict[str, list[Part]]:
     """
+    Find files of an earlier save that need not be written again.
+
     :param directory: path of the directory
     :param streams: streams whose files are looked for
     :return: files that the next save can keep, by stream
@@ -165,6 +167,8 @@ def _remember(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manife
 
 def _kept(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], int]:
     """
+    Choose the files that stay.
+
     :param stream: stream to write
     :param saved: files of this stream that are there already
     :return: files that stay, and the first number to write
@@ -181,6 +185,8 @@ def _kept(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], int]:
 
 def _new(stream: contents.Stream, begin: int) -> list[tuple[Part, Callable[[], Arrays]]]:
     """
+    List the files to write.
+
     :param stream: stream to write
     :param begin: first number to write
     :return: files to write, and functions that return their arrays
@@ -213,6 +219,8 @@ def in_parallel(functions: Sequence[Callable[[], Any]]) -> None:
 
 def is_buffer_path(path: Path) -> bool:
     """
+    Tell a saved buffer in files from a pickle.
+
     :param path: any path
     :return: whether this is a saved buffer in files or, if nothing exists there, the name of one
     """
@@ -286,6 +294,8 @@ def _load_generation(buffer: BufferT, path: Path) -> BufferT:
 
 def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) -> None:
     """
+    Check that a saved buffer fits the model.
+
     :param found: description of the saved buffer
     :param expected: description of the buffer of the model
     :param path: path of the manifest
@@ -312,6 +322,8 @@ def _frames_of(entries: list[dict[str, Any]]) -> Any:
 
 def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, keeps_masses: bool) -> None:
     """
+    Read a generation.
+
     :param buffer: empty buffer of the form that was saved; useless after an error
     :param directory: path of the directory
     :param manifest: manifest of the generation

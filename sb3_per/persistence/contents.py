@@ -65,6 +65,8 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
 
 def _describe(space: spaces.Space, with_bounds: bool) -> dict[str, Any]:
     """
+    Describe a space.
+
     :param space: space of observations or actions
     :param with_bounds: whether bounds matter: stored actions are scaled with them, observations are not
     :return: description of the space, as JSON can hold it
@@ -107,6 +109,8 @@ class Stream:
 
     def views(self, first: int, end: int) -> Arrays:
         """
+        View entries in place.
+
         :param first: number of the first entry
         :param end: number after the last
         :return: views of these entries by name, each in parts along the first axis
@@ -146,6 +150,8 @@ def collections_of(buffer: PrioritizedReplayBuffer) -> list[tuple[str, Ring, Arr
 
 def streams_of(buffer: PrioritizedReplayBuffer) -> list[Stream]:
     """
+    List the streams of a buffer.
+
     :param buffer: prioritized buffer
     :return: its rows, numbered by step, first; its pools of frames; and those of the demonstrations
     """
@@ -179,6 +185,8 @@ def _rows_of(storage: ArrayStorage) -> dict[str, np.ndarray]:
 
 def arrays_of(stream: Stream, first: int, end: int) -> Arrays:
     """
+    Collect the arrays of some entries.
+
     :param stream: rows or frames
     :param first: number of the first entry
     :param end: number after the last
@@ -277,6 +285,8 @@ def nested(state: dict[str, Any]) -> dict[str, Any]:
 
 def put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_masses: bool) -> None:
     """
+    Restore the state of a buffer.
+
     :param buffer: empty buffer of the kind and size that was saved, whose rows and frames are read; useless after an error
     :param state: from :func:`state_of`
     :param keeps_masses: whether the buffer has the scheme that was saved

@@ -118,6 +118,8 @@ class Manifest:
 
     def of_stream(self, stream: str) -> list[Part]:
         """
+        List the parts of a stream.
+
         :param stream: name of a stream
         :return: its parts, in order and without gaps
         :raises ValueError: if there is a gap, or another order
@@ -130,6 +132,8 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """
+        Write the manifest as JSON.
+
         :return: content of the file
         :raises ValueError: if it could not be read again
         """
@@ -184,6 +188,8 @@ class Manifest:
 
 def manifests_in(directory: Path) -> list[str]:
     """
+    List the manifests in a directory.
+
     :param directory: path of a directory, which need not exist
     :return: names of its manifests, the newest generation first
     """
@@ -193,6 +199,8 @@ def manifests_in(directory: Path) -> list[str]:
 
 def is_whole(path: Path, with_contents: bool) -> bool:
     """
+    Check a generation.
+
     :param path: path of a manifest
     :param with_contents: whether to read all files of the generation; otherwise only their sizes are checked
     :return: whether no file of the generation is missing or damaged
@@ -267,6 +275,8 @@ def clean_up(directory: Path, newest: Manifest, keep: int) -> None:
 
 def numbers_in(name: str) -> tuple[int, int]:
     """
+    Read the numbers in the name of a manifest.
+
     :param name: name of a manifest
     :return: number of its generation, and steps of the model when it was saved
     """

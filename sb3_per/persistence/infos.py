@@ -15,6 +15,8 @@ _PLAIN_TYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
 
 def encode(infos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
+    Write info dictionaries as JSON.
+
     :param infos: array of dictionaries, of any shape
     :return: their JSON, uint8 array of shape (n_bytes,), and the end of each, int64 array in the shape of ``infos``
     :raises ValueError: for a value that JSON cannot hold
@@ -26,6 +28,8 @@ def encode(infos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def decode(texts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """
+    Read info dictionaries from JSON.
+
     :param texts: first result of :func:`encode`
     :param ends: second result of :func:`encode`
     :return: array of dictionaries, in the shape of ``ends``

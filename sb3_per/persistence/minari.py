@@ -102,6 +102,8 @@ def _episodes(buffer: PrioritizedReplayBuffer, channels_last: Any) -> Iterator["
 
 def _is_last(buffer: PrioritizedReplayBuffer, slots: np.ndarray) -> np.ndarray:
     """
+    Find the ends of episodes, and gaps.
+
     :param buffer: buffer with the transitions
     :param slots: slots of successive transitions of one environment, shape (n,)
     :return: whether the next transition does not continue this one, bool array of shape (n,)
@@ -264,6 +266,8 @@ def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_la
 
 def _minari_for(buffer: ReplayBuffer) -> Any:
     """
+    Import Minari, and check that it supports a buffer.
+
     :param buffer: buffer to export or to import into
     :return: the package Minari
     :raises ImportError: without Minari
@@ -321,6 +325,8 @@ def _middle_and_half(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
 
 def _unscale(space: spaces.Space, actions: np.ndarray) -> np.ndarray:
     """
+    Scale stored actions to the bounds of the environment.
+
     :param space: action space
     :param actions: stored actions, shape (n, action_dim)
     :return: actions of the environment, shape (n, ...)
@@ -334,6 +340,8 @@ def _unscale(space: spaces.Space, actions: np.ndarray) -> np.ndarray:
 
 def _scale(space: spaces.Space, actions: np.ndarray) -> np.ndarray:
     """
+    Scale actions to [-1, 1], as buffers store them.
+
     :param space: action space
     :param actions: actions of the environment, shape (n, ...)
     :return: actions as a buffer stores them, in the same shape; 0 where the bounds are equal

@@ -43,6 +43,8 @@ _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *S
 
 def prioritized_class_of(buffer_class: type[ReplayBuffer]) -> type[PrioritizedReplayBuffer] | None:
     """
+    Find the prioritized counterpart of a buffer class.
+
     :param buffer_class: class of a buffer
     :return: prioritized counterpart of exactly this class of SB3; ``None`` for other classes
     """
@@ -176,6 +178,8 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     def _saved_settings(self, saved: str | None) -> tuple[dict[str, Any], float]:
         """
+        Read the settings of the buffer that a zip holds.
+
         :param saved: string from :meth:`save`; ``None``: a stock zip, or settings that ``load`` replaces
         :return: settings of the buffer, and beta
         :raises ValueError: for settings that cannot be read, e.g. because the class of a scheme is missing
@@ -262,6 +266,8 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
     def _adopted(self, buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
         """
+        Give a loaded buffer the settings of this model.
+
         :param buffer: any buffer from a file
         :return: prioritized buffer with the same transitions and the settings of this model
         """
@@ -314,6 +320,8 @@ class CheckpointMixin(OffPolicyAlgorithm):
 
 def _zip_path(path: pathlib.Path) -> pathlib.Path:
     """
+    Find the path of a zip.
+
     :param path: given by the user
     :return: path of the file that SB3 would write; its folder exists
     """
@@ -327,6 +335,8 @@ def _zip_path(path: pathlib.Path) -> pathlib.Path:
 
 def _is_other_scheme(scheme: PriorityScheme, asked_for: dict[str, Any]) -> bool:
     """
+    Compare settings with a scheme.
+
     :param scheme: scheme of a buffer
     :param asked_for: settings of a scheme; missing ones do not matter
     :return: whether the settings contradict the scheme

@@ -37,6 +37,8 @@ class DamagedFileError(ValueError):
 
 def require_counts(*numbers: Any) -> None:
     """
+    Check numbers from a manifest.
+
     :param numbers: values from a manifest
     :raises ValueError: if one of them is not an integer in [0, 2^60)
     """
@@ -74,6 +76,8 @@ class Member:
 
     def fits(self, array: np.ndarray) -> bool:
         """
+        Compare an array with its description.
+
         :param array: any array
         :return: whether some entries of this array could be read into it
         """
@@ -82,6 +86,8 @@ class Member:
 
 def write_npz(file: BinaryIO, arrays: Arrays) -> dict[str, Member]:
     """
+    Write arrays to an npz file.
+
     :param file: empty file, open for writing
     :param arrays: arrays to write
     :return: description of each array, by name

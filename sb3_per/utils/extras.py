@@ -26,6 +26,8 @@ def require(module: str, extra: str, what: str) -> ModuleType:
 
 def install(extra: str, *packages: str) -> str:
     """
+    Say how to install an extra.
+
     :param extra: extra of this package
     :param packages: packages of the extra that are missing, as they are imported
     :return: command that installs them, and another one for a clone of this package

@@ -35,6 +35,8 @@ ALGORITHMS: dict[str, str] = {
 
 def class_of(algo: str) -> Any:
     """
+    Find the class of an algorithm.
+
     :param algo: name of an algorithm, e.g. ``"per_sac"``
     :return: its class
     """
@@ -43,6 +45,8 @@ def class_of(algo: str) -> Any:
 
 def config_path(algo: str) -> Path:
     """
+    Find the hyperparameter file of an algorithm.
+
     :param algo: name of an algorithm, e.g. ``"per_sac"``
     :return: path of the hyperparameter file of this package
     """

@@ -226,6 +226,8 @@ class RunManager(ExperimentManager):
 
 def _buffer_beside(model: Path, num_timesteps: int) -> Path | None:
     """
+    Find the saved buffer of a model.
+
     :param model: path of a zip
     :param num_timesteps: number of steps of the model
     :return: buffer in the same folder, of the same moment or else the newest; ``None``: there is none

@@ -138,6 +138,8 @@ def _is_recurrent(algo: str) -> bool:
 
 def _with_sizes(hyperparams: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
     """
+    Apply the sizes of a recurrent agent.
+
     :param hyperparams: hyperparameters of the algorithm without LSTM
     :param sizes: sizes by their names in a trial
     :return: hyperparameters of the recurrent algorithm; a batch of windows has about as many steps as one of transitions
