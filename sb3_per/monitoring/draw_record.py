@@ -25,6 +25,8 @@ class DrawRecord:
 
     def emptied(self, capacity: int) -> "DrawRecord":
         """
+        Make an empty record.
+
         :param capacity: number of slots
         :return: empty record that keeps as many batches
         """

@@ -146,6 +146,8 @@ class Manifest:
     @classmethod
     def read(cls, path: Path) -> "Manifest":
         """
+        Read a manifest.
+
         :param path: path of a manifest
         :return: the manifest
         :raises DamagedFileError: if the file is missing or damaged
@@ -157,6 +159,8 @@ class Manifest:
     @classmethod
     def parse(cls, data: bytes, path: Path) -> "Manifest":
         """
+        Parse and check the content of a manifest.
+
         :param data: content of a file
         :param path: path of the file
         :return: the manifest

@@ -89,6 +89,8 @@ def _write(dataset_id: str, episodes: Iterator["EpisodeBuffer"], settings: dict[
 
 def _episodes(buffer: PrioritizedReplayBuffer, channels_last: Any) -> Iterator["EpisodeBuffer"]:
     """
+    Export all episodes.
+
     :param buffer: buffer with transitions
     :param channels_last: from :func:`_channels_last`
     :return: all episodes, environment by environment
@@ -127,6 +129,8 @@ def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: Any) -> "EpisodeBuffer":
     """
+    Export an episode.
+
     :param buffer: buffer with the transitions
     :param slots: slots of all transitions of the episode, shape (n,)
     :param channels_last: from :func:`_channels_last`
@@ -215,6 +219,8 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
 
 def _require_fit(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, demonstrations: bool) -> None:
     """
+    Check that a dataset fits a buffer.
+
     :param dataset: dataset to import
     :param buffer: buffer that it is for
     :param demonstrations: whether its size does not matter
@@ -236,6 +242,8 @@ def _require_fit(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, demo
 
 def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_last: Any) -> tuple[Any, ...]:
     """
+    Read a dataset into arrays.
+
     :param dataset: dataset with n transitions
     :param buffer: buffer that they are for
     :param channels_last: from :func:`_channels_last`

@@ -194,13 +194,13 @@ def test_faults_at_any_time_restart_the_actor(session, closing, tmp_path):
 
 @pytest.mark.slow
 def test_the_object_store_does_not_fill_up(session, closing):
-    """After a run, the object store uses less than 10 MB more than before."""
+    """A run that sends over 25 MB of observations leaves less than 20 MB in the object store."""
     env = closing(Images, n_actors=2, chunk=200, env_kwargs={}, initial_priorities="max")
     model = small(PERDQN, env, "MlpPolicy", policy_kwargs=dict(net_arch=[4]), gradient_steps=0, buffer_size=1000)
     before = _store_used()
-    model.learn(4000)
+    model.learn(20_000)
     env.reset()
-    assert _store_used() - before < 10_000_000
+    assert _store_used() - before < 20_000_000
 
 
 def _store_used() -> int:

@@ -89,7 +89,7 @@ def test_her_draws_only_complete_episodes_after_loading(n_rows, tmp_path):
 
 @pytest.mark.parametrize("n_rows", [9, 12, 40])
 def test_complete_sequences_are_loaded(n_rows, tmp_path):
-    """A sequence that can be drawn after loading has the mass and the steps that it had in the saved buffer."""
+    """A sequence that can be drawn after loading has the mass, the steps and the states of the saved buffer."""
     buffer = make("sequences")
     rng = np.random.default_rng(0)
     for _ in range(25):
@@ -106,6 +106,8 @@ def test_complete_sequences_are_loaded(n_rows, tmp_path):
         new, old = (b.read(np.array([s])) for b, s in ((loaded, slot), (buffer, old_slot)))
         for name in ("observations", "actions", "rewards", "mask"):
             np.testing.assert_array_equal(getattr(new, name), getattr(old, name), err_msg=name)
+        for state, saved in zip(new.states, old.states, strict=True):
+            np.testing.assert_array_equal(state, saved)
     assert n == min(16, n_rows) and (n_rows < 16 or loaded.priorities.any())
     Player(loaded).play(20)
 
