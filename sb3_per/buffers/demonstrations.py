@@ -128,9 +128,10 @@ class Demonstrations:
         """
         Move the share with training progress. It never goes back, e.g. in a resumed run.
 
-        :param progress_remaining: from 1 at the start to 0 at the end of training, as in SB3's schedules
+        :param progress_remaining: from 1 at the start to 0 at the end of training, as in SB3's schedules; below 0 if the last
+            steps of several environments go beyond the end
         """
-        self._progress = max(self._progress, 1.0 - progress_remaining)
+        self._progress = max(self._progress, 1.0 - max(progress_remaining, 0.0))
 
     def n_in(self, batch_size: int, has_experience: bool) -> int:
         """

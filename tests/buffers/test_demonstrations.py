@@ -233,6 +233,17 @@ def test_demonstration_share_falls_with_training_progress_and_never_rises():
         assert buffer.sample(100).is_demonstration.sum() == round(100 * share)
 
 
+def test_share_stays_at_its_end_after_the_end_of_training():
+    """SB3's progress falls below 0 if the last steps of several environments go beyond the end."""
+    buffer = mixed(demonstration_fraction=0.5, demonstration_fraction_end=0.0)
+    buffer.update_beta(-0.2)
+    assert buffer.demonstrations.share == 0.0
+    assert not buffer.sample(20).is_demonstration.any()
+    copied = mixed(demonstration_fraction=0.5)
+    copied.load(buffer.state())
+    assert copied.demonstrations.share == 0.5
+
+
 def test_demonstration_bonus_is_added_to_the_priority():
     buffer = mixed(n_demonstrations=2, demonstration_bonus=3.0, alpha=1.0, stratified=True)
     ids = demonstration_ids(buffer)
