@@ -424,11 +424,12 @@ def test_the_signature_is_that_of_the_stock_class_with_other_defaults(algorithm,
     assert model.n_steps == next(p.default for p in shown if p.name == "n_steps")
 
 
-def test_the_buffer_stores_unnormalized_observations_with_vec_normalize():
-    env = VecNormalize(envs(2))
+def test_observations_are_stored_as_they_are_and_normalized_when_drawn():
+    env = VecNormalize(envs(2), clip_obs=0.01)
     model = PERRecurrentDQN("MlpLstmPolicy", env, **SMALL).learn(200)
-    assert np.abs(model.replay_buffer.observations[:50]).max() <= 9
-    assert model.replay_buffer.sample(4, env=env).observations.shape == (8, 4, 3)
+    assert np.abs(model.replay_buffer.observations[:50]).max() > 0.01
+    observations = model.replay_buffer.sample(4, env=env).observations
+    assert observations.shape == (8, 4, 3) and 0 < observations.abs().max() <= 0.01
 
 
 def test_the_settings_of_r2d2_fit_the_constructor():

@@ -368,11 +368,12 @@ def test_a_shared_extractor_learns_from_the_actor_only():
     assert any((p.grad != 0).any() for p in model.actor.features_extractor.parameters())
 
 
-def test_the_buffer_stores_unnormalized_observations_with_vec_normalize():
-    env = VecNormalize(envs(2, is_continuous=True))
+def test_observations_are_stored_as_they_are_and_normalized_when_drawn():
+    env = VecNormalize(envs(2, is_continuous=True), clip_obs=0.01)
     model = PERRecurrentSAC("MlpLstmPolicy", env, **copy.deepcopy(SMALL)).learn(160)
-    assert np.abs(model.replay_buffer.observations[:50]).max() <= 9
-    assert model.replay_buffer.sample(4, env=env).observations.shape == (8, 4, 3)
+    assert np.abs(model.replay_buffer.observations[:50]).max() > 0.01
+    observations = model.replay_buffer.sample(4, env=env).observations
+    assert observations.shape == (8, 4, 3) and 0 < observations.abs().max() <= 0.01
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def recorded(buffer: PrioritizedReplayBuffer) -> list[Any]:
 
 
 def parameters(model: Any) -> dict[str, th.Tensor]:
-    """Collect everything that an update changes: networks, targets, moments of the optimizers, entropy coefficient."""
+    """Collect the parameters that an update changes: networks, target networks, entropy coefficient."""
     found = dict(model.policy.state_dict())
     if getattr(model, "log_ent_coef", None) is not None:
         found["log_ent_coef"] = model.log_ent_coef.detach()

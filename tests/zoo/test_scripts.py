@@ -367,7 +367,7 @@ def test_hyperparameter_files_are_in_the_wheel(tmp_path):
 
 
 def test_a_run_takes_demonstrations_from_a_directory(zoo, capsys):
-    """A run without a share is refused. A resumed checkpoint has the demonstrations already."""
+    """A run without a share is refused. The saved buffer has the demonstrations."""
     model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=50, learning_starts=100).learn(40)
     save_buffer(model.replay_buffer, "demonstrations.buffer")
     options = ("--demonstrations", "demonstrations.buffer", "--save-freq", "100", "--save-replay-buffer")
