@@ -1,5 +1,6 @@
 """Checks of what comes into a buffer, all of them before the first write."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -200,7 +201,8 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
     try:
         if len(lead) == 2 and array.shape[:2] != lead:
             raise ValueError("one entry for every step of every environment is needed")
-        if in_any_form or (stored.shape[2:] == (1,) and array.size == np.prod(lead)):
+        has_all = array.size == math.prod(shape)
+        if in_any_form or (has_all and (stored.shape[2:] == (1,) or array.shape[: len(shape)] == shape)):
             array = array.reshape(shape)
         written = np.empty(shape, stored.dtype)
         written[...] = array

@@ -253,3 +253,16 @@ def test_infos_are_not_read_without_handle_timeout_termination():
     buffer.add(zeros[0], zeros[0], np.zeros((2, 2)), np.zeros(2), np.zeros(2), [None, None])
     buffer.extend(zeros, zeros, np.zeros((1, 2, 2)), np.zeros((1, 2)), np.zeros((1, 2)), [[None, None]])
     assert buffer.size() == 2
+
+
+def test_extend_takes_the_stored_arrays_of_a_buffer():
+    """SB3's own tests do so, with infos whose `TimeLimit.truncated` is an array of one number."""
+    stored, copied = make_buffer(6, 1), make_buffer(6, 1)
+    vectors = np.ones((1, 3))
+    for done in (False, True, False, True, False, True):
+        infos = [{"TimeLimit.truncated": done}]
+        stored.add(vectors, vectors, np.ones((1, 2)), np.ones(1), np.array([done]), infos)
+    arrays = (stored.observations, stored.next_observations, stored.actions, stored.rewards, stored.dones)
+    copied.extend(*arrays, [[{"TimeLimit.truncated": timeout}] for timeout in stored.timeouts])
+    assert stored.timeouts.sum() == 3
+    assert_same_state(copied, stored)
