@@ -27,6 +27,9 @@ _USES = {
     "max_priority_interval": ("proportional", "lap"),
 }
 
+# Settings that are an error with other schemes; the others are ignored.
+_MUST_FIT = ("weight_normalization", "initial_priority", "max_priority_interval")
+
 # Parameters of a trial of a recurrent algorithm, with their ranges. `_with_sizes` turns them into arguments.
 _SIZES = {"sequence_length_pow": (3, 6), "burn_in": (0, 40), "lstm_hidden_size_pow": (5, 8)}
 
@@ -118,14 +121,19 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
 
 def join(of_file: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """
-    Join the settings of the buffer. Tuned settings that the scheme does not use are left out.
+    Join the settings of the buffer. Left out are tuned settings that the scheme does not use, and settings of the file that it
+    refuses.
 
     :param of_file: ``replay_buffer_kwargs`` of the hyperparameter file
     :param tuned: settings of a trial
     :return: ``replay_buffer_kwargs``
     """
-    kept = {name: value for name, value in of_file.items() if name not in _ALWAYS}
-    joined = {**kept, **{k: v for k, v in tuned.items() if tuned["scheme"] in _USES.get(k, (tuned["scheme"],))}}
+
+    def is_used(name: str) -> bool:
+        return tuned["scheme"] in _USES.get(name, (tuned["scheme"],))
+
+    kept = {k: v for k, v in of_file.items() if k not in _ALWAYS and (is_used(k) or k not in _MUST_FIT)}
+    joined = {**kept, **{k: v for k, v in tuned.items() if is_used(k)}}
     if "beta_end" in joined:
         # Beta never decreases. Its range is the same in all trials, whatever the file says of its end.
         joined["beta_start"] = min(joined["beta_start"], joined["beta_end"])

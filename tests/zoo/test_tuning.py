@@ -141,6 +141,21 @@ def test_every_setting_is_tuned_if_it_has_an_effect():
         assert ("eta" in seen) == (algo in RECURRENT)
 
 
+def test_settings_of_the_file_that_the_scheme_of_a_trial_refuses_are_left_out():
+    """Otherwise such a trial would end the study."""
+    of_file = dict(weight_normalization="mean", initial_priority="mean", max_priority_interval=250)
+    study, kept = study_of(), {}
+    for _ in range(20):
+        kwargs = sampled("per_sac", study.ask(), **of_file)
+        kept[kwargs["scheme"]] = {name for name in of_file if name in kwargs}
+        buffer_of("per_sac", **kwargs)
+    assert kept == {
+        "proportional": set(of_file),
+        "rank": {"weight_normalization"},
+        "lap": {"initial_priority", "max_priority_interval"},
+    }
+
+
 def test_tuning_refuses_a_scheme_object():
     trial = study_of().ask()
     with pytest.raises(ValueError, match=r"LAP\(.*kappa=0.3"):
