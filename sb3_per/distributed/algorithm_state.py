@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecNormalize
 
 
 class AlgorithmState:
@@ -29,10 +29,6 @@ class AlgorithmState:
     def total_timesteps(self) -> int:
         """Number of transitions at which the run ends. The schedules refer to it."""
         return int(self.model._total_timesteps)
-
-    @total_timesteps.setter
-    def total_timesteps(self, n: int) -> None:
-        self.model._total_timesteps = n
 
     @property
     def last_obs(self) -> tuple[Any, Any]:
@@ -80,14 +76,3 @@ class AlgorithmState:
         """
         self.model._episode_num += 1
         return int(self.model._episode_num)
-
-
-def set_seeds_and_options(venv: VecEnv, seeds: list[int | None], options: list[dict[str, Any]]) -> None:
-    """
-    Set what the next reset passes to each environment.
-
-    :param venv: environments
-    :param seeds: one seed per environment, ``None`` for no new seed
-    :param options: one dictionary per environment
-    """
-    venv._seeds, venv._options = list(seeds), list(options)

@@ -5,11 +5,11 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.distributed import environments
 from sb3_per.distributed.algorithm_state import AlgorithmState
 from sb3_per.distributed.random_state import RandomState
-from sb3_per.storage.arrays import flat, tree_map
+from sb3_per.storage.arrays import flat, keyed, tree_map
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,14 @@ class Chunk:
     """
     T successive steps of an actor's k environments.
 
-    :param actor: number of the actor
     :param version: number of updates of the weights that it acted with
     :param steps: arguments of ``add_steps``: observations before normalization, rewards before normalization of shape (T, k),
         and so on; with TD errors by the actor's weights if they are wanted, shape (T, k, n_critics)
-    :param infos: pickled list of (step, environment, info), without empty infos
+    :param infos: pickled list of one dictionary per transition, step by step
     :param last_obs: observations that the actor acts on next, shape (k, ...): normalized, and before normalization
     :param random_state: random state after the last step, if the learner sent one
     """
 
-    actor: int
     version: int
     steps: dict[str, Any]
     infos: bytes
@@ -34,74 +32,46 @@ class Chunk:
     random_state: RandomState | None
 
 
-class ReceivedChunk:
+class Transitions:
     """
-    A copy of a chunk, and how far the learner has used it.
+    Transitions of a chunk that callbacks have not seen yet.
 
-    :param chunk: the chunk; its arrays may lie in Ray's object store, which must become free
-    :param n_left: transitions that the run has room for; of a larger chunk, the last transitions do not count
+    :param actor: number of the actor
+    :param chunk: the chunk; its arrays are copied, because they may lie in Ray's object store, which must become free
+    :param n: number of transitions, the first ones of the chunk
     """
 
-    def __init__(self, chunk: Chunk, n_left: int):
-        self.actor = chunk.actor
-        self.data = data = {name: tree_map(np.array, part) for name, part in chunk.steps.items()}
-        self.last_obs = tuple(None if obs is None else tree_map(np.array, obs) for obs in chunk.last_obs)
-        self.n_steps, self.n_envs = data["rewards"].shape
-        #: transitions that count
-        self.n_wanted = min(n_left, self.n_steps * self.n_envs)
-        #: whole steps that count, and environments that count in the step after them
-        self.n_whole, self.n_rest = divmod(self.n_wanted, self.n_envs)
-        #: steps that belong to a tick, and steps that are stored
-        self.n_taken = self.n_stored = 0
-        #: whether the actor's next step does not follow the last one here, because a chunk was lost
-        self.is_cut = False
-        # Infos that are not empty, by number of the transition.
-        self._infos = {step * self.n_envs + env: info for step, env, info in cloudpickle.loads(chunk.infos)}
-        # One entry per transition.
-        self._seen = {
-            "buffer_actions": flat(data["actions"]),
-            "new_obs": tree_map(flat, data["next_obs"]),
-            "rewards": flat(data["rewards"]),
-            "dones": flat(data["dones"]).astype(bool),
-        }
+    def __init__(self, actor: int, chunk: Chunk, n: int):
+        self.actor = actor
+        #: number of transitions that are left
+        self.n_left = n
+        names = {"buffer_actions": "actions", "new_obs": "next_obs", "rewards": "rewards", "dones": "dones"}
+        self._arrays = {name: tree_map(lambda part: np.array(flat(part)), chunk.steps[key]) for name, key in names.items()}
+        self._arrays["dones"] = self._arrays["dones"].astype(bool)
+        self._infos = cloudpickle.loads(chunk.infos)
+        self._n = n
 
-    def steps(self, first: int, end: int, n_envs: int | None = None) -> dict[str, Any]:
+    def take(self, n: int) -> dict[str, Any]:
         """
-        Return steps as arguments of ``add_steps``.
+        Take the next transitions.
 
-        :param first: first step
-        :param end: step after the last
-        :param n_envs: number of environments, from the first; ``None``: all
-        :return: the arguments, without the columns
+        :param n: most transitions to take
+        :return: what callbacks find in ``locals``: arrays and infos with one entry per transition
         """
-        return {name: tree_map(lambda part: part[first:end, :n_envs], each) for name, each in self.data.items()}
-
-    def seen(self, first: int, end: int) -> dict[str, Any]:
-        """
-        Return the steps as callbacks find them in ``locals``.
-
-        :param first: first step
-        :param end: step after the last
-        :return: arrays and infos with one entry per transition that counts
-        """
-        first, end = first * self.n_envs, min(end * self.n_envs, self.n_wanted)
-        seen: dict[str, Any] = {name: tree_map(lambda part: part[first:end], every) for name, every in self._seen.items()}
-        seen["infos"] = [self._infos.get(i) or {"TimeLimit.truncated": False} for i in range(first, end)]
-        return seen
+        first = self._n - self.n_left
+        self.n_left -= min(n, self.n_left)
+        end = self._n - self.n_left
+        taken = {name: tree_map(lambda part: part[first:end], each) for name, each in self._arrays.items()}
+        return {**taken, "infos": self._infos[first:end]}
 
 
-#: Successive steps of a chunk that belong to the same tick: the chunk, the first step, the step after the last.
-Piece = tuple[ReceivedChunk, int, int]
-
-
-def seen_in(pieces: list[Piece]) -> dict[str, Any]:
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """
-    Join the pieces of a tick as callbacks find them in ``locals``.
+    Join transitions.
 
-    :param pieces: the pieces
-    :return: arrays and infos with one entry per transition that counts
+    :param parts: what :meth:`Transitions.take` returned
+    :return: one dictionary in the same form
     """
-    parts = [chunk.seen(first, end) for chunk, first, end in pieces]
     infos = [info for part in parts for info in part.pop("infos")]
     return {"infos": infos, **{name: concatenated([part[name] for part in parts]) for name in parts[0]}}
 
@@ -130,27 +100,22 @@ class Storing:
         # Columns of each actor.
         self._columns = np.arange(n_actors * n_envs).reshape(n_actors, n_envs)
 
-    def store(self, chunk: ReceivedChunk, end: int) -> None:
+    def store(self, actor: int, chunk: Chunk, n: int) -> None:
         """
-        Store the next steps of a chunk. A large write costs as much as a small one, so it includes steps of later ticks.
+        Store a chunk as a whole, because a large write costs as much as a small one.
 
+        :param actor: number of the actor
         :param chunk: the chunk
-        :param end: step after the last that must be stored
+        :param n: number of transitions that count, the first ones of the chunk
         """
-        buffer, columns, first = self._buffer, self._columns[chunk.actor], chunk.n_stored
-        # In a small buffer, a whole chunk would overwrite its own first steps before their tick.
-        ahead = max(1, buffer.buffer_size // 4)
-        chunk.n_stored = end = min(max(end, first + ahead), chunk.n_steps)
-        end_of_whole = min(end, chunk.n_whole)
-        for begin in range(first, end_of_whole, buffer.buffer_size):
-            self._add(columns, chunk.steps(begin, min(begin + buffer.buffer_size, end_of_whole)))
-        if chunk.n_rest > 0 and first <= chunk.n_whole < end:
-            self._add(columns[: chunk.n_rest], chunk.steps(chunk.n_whole, chunk.n_whole + 1, chunk.n_rest))
-        self._update_statistics(chunk, first, end_of_whole)
-        if end == chunk.n_steps:
-            self._update_last_obs(chunk)
-            if chunk.is_cut:
-                self.cut(chunk.actor)
+        columns = self._columns[actor]
+        n_steps, n_rest = divmod(n, len(columns))
+        self._add(columns, chunk, slice(n_steps))
+        if n_rest > 0:
+            self._add(columns[:n_rest], chunk, slice(n_steps, n_steps + 1))
+        if self._normalize is not None and self._normalize.training and n_steps > 0:
+            update_statistics(self._normalize, columns, chunk, n_steps)
+        self._set_last_obs(columns, chunk)
 
     def cut(self, actor: int) -> None:
         """
@@ -163,7 +128,9 @@ class Storing:
         if self._normalize is not None:
             self._normalize.returns[columns] = 0.0
 
-    def _add(self, columns: np.ndarray, steps: dict[str, Any]) -> None:
+    def _add(self, columns: np.ndarray, chunk: Chunk, rows: slice) -> None:
+        """Store some steps of the first environments of an actor."""
+        steps = {name: tree_map(lambda part: part[rows, : len(columns)], each) for name, each in chunk.steps.items()}
         sampler = self._buffer.sampler
         own = sampler.initial_priority
         try:
@@ -173,26 +140,35 @@ class Storing:
         finally:
             sampler.initial_priority = own
 
-    def _update_statistics(self, chunk: ReceivedChunk, first: int, end: int) -> None:
-        """Update the learner's ``VecNormalize`` with stored steps."""
-        if self._normalize is None or end <= first:
-            return
-
-        def after(steps: np.ndarray, last: np.ndarray) -> np.ndarray:
-            # The buffer stores discrete observations with one more dimension.
-            return np.concatenate((steps[first + 1 : end + 1], last.reshape(1, *steps.shape[1:])))[: end - first]
-
-        steps = chunk.steps(first, end)
-        new_obs = tree_map(after, chunk.data["obs"], chunk.last_obs[1])
-        envs = self._columns[chunk.actor]
-        environments.update_statistics(self._normalize, envs, new_obs, steps["rewards"], steps["dones"])
-
-    def _update_last_obs(self, chunk: ReceivedChunk) -> None:
+    def _set_last_obs(self, columns: np.ndarray, chunk: Chunk) -> None:
         """Set the learner's last observations, for callbacks and for a run that continues."""
 
         def write(present: np.ndarray, last: np.ndarray) -> None:
-            present[self._columns[chunk.actor]] = last
+            present[columns] = last
 
         for present, last in zip(self._state.last_obs, chunk.last_obs, strict=True):
             if present is not None and last is not None:
                 tree_map(write, present, last)
+
+
+def update_statistics(normalize: VecNormalize, columns: np.ndarray, chunk: Chunk, n_steps: int) -> None:
+    """
+    Update statistics with the steps of an actor, as ``VecNormalize.step_wait`` does with its own.
+
+    :param normalize: the learner's wrapper
+    :param columns: indices of the actor's environments, shape (k,)
+    :param chunk: the steps
+    :param n_steps: number of steps that count, the first ones, at least 1
+    """
+    if normalize.norm_obs:
+        obs, last = keyed(chunk.steps["obs"]), keyed(chunk.last_obs[1])
+        for key, statistics in keyed(normalize.obs_rms).items():
+            # What an environment returned after a step, or after the reset that followed, is what it was in next.
+            after = np.concatenate((obs[key][1:], last[key][None]))
+            statistics.update(flat(after[:n_steps]))
+    rewards, dones = (chunk.steps[name][:n_steps] for name in ("rewards", "dones"))
+    returns = np.empty(rewards.shape)
+    for t, (reward, done) in enumerate(zip(rewards, dones, strict=True)):
+        returns[t] = normalize.returns[columns] * normalize.gamma + reward
+        normalize.returns[columns] = np.where(done, 0.0, returns[t])
+    normalize.ret_rms.update(returns.reshape(-1))

@@ -2,7 +2,6 @@
 
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import cloudpickle
 
 from sb3_per.distributed.chunks import Chunk
-from sb3_per.distributed.engines import ActorDiedError, Engine, Failure
+from sb3_per.distributed.engines import Engine
 from sb3_per.distributed.environments import EnvRecipe
 
 # After so many restarts in a row without a chunk, another restart will not help either.
@@ -32,7 +31,7 @@ class Settings:
     :param chunk: most steps of a call, of each environment
     :param exploration: ``"ladder"`` or ``None``
     :param initial_priorities: ``"actor"`` or ``"max"``
-    :param in_flight: most unanswered calls of an actor
+    :param in_flight: most unanswered calls of an actor; with two, it does not wait for the learner
     :param lockstep: whether answers are taken in the order of the calls
     :param max_restarts: most restarts of each actor in a run
     :param timeout: seconds of silence before a warning or an error
@@ -53,7 +52,6 @@ class _Request:
 
     actor: int
     n_steps: int
-    is_restart: bool = False
 
 
 class Crew:
@@ -67,8 +65,10 @@ class Crew:
     """
 
     def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
-        self.engine, self.n_actors, self.n_envs, self.settings = engine, n_actors, recipe.n_envs, settings
-        self.recipe, self.packed_recipe = recipe, cloudpickle.dumps(recipe)
+        self.engine, self.n_actors, self.settings = engine, n_actors, settings
+        #: environments of each actor
+        self.n_envs: int = recipe.arguments["n_envs"]
+        self._recipe = cloudpickle.dumps(recipe)
         #: whether the actors were stopped
         self.closed = False
         #: how often each actor was restarted, over all runs, so that no seed is used twice
@@ -79,7 +79,7 @@ class Crew:
         self._pending: dict[Any, _Request] = {}
         # Steps that each environment of an actor may still take, over all actors.
         self._n_steps_left = 0
-        # Actors that may get another call; an actor that may get two is there twice.
+        # Actors that may get another call, in their order; an actor that may get two is there twice.
         self._idle: list[int] = []
         self.start_run()
 
@@ -100,6 +100,14 @@ class Crew:
         """
         if self.closed:
             raise ValueError("The actors were stopped by close() or an error. Make new ones with make_actors()")
+
+    def start(self, actor: int) -> None:
+        """
+        Start an actor, for the first time or again.
+
+        :param actor: its number
+        """
+        self.engine.start(actor, self._recipe, self.starts[actor])
 
     def close(self) -> None:
         """End all actors and, if it was started for them, Ray."""
@@ -135,12 +143,12 @@ class Crew:
         answers: dict[int, Any] = {}
         while self._pending:
             request, answer = self._answer(self._wait(list(self._pending)))
-            if not isinstance(answer, Failure):
+            if not isinstance(answer, Exception):
                 answers[request.actor] = answer
             elif restarts:
                 self._replace(request, answer)
             else:
-                answer.reraise()
+                raise answer
         return [answers[actor] for actor in range(self.n_actors)]
 
     def _call_all(self, get_ready: Callable[[int, bool], Any], on_loss: Callable[[int], None]) -> None:
@@ -153,6 +161,7 @@ class Crew:
     def begin(
         self,
         n_steps: int,
+        chunk: int,
         get_ready: Callable[[int, bool], Any],
         act: Callable[[int, int, int], Any],
         on_loss: Callable[[int], None],
@@ -161,6 +170,7 @@ class Crew:
         Begin to act.
 
         :param n_steps: steps of an actor's environments, over all actors
+        :param chunk: most steps of a call
         :param get_ready: function of an actor's number, and of whether it was just restarted, that asks the actor to get
             ready and returns the handle of its answer
         :param act: function of an actor's number, a number of steps, and the number of steps that are left, that asks the
@@ -168,7 +178,7 @@ class Crew:
         :param on_loss: function of an actor's number, called when its pending calls will not be answered
         """
         self._call_all(get_ready, on_loss)
-        self._act, self._n_steps_left = act, n_steps
+        self._act, self._chunk, self._n_steps_left = act, chunk, n_steps
 
     def end(self) -> bool:
         """
@@ -179,25 +189,25 @@ class Crew:
         pending, self._pending = self._pending, {}
         return not pending
 
-    def next_chunk(self) -> Chunk:
+    def next_chunk(self) -> tuple[int, Chunk]:
         """
         Wait for a chunk, while the other actors continue.
 
-        :return: the chunk
+        :return: number of the actor, and the chunk
         :raises NoActorAliveError: if no process of an actor runs
         :raises Exception: the error of an actor that has failed too often
         """
         while True:
             self._give_permissions()
             request, answer = self._answer(self._wait(self._awaited()))
-            if isinstance(answer, Failure):
+            if isinstance(answer, Exception):
                 self._replace(request, answer)
             elif request.n_steps == 0:
                 self.alive.add(request.actor)
                 self._idle += [request.actor] * self.settings.in_flight
             else:
                 self._fruitless[request.actor] = 0
-                return answer  # type: ignore[no-any-return]
+                return request.actor, answer
 
     def done_with(self, actor: int) -> None:
         """
@@ -210,13 +220,8 @@ class Crew:
 
     def _give_permissions(self) -> None:
         """Ask idle actors to act, as long as steps are left."""
-        n_calls = Counter(request.actor for request in self._pending.values())
         while self._idle and self._n_steps_left > 0:
-            # Every actor gets one call before any actor gets two.
-            actor = min(self._idle, key=n_calls.__getitem__)
-            self._idle.remove(actor)
-            n_calls[actor] += 1
-            n_steps = min(self.settings.chunk, self._n_steps_left)
+            actor, n_steps = self._idle.pop(0), min(self._chunk, self._n_steps_left)
             handle = self._act(actor, n_steps, self._n_steps_left)
             self._n_steps_left -= n_steps
             self._pending[handle] = _Request(actor, n_steps)
@@ -230,11 +235,7 @@ class Crew:
         for handle, request in self._pending.items():
             oldest.setdefault(request.actor, handle)
         handles = list(oldest.values())
-        if not self.settings.lockstep:
-            return handles
-        # The oldest of all, and restarted actors, which have no place in the order.
-        in_order = [handle for handle in handles if not self._pending[handle].is_restart]
-        return in_order[:1] + [handle for handle in handles if self._pending[handle].is_restart]
+        return handles[:1] if self.settings.lockstep else handles
 
     def _wait(self, handles: list[Any]) -> Any:
         """Wait for an answer and return its handle. Warn about long silence, and raise an error if no process runs."""
@@ -272,17 +273,17 @@ class Crew:
         request = self._pending.pop(handle)
         try:
             return request, self.engine.answer(handle)
-        except ActorDiedError as error:
-            return request, Failure(RuntimeError(f"An actor died: {error}"), str(error))
+        except Exception as error:
+            return request, error
 
     # ---- faults
 
-    def _replace(self, request: _Request, failure: Failure) -> None:
+    def _replace(self, request: _Request, error: Exception) -> None:
         """
         Restart an actor.
 
         :param request: the call that failed
-        :param failure: its error
+        :param error: its error
         :raises Exception: the error, if the actor has been restarted often enough
         """
         actor = request.actor
@@ -295,11 +296,11 @@ class Crew:
         self._on_loss(actor)
 
         if self._fruitless[actor] >= FRUITLESS_RESTARTS or self._restarts[actor] >= self.settings.max_restarts:
-            failure.reraise()
+            raise error
         self._fruitless[actor] += 1
         self._restarts[actor] += 1
         self.restarts += 1
         self.starts[actor] += 1
         self.engine.stop(actor)
-        self.engine.start(actor)
-        self._pending[self._get_ready(actor, True)] = _Request(actor, 0, is_restart=True)
+        self.start(actor)
+        self._pending[self._get_ready(actor, True)] = _Request(actor, 0)

@@ -1,7 +1,4 @@
-"""
-Make an actor's environments, rebuild the learner's vectorized wrappers around them, and keep the statistics of
-``VecNormalize``.
-"""
+"""Make an actor's environments, and rebuild the learner's vectorized wrappers around them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +18,7 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
 )
 
-from sb3_per.storage.arrays import flat, keyed, tree_map
+from sb3_per.storage.arrays import tree_map
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,11 @@ class EnvRecipe:
     """
     Arguments from which an actor makes its environments.
 
-    :param arguments: arguments of ``make_vec_env``, without ``start_index`` and ``n_envs``
-    :param n_envs: environments of an actor
-    :param start_index: index of the first environment of the first actor
+    :param arguments: arguments of ``make_vec_env`` for the first actor
     :param spec: registration of the environment in the learner's process
     """
 
     arguments: dict[str, Any]
-    n_envs: int
-    start_index: int = 0
     spec: Any = None
 
     def make(self, actor: int, start: int) -> VecEnv:
@@ -51,10 +44,11 @@ class EnvRecipe:
         if self.spec is not None:
             gym.registry.setdefault(self.spec.id, self.spec)
         arguments = dict(self.arguments)
+        arguments["start_index"] = arguments.get("start_index", 0) + actor * arguments["n_envs"]
         if start > 0:
             # A new actor keeps the monitor file of the one before it.
             arguments["monitor_kwargs"] = {**(arguments.get("monitor_kwargs") or {}), "override_existing": False}
-        return make_vec_env(n_envs=self.n_envs, start_index=self.start_index + actor * self.n_envs, **arguments)
+        return make_vec_env(**arguments)
 
 
 #: Classes of wrappers, the innermost first. Each with its arguments after the environment, and with the frames that it stacks
@@ -62,19 +56,19 @@ class EnvRecipe:
 Wrappers = list[tuple[type, dict[str, Any], Any]]
 
 
-def wrappers_of(env: VecEnv, columns: slice | None = None) -> Wrappers:
+def wrappers_of(env: VecEnv, columns: slice) -> Wrappers:
     """
     Describe wrappers so that an actor can rebuild them.
 
     :param env: the learner's environments
-    :param columns: indices of the actor's environments; ``None``: without frames, as before a reset
+    :param columns: indices of the actor's environments
     :return: the description
     :raises ValueError: for a wrapper that cannot be rebuilt around an actor's environments
     """
     wrappers: Wrappers = []
     while isinstance(env, VecEnvWrapper):
         frames = None
-        if columns is not None and isinstance(env, VecFrameStack):
+        if isinstance(env, VecFrameStack):
             frames = tree_map(lambda stack: stack.stacked_obs[columns].copy(), _stacks(env))
         wrappers.append((type(env), _arguments(env), frames))
         env = env.venv
@@ -127,27 +121,3 @@ def rebuild(venv: VecEnv, wrappers: Wrappers) -> VecEnv:
         if frames is not None:
             tree_map(set_frames, _stacks(venv), frames)
     return venv
-
-
-def update_statistics(
-    normalize: VecNormalize, columns: np.ndarray, new_obs: Any, rewards: np.ndarray, dones: np.ndarray
-) -> None:
-    """
-    Update statistics with the steps of actors, as ``VecNormalize.step_wait`` does with its own.
-
-    :param normalize: the learner's wrapper
-    :param columns: indices of the environments, shape (k,)
-    :param new_obs: observations after the steps and resets, not normalized, shape (T, k, ...), or a dictionary of them
-    :param rewards: rewards, not normalized, shape (T, k)
-    :param dones: ends of episodes, shape (T, k)
-    """
-    if not normalize.training:
-        return
-    if normalize.norm_obs:
-        for key, statistics in keyed(normalize.obs_rms).items():
-            statistics.update(flat(keyed(new_obs)[key]))
-    all_returns = np.empty(rewards.shape)
-    for t, (reward, done) in enumerate(zip(rewards, dones, strict=True)):
-        all_returns[t] = normalize.returns[columns] * normalize.gamma + reward
-        normalize.returns[columns] = np.where(done, 0.0, all_returns[t])
-    normalize.ret_rms.update(all_returns.reshape(-1))

@@ -1,6 +1,5 @@
 """``make_actors``: check its arguments, then start the actors."""
 
-import importlib.util
 import os
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from sb3_per.distributed.crew import Settings
 from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.vec_env import ActorVecEnv
-from sb3_per.utils.extras import install
+from sb3_per.utils import extras
 
 
 def make_actors(
@@ -59,7 +58,8 @@ def make_actors(
     :param monitor_kwargs: as ``make_vec_env``
     :param wrapper_kwargs: as ``make_vec_env``
     :param n_actors: number of actors, at least 1; with Ray, each is a process
-    :param chunk: steps of each environment that an actor takes with the same weights and sends together, at least 1
+    :param chunk: steps of each environment that an actor takes with the same weights and sends together, at least 1; fewer if
+        they are more than a quarter of the buffer's rows
     :param exploration: ``"ladder"``: actor i of N takes random actions with probability 0.4 ** (1 + 7 i / (N - 1)), for DQN
         and QR-DQN; ``None``: all actors explore as the algorithm does
     :param initial_priorities: priorities of new transitions. ``"actor"``: from TD errors by the actor's weights, unless
@@ -84,7 +84,9 @@ def make_actors(
     _check(engine, address, lockstep, n_actors, n_envs, settings)
     arguments: dict[str, Any] = dict(
         env_id=env_id,
+        n_envs=n_envs,
         seed=seed,
+        start_index=start_index,
         # An actor may run in another folder than the script.
         monitor_dir=None if monitor_dir is None else os.path.abspath(monitor_dir),
         wrapper_class=wrapper_class,
@@ -94,7 +96,7 @@ def make_actors(
         monitor_kwargs=monitor_kwargs,
         wrapper_kwargs=wrapper_kwargs,
     )
-    recipe = EnvRecipe(arguments, n_envs, start_index, _spec_of(env_id))
+    recipe = EnvRecipe(arguments, _spec_of(env_id))
     return ActorVecEnv(_engine(engine, address, ray_options), n_actors, recipe, settings)
 
 
@@ -136,10 +138,7 @@ def _spec_of(env_id: str | Callable[..., gym.Env]) -> Any:
 def _engine(name: str, address: str | None, ray_options: dict[str, Any] | None) -> Engine:
     if name == "local":
         return LocalEngine()
-    if importlib.util.find_spec("ray") is None:
-        raise ImportError(
-            f"engine='ray' needs Ray: {install('distributed', 'ray')}. Or use engine='local', which runs in this process"
-        )
+    extras.require("ray", "distributed", "engine='ray'")
     from sb3_per.distributed.ray_engine import RayEngine
 
     return RayEngine(address, ray_options)

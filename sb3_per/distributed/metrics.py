@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from sb3_per.distributed.algorithm_state import AlgorithmState
 from sb3_per.distributed.crew import Crew
 
 # A learner that waits for more than this share of its time gets faster with more actors.
@@ -11,29 +12,21 @@ _WAITS = 0.1
 
 class Metrics:
     """
-    Count transitions, lags and seconds from one line of the log to the next.
+    Count transitions, lags and seconds of a run.
 
     :param crew: the actors of the run
-    :param n_stale: priorities that came too late before this run
+    :param model: the algorithm that learns
     """
 
-    def __init__(self, crew: Crew, n_stale: int):
-        self._crew = crew
-        self._began = self._since = time.monotonic()
-        self._waited_at_start = self._waited_before = crew.seconds_waited
+    def __init__(self, crew: Crew, model: Any):
+        self._crew, self._model, self._state = crew, model, AlgorithmState(model)
+        self._began, self._waited_before = time.monotonic(), crew.seconds_waited
+        self._updates_before, self._stale_before = self._state.n_updates, model.n_stale_updates
+        #: transitions that updates were due for
+        self.n_inserted = 0
+        # Since the last line of the log.
+        self._line_began, self._timesteps_before = self._began, model.num_timesteps
         self._lags: list[int] = []
-        self._n_admitted = 0
-        self._stale_before = n_stale
-        #: transitions admitted since learning began, and transitions drawn
-        self.n_inserted, self.n_sampled = 0, 0
-
-    def admitted(self, n: int) -> None:
-        """
-        Count transitions that callbacks have seen.
-
-        :param n: number of transitions
-        """
-        self._n_admitted += n
 
     def lag(self, n_updates: int) -> None:
         """
@@ -44,42 +37,41 @@ class Metrics:
         self._lags.append(n_updates)
 
     @property
-    def bound(self) -> str:
-        """``"environment-bound"`` or ``"learner-bound"``: the part that limits the speed of the run so far."""
-        return "environment-bound" if self._share_waited > _WAITS else "learner-bound"
+    def n_sampled(self) -> int:
+        """Transitions drawn for updates."""
+        return (self._state.n_updates - self._updates_before) * int(self._model.batch_size)
 
     @property
-    def _share_waited(self) -> float:
-        return (self._crew.seconds_waited - self._waited_at_start) / max(time.monotonic() - self._began, 1e-9)
+    def share_waited(self) -> float:
+        """Share of the time that the learner has waited for actors."""
+        return (self._crew.seconds_waited - self._waited_before) / max(time.monotonic() - self._began, 1e-9)
+
+    @property
+    def bound(self) -> str:
+        """``"environment-bound"`` or ``"learner-bound"``: the part that limits the speed of the run so far."""
+        return "environment-bound" if self.share_waited > _WAITS else "learner-bound"
 
     @property
     def line(self) -> str:
         """One sentence on whether more actors help, for the end of a run."""
-        share = self._share_waited
+        share = self.share_waited
         if self.bound == "environment-bound":
             return f"environment-bound: the learner waited for actors for {share:.0%} of the time, and more actors help"
         return f"learner-bound: more actors will not help (the learner waited for {share:.0%} of the time)"
 
-    def record(self, logger: Any, n_stale: int) -> None:
-        """
-        Write the counts to the log and begin the next line.
-
-        :param logger: logger of the algorithm
-        :param n_stale: priorities that came too late, so far
-        """
-        seconds = max(time.monotonic() - self._since, 1e-9)
-        waited = self._crew.seconds_waited - self._waited_before
+    def record(self) -> None:
+        """Write the counts to the log and begin the next line."""
+        logger, now, n = self._model.logger, time.monotonic(), self._model.num_timesteps
         logger.record("actors/alive", len(self._crew.alive))
         logger.record("actors/restarts", self._crew.restarts)
         logger.record("actors/lost_transitions", self._crew.lost_transitions)
         if self._lags:
             logger.record("actors/lag_mean", sum(self._lags) / len(self._lags))
             logger.record("actors/lag_max", max(self._lags))
-        logger.record("actors/fps", int(self._n_admitted / seconds))
+        logger.record("actors/fps", int((n - self._timesteps_before) / max(now - self._line_began, 1e-9)))
         logger.record("actors/bound", self.bound, exclude="tensorboard")
-        logger.record("time/learner_idle", min(waited / seconds, 1.0))
+        logger.record("time/learner_idle", self.share_waited)
         if self.n_inserted > 0:
             logger.record("replay/samples_per_insert", self.n_sampled / self.n_inserted)
-        logger.record("replay/stale_updates", n_stale - self._stale_before)
-        self._since, self._waited_before = time.monotonic(), self._crew.seconds_waited
-        self._lags, self._n_admitted = [], 0
+        logger.record("replay/stale_updates", self._model.n_stale_updates - self._stale_before)
+        self._line_began, self._timesteps_before, self._lags = now, n, []

@@ -13,23 +13,6 @@ from gymnasium import spaces
 RandomState = tuple[Any, Any, np.ndarray, Any]
 
 
-def seeded(seed: int, space: spaces.Space) -> RandomState:
-    """
-    Make the state that ``set_random_seed`` would set, without setting it.
-
-    :param seed: seed of all generators
-    :param space: action space, which has a generator of its own; it is seeded
-    :return: the state
-    """
-    space.seed(seed)
-    return (
-        random.Random(seed).getstate(),
-        np.random.RandomState(seed % 2**32).get_state(),
-        th.Generator().manual_seed(seed).get_state().numpy(),
-        space.np_random.bit_generator.state,
-    )
-
-
 def current(space: spaces.Space) -> RandomState:
     """
     Read the state of this process's generators.
@@ -53,24 +36,48 @@ def set_current(state: RandomState, space: spaces.Space) -> None:
     space.np_random.bit_generator.state = state[3]
 
 
-@contextlib.contextmanager
-def drawing_from(state: RandomState, space: spaces.Space) -> Iterator[None]:
+class RandomNumbers:
     """
-    Draw random numbers from a state, with one thread. Afterwards, the generators of the process are as before.
+    The random numbers of an actor.
 
-    :param state: the state to draw from
-    :param space: action space of an actor
-    :return: context; :func:`current` within it is the state after the draws
+    :param state: state to draw from, which the draws change
+    :param space: action space of the actor
     """
-    before, n_threads = current(space), th.get_num_threads()
-    set_current(state, space)
-    # With one thread, sums do not depend on the number of cores: the same numbers here and on another machine.
-    th.set_num_threads(1)
-    try:
-        yield
-    finally:
-        th.set_num_threads(n_threads)
-        set_current(before, space)
+
+    def __init__(self, state: RandomState, space: spaces.Space):
+        self.state, self.space = state, space
+
+    @classmethod
+    def seeded(cls, seed: int, space: spaces.Space) -> "RandomNumbers":
+        """
+        Begin at the state that ``set_random_seed`` would set, without setting it.
+
+        :param seed: seed of all generators
+        :param space: action space, which has a generator of its own; it is seeded
+        :return: the random numbers
+        """
+        space.seed(seed)
+        python, numpy = random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
+        torch = th.Generator().manual_seed(seed).get_state().numpy()
+        return cls((python, numpy, torch, space.np_random.bit_generator.state), space)
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """
+        Draw from these random numbers, with one thread. Afterwards, the generators of the process are as before.
+
+        :return: context
+        """
+        before, n_threads = current(self.space), th.get_num_threads()
+        set_current(self.state, self.space)
+        # With one thread, sums do not depend on the number of cores: the same numbers here and on another machine.
+        th.set_num_threads(1)
+        try:
+            yield
+        finally:
+            self.state = current(self.space)
+            th.set_num_threads(n_threads)
+            set_current(before, self.space)
 
 
 def derived_seed(*numbers: int) -> int:

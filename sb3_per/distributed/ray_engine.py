@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectLostError, RayActorError, WorkerCrashedError
-
-from sb3_per.distributed.engines import ActorDiedError
 
 # Seconds that actors get to close their environments before they are killed.
 _TIME_TO_CLOSE = 2.0
@@ -27,9 +24,10 @@ def process_class() -> type:
     # Ray sends the code of a local class, not the name of a module. So the process sets its import path first, and answers
     # `hello` before it spends seconds on importing PyTorch.
     class ActorProcess:
-        def __init__(self, path: list[str]):
+        def __init__(self, path: list[str], *args: Any):
             # In the learner's order, because two modules may have the same name.
             sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
+            self.args = args
             self.worker: Any = None
 
         def hello(self) -> None:
@@ -37,15 +35,16 @@ def process_class() -> type:
 
         def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
             """See :meth:`~sb3_per.distributed.engines.Engine.ask`."""
-            from sb3_per.distributed.engines import Failure
             from sb3_per.distributed.worker import ActorWorker
 
             if self.worker is None:
-                self.worker = ActorWorker()
-            try:
-                return getattr(self.worker, method)(*args, **kwargs)
-            except BaseException as error:  # also KeyboardInterrupt and SystemExit, which come from the environment
-                return Failure.of(error)
+                self.worker = ActorWorker(*self.args)
+            return getattr(self.worker, method)(*args, **kwargs)
+
+        def close(self) -> None:
+            """Close the environments, if they were made."""
+            if self.worker is not None:
+                self.worker.venv.close()
 
     return ActorProcess
 
@@ -74,10 +73,10 @@ class RayEngine:
         # The first answer of each process, which shows that it runs.
         self._hellos: dict[int, Any] = {}
 
-    def start(self, actor: int) -> None:
+    def start(self, actor: int, recipe: bytes, start: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
         path = list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
-        self._actors[actor] = self._remote_class.remote(path)
+        self._actors[actor] = self._remote_class.remote(path, recipe, actor, start)
         self._hellos[actor] = self._actors[actor].hello.remote()
 
     def has_started(self, actor: int) -> bool:
@@ -100,10 +99,7 @@ class RayEngine:
 
     def answer(self, handle: Any) -> Any:
         """See :class:`~sb3_per.distributed.engines.Engine`. Arrays of the answer stay in Ray's object store."""
-        try:
-            return ray.get(handle)
-        except (RayActorError, WorkerCrashedError, ObjectLostError) as error:
-            raise ActorDiedError(str(error)) from error
+        return ray.get(handle)
 
     def put(self, value: Any) -> Any:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
@@ -114,7 +110,7 @@ class RayEngine:
         if not ray.is_initialized():  # already shut down, and the actors with it
             _users.clear()
             return
-        closing = [actor.call.remote("ask", "close") for actor in self._actors.values()]
+        closing = [actor.close.remote() for actor in self._actors.values()]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=_TIME_TO_CLOSE)
         for number in list(self._actors):

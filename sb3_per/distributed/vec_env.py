@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices,
 from sb3_per.distributed import random_state
 from sb3_per.distributed.chunks import concatenated
 from sb3_per.distributed.crew import Crew, Settings
-from sb3_per.distributed.engines import ActorDiedError, Engine, Failure
+from sb3_per.distributed.engines import Engine
 from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.loop import LearningLoop
 
@@ -37,7 +37,7 @@ class ActorVecEnv(VecEnv):
         self.learning_loop = LearningLoop(self.crew)
         self._step_handles: list[Any] = []
         try:
-            super().__init__(n_actors * recipe.n_envs, *self._start())
+            super().__init__(n_actors * self.crew.n_envs, *self._start())
             self.seed(recipe.arguments.get("seed"))
         except BaseException:
             self.close()
@@ -46,9 +46,9 @@ class ActorVecEnv(VecEnv):
     def _start(self) -> tuple[gym.Space, gym.Space]:
         crew = self.crew
         for actor in range(crew.n_actors):
-            self.engine.start(actor)
+            crew.start(actor)
         # No restarts: an environment that cannot be made the first time has wrong arguments.
-        of_actors = crew.gather(lambda actor, _: self.engine.ask(actor, "build", crew.packed_recipe, actor, 0), restarts=False)
+        of_actors = crew.gather(lambda actor, _: self.engine.ask(actor, "spaces"), restarts=False)
         return of_actors[0]  # type: ignore[no-any-return]
 
     # ---- synchronous steps
@@ -70,8 +70,6 @@ class ActorVecEnv(VecEnv):
     def reset(self) -> VecEnvObs:
         """See SB3."""
         self._take_over()
-        if self.learning_loop.model is None:
-            self.crew.start_run()
         obs, reset_infos = zip(*self.crew.gather(self._ask_reset), strict=True)
         self.reset_infos = [info for part in reset_infos for info in part]
         self._reset_seeds()
@@ -80,11 +78,11 @@ class ActorVecEnv(VecEnv):
         return all_obs
 
     def _ask_reset(self, actor: int, is_restart: bool) -> Any:
-        columns, start = self.crew.columns_of(actor), self.crew.starts[actor]
-        seeds = self._seeds[columns]
-        if is_restart:  # the old seeds may lead to the same fault again
-            seeds = [None if seed is None else random_state.derived_seed(seed, start) for seed in seeds]
-        return self.engine.ask(actor, "reset", self.crew.packed_recipe, actor, start, seeds, self._options[columns])
+        columns = self.crew.columns_of(actor)
+        seed = self._seeds[columns.start]
+        if is_restart and seed is not None:  # the old seed may lead to the same fault again
+            seed = random_state.derived_seed(seed, self.crew.starts[actor])
+        return self.engine.ask(actor, "reset", seed, self._options[columns])
 
     def _take_over(self) -> None:
         """Prepare for synchronous steps. A later run cannot continue the episodes of the last one."""
@@ -97,16 +95,7 @@ class ActorVecEnv(VecEnv):
         self.learning_loop.continued_model = None
 
     def _answers(self, handles: Sequence[Any]) -> list[Any]:
-        answers = []
-        for handle in handles:
-            try:
-                answers.append(self.engine.answer(handle))
-            except ActorDiedError as error:
-                raise RuntimeError(f"An actor died, and synchronous steps cannot go on without it: {error}") from error
-        for answer in answers:
-            if isinstance(answer, Failure):
-                answer.reraise()
-        return answers
+        return [self.engine.answer(handle) for handle in handles]
 
     # ---- the rest of VecEnv
 

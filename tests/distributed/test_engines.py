@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sb3_per import PERDQN
+from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.engines import LocalEngine
 from tests.distributed.envs import Tracked
 from tests.distributed.helpers import (
@@ -29,17 +30,18 @@ class Forgetful(LocalEngine):
     """Overwrite an answer when the next one comes, as a full object store may."""
 
     given: Any = None
+    chunk: Any = None
 
     def answer(self, handle: Any) -> Any:
         if handle is not self.given and self.given is not None:
-            for value in (*self.given.answer.steps.values(), *self.given.answer.last_obs):
+            for value in (*self.chunk.steps.values(), *self.chunk.last_obs):
                 if isinstance(value, np.ndarray):
                     value.fill(77)
             self.given = None
         answer = super().answer(handle)
-        if handle.method == "collect" and handle is not self.given:
-            self.given, handle.answer = handle, copy.deepcopy(answer)
-        return handle.answer
+        if isinstance(answer, Chunk) and handle is not self.given:
+            self.given, self.chunk = handle, copy.deepcopy(answer)
+        return self.chunk if handle is self.given else answer
 
 
 class Counting(LocalEngine):
@@ -52,7 +54,7 @@ class Counting(LocalEngine):
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         handle = super().ask(actor, method, *args, **kwargs)
-        handle.actor = actor
+        handle.actor, handle.method = actor, method
         if method == "collect":
             self.outstanding[actor] += 1
             self.most = max(self.most, *self.outstanding.values())

@@ -2,12 +2,9 @@
 
 from typing import Any
 
-import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_per import PERDQN, PrioritizedReplayBuffer
-from sb3_per.distributed.worker import Recorder
+from sb3_per import PERDQN
 from tests.distributed.envs import Tracked
 from tests.distributed.helpers import local, small
 
@@ -37,11 +34,3 @@ def test_infos_may_hold_objects_of_local_classes():
 
     small(PERDQN, local(Speaks, env_kwargs=dict(make=Mark))).learn(20, callback=Look())
     assert len(seen) == 20 and all(isinstance(said, Mark) for said in seen)
-
-
-def test_a_recorder_without_steps_returns_empty_arrays():
-    box = spaces.Box(-1, 1, (3,), np.float32)
-    recorder = Recorder(PrioritizedReplayBuffer(8, box, box, n_envs=2))
-    recorder.clear()
-    steps = recorder.steps()
-    assert steps["rewards"].shape == (0, 2) and steps["obs"].shape == (0, 2, 3) and recorder.infos == []

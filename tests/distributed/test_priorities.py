@@ -7,7 +7,7 @@ import pytest
 import torch as th
 
 from sb3_per import PERDQN
-from sb3_per.distributed import exploration_ladder, model_copy, random_state
+from sb3_per.distributed import exploration_ladder, model_copy
 from tests.distributed.envs import Tracked
 from tests.distributed.helpers import (
     CONFIGURATIONS,
@@ -25,14 +25,14 @@ def test_actors_compute_the_td_errors_of_the_learner(name):
     model.learn(60)
     for worker in env.engine.workers.values():
         model_copy.set_weights(worker.model, model_copy.published(model))
-        before = worker.random_state
+        before = copy.copy(worker.random)
         of_actor = worker.td_errors()
-        steps = worker.recorder.steps()
+        steps = worker.steps()
         buffer = type(model.replay_buffer)(
             10, model.observation_space, model.action_space, n_envs=2, n_steps=model.n_steps, gamma=model.gamma, device="cpu"
         )
         buffer.add_steps(np.arange(2), **steps)
-        with random_state.drawing_from(before, model.action_space):
+        with before.drawing():
             of_learner = model.td_errors(buffer._gather(np.arange(10), np.ones((10, 1), np.float32), None)).numpy()
         np.testing.assert_array_equal(of_actor.reshape(10, -1), of_learner)
         assert np.abs(of_actor).max() > 0
@@ -51,7 +51,7 @@ def test_actors_use_the_target_network_of_the_learner(monkeypatch):
     assert not th.equal(model.q_net_target.q_net[0].weight, before["q_net_target.q_net.0.weight"])
     model.policy.load_state_dict(before)
     batch = model.replay_buffer._gather(np.arange(20), np.ones((20, 1), np.float32), None)
-    np.testing.assert_allclose(chunks[0].steps["td_errors"].ravel(), model.td_errors(batch).numpy().ravel(), rtol=1e-4)
+    np.testing.assert_allclose(chunks[0][1].steps["td_errors"].ravel(), model.td_errors(batch).numpy().ravel(), rtol=1e-4)
 
 
 def test_new_transitions_get_the_priorities_of_actors():

@@ -112,7 +112,7 @@ def test_an_environment_that_raises_on_ray_ends_the_run_with_its_error(session, 
     env = closing(Unlucky, n_actors=1, env_kwargs=dict(lifetime=2))
     with pytest.raises(ArithmeticError, match="is broken") as caught:
         small(PERDQN, env).learn(100)
-    assert "tests/distributed/envs.py" in str(caught.value.__cause__)
+    assert "tests/distributed/envs.py" in str(caught.value)
     assert env.crew.restarts == 3 and env.crew.closed
     assert ray.is_initialized()  # the environment does not stop a Ray that it did not start
 
