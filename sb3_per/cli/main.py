@@ -11,7 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-import sb3_per.zoo
+import sb3_per
+from sb3_per.zoo.scripts import run
 
 # Scripts of RL Zoo, with their first options.
 ZOO: dict[str, tuple[str, ...]] = {
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per") -> int:
     try:
         if command in ZOO:
             script, *first = ZOO[command]
-            sb3_per.zoo.run(script, [*first, *options], typed)
+            run(script, [*first, *options], typed)
             return 0
         return int(importlib.import_module(MODULES[command]).main(options, typed) or 0)
     except ImportError as error:

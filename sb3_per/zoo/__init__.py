@@ -17,7 +17,7 @@ from typing import Any
 
 import sb3_per
 from sb3_per.utils.extras import require
-from sb3_per.zoo.options import SCRIPTS, parse
+from sb3_per.zoo.options import SCRIPTS
 
 #: Classes by the name that RL Zoo has for them.
 ALGORITHMS: dict[str, str] = {
@@ -97,19 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m sb3_per.zoo", description="RL Zoo with prioritized experience replay")
     parser.add_argument("script", choices=SCRIPTS, help="the Zoo's script; its own options follow, see SCRIPT --help")
     script = parser.parse_args(arguments[:1]).script
+    from sb3_per.zoo.scripts import run  # it imports this module
+
     run(script, arguments[1:], f"{parser.prog} {script}")
-
-
-def run(script: str, options: list[str], typed: str) -> None:
-    """
-    Run one of the Zoo's scripts.
-
-    :param script: name of the script
-    :param options: its options
-    :param typed: what the user has typed before the options, for help and messages
-    :raises SystemExit: after ``--help``, and for options that cannot be used
-    """
-    parsed = parse(script, options, typed)  # answers --help, before anything heavy is imported
-    from sb3_per.zoo.scripts import run_script
-
-    run_script(script, parsed, typed)

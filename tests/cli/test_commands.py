@@ -1,5 +1,6 @@
 """The command sb3-per calls the right scripts, and its doctor finds faults."""
 
+import importlib.util
 import re
 import runpy
 import subprocess
@@ -20,7 +21,7 @@ from tests.utils import ROOT, fill, make_buffer
 
 def test_commands_call_scripts_of_the_zoo(monkeypatch):
     calls = []
-    monkeypatch.setattr("sb3_per.zoo.run", lambda *call: calls.append(call))
+    monkeypatch.setattr(cli, "run", lambda *call: calls.append(call))
     for command, script, *first in (("train", "train"), ("tune", "train", "-optimize"), ("enjoy", "enjoy"), ("plot", "plot")):
         assert cli.main([command, "--algo", "per_sac"]) == 0
         assert calls.pop() == (script, [*first, "--algo", "per_sac"], f"sb3-per {command}")
@@ -60,11 +61,13 @@ def test_algorithm_and_environment_are_required(capsys):
             assert missing in err
 
 
-def test_all_options_of_the_zoo_are_listed_on_demand(capsys):
+def test_help_names_the_module_that_lists_all_options_of_the_zoo(capsys):
     pytest.importorskip("rl_zoo3")
-    with pytest.raises(SystemExit):
-        cli.main(["train", "--help-all"])
-    assert "--n-startup-trials" in capsys.readouterr().out
+    for script in SCRIPTS:
+        with pytest.raises(SystemExit):
+            cli.main([script, "--help"])
+        (module,) = re.findall(r"python -m (\S+) --help lists all", capsys.readouterr().out)
+        assert importlib.util.find_spec(module) is not None
 
 
 def test_commands_without_a_run_say_where_they_looked(tmp_path, monkeypatch, capsys):
