@@ -71,7 +71,7 @@ def parser_of(script: str, typed: str) -> argparse.ArgumentParser:
         add("--resume", action="store_true", help="go on with the newest run, if it was killed")
         what = "a .buffer directory or a Minari dataset, a share of each batch"
         add("--demonstrations", metavar="PATH", help=what)
-        add("--actors", type=int, metavar="N", help="let N processes collect while one learns")
+        add("--actors", type=int, default=0, metavar="N", help="let N processes collect while one learns")
     elif script == "plot":
         add("-o", "--output", metavar="FILE", help="write a picture, e.g. plot.png, and open no window")
     return parser

@@ -1,30 +1,25 @@
 """Runs of RL Zoo that save their buffers as directories, continue after a kill, and can use actors."""
 
 import functools
-import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from rl_zoo3.exp_manager import ExperimentManager
+from rl_zoo3 import exp_manager
 from rl_zoo3.utils import get_latest_run_id
-from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
 from sb3_per.persistence.demonstrations import add_saved_demonstrations
-from sb3_per.persistence.model_zip import CheckpointMixin
-from sb3_per.zoo import tuning
+from sb3_per.zoo import ALGORITHMS, tuning
 
 
-class RunHasEndedError(Exception):
-    """The run to resume has come to its end, which is no failure."""
-
-
-class RunManager(ExperimentManager):
+class RunManager(exp_manager.ExperimentManager):
     """
     The Zoo's manager, with checkpoints that are whole whenever the run is killed.
 
@@ -32,28 +27,28 @@ class RunManager(ExperimentManager):
     :param resume: go on with the newest run of this environment, in its folder, from its newest whole checkpoint. Without
         one, a new run begins
     :param demonstrations: a buffer directory, or the name of a Minari dataset; ``None``: no demonstrations
-    :param actors: number of actors, each with ``n_envs`` environments of the hyperparameter file; ``None``: no actors
+    :param actors: number of actors, each with ``n_envs`` environments of the hyperparameter file; 0: no actors
     :param kwargs: keyword arguments of the Zoo
-    :raises ValueError: for demonstrations with a stock algorithm, while tuning, or without a share; for actors below
-        1, with a stock algorithm, and while tuning hyperparameters
+    :raises ValueError: for demonstrations or actors with a stock algorithm, and while tuning hyperparameters
+    :raises SystemExit: if the run to resume has come to its end
     """
 
     def __init__(
         self,
         *args: Any,
         resume: bool = False,
-        actors: int | None = None,
+        actors: int = 0,
         demonstrations: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.is_ours = self.algo in ALGORITHMS
         self.actors, self.demonstrations = actors, demonstrations
+        for name, value in (("--actors", actors), ("--demonstrations", demonstrations)):
+            if value and (not self.is_ours or self.optimize_hyperparameters):
+                raise ValueError(f"{name} needs a prioritized algorithm, and does not go together with -optimize")
         # Settings of the buffer from a trial of Optuna.
         self.tuned: dict[str, Any] | None = None
-        if actors is not None and (actors < 1 or not self._is_ours() or self.optimize_hyperparameters):
-            raise ValueError(f"--actors must be at least 1, for a prioritized algorithm and without -optimize, not {actors}")
-        if demonstrations is not None and (not self._is_ours() or self.optimize_hyperparameters):
-            raise ValueError("--demonstrations needs a prioritized algorithm, and does not go together with -optimize")
         # Number of steps of the checkpoint that the run goes on from.
         self.resumed_from: int | None = None
         run_id = get_latest_run_id(self.log_path, self.env_name)
@@ -65,10 +60,11 @@ class RunManager(ExperimentManager):
         Go on with a run from its newest whole checkpoint, if there is one.
 
         :param folder: folder of the run
-        :raises RunHasEndedError: if the run has come to its end
+        :raises SystemExit: if the run has come to its end. That is no error: a script may repeat the command until then
         """
         if (folder / f"{self.env_name}.zip").exists():
-            raise RunHasEndedError(f"The run in {folder} has come to its end: there is nothing to resume")
+            print(f"The run in {folder} has come to its end: there is nothing to resume")
+            raise SystemExit(0)
         checkpoint = latest_checkpoint(folder)
         if checkpoint is None:
             print(f"There is no whole checkpoint in {folder}: a new run begins")
@@ -76,29 +72,10 @@ class RunManager(ExperimentManager):
         self.save_path, self.params_path = str(folder), str(folder / self.env_name)
         self.trained_agent, self.continue_training = str(checkpoint[0]), True
         self.resumed_from = int(checkpoint[0].stem.split("_")[-2])
+        statistics = folder / f"rl_model_vecnormalize_{self.resumed_from}_steps.pkl"
+        if statistics.exists():
+            shutil.copy(statistics, Path(self.params_path, "vecnormalize.pkl"))  # which the Zoo loads
         print(f"Resumes the run in {folder} at {self.resumed_from} steps")
-
-    def create_callbacks(self) -> None:
-        """Make the Zoo's callbacks; checkpoints come with the buffer, and evaluations continue those of the run."""
-        super().create_callbacks()
-        for callback in list(self.callbacks):
-            if type(callback) is CheckpointCallback and self._is_ours():
-                # Last, so that an evaluation at the same step comes before the checkpoint.
-                self.callbacks.remove(callback)
-                checkpoints = BufferCheckpointCallback(
-                    save_freq=callback.save_freq,
-                    save_path=callback.save_path,
-                    name_prefix=callback.name_prefix,
-                    save_replay_buffer=self.save_replay_buffer,
-                    save_vecnormalize=bool(self.normalize),
-                    verbose=callback.verbose,
-                )
-                self.callbacks.append(checkpoints)
-            elif isinstance(callback, EvalCallback) and self.resumed_from is not None:
-                _continue_evaluations(callback, self.resumed_from)
-        # The monitor files of the run keep their episodes.
-        if self.resumed_from is not None:
-            self.monitor_kwargs = {**self.monitor_kwargs, "override_existing": False}
 
     def load_trial(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """
@@ -109,25 +86,47 @@ class RunManager(ExperimentManager):
         :return: hyperparameters
         """
         hyperparams: dict[str, Any] = super().load_trial(*args, **kwargs)
-        if self._is_ours():
-            self.tuned = hyperparams.pop("replay_buffer_kwargs", None)
+        if self.is_ours:
+            self.tuned = hyperparams.pop("replay_buffer_kwargs")
         return hyperparams
 
-    def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
-        processed = super()._preprocess_hyperparams(hyperparams)
-        if "replay_buffer_kwargs" in (self.custom_hyperparams or {}):
-            self.tuned = None  # the command line overrules the trial
-        if self.tuned is not None:
-            self.tuned = tuning.join(processed[0].get("replay_buffer_kwargs", {}), self.tuned)
-            processed[0]["replay_buffer_kwargs"] = self.tuned
-        # The Zoo divides the frequencies of callbacks by the number of environments later.
-        self.n_envs *= self.actors or 1
-        return processed
+    def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """
+        Read the hyperparameters of the file, of a trial and of the command line.
 
-    def _save_config(self, saved_hyperparams: dict[str, Any]) -> None:
-        if self.tuned is not None:
-            saved_hyperparams["replay_buffer_kwargs"] = self.tuned
-        super()._save_config(saved_hyperparams)
+        :return: hyperparameters for the run, with the environments of all actors, and those to save
+        """
+        hyperparams, saved = super().read_hyperparameters()
+        # The command line overrules the trial.
+        if self.tuned is not None and "replay_buffer_kwargs" not in (self.custom_hyperparams or {}):
+            of_file = hyperparams.get("replay_buffer_kwargs", {})
+            of_file = eval(of_file, vars(exp_manager)) if isinstance(of_file, str) else of_file
+            hyperparams["replay_buffer_kwargs"] = saved["replay_buffer_kwargs"] = tuning.join(of_file, self.tuned)
+        if self.actors:
+            hyperparams["n_envs"] = hyperparams.get("n_envs", 1) * self.actors
+        return hyperparams, saved
+
+    def create_callbacks(self) -> None:
+        """Make the Zoo's callbacks; checkpoints come with the buffer, and evaluations continue those of the run."""
+        save_freq = self.save_freq
+        if self.is_ours:
+            self.save_freq = -1
+        super().create_callbacks()
+        if self.is_ours and save_freq > 0:
+            # Last, so that an evaluation at the same step comes before the checkpoint.
+            checkpoints = BufferCheckpointCallback(
+                max(save_freq // self.n_envs, 1),
+                self.save_path,
+                save_replay_buffer=self.save_replay_buffer,
+                save_vecnormalize=bool(self.normalize),
+            )
+            self.callbacks.append(checkpoints)
+        if self.resumed_from is not None:
+            for callback in self.callbacks:
+                if isinstance(callback, EvalCallback):
+                    _continue_evaluations(callback, self.resumed_from)
+            # The monitor files of the run keep their episodes.
+            self.monitor_kwargs = {**self.monitor_kwargs, "override_existing": False}
 
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
         """
@@ -140,7 +139,7 @@ class RunManager(ExperimentManager):
         :param no_log: do not log episodes
         :return: environments in the Zoo's wrappers
         """
-        if self.actors is None or eval_env:
+        if not self.actors or eval_env:
             return super().create_envs(n_envs, eval_env, no_log)
         from sb3_per.distributed import make_actors
 
@@ -148,11 +147,10 @@ class RunManager(ExperimentManager):
             gym.spec(self.env_name.gym_id).make,
             n_envs=n_envs // self.actors,
             seed=self.seed,
-            monitor_dir=None if no_log else self.save_path,
+            monitor_dir=self.save_path,
             wrapper_class=self.env_wrapper,
             env_kwargs=self.env_kwargs,
             vec_env_cls=self.vec_env_class,  # type: ignore[arg-type]
-            vec_env_kwargs=self.vec_env_kwargs,
             monitor_kwargs=self.monitor_kwargs,
             n_actors=self.actors,
         )
@@ -161,26 +159,14 @@ class RunManager(ExperimentManager):
         env = self._maybe_normalize(env, eval_env)
         return env if self.frame_stack is None else VecFrameStack(env, self.frame_stack)
 
-    def _is_ours(self) -> bool:
-        from rl_zoo3.utils import ALGOS
-
-        return isinstance(ALGOS[self.algo], type) and issubclass(ALGOS[self.algo], CheckpointMixin)
-
-    def _maybe_normalize(self, env: VecEnv, eval_env: bool) -> VecEnv:
-        statistics = Path(self.save_path, f"rl_model_vecnormalize_{self.resumed_from}_steps.pkl")
-        if self.resumed_from is None or not statistics.exists():
-            return super()._maybe_normalize(env, eval_env)
-        normalized = VecNormalize.load(str(statistics), env)
-        if eval_env:
-            normalized.training = normalized.norm_reward = False
-        return normalized
-
     def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> Any:
         model: Any = super()._load_pretrained_agent(hyperparams, env)
-        buffer = _buffer_beside(Path(self.trained_agent), model.num_timesteps) if self._is_ours() else None
-        if buffer is not None:
+        buffer = _buffer_of(Path(self.trained_agent).parent)
+        if self.is_ours and buffer.exists():
             print(f"Loading replay buffer {buffer}")
-            model.load_replay_buffer(buffer, truncate_last_traj=self.truncate_last_trajectory)
+            # Of the same moment, or else the newest.
+            generation = manifest_of(buffer, model.num_timesteps) or buffer
+            model.load_replay_buffer(generation, truncate_last_traj=self.truncate_last_trajectory)
         return model
 
     def learn(self, model: Any) -> None:
@@ -188,25 +174,24 @@ class RunManager(ExperimentManager):
         Train the model for the remaining steps.
 
         :param model: model to train
+        :raises ValueError: for demonstrations without a share of each batch
         """
         if self.demonstrations is not None and not len(model.replay_buffer.demonstrations):
-            self._add_demonstrations(model.replay_buffer, self.demonstrations)
+            if not model.replay_buffer.demonstrations.are_drawn:
+                raise ValueError(
+                    "--demonstrations needs a share of each batch: set replay_buffer_kwargs to "
+                    "dict(demonstration_fraction=0.25) in the hyperparameter file"
+                )
+            n_added = add_saved_demonstrations(model.replay_buffer, self.demonstrations)
+            print(f"Added {n_added} demonstrations from {self.demonstrations}")
         if self.resumed_from is None:
             super().learn(model)
             return
         self.n_timesteps = max(self.n_timesteps - model.num_timesteps, 0)
         # The Zoo calls `learn` without this argument.
         learn = functools.partial(model.learn, reset_num_timesteps=False)
-        continuing: Any = SimpleNamespace(learn=learn, env=model.env, policy=model.policy)
+        continuing: Any = SimpleNamespace(learn=learn, env=model.env)
         super().learn(continuing)
-
-    def _add_demonstrations(self, buffer: Any, path: str) -> None:
-        if not buffer.demonstrations.are_drawn:
-            raise ValueError(
-                "--demonstrations needs a share of each batch: set replay_buffer_kwargs to "
-                "dict(demonstration_fraction=0.25) in the hyperparameter file"
-            )
-        print(f"Added {add_saved_demonstrations(buffer, path)} demonstrations from {path}")
 
     def save_trained_model(self, model: Any) -> None:
         """
@@ -214,27 +199,22 @@ class RunManager(ExperimentManager):
 
         :param model: trained model
         """
-        save_replay_buffer = self.save_replay_buffer and self._is_ours()
-        if save_replay_buffer:
+        if self.save_replay_buffer and self.is_ours:
             print("Saving replay buffer")
-            checkpoints = Path(self.save_path, f"rl_model{BUFFER}")
-            model.save_replay_buffer(checkpoints if checkpoints.exists() else Path(self.save_path, f"replay_buffer{SUFFIX}"))
-            self.save_replay_buffer = False
+            model.save_replay_buffer(_buffer_of(Path(self.save_path)))
+            self.save_replay_buffer = False  # the Zoo would pickle it
         super().save_trained_model(model)
-        self.save_replay_buffer = self.save_replay_buffer or save_replay_buffer
 
 
-def _buffer_beside(model: Path, num_timesteps: int) -> Path | None:
+def _buffer_of(run: Path) -> Path:
     """
-    Find the saved buffer of a model.
+    Find the saved buffer of a run.
 
-    :param model: path of a zip
-    :param num_timesteps: number of steps of the model
-    :return: buffer in the same folder, of the same moment or else the newest; ``None``: there is none
+    :param run: folder of a run
+    :return: directory of its buffer: that of the checkpoints, if there is one
     """
-    folders = sorted(model.parent.glob(f"*{SUFFIX}"), key=os.path.getmtime)
-    same_moment = (manifest_of(folder, num_timesteps) for folder in reversed(folders))
-    return next((path for path in same_moment if path is not None), folders[-1] if folders else None)
+    checkpoints = run / f"rl_model{BUFFER}"
+    return checkpoints if checkpoints.exists() else run / f"replay_buffer{SUFFIX}"
 
 
 def _continue_evaluations(callback: EvalCallback, num_timesteps: int) -> None:
@@ -249,6 +229,5 @@ def _continue_evaluations(callback: EvalCallback, num_timesteps: int) -> None:
         callback.evaluations_length = saved["ep_lengths"][is_before].tolist()
         if "successes" in saved:
             callback.evaluations_successes = saved["successes"][is_before].tolist()
-    # The best model stays the best, even if it came after the checkpoint.
-    with np.load(path) as saved:
+        # The best model stays the best, even if it came after the checkpoint.
         callback.best_mean_reward = float(saved["results"].mean(axis=1).max(initial=-np.inf))
