@@ -65,7 +65,12 @@ def parser_of(script: str, typed: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(typed, usage, SCRIPTS[script], epilog, formatter_class=form, allow_abbrev=False)
     add = parser.add_argument
     add("-a", "--algo", required=True, metavar="ALGO", help="algorithm, e.g. per_sac, or one of the Zoo's, e.g. sac")
-    add("-e", "--env", required=True, nargs="+", help="id of the environment, e.g. Pendulum-v1; several for plot")
+    envs = (
+        ("+", "ids of the environments, e.g. Pendulum-v1")
+        if script == "plot"
+        else (1, "id of the environment, e.g. Pendulum-v1")
+    )
+    add("-e", "--env", required=True, nargs=envs[0], metavar="ENV", help=envs[1])
     add("-f", FOLDERS[script], dest="folder", default="logs", metavar="FOLDER", help="folder of the runs; default: logs")
     if script == "train":
         add("--resume", action="store_true", help="go on with the newest run, if it was killed")
