@@ -13,7 +13,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,12 +73,14 @@ def save_buffer(
     path = Path(path).absolute()
     make_directory(path)
     with sole_writer(path), buffer.lock:
+        # Another version may not be able to read what this one leaves: this raises an error then.
+        older = generations.whole_generations(path, with_contents=False)
         manifest = _write(buffer, path, num_timesteps, full)
         _remember(buffer, path, manifest)
         try:
-            generations.clean_up(path, manifest, keep)
+            generations.clean_up(path, [manifest, *older[: keep - 1]])
         except OSError as error:
-            warnings.warn(f"{path / manifest.name} is saved, but older files could not be checked or removed: {error}")
+            warnings.warn(f"{path / manifest.name} is saved, but older files could not be removed: {error}")
 
 
 def _write(buffer: PrioritizedReplayBuffer, directory: Path, num_timesteps: int, full: bool) -> Manifest:
@@ -143,11 +144,7 @@ def _saved_at(directory: Path, streams: list[contents.Stream]) -> dict[str, list
     :param directory: path of the directory
     :param streams: streams whose files are looked for
     :return: files that the next save can keep, by stream
-    :raises ValueError: if another version has written to the directory: it may not be able to read what this one leaves
     """
-    for name in manifests_in(directory):
-        with suppress(DamagedFileError):
-            Manifest.read(directory / name)
     saved = {stream.name: _SAVED.get(stream.storage, {}).get((directory, stream.name), []) for stream in streams}
     try:
         for part in itertools.chain(*saved.values()):
@@ -210,8 +207,7 @@ def in_parallel(functions: Sequence[Callable[[], Any]]) -> None:
     :raises Exception: the first error
     """
     with ThreadPoolExecutor(min(len(functions), os.cpu_count() or 1, _MAX_THREADS)) as pool:
-        for future in [pool.submit(function) for function in functions]:
-            future.result()
+        list(pool.map(lambda function: function(), functions))
 
 
 # ---- loading

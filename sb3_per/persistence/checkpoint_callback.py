@@ -12,7 +12,7 @@ from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import integer, require
 from sb3_per.persistence.atomic import TEMPORARY, make_directory, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
-from sb3_per.persistence.generations import is_whole, manifests_in, numbers_in
+from sb3_per.persistence.generations import manifests_in, numbers_in, whole_generations
 
 #: follows the prefix in the name of a buffer
 BUFFER = f"_replay_buffer{SUFFIX}"
@@ -99,11 +99,11 @@ def latest_checkpoint(folder: str | Path) -> tuple[Path, Path] | None:
     """
     pairs: list[tuple[int, Path, Path]] = []
     for path in Path(folder).glob(f"*{BUFFER}"):
-        whole = [name for name in manifests_in(path) if is_whole(path / name, with_contents=True)]
-        for name in whole:
-            steps = numbers_in(name)[1]
+        whole = whole_generations(path, with_contents=True)
+        for manifest in whole:
+            steps = manifest.num_timesteps
             model = path.with_name(f"{path.name.removesuffix(BUFFER)}_{steps}_steps.zip")
-            pairs.append((steps, model, path if name == whole[0] else path / name))
+            pairs.append((steps, model, path if manifest is whole[0] else path / manifest.name))
     pairs.sort(key=lambda pair: pair[0], reverse=True)
     return next(((model, path) for _, model, path in pairs if _is_whole_zip(model)), None)
 

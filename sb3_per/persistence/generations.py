@@ -5,7 +5,6 @@ A generation is a manifest, ``gen-<number>-<num_timesteps>.json``, and the files
 manifest exists. The first line of a manifest is the CRC-32 of everything after it.
 """
 
-import itertools
 import json
 import os
 import re
@@ -82,8 +81,8 @@ class Part:
         with open_plain(path, self.size) as file:
             for name, arrays in into.items():
                 member = self.members.get(name)
-                if member is None or not all(map(member.fits, arrays)):
-                    raise DamagedFileError(f"{path} is damaged: it has no {name} of the expected type and shape")
+                if member is None or not member.fits(arrays):
+                    raise DamagedFileError(f"{path} is damaged: it has no {name} of the expected type and size")
                 read_member(file, f"{path} ({name})", member, arrays)
 
 
@@ -165,7 +164,7 @@ class Manifest:
         :param path: path of the file
         :return: the manifest
         :raises DamagedFileError: if the content is not a manifest with this name
-        :raises ValueError: if it has another version
+        :raises ValueError: if it has another format or version
         """
         if len(data) > _MAX_MANIFEST:
             raise DamagedFileError(f"{path} is damaged: it has more than {_MAX_MANIFEST} bytes")
@@ -176,17 +175,18 @@ class Manifest:
             content = json.loads(data)
             del content["crc32"]
             found_format, version = content.pop("format"), content.pop("version")
-        if found_format == FORMAT and version != VERSION:
+        if (found_format, version) != (FORMAT, VERSION):
             raise ValueError(
-                f"{path} has version {version} of the format, and this release of sb3_per reads version {VERSION}"
+                f"{path} has version {version} of the format {found_format}, and this release of sb3_per reads version "
+                f"{VERSION} of {FORMAT}"
             )
         with as_damage(path):
             for part in content["parts"]:
                 part["members"] = {name: Member(**member) for name, member in part["members"].items()}
             content["parts"] = [Part(**part) for part in content["parts"]]
             manifest = cls(**content)
-            if found_format != FORMAT or manifest.name != path.name or not _MANIFEST.fullmatch(path.name):
-                raise ValueError(f"it was written as {manifest.name} in the format {found_format}")
+            if manifest.name != path.name or not _MANIFEST.fullmatch(path.name):
+                raise ValueError(f"it was written as {manifest.name}")
         return manifest
 
 
@@ -201,21 +201,23 @@ def manifests_in(directory: Path) -> list[str]:
     return sorted(filter(_MANIFEST.fullmatch, names), key=numbers_in, reverse=True)
 
 
-def is_whole(path: Path, with_contents: bool) -> bool:
+def whole_generations(directory: Path, with_contents: bool) -> list[Manifest]:
     """
-    Check a generation.
+    Find the generations that are complete.
 
-    :param path: path of a manifest
-    :param with_contents: whether to read all files of the generation; otherwise only their sizes are checked
-    :return: whether no file of the generation is missing or damaged
-    :raises ValueError: if the manifest has another version
+    :param directory: path of a directory, which need not exist
+    :param with_contents: whether to read all files; otherwise only their sizes are checked
+    :return: manifests of the generations of which no file is missing or damaged, the newest generation first
+    :raises ValueError: if a manifest has another version
     """
-    try:
-        for part in Manifest.read(path).parts:
-            part.read(path.parent, {name: [] for name in part.members} if with_contents else {})
-    except DamagedFileError:
-        return False
-    return True
+    found = []
+    for name in manifests_in(directory):
+        with suppress(DamagedFileError):
+            manifest = Manifest.read(directory / name)
+            for part in manifest.parts:
+                part.read(directory, {member: [] for member in part.members} if with_contents else {})
+            found.append(manifest)
+    return found
 
 
 def write_part(directory: Path, part: Part, arrays: Callable[[], Arrays]) -> None:
@@ -257,17 +259,14 @@ def commit(directory: Path, manifest: Manifest) -> None:
     atomic.sync_directory(directory)
 
 
-def clean_up(directory: Path, newest: Manifest, keep: int) -> None:
+def clean_up(directory: Path, kept: Iterable[Manifest]) -> None:
     """
-    Remove older generations, and files that no remaining generation needs.
+    Remove other generations, and files that no remaining generation needs.
 
     :param directory: path of the directory
-    :param newest: the generation that was just written
-    :param keep: number of complete generations to keep
+    :param kept: generations to keep
     """
-    older = (name for name in manifests_in(directory) if name != newest.name and is_whole(directory / name, False))
-    kept = [newest, *(Manifest.read(directory / name) for name in itertools.islice(older, keep - 1))]
-    wanted = {manifest.name for manifest in kept} | {part.name for manifest in kept for part in manifest.parts}
+    wanted = {name for manifest in kept for name in (manifest.name, *(part.name for part in manifest.parts))}
     surplus = [name for name in os.listdir(directory) if _OURS.fullmatch(name) and name not in wanted]
     # Remove manifests first, and durably: no manifest may be left without its files.
     manifests = list(filter(_MANIFEST.fullmatch, surplus))

@@ -4,6 +4,7 @@ Transitions to and from Minari datasets: export a buffer as episodes, import dem
 Imported transitions go through ``add``.
 """
 
+import math
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from minari import MinariDataset
     from minari.data_collector import EpisodeBuffer
 
-# Number of observations that are compared at a time.
+# Number of steps that are compared, or added, at a time.
 _BLOCK = 256
 
 
@@ -142,14 +143,15 @@ def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: 
         joined = np.concatenate([obs, last]).reshape(-1, *(space.shape or ()))
         return np.moveaxis(joined, 1, 3) if is_last else joined
 
-    storage = buffer.storage
+    storage, space, (middle, half) = buffer.storage, buffer.action_space, _scaling(buffer.action_space)
+    actions = take(buffer.actions, slots).reshape(-1, *(space.shape or ()))
     obs, last = storage.read_observations(slots), storage.read_next_observations(slots[-1:])
     terminations, truncations = np.zeros((2, len(slots)), bool)
     terminations[-1] = take(buffer.dones, slots[-1]) != 0 and take(buffer.timeouts, slots[-1]) == 0
     truncations[-1] = not terminations[-1]
     return EpisodeBuffer(
-        observations=tree_map(join, _spaces_of(buffer), channels_last, obs, last),
-        actions=_unscale(buffer.action_space, take(buffer.actions, slots)),
+        observations=tree_map(join, _spaces_of(buffer.observation_space), channels_last, obs, last),
+        actions=(actions * half + middle).astype(space.dtype),
         rewards=take(buffer.rewards, slots),
         terminations=terminations,
         truncations=truncations,
@@ -192,28 +194,23 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
     observations, places, actions, rewards, dones, terminations = _read(dataset, buffer, channels_last)
 
     def at(numbers: np.ndarray) -> tuple[Any, ...]:
-        """Arguments of ``add`` for these transitions."""
+        """Arguments of ``extend`` for these transitions, shape (n, k)."""
         obs = tree_map(lambda array: array[places[numbers]], observations)
         next_obs = tree_map(lambda array: array[places[numbers] + 1], observations)
         timeouts = dones[numbers] & ~terminations[numbers]
-        infos = [{"TimeLimit.truncated": bool(is_timeout)} for is_timeout in timeouts]
+        infos = [[{"TimeLimit.truncated": bool(is_timeout)} for is_timeout in step] for step in timeouts]
         return obs, next_obs, actions[numbers], rewards[numbers], dones[numbers], infos
 
     if demonstrations:
-        *arrays, infos = at(np.arange(len(rewards)))
-        obs, next_obs, action, reward, done = (tree_map(lambda array: array[:, None], part) for part in arrays)
-        buffer.add_demonstrations(obs, next_obs, action, reward, done, [[info] for info in infos])
+        buffer.add_demonstrations(*at(np.arange(len(rewards))[:, None]))
         return len(rewards)
     n_steps, n_left_out = divmod(len(rewards), buffer.n_envs)
-    firsts = n_left_out + np.arange(buffer.n_envs) * n_steps
-    dones[firsts + n_steps - 1] = True
+    numbers = n_left_out + np.arange(n_steps)[:, None] + np.arange(buffer.n_envs) * n_steps
     with buffer.lock:
         buffer.end_episodes()
-        try:
-            for step in range(n_steps):
-                buffer.add(*at(firsts + step))
-        finally:
-            buffer.end_episodes()
+        for start in range(0, n_steps, _BLOCK):
+            buffer.extend(*at(numbers[start : start + _BLOCK]))
+        buffer.end_episodes()
     return n_steps * buffer.n_envs
 
 
@@ -230,13 +227,13 @@ def _require_fit(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, demo
         raise ValueError(
             f"The action space of the dataset is not that of the buffer: {dataset.action_space} and {buffer.action_space}"
         )
-    n, n_most = dataset.total_steps, (buffer.buffer_size - buffer.optimize_memory_usage) * buffer.n_envs
-    if demonstrations and n == 0:
-        raise ValueError("The dataset has no transition to demonstrate anything")
-    if not demonstrations and not buffer.n_envs <= n < n_most + buffer.n_envs:
+    least, most = 1, math.inf
+    if not demonstrations:
+        least, most = buffer.n_envs, (buffer.buffer_size - buffer.optimize_memory_usage) * buffer.n_envs
+    if not least <= dataset.total_steps < most + buffer.n_envs:
         raise ValueError(
-            f"The dataset has {n} transitions, and the buffer takes from {buffer.n_envs} to {n_most}: select episodes with "
-            "dataset.filter_episodes(), or make a larger buffer"
+            f"The dataset has {dataset.total_steps} transitions, and the buffer takes from {least} to {most}: select episodes "
+            "with dataset.filter_episodes(), or make a larger buffer"
         )
 
 
@@ -259,14 +256,17 @@ def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_la
     episodes = list(dataset.iterate_episodes())
     lengths = np.array([len(episode.rewards) for episode in episodes])
     places = np.arange(lengths.sum()) + np.repeat(np.arange(len(episodes)), lengths)
-    observations = tree_map(join, _spaces_of(buffer), channels_last, *(episode.observations for episode in episodes))
+    parts = (episode.observations for episode in episodes)
+    observations = tree_map(join, _spaces_of(buffer.observation_space), channels_last, *parts)
     names = ("actions", "rewards", "terminations", "truncations")
     actions, rewards, terminations, truncations = (
         np.concatenate([getattr(episode, name) for episode in episodes]) for name in names
     )
     dones = terminations | truncations
     dones[np.cumsum(lengths) - 1] = True
-    return observations, places, _scale(buffer.action_space, actions), rewards, dones, terminations
+    middle, half = _scaling(buffer.action_space)
+    actions = (actions - middle) / np.where(half == 0, 1, half)  # 0 where the bounds are equal
+    return observations, places, actions, rewards, dones, terminations
 
 
 # ---- both
@@ -293,9 +293,8 @@ def _minari_for(buffer: ReplayBuffer) -> Any:
     return require("minari", "minari", "A dataset of demonstrations")
 
 
-def _spaces_of(buffer: PrioritizedReplayBuffer) -> Any:
-    """The observation space, or a dictionary of spaces, in the form of the observations."""
-    space = buffer.observation_space
+def _spaces_of(space: spaces.Space) -> Any:
+    """An observation space, or a dictionary of spaces, in the form of the observations."""
     return space.spaces if isinstance(space, spaces.Dict) else space
 
 
@@ -308,7 +307,7 @@ def _channels_last(outside: spaces.Space, inside: spaces.Space) -> Any:
     :return: whether channels are last in the dataset; a dictionary for Dict observation spaces
     :raises ValueError: if the spaces differ in anything else
     """
-    theirs, ours = (keyed(dict(space.spaces) if isinstance(space, spaces.Dict) else space) for space in (outside, inside))
+    theirs, ours = keyed(_spaces_of(outside)), keyed(_spaces_of(inside))
     is_last = {key: theirs.get(key) != space for key, space in ours.items()}
     if theirs.keys() != ours.keys() or not all(_is_transposed(theirs[key], ours[key]) for key in ours if is_last[key]):
         raise ValueError(f"The observation space of the dataset is not that of the buffer: {outside} and {inside}")
@@ -322,39 +321,15 @@ def _is_transposed(outside: Any, inside: Any) -> bool:
     return bool(spaces.Box(low, high, dtype=outside.dtype) == inside)
 
 
-def _middle_and_half(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+def _scaling(space: spaces.Space) -> tuple[Any, Any]:
     """
-    Scaled to [-1, 1], an action is (a - middle) / half. SB3 computes the same from the bounds; this way, ranges like [-1, 1]
-    and [-2, 2] lose no bit.
-    """
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    return (low + high) / 2, (high - low) / 2
-
-
-def _unscale(space: spaces.Space, actions: np.ndarray) -> np.ndarray:
-    """
-    Scale stored actions to the bounds of the environment.
+    Say how actions of a Box are stored: as (a - middle) / half, in [-1, 1]. SB3 computes the same from the bounds; this way,
+    ranges like [-1, 1] and [-2, 2] lose no bit.
 
     :param space: action space
-    :param actions: stored actions, shape (n, action_dim)
-    :return: actions of the environment, shape (n, ...)
-    """
-    actions = actions.reshape(-1, *(space.shape or ()))
-    if isinstance(space, spaces.Box):
-        middle, half = _middle_and_half(space)
-        actions = actions * half + middle
-    return actions.astype(space.dtype)
-
-
-def _scale(space: spaces.Space, actions: np.ndarray) -> np.ndarray:
-    """
-    Scale actions to [-1, 1], as buffers store them.
-
-    :param space: action space
-    :param actions: actions of the environment, shape (n, ...)
-    :return: actions as a buffer stores them, in the same shape; 0 where the bounds are equal
+    :return: middle and half of its range; 0 and 1 for spaces that are not scaled
     """
     if not isinstance(space, spaces.Box):
-        return actions
-    middle, half = _middle_and_half(space)
-    return np.asarray((actions - middle) / np.where(half > 0, half, 1.0))
+        return 0, 1
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    return (low + high) / 2, (high - low) / 2

@@ -8,7 +8,6 @@ read.
 """
 
 import errno
-import io
 import math
 import os
 import stat
@@ -74,14 +73,15 @@ class Member:
         if math.prod(self.shape) * dtype.itemsize > self.n_bytes:
             raise ValueError(f"{self.n_bytes} bytes are too few for an array of shape {self.shape}")
 
-    def fits(self, array: np.ndarray) -> bool:
+    def fits(self, arrays: Sequence[np.ndarray]) -> bool:
         """
-        Compare an array with its description.
+        Compare arrays with the description.
 
-        :param array: any array
-        :return: whether some entries of this array could be read into it
+        :param arrays: any arrays
+        :return: whether the last entries of this array could be read into them
         """
-        return (self.dtype, self.shape[1:]) == (array.dtype.str, list(array.shape[1:]))
+        forms = {(array.dtype.str, array.shape[1:]) for array in arrays}
+        return forms <= {(self.dtype, tuple(self.shape[1:]))} and sum(array.nbytes for array in arrays) <= self.n_bytes
 
 
 def write_npz(file: BinaryIO, arrays: Arrays) -> dict[str, Member]:
@@ -96,17 +96,14 @@ def write_npz(file: BinaryIO, arrays: Arrays) -> dict[str, Member]:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, blocks in arrays.items():
             shape, dtype = (sum(map(len, blocks)), *blocks[0].shape[1:]), blocks[0].dtype
-            header = io.BytesIO()
-            npy.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
-            info = zipfile.ZipInfo(f"{name}.npy")  # with a fixed date, so that equal contents are equal bytes
-            info.file_size = len(header.getvalue()) + math.prod(shape) * dtype.itemsize
-            with archive.open(info, "w") as out:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as out:
                 offset = file.tell()
-                out.write(header.getvalue())
+                npy.write_array_header_1_0(out, {"descr": dtype.str, "fortran_order": False, "shape": shape})
                 for block in blocks:
                     content = _bytes_of(np.ascontiguousarray(block))
                     for start in range(0, len(content), _CHUNK):
                         out.write(content[start : start + _CHUNK])
+            info = archive.getinfo(f"{name}.npy")
             members[name] = Member(list(shape), dtype.str, offset, info.file_size, info.CRC)
     return members
 
@@ -123,12 +120,10 @@ def read_member(file: BinaryIO, name: str, member: Member, into: Sequence[np.nda
     :param file: file, open for reading
     :param name: name of file and array, for errors
     :param member: description of the array
-    :param into: contiguous arrays, at most as large as this one
+    :param into: contiguous arrays that fit
     :raises DamagedFileError: if the bytes are not those that were written; do not use what was read then
     """
     n_before = member.n_bytes - sum(array.nbytes for array in into)
-    if n_before < 0:
-        raise DamagedFileError(f"{name} is damaged: it has too few entries")
     file.seek(member.offset)
     crc = 0
     for start in range(0, n_before, _CHUNK):

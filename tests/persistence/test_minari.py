@@ -699,5 +699,5 @@ def test_an_empty_dataset_is_refused_as_demonstrations():
     source = make("box", 12, 1)
     fill([source], 12)
     empty = to_minari(source, new_id()).filter_episodes(lambda episode: False)
-    with pytest.raises(ValueError, match="no transition"):
+    with pytest.raises(ValueError, match="0 transitions"):
         from_minari(empty, make("box", 5, 1), demonstrations=True)
