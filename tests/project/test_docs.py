@@ -151,7 +151,10 @@ def run_zoo(arguments: list[str]) -> None:
         limits += ZOO_TUNING_LIMITS.split()
     if "--trial-id" in arguments:
         limits += ["--trial-id", "1"]  # the last of those that were just made
-    main([*arguments, *limits])
+    try:
+        main([*arguments, *limits])
+    except SystemExit as end:  # a run that has ended cannot be resumed
+        assert end.code == 0
 
 
 def check(words: list[str]) -> None:
