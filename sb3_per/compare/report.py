@@ -4,8 +4,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib import style
+from matplotlib.figure import Figure
 
-from sb3_per.compare.statistics import at_best_rates, better_share, difference, has_learned, holm, permutation_p
+from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, thousands
+from sb3_per.compare.statistics import (
+    at_best_rates,
+    better_share,
+    difference,
+    has_learned,
+    holm,
+    mean_interval,
+    permutation_p,
+)
 
 # Share of the evaluations, the last ones, whose mean is the score of a run.
 _FINAL = 5
@@ -199,12 +210,6 @@ def draw(results: Results, roles: dict[str, str], n_timesteps: int, path: Path) 
     :param n_timesteps: environment steps of a run
     :param path: path of the PNG
     """
-    from matplotlib import style
-    from matplotlib.figure import Figure
-
-    from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, thousands
-    from sb3_per.compare.statistics import mean_interval
-
     look = looks({arm: role for arm, role in roles.items() if role not in roles})
     look.update({arm: {**look[role], "linestyle": ":"} for arm, role in roles.items() if role in roles})
     with style.context(STYLE):

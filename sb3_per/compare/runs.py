@@ -3,11 +3,12 @@
 import argparse
 import contextlib
 import functools
+import importlib
 import inspect
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class ArmManager(ExperimentManager):
         super().create_callbacks()
 
 
-def _evaluated(words: tuple[str, ...]) -> dict[str, Any] | None:
+def _evaluated(words: Sequence[str]) -> dict[str, Any] | None:
     """Evaluate words such as ``"name:value"`` as the Zoo's command line does."""
     options = argparse.ArgumentParser()
     options.add_argument("--words", nargs="+", action=StoreDict)
@@ -108,7 +109,8 @@ def prepare(task: Task) -> None:
     """
     th.set_num_threads(1)
     register()
-    task.import_packages()
+    for package in task.gym_packages:
+        importlib.import_module(package)
 
 
 def entry_of(task: Task) -> dict[str, Any]:

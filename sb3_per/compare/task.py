@@ -2,8 +2,8 @@
 
 import dataclasses
 import hashlib
-import importlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,9 @@ class Task:
     env: str
     n_timesteps: int = -1
     conf_file: str | None = None
-    hyperparams: tuple[str, ...] = ()
-    env_kwargs: tuple[str, ...] = ()
-    gym_packages: tuple[str, ...] = ()
+    hyperparams: Sequence[str] = ()
+    env_kwargs: Sequence[str] = ()
+    gym_packages: Sequence[str] = ()
     vec_env: str = "dummy"
     device: str = "cpu"
     n_evaluations: int = 10
@@ -73,11 +73,6 @@ class Task:
         if self.algo.startswith("per_"):
             return str(config_path(self.algo))
         return str(Path(rl_zoo3.__file__).parent / "hyperparams" / f"{self.algo}.yml")
-
-    def import_packages(self) -> None:
-        """Import the modules that register environments."""
-        for package in self.gym_packages:
-            importlib.import_module(package)
 
     def fingerprint(self, entry: dict[str, Any]) -> str:
         """
