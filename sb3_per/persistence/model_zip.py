@@ -112,7 +112,10 @@ class CheckpointMixin(OffPolicyAlgorithm):
         vars(checkpoint)["prioritized_replay"] = data_to_json({"settings": settings, "beta": self._beta()})
         save = super(CheckpointMixin, checkpoint).save
         if isinstance(path, (str, pathlib.Path)):
-            path = _zip_path(pathlib.Path(path))
+            path = pathlib.Path(path)
+            # Named as SB3 does, and resolved, so that a link stays a link.
+            path = (path if path.suffix else path.with_name(f"{path.name}.zip")).resolve()
+            make_directory(path.parent)
             write_file(path, lambda file: save(file, exclude, include))  # type: ignore[arg-type]
             sync_directory(path.parent)
         else:
@@ -161,38 +164,28 @@ class CheckpointMixin(OffPolicyAlgorithm):
         Restore the settings of the buffer from what a zip has put into the attributes.
 
         :return: beta of the saved run; 0 for a new model
+        :raises ValueError: for settings that cannot be read, e.g. because the class of a scheme is missing
         """
         replaced = vars(self).pop("_replaced_by_load", None)
         if replaced is None:
             return 0.0
         self._progress_is_current = False
-        settings, beta = self._saved_settings(vars(self).pop("prioritized_replay", None))
+        saved = vars(self).pop("prioritized_replay", None)
+        # Without them, it is a zip of the stock algorithm, or `load` replaces the settings.
+        content: dict[str, Any] = {"settings": {}, "beta": 0.0} if saved is None else json_to_data(saved)
+        if "settings" not in content:
+            raise ValueError(
+                "The buffer settings of this zip cannot be read, perhaps because the class of its scheme is missing. Make the "
+                "class importable under its old name, or pass replay_buffer_kwargs to load()"
+            )
         kwargs, own = self.replay_buffer_kwargs, {"n_steps", "gamma"}
         if "replay_buffer_class" not in replaced and self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
             # SB3 has copied them from the algorithm, whose own may have been changed by `load`.
             kwargs = {k: v for k, v in kwargs.items() if k not in own}
         # Arguments of `load` count.
         outdated = set() if "replay_buffer_kwargs" in replaced else own & replaced
-        self.replay_buffer_kwargs = {k: v for k, v in {**kwargs, **settings}.items() if k not in outdated}
-        return beta
-
-    def _saved_settings(self, saved: str | None) -> tuple[dict[str, Any], float]:
-        """
-        Read the settings of the buffer that a zip holds.
-
-        :param saved: string from :meth:`save`; ``None``: a stock zip, or settings that ``load`` replaces
-        :return: settings of the buffer, and beta
-        :raises ValueError: for settings that cannot be read, e.g. because the class of a scheme is missing
-        """
-        if saved is None:
-            return {}, 0.0
-        content = json_to_data(saved)
-        if "settings" not in content:
-            raise ValueError(
-                "The buffer settings of this zip cannot be read, perhaps because the class of its scheme is missing. Make the "
-                "class importable under its old name, or pass replay_buffer_kwargs to load()"
-            )
-        return content["settings"], float(content["beta"])
+        self.replay_buffer_kwargs = {k: v for k, v in {**kwargs, **content["settings"]}.items() if k not in outdated}
+        return float(content["beta"])
 
     # ---- the buffer
 
@@ -234,35 +227,27 @@ class CheckpointMixin(OffPolicyAlgorithm):
             then
         :raises FileNotFoundError: if there is no such file or directory
         """
-        if isinstance(path, (str, pathlib.Path)) and is_buffer_path(pathlib.Path(path)):
-            self._load_buffer_files(pathlib.Path(path), truncate_last_traj)
-        else:
-            self._load_pickled_buffer(path, truncate_last_traj)
-        self._continued_buffer = None  # the next step does not follow the loaded ones
-
-    def _load_buffer_files(self, path: pathlib.Path, truncate_last_traj: bool) -> None:
         live, beta = getattr(self, "replay_buffer", None), self._beta()
-        loaded = load_buffer(self._make_buffer() if live is None else live, path)
-        loaded.beta = max(loaded.beta, beta)
-        if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
-            loaded.truncate_last_trajectory()
-        if live is not None and live.size() == 0:
-            take_over(live, loaded)
+        if isinstance(path, (str, pathlib.Path)) and is_buffer_path(pathlib.Path(path)):
+            loaded = load_buffer(self._make_buffer() if live is None else live, path)
+            if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
+                loaded.truncate_last_trajectory()
+            if live is not None and live.size() == 0:
+                take_over(live, loaded)
+                loaded = live
         else:
-            self.replay_buffer = loaded
-
-    def _load_pickled_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool) -> None:
-        previous, beta = getattr(self, "replay_buffer", None), self._beta()
-        try:
-            super().load_replay_buffer(path, truncate_last_traj)
-            buffer = self._adopted(self.replay_buffer)
-        except BaseException:
-            vars(self)["replay_buffer"] = previous
-            raise
-        buffer.beta = max(buffer.beta, beta)
-        self.replay_buffer = buffer
-        if isinstance(buffer, HerReplayBuffer) and not issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer):
-            self.replay_buffer_class = type(buffer)
+            try:
+                super().load_replay_buffer(path, truncate_last_traj)
+                loaded = self._adopted(self.replay_buffer)
+            finally:
+                vars(self)["replay_buffer"] = live
+            if isinstance(loaded, HerReplayBuffer) and not issubclass(
+                self.replay_buffer_class or ReplayBuffer, HerReplayBuffer
+            ):
+                self.replay_buffer_class = type(loaded)
+        loaded.beta = max(loaded.beta, beta)
+        self.replay_buffer = loaded
+        self._continued_buffer = None  # the next step does not follow the loaded ones
 
     def _adopted(self, buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
         """
@@ -316,21 +301,6 @@ class CheckpointMixin(OffPolicyAlgorithm):
         if described:
             warnings.warn(f"The loaded buffer has other settings. Those of this model count: {', '.join(described)}")
         return changed
-
-
-def _zip_path(path: pathlib.Path) -> pathlib.Path:
-    """
-    Find the path of a zip.
-
-    :param path: given by the user
-    :return: path of the file that SB3 would write; its folder exists
-    """
-    if path.suffix == "":
-        path = path.with_name(f"{path.name}.zip")
-    # Resolved, so that a link stays a link.
-    path = path.resolve()
-    make_directory(path.parent)
-    return path
 
 
 def _is_other_scheme(scheme: PriorityScheme, asked_for: dict[str, Any]) -> bool:
