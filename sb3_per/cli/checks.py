@@ -1,6 +1,6 @@
 """Facts of the machine, and checks of the installation, which ``sb3-per doctor`` prints."""
 
-import importlib.metadata
+import importlib
 import importlib.util
 import os
 import platform
@@ -17,7 +17,7 @@ import sb3_per
 from sb3_per.sampling.sum_tree import spread
 from sb3_per.utils.extras import install
 
-PACKAGES = ("stable-baselines3", "sb3-contrib", "gymnasium", "torch", "numpy", "numba")
+PACKAGES = ("stable_baselines3", "sb3_contrib", "gymnasium", "torch", "numpy", "numba")
 # Modules that come with an extra.
 EXTRAS = {
     "extra": ("matplotlib", "tensorboard", "tqdm", "rich"),
@@ -29,21 +29,13 @@ EXTRAS = {
 }
 
 
-def _version(package: str) -> str | None:
-    """Version of a package; ``None``: not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def facts() -> dict[str, str]:
     """Collect versions and facts of the machine, by name."""
     lines = {
         "python": f"{platform.python_version()}, {platform.platform()}",
         "sb3_per": f"{sb3_per.__version__}, {Path(sb3_per.__file__).parent}",
     }
-    lines.update({package: _version(package) or "not installed" for package in PACKAGES})
+    lines.update({package: importlib.import_module(package).__version__ for package in PACKAGES})
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
         lines[f"extra {extra}"] = f"lacks {', '.join(missing)}: {install(extra, *missing)}" if missing else "installed"
