@@ -12,23 +12,13 @@ import sys
 from collections.abc import Sequence
 
 import sb3_per
+from sb3_per.zoo.options import SCRIPTS
 from sb3_per.zoo.scripts import run
 
-# Scripts of RL Zoo, with their first options.
-ZOO: dict[str, tuple[str, ...]] = {
-    "train": ("train",),
-    "tune": ("train", "-optimize"),
-    "enjoy": ("enjoy",),
-    "record_video": ("record_video",),
-    "plot": ("plot",),
-}
-
-# Other commands, with a module that has a `main`.
-MODULES = {
-    "compare": "sb3_per.cli.compare",
-    "convert": "sb3_per.cli.convert",
-    "doctor": "sb3_per.cli.doctor",
-}
+# Commands that run scripts of RL Zoo.
+ZOO = (*SCRIPTS, "tune")
+# Commands with a module of their own.
+MODULES = ("compare", "convert", "doctor")
 
 _HELP = """
 commands:
@@ -62,11 +52,12 @@ def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per") -> int:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # as `python -m` has it: modules of --gym-packages lie there
     try:
-        if command in ZOO:
-            script, *first = ZOO[command]
-            run(script, [*first, *options], typed)
-            return 0
-        return int(importlib.import_module(MODULES[command]).main(options, typed) or 0)
+        if command in MODULES:
+            return int(importlib.import_module(f"sb3_per.cli.{command}").main(options, typed) or 0)
+        if command == "tune":
+            command, options = "train", ["-optimize", *options]
+        run(command, options, typed)
+        return 0
     except ImportError as error:
         if "pip install" not in str(error):
             raise

@@ -267,12 +267,13 @@ def _load_generation(buffer: BufferT, path: Path) -> BufferT:
     with as_damage(path):
         keeps_masses = found["scheme"] == facts["scheme"]
         is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
-        _require_room(found["buffer_size"] * found["n_envs"], manifest)
+        n_demonstrations = _range_of(manifest.of_stream(f"{contents.DEMONSTRATIONS}rows"))[1]
+        n_slots = max(found["buffer_size"] * found["n_envs"], n_demonstrations)
+        if n_slots > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
+            raise ValueError(f"{n_slots} transitions are more than the files can hold")
         form = () if is_same_form else (found["buffer_size"], _frames_of(found["frames"]))
         loaded: BufferT = emptied(buffer, *form)
-        n_demonstrations = _range_of(manifest.of_stream(f"{contents.DEMONSTRATIONS}rows"))[1]
         if n_demonstrations:
-            _require_room(n_demonstrations, manifest)
             loaded.demonstrations.reserve(n_demonstrations, loaded.storage)
         _read(loaded, path.parent, manifest, keeps_masses)
     if is_same_form:
@@ -305,11 +306,6 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
             )
 
 
-def _require_room(n_slots: int, manifest: Manifest) -> None:
-    if n_slots > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
-        raise ValueError(f"{n_slots} transitions are more than the files can hold")
-
-
 def _frames_of(entries: list[dict[str, Any]]) -> Any:
     """The setting ``frames`` of the saved buffer."""
     by_key = {entry["key"]: entry["n_frames"] for entry in entries}
@@ -329,20 +325,18 @@ def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, 
     (part_of_state,) = manifest.of_stream("state")
     state = {name: [np.empty(member.shape, member.dtype)] for name, member in part_of_state.members.items()}
     reads: list[Callable[[], None]] = [functools.partial(part_of_state.read, directory, state)]
-    ranges = {}
     for stream in contents.streams_of(buffer):
         parts = manifest.of_stream(stream.name)
         if any((part.end - part.first) * stream.n_bytes > part.size for part in parts):
             raise ValueError(f"a file is too small for its {stream.name}")
-        first, end = ranges[stream.name] = _range_of(parts)
-        begin = stream.reserve(first, end)
+        begin = stream.reserve(*_range_of(parts))
         for part in parts:
             if part.end > begin:
                 reads.append(functools.partial(contents.read_part, stream, directory, part, max(begin, part.first)))
     in_parallel(reads)
     contents.put_state(buffer, {**manifest.numbers, **{name: arrays[0] for name, arrays in state.items()}}, keeps_masses)
     for stream in contents.streams_of(buffer):
-        first, end = ranges[stream.name]
+        first, end = _range_of(manifest.of_stream(stream.name))
         if stream.first < stream.end and not (first <= stream.first and end == stream.end):
             raise ValueError(f"the files have {stream.name} from {first} to {end}, not {stream.first} to {stream.end}")
 
