@@ -42,10 +42,6 @@ class Results(NamedTuple):
         """By name of an arm: mean of the last fifth of the evaluations, shape (rates, seeds)."""
         return {arm: values[..., -max(values.shape[-1] // _FINAL, 1) :].mean(axis=-1) for arm, values in self.curves.items()}
 
-    def learned(self) -> bool:
-        """Whether any arm beats a random policy by a clear margin."""
-        return any(has_learned(runs, self.of_random) for by_rate in self.scores.values() for runs in by_rate)
-
 
 class Comparison(NamedTuple):
     """
@@ -67,14 +63,11 @@ class Comparison(NamedTuple):
     p: float | None = None
 
     @property
-    def is_better(self) -> bool:
-        """Whether the arm is shown to be better."""
-        return self.p is not None and self.p < 0.05 and better_share(self.ours, self.theirs) > 0.5
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the arm is shown to be worse."""
-        return self.p is not None and self.p < 0.05 and better_share(self.ours, self.theirs) < 0.5
+    def shown(self) -> str:
+        """What the test shows of the arm: ``"better"``, ``"worse"`` or ``"nothing"``."""
+        if self.p is None or self.p >= 0.05:
+            return "nothing"
+        return "better" if better_share(self.ours, self.theirs) > 0.5 else "worse"
 
     def __str__(self) -> str:
         middle, low, high = map(_number, difference(self.ours, self.theirs))
@@ -155,8 +148,9 @@ def verdict(results: Results, rows: list[Comparison], twin: str, judged: dict[st
     :param judged: by name of a setting: name of its shuffled control, if it has one
     :return: one sentence: better, worse, cannot tell, or that nothing was learned
     """
-    if not results.learned():
-        best = max(float(np.median(runs)) for by_rate in results.scores.values() for runs in by_rate)
+    all_runs = [runs for by_rate in results.scores.values() for runs in by_rate]
+    if not any(has_learned(runs, results.of_random) for runs in all_runs):
+        best = max(float(np.median(runs)) for runs in all_runs)
         return (
             f"Nothing learned: no arm beats a random policy ({_number(results.of_random.mean())}) by a clear margin (best: "
             f"{_number(best)}), so train longer, or tune the stock algorithm first."
@@ -183,8 +177,8 @@ def _of_setting(arm: str, against_twin: list[Comparison], against_control: list[
     :param against_twin: comparisons with the uniform twin
     :param against_control: comparisons with its shuffled control, at the same endpoints; empty: it has none
     """
-    better = [i for i, row in enumerate(against_twin) if row.is_better]
-    worse = [i for i, row in enumerate(against_twin) if row.is_worse]
+    better = [i for i, row in enumerate(against_twin) if row.shown == "better"]
+    worse = [i for i, row in enumerate(against_twin) if row.shown == "worse"]
     if better and worse:
         one, other = against_twin[better[0]].endpoint, against_twin[worse[0]].endpoint
         return f"cannot tell: {arm} is better than uniform replay {one} and worse {other}"
@@ -195,7 +189,7 @@ def _of_setting(arm: str, against_twin: list[Comparison], against_control: list[
     said = f"better: {arm} beats uniform replay, {against_twin[better[0]]}"
     if not against_control:
         return said
-    if any(against_control[i].is_better for i in better):
+    if any(against_control[i].shown == "better" for i in better):
         return f"{said}, and it beats shuffled priorities, so the priorities are the reason"
     return f"{said}, but it is not shown to beat shuffled priorities, so the priorities need not be the reason"
 

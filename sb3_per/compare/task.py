@@ -113,17 +113,22 @@ class Arm:
         :raises ValueError: for a setting that is not allowed
         """
         hyperparams = dict(hyperparams)
-        of_file = hyperparams.pop("replay_buffer_kwargs", None) or {}
-        names = set(PrioritySettings.names())
+        kwargs = hyperparams.pop("replay_buffer_kwargs", None) or {}
+        settings = {name: value for name, value in kwargs.items() if name in PrioritySettings.names()}
+        prioritization = {name: value for name, value in settings.items() if name not in _NEUTRAL}
         if self.kind == "stock":
-            kwargs = {name: value for name, value in of_file.items() if name not in names}
+            kwargs = {name: value for name, value in kwargs.items() if name not in settings}
             hyperparams.pop("double_q", None)  # an argument of PERDQN
             buffer_class = hyperparams.get("replay_buffer_class")
             if isinstance(buffer_class, type) and issubclass(buffer_class, PrioritizedReplayBuffer):
                 hyperparams["replay_buffer_class"] = HerReplayBuffer if issubclass(buffer_class, HerReplayBuffer) else None
         else:
-            kept = {name: value for name, value in of_file.items() if name not in names or name in _NEUTRAL}
-            kwargs = {**kept, **self.prioritization(of_file)}
+            kwargs = {name: value for name, value in kwargs.items() if name not in prioritization}
+            if self.kind == "uniform":
+                prioritization = dict(scheme="uniform")
+            elif self.setting is not None:
+                prioritization = evaluated(self.setting)
+            kwargs.update(with_control(control_of(prioritization)) if self.kind == "shuffled" else prioritization)
         return {**hyperparams, "replay_buffer_kwargs": kwargs} if kwargs else hyperparams
 
     def role(self) -> str:
@@ -132,22 +137,6 @@ class Arm:
             return self.kind
         scheme = make_scheme(evaluated(self.setting or "").get("scheme", "proportional"))
         return {"LAP": "LAP", "PAL": "PAL", "RankBased": "rank"}.get(type(scheme).__name__, "defaults")
-
-    def prioritization(self, of_file: dict[str, Any]) -> dict[str, Any]:
-        """
-        Collect the settings of the buffer that belong to an arm.
-
-        :param of_file: ``replay_buffer_kwargs`` of the hyperparameter file
-        :return: settings of the buffer that differ from those of other arms
-        """
-        if self.kind == "uniform":
-            return dict(scheme="uniform")
-        if self.setting is None:
-            names = set(PrioritySettings.names()) - set(_NEUTRAL)
-            given = {name: value for name, value in of_file.items() if name in names}
-        else:
-            given = evaluated(self.setting)
-        return with_control(control_of(given)) if self.kind == "shuffled" else given
 
 
 def evaluated(setting: str) -> dict[str, Any]:
