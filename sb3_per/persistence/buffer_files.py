@@ -103,9 +103,9 @@ def _write(buffer: PrioritizedReplayBuffer, directory: Path, num_timesteps: int,
     new: list[tuple[Part, Callable[[], Arrays]]] = [(part_of_state, lambda: arrays)]
     saved = _saved_at(directory, [] if full else streams)
     for stream in streams:
-        kept, begin = _kept(stream, saved.get(stream.name, []))
+        kept, added = _plan(stream, saved.get(stream.name, []))
         manifest.parts += kept
-        new += _new(stream, begin)
+        new += added
     manifest.parts += [part for part, _ in new]
     manifest.parts.sort(key=lambda part: (part.stream, part.first))
     try:
@@ -162,13 +162,13 @@ def _remember(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manife
         _SAVED.setdefault(stream.storage, {})[directory, stream.name] = parts
 
 
-def _kept(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], int]:
+def _plan(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], list[tuple[Part, Callable[[], Arrays]]]]:
     """
-    Choose the files that stay.
+    Choose the files that stay, and those to write.
 
     :param stream: stream to write
     :param saved: files of this stream that are there already
-    :return: files that stay, and the first number to write
+    :return: files that stay; and files to write, with functions that return their arrays
     """
     kept = [part for part in saved if stream.first < part.end <= stream.end]
     begin, final = max(kept[-1].end if kept else stream.first, stream.first), stream.end_of_final
@@ -177,26 +177,15 @@ def _kept(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], int]:
         # Join no more than is new, again and again: every step is written a few times at most.
         while kept and kept[-1].first >= max(2 * begin - final, final - small):
             begin = max(kept.pop().first, stream.first)
-    return kept, begin
-
-
-def _new(stream: contents.Stream, begin: int) -> list[tuple[Part, Callable[[], Arrays]]]:
-    """
-    List the files to write.
-
-    :param stream: stream to write
-    :param begin: first number to write
-    :return: files to write, and functions that return their arrays
-    """
     part_bytes = max(_PART_BYTES, (stream.end - stream.first) * stream.n_bytes // _MANY_PARTS)
-    step, final = max(part_bytes // max(stream.n_bytes, 1), 1), stream.end_of_final
+    step = max(part_bytes // max(stream.n_bytes, 1), 1)
     new: list[tuple[Part, Callable[[], Arrays]]] = []
     for first in [*range(begin, final, step), *range(final, stream.end, step)]:
         end = min(first + step, final if first < final else stream.end)
         # Names are unique, so that a failed save never removes a file that another generation needs.
         name = f"{'seg' if stream.store is None else 'frm'}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz"
         new.append((Part(name, stream.name, first, end, 0, {}), functools.partial(contents.arrays_of, stream, first, end)))
-    return new
+    return kept, new
 
 
 def in_parallel(functions: Sequence[Callable[[], Any]]) -> None:

@@ -112,12 +112,15 @@ class Stream:
         View entries in place.
 
         :param first: number of the first entry
-        :param end: number after the last
+        :param end: number after the last, at most as many as there is room for
         :return: views of these entries by name, each in parts along the first axis
         """
         if self.store is not None:
             return {"frames": self.store.frames(first, end)}
-        parts = _slices_of(first, end, self.storage.n_rows)
+        # Step s is in row s % n_rows of every environment: after the last row, it goes on at row 0.
+        n_rows = self.storage.n_rows
+        begin = first % n_rows
+        parts = (slice(begin, begin + end - first), slice(max(begin + end - first - n_rows, 0)))
         return {name: [array[part] for part in parts] for name, array in self.rows.items()}
 
     def reserve(self, first: int, end: int) -> int:
@@ -219,21 +222,6 @@ def read_part(stream: Stream, directory: Path, part: Part, begin: int) -> None:
         decoded = infos.decode(into["infos"][0], into["infos_end"][0])[begin - part.first :]
         for view in stored:
             view[:], decoded = decoded[: len(view)], decoded[len(view) :]
-
-
-def _slices_of(first: int, end: int, n_rows: int) -> list[slice]:
-    """
-    Find the rows of successive steps: step ``s`` is in row ``s % n_rows`` of every environment.
-
-    :param first: number of the first step
-    :param end: number after the last step, at most ``first + n_rows``
-    :param n_rows: number of rows of the ring
-    :return: one or two slices of rows, in the order of the steps
-    """
-    begin, n = first % n_rows, end - first
-    n_before_end = min(n, n_rows - begin)
-    slices = [slice(begin, begin + n_before_end), slice(0, n - n_before_end)]
-    return [part for part in slices if part.stop > part.start]
 
 
 def _name(array: str, key: str | None) -> str:
