@@ -46,12 +46,11 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from learning import NO_WEIGHTS
+from learning import NO_WEIGHTS, with_control
 from stable_baselines3.common.logger import Logger
 
 from sb3_per import PERDQN
 from sb3_per.compare.campaign import Job, missing, read, run_missing
-from sb3_per.compare.controls import control_of, with_control
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 
@@ -73,8 +72,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "no weights": NO_WEIGHTS,
     "LAP": dict(scheme="lap", alpha=0.4, kappa=0.01),
     "rank": dict(scheme="rank", **_ANNEALED),
-    "shuffled, defaults": control_of(_ANNEALED),
-    "shuffled, no weights": control_of(NO_WEIGHTS),
+    "shuffled, defaults": dict(scheme="shuffled proportional", **_ANNEALED),
+    "shuffled, no weights": dict(scheme="shuffled proportional", **NO_WEIGHTS),
 }
 
 

@@ -36,7 +36,7 @@ from torch import nn
 
 import sb3_per
 from sb3_per.compare.campaign import Job, run_missing
-from sb3_per.compare.controls import control_of, with_control
+from sb3_per.compare.controls import control_of
 from sb3_per.persistence.model_zip import prioritized_class_of
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
@@ -110,7 +110,7 @@ SUITES = {
             "PERDQN, uniform": Variant("PERDQN", dict(replay_buffer_kwargs=dict(scheme="uniform"))),
             "PERDQN, LAP": Variant("PERDQN", dict(replay_buffer_kwargs=DISCRETE_LAP)),
             "PERDQN, candidate": Variant("PERDQN", dict(replay_buffer_kwargs=CANDIDATE)),
-            "shuffled, PERDQN": Variant("PERDQN", dict(replay_buffer_kwargs=control_of({}))),
+            "shuffled, PERDQN": Variant("PERDQN", dict(replay_buffer_kwargs=dict(scheme="shuffled proportional"))),
         },
         seeds=6,
         steps=120_000,
@@ -403,6 +403,17 @@ def make_model(suite: Suite, environment: str, name: str, seed: int) -> Any:
     packages = (sb3_per,) if is_ours else (stable_baselines3, sb3_contrib)
     (algorithm,) = (getattr(package, variant.algorithm) for package in packages if hasattr(package, variant.algorithm))
     return algorithm(variant.policy or suite.policy, env, seed=seed, **settings)
+
+
+def with_control(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """
+    Make the scheme of a control, which has a name here, e.g. ``"shuffled lap"``, so that settings are text and numbers.
+
+    :param buffer_kwargs: ``replay_buffer_kwargs``, whose scheme may have such a name
+    :return: the same, with a scheme object in place of such a name
+    """
+    first, _, scheme = buffer_kwargs.get("scheme", "").partition(" ")
+    return control_of({**buffer_kwargs, "scheme": scheme}) if first == "shuffled" else buffer_kwargs
 
 
 def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import sb3_per
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.compare.campaign import Job
-from sb3_per.compare.controls import control_of, with_control
+from sb3_per.compare.controls import control_of
 from sb3_per.sampling.schemes import make_scheme
 from sb3_per.zoo import config_path
 
@@ -128,7 +128,7 @@ class Arm:
                 prioritization = dict(scheme="uniform")
             elif self.setting is not None:
                 prioritization = evaluated(self.setting)
-            kwargs.update(with_control(control_of(prioritization)) if self.kind == "shuffled" else prioritization)
+            kwargs.update(control_of(prioritization) if self.kind == "shuffled" else prioritization)
         return {**hyperparams, "replay_buffer_kwargs": kwargs} if kwargs else hyperparams
 
     def role(self) -> str:

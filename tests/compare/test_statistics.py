@@ -65,15 +65,13 @@ def test_a_task_is_learned_if_half_of_the_runs_are_clearly_above_a_random_policy
 
 
 def test_a_control_has_the_same_priorities_in_another_order():
-    kwargs = dict(scheme="shuffled lap", kappa=0.3, uniform_fraction=0.1)
-    control = controls.with_control(kwargs)
+    control = controls.control_of(dict(scheme="lap", kappa=0.3, uniform_fraction=0.1))
     assert control["uniform_fraction"] == 0.1
     assert (control["scheme"].kappa, control["scheme"].replaces_loss) == (0.3, True)
     errors = np.arange(100.0).reshape(50, 2)
     np.random.seed(0)
     reduced = control["scheme"].reduce(errors)
     assert sorted(reduced) == sorted(errors.max(axis=1)) and list(reduced) != list(errors.max(axis=1))
-    assert controls.with_control(dict(scheme="rank")) == dict(scheme="rank")
 
 
 def test_the_control_of_a_scheme_object_shuffles_a_copy():

@@ -121,6 +121,8 @@ def test_every_candidate_has_a_shuffled_control(name, arms):
     for arm in arms:
         scheme = kwargs[arm].get("scheme", "proportional")
         assert kwargs[f"shuffled, {arm}"] == {**kwargs[arm], "scheme": f"shuffled {scheme}"}
+        assert learning.with_control(kwargs[arm]) == kwargs[arm]
+        assert type(learning.with_control(kwargs[f"shuffled, {arm}"])["scheme"]).__name__ == "Shuffled"
 
 
 def test_the_whole_name_of_a_suite_selects_only_that_suite():
