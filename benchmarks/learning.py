@@ -37,7 +37,7 @@ from torch import nn
 import sb3_per
 from sb3_per.compare.campaign import Job, run_missing
 from sb3_per.compare.controls import control_of
-from sb3_per.persistence.model_zip import prioritized_class_of
+from sb3_per.persistence.model_zip import PRIORITIZED_CLASSES
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from pairs_trading_env import PairsTradingEnv
@@ -397,7 +397,7 @@ def make_model(suite: Suite, environment: str, name: str, seed: int) -> Any:
     is_ours = variant.algorithm in sb3_per.__all__
     if "replay_buffer_class" in settings:
         stock = getattr(stable_baselines3, settings["replay_buffer_class"])
-        settings["replay_buffer_class"] = prioritized_class_of(stock) if is_ours else stock
+        settings["replay_buffer_class"] = PRIORITIZED_CLASSES[stock] if is_ours else stock
     if is_ours and "replay_buffer_kwargs" in settings:
         settings["replay_buffer_kwargs"] = with_control(settings["replay_buffer_kwargs"])
     packages = (sb3_per,) if is_ours else (stable_baselines3, sb3_contrib)

@@ -28,7 +28,7 @@ from sb3_per.buffers import (
     PrioritizedReplayBufferSamples,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.persistence.model_zip import CheckpointMixin, prioritized_class_of
+from sb3_per.persistence.model_zip import PRIORITIZED_CLASSES, CheckpointMixin
 from sb3_per.sampling.schemes import LAP
 from sb3_per.storage.frames import GOALS
 
@@ -222,7 +222,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             self.replay_buffer_kwargs = self.replay_buffer_kwargs | {"frames": frames_of_env(self.env, self.observation_space)}
         # A class of SB3 is replaced by its prioritized counterpart.
         buffer_class = self.replay_buffer_class or ReplayBuffer
-        ours = prioritized_class_of(buffer_class)
+        ours = PRIORITIZED_CLASSES.get(buffer_class)
         if ours is not None:
             buffer_class = ours if issubclass(ours, HerReplayBuffer) else self._default_buffer_class()
         self.replay_buffer_class = buffer_class

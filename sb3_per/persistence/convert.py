@@ -6,7 +6,7 @@ from stable_baselines3.common.save_util import load_from_pkl
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
-from sb3_per.persistence.model_zip import prioritized_class_of
+from sb3_per.persistence.model_zip import PRIORITIZED_CLASSES
 
 
 def convert(source: str | Path, target: str | Path) -> None:
@@ -22,7 +22,7 @@ def convert(source: str | Path, target: str | Path) -> None:
         raise ValueError(f"{target} must be a new directory whose name ends in {SUFFIX}")
     buffer = load_from_pkl(source)
     if not isinstance(buffer, PrioritizedReplayBuffer):
-        buffer_class = prioritized_class_of(type(buffer))
+        buffer_class = PRIORITIZED_CLASSES.get(type(buffer))
         if buffer_class is None:
             raise ValueError(
                 f"{source} holds a {type(buffer).__name__}, which has no prioritized class: give a replay buffer of SB3"

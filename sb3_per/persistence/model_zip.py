@@ -29,8 +29,8 @@ from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 
 SelfMixin = TypeVar("SelfMixin", bound="CheckpointMixin")
 
-# Prioritized counterparts of SB3's buffers.
-_PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = {
+#: Prioritized counterparts of exactly these classes of SB3.
+PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = {
     ReplayBuffer: PrioritizedReplayBuffer,
     NStepReplayBuffer: PrioritizedReplayBuffer,
     DictReplayBuffer: PrioritizedDictReplayBuffer,
@@ -39,16 +39,6 @@ _PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = 
 
 # Keyword arguments that SB3's buffers do not have.
 _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
-
-
-def prioritized_class_of(buffer_class: type[ReplayBuffer]) -> type[PrioritizedReplayBuffer] | None:
-    """
-    Find the prioritized counterpart of a buffer class.
-
-    :param buffer_class: class of a buffer
-    :return: prioritized counterpart of exactly this class of SB3; ``None`` for other classes
-    """
-    return _PRIORITIZED_CLASSES.get(buffer_class)
 
 
 class CheckpointMixin(OffPolicyAlgorithm):
