@@ -179,15 +179,14 @@ def _random_returns(manager: ArmManager, task: Task) -> list[float]:
 class _Timer(BaseCallback):
     """Measures the seconds of a step once training has begun, and ends the run."""
 
-    def __init__(self, learning_starts: int):
+    def __init__(self) -> None:
         super().__init__()
-        self.learning_starts = learning_starts
         self.started = time.perf_counter()
         # Steps and time after the first update, which may compile, and after the last.
         self.marks: list[tuple[int, float]] = []
 
     def _on_rollout_start(self) -> None:
-        if self.num_timesteps > self.learning_starts:
+        if self.num_timesteps > self.model.learning_starts:  # type: ignore[attr-defined]
             self.marks = [*self.marks[:1], (self.num_timesteps, time.perf_counter())]
 
     def _on_step(self) -> bool:
@@ -196,16 +195,13 @@ class _Timer(BaseCallback):
             return self.marks[1][1] - self.marks[0][1] < TIMED_SECONDS
         return now - self.started < PATIENCE
 
-    def seconds_per_step(self, n_steps: int) -> float:
-        """
-        Time a short run.
-
-        :param n_steps: number of steps of the timed run
-        """
+    @property
+    def seconds_per_step(self) -> float:
+        """Seconds of a step; if training has not begun, of one before."""
         if len(self.marks) == 2:
             (first, start), (last, end) = self.marks
             return (end - start) / (last - first)
-        return (time.perf_counter() - self.started) / max(n_steps, 1)
+        return (time.perf_counter() - self.started) / max(self.num_timesteps, 1)
 
 
 def seconds_of(task: Task, arm: Arm) -> float:
@@ -218,14 +214,13 @@ def seconds_of(task: Task, arm: Arm) -> float:
     """
     with _quiet(), tempfile.TemporaryDirectory() as folder:
         manager = ArmManager(task, arm, 1.0, 0, folder, learning_starts=100)
-        model, _ = manager.setup_experiment()  # type: ignore[misc]
-        trained: Any = model
-        timer = _Timer(trained.learning_starts)
-        trained.learn(manager.n_timesteps, callback=timer)
+        model: Any = manager.setup_experiment()[0]  # type: ignore[index]
+        timer = _Timer()
+        model.learn(manager.n_timesteps, callback=timer)
         env = manager.create_envs(1, eval_env=True)
         start = time.perf_counter()
-        evaluate_policy(trained, env, 1)
+        evaluate_policy(model, env, 1)
         evaluation = (time.perf_counter() - start) * task.n_episodes
         env.close()
-        trained.env.close()
-    return manager.n_timesteps * timer.seconds_per_step(trained.num_timesteps) + task.n_evaluations * evaluation
+        model.env.close()
+    return manager.n_timesteps * timer.seconds_per_step + task.n_evaluations * evaluation
