@@ -14,7 +14,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers.batches import Transitions, located, read_transitions
+from sb3_per.buffers.batches import Transitions, read_transitions
 from sb3_per.buffers.held import HeldTransitions
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.sampler import Sampler
@@ -155,20 +155,17 @@ class Demonstrations:
         """
         Draw demonstrations, and join their probabilities with those of the rest of the batch.
 
-        :param n: how many demonstrations
+        :param n: how many demonstrations, at least 1
         :param n_p: N P of the rest of the batch, counting experience alone, shape (batch_size - n,)
         :param n_eligible: number of transitions of experience that can be drawn
         :return: slots, int64 of shape (n,), and N P of the whole batch, counting both parts, float64 of shape (batch_size,)
         """
-        if n == 0:
-            slots, of_these = np.empty(0, np.int64), np.empty(0)
-        else:
-            self.sampler.settle()
-            slots, relative = self.sampler.draw(n)
-            of_these = self.sampler.drawing.n_p(relative)
+        self.sampler.settle()
+        slots, relative = self.sampler.draw(n)
+        of_these = self.sampler.drawing.n_p(relative)
         n_all, batch_size = n_eligible + len(self), n + len(n_p)
         share = n / batch_size
-        parts = (n_p * ((1.0 - share) * n_all / max(n_eligible, 1)), of_these * (share * n_all / max(len(self), 1)))
+        parts = (n_p * ((1.0 - share) * n_all / max(n_eligible, 1)), of_these * (share * n_all / len(self)))
         return slots, np.concatenate(parts)
 
     def draw_observations(self, n: int) -> Any:
@@ -193,20 +190,6 @@ class Demonstrations:
         assert self.storage is not None
         *arrays, ids = read_transitions(self.storage, self.ring, self.returns, slots, env)
         return (*arrays, ids + FIRST_ID)
-
-    # ---- updating
-
-    def located(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """
-        Find the slots of demonstrations, and check their new TD errors.
-
-        :param ids: of demonstrations, int64 of shape (n,)
-        :param td_errors: of shape (n, n_critics)
-        :return: slots, and ``|td|``
-        :raises IndexError: for an id that was never issued
-        :raises ValueError: for an error that is NaN or infinite
-        """
-        return located(self.ring, ids, td_errors, FIRST_ID)
 
     # ---- saving
 
@@ -241,26 +224,18 @@ class Demonstrations:
         self.sampler.eligible.load(state["eligible"], keeps_masses)
         self.sampler.load(state["sampler"], keeps_masses)
 
-    def take(self, other: "Demonstrations", keeps_masses: bool = True) -> None:
+    def take(self, other: "Demonstrations", frames: dict[str | None, int], keeps_masses: bool) -> None:
         """
-        Take over the demonstrations of another buffer; storage is shared.
+        Take over the demonstrations of another buffer; storage is shared, unless its observations have another form.
 
         :param other: not to be used any more
+        :param frames: number of frames in a stack, by key; all other observations are in arrays from now on
         :param keeps_masses: whether it has the same scheme
         """
         if other.storage is not None:
-            self.storage = other.storage
+            self.storage = other.storage.converted(other.ring, frames)
             self.ring, self.sampler = self._make_parts(self.storage.n_rows)
             self.load(other.state(), keeps_masses)
-
-    def convert(self, frames: dict[str | None, int]) -> None:
-        """
-        Move observations from arrays to frames, or back.
-
-        :param frames: number of frames in a stack, by key; all other observations are in arrays from now on
-        """
-        if self.storage is not None:
-            self.storage = self.storage.converted(self.ring, frames)
 
 
 # ---- what comes in

@@ -692,7 +692,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ids, errors, n = demonstrations_last(ids, errors)
         with self.lock:
             # Both parts are checked before either is written.
-            of_demonstrations = self.demonstrations.located(ids[n:], errors[n:])
+            of_demonstrations = located(self.demonstrations.ring, ids[n:], errors[n:], FIRST_ID)
             return self._update(ids[:n], errors[:n]) + self.demonstrations.sampler.update(*of_demonstrations)
 
     def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:

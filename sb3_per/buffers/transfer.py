@@ -68,18 +68,21 @@ def converted(cls: Any, buffer: Any, settings: dict[str, Any]) -> Any:
     """
     if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
         raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
-    stock = _stock_arguments(buffer)
-    if not hasattr(buffer, "sampler"):
-        made = cls(buffer.n_envs, **{**settings, **stock})
-        _take_stock(made, buffer)
-    else:
-        made = cls(buffer.n_envs, **{**settings_without(buffer, settings, cls), **settings, **stock})
-        made.make_parts(buffer.storage)
-        made.demonstrations.take(buffer.demonstrations)
-        made.load(buffer.state(), shares_masses(made, buffer))
+    is_stock = not hasattr(buffer, "sampler")
+    kept = {} if is_stock else settings_without(buffer, settings, cls)
+    made = cls(buffer.n_envs, **{**kept, **settings, **_stock_arguments(buffer)})
+    ring, storage = parts_of(buffer)
     frames = frames_of(made.settings, made.observation_space)
-    made.use_storage(made.storage.converted(made.ring, frames))
-    made.demonstrations.convert(frames)
+    made.make_parts(storage)
+    if is_stock:
+        made.ring.load(ring.state())
+        made.sampler.eligible.load(_stock_episodes(buffer), False)
+    else:
+        # Masses are valid only with the same scheme, and where they belong to the same thing.
+        keeps_masses = repr(made.scheme) == repr(buffer.scheme) and made.sampler.eligible.unit == buffer.sampler.eligible.unit
+        made.demonstrations.take(buffer.demonstrations, frames, keeps_masses)
+        made.load(buffer.state(), keeps_masses)
+    made.use_storage(storage.converted(ring, frames))
     return made
 
 
@@ -117,17 +120,13 @@ def parts_of(buffer: Any) -> tuple[Ring, ArrayStorage]:
     return ring, ArrayStorage(*stored_arrays(buffer), buffer.handle_timeout_termination)
 
 
-def _take_stock(buffer: Any, stock: Any) -> None:
-    """Take over an SB3 buffer; all transitions get the largest priority."""
-    ring, storage = parts_of(stock)
-    buffer.make_parts(storage)
-    buffer.ring.load(ring.state())
-    episodes = {}
-    if isinstance(stock, HerReplayBuffer):
-        n = stock.size()
-        episodes = {"ep_start": stock.ep_start[:n], "ep_length": stock.ep_length[:n]}
-        episodes["current_ep_start"] = stock._current_ep_start
-    buffer.sampler.eligible.load(episodes, False)
+def _stock_episodes(buffer: Any) -> dict[str, Any]:
+    """Episodes of an SB3 buffer, which it has with HER."""
+    if not isinstance(buffer, HerReplayBuffer):
+        return {}
+    n = buffer.size()
+    episodes = {"ep_start": buffer.ep_start[:n], "ep_length": buffer.ep_length[:n]}
+    return {**episodes, "current_ep_start": buffer._current_ep_start}
 
 
 def settings_without(buffer: Any, changed: Collection[str], cls: type | None = None) -> dict[str, Any]:
@@ -146,17 +145,6 @@ def settings_without(buffer: Any, changed: Collection[str], cls: type | None = N
     owner: Any = cls or type(buffer)
     arguments = set(owner.own_arguments) & set(buffer.own_arguments)
     return {**found, **{name: getattr(buffer, name) for name in arguments}}
-
-
-def shares_masses(buffer: Any, other: Any) -> bool:
-    """
-    Say whether the masses of one buffer are valid in another.
-
-    :param buffer: prioritized
-    :param other: with the same transitions
-    :return: whether the masses of one are masses in the other: of the same scheme, and of the same thing
-    """
-    return repr(buffer.scheme) == repr(other.scheme) and buffer.sampler.eligible.unit == other.sampler.eligible.unit
 
 
 def emptied(buffer: Any, n_rows: int | None = None, frames: Any = None) -> Any:
@@ -198,8 +186,8 @@ def take_steps(target: Any, source: Any, keeps_masses: bool = True) -> None:
     n_taken = int((target.ring.added - target.ring.begin).min())
     rows, old_rows = ((r.most - n_taken + np.arange(n_taken)) % r.n_rows for r in (target.ring, ring))
     target.sampler.eligible.take(source.sampler.eligible, rows, old_rows)
-    target.demonstrations.take(source.demonstrations, keeps_masses)
-    target.demonstrations.convert({key: store.n_frames for key, store in target.storage.frame_stores.items()})
+    frames = {key: store.n_frames for key, store in target.storage.frame_stores.items()}
+    target.demonstrations.take(source.demonstrations, frames, keeps_masses)
     target.weights.load(source.weights.state())
     target.sampler.load_numbers(source.sampler.state(0), keeps_masses)
 
