@@ -224,24 +224,18 @@ def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
     :param name: of a setting
     :return: the schemes that use it, in words; ``None`` if this scheme uses it
     """
-    if isinstance(scheme, str):
-        scheme = scheme.lower()
-        uniform, weighted = scheme in ("uniform", "pal"), scheme in ("proportional", "rank")
-        is_lap, is_plain, is_proportional = scheme in ("lap", "pal"), scheme == "uniform", scheme == "proportional"
-        is_rank = scheme == "rank"
-    else:
-        # A scheme object has its own; giving them again as settings is an error elsewhere.
-        uniform, weighted = scheme.draws_uniformly, scheme.importance_sampling
-        is_lap, is_plain, is_proportional = isinstance(scheme, LAP), False, True
-        is_rank = isinstance(scheme, RankBased)
+    # A scheme object brings alpha and so on; giving these again as settings is an error elsewhere.
+    made = make_scheme(scheme)
+    is_lap, is_rank = isinstance(made, LAP), isinstance(made, RankBased)
+    by_priority, weighted = not made.draws_uniformly, made.importance_sampling
     weights = "'proportional' and 'rank' have importance-sampling weights"
     rules = {
-        "alpha": (not is_plain, "'proportional', 'rank', 'lap' and 'pal' have an alpha"),
-        "td_error_reduction": (not is_plain, "'proportional', 'rank', 'lap' and 'pal' reduce TD errors"),
-        "epsilon": (is_proportional, "'proportional' adds it to |td|"),
+        "alpha": (by_priority or is_lap, "'proportional', 'rank', 'lap' and 'pal' have an alpha"),
+        "td_error_reduction": (by_priority or is_lap, "'proportional', 'rank', 'lap' and 'pal' reduce TD errors"),
+        "epsilon": (weighted and not is_rank, "'proportional' adds it to |td|"),
         "kappa": (is_lap, "'lap' and 'pal' have a kappa"),
-        "uniform_fraction": (not uniform, "'proportional', 'rank' and 'lap' draw by priority"),
-        "demonstration_bonus": (not uniform and not is_rank, "'proportional' and 'lap' draw in proportion to a priority"),
+        "uniform_fraction": (by_priority, "'proportional', 'rank' and 'lap' draw by priority"),
+        "demonstration_bonus": (by_priority and not is_rank, "'proportional' and 'lap' draw in proportion to a priority"),
         **dict.fromkeys(("beta_start", "beta_end", "beta_anneal_steps"), (weighted, weights)),
     }
     is_used, users = rules.get(name, (True, ""))
