@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import HER_ARGUMENTS, takes_settings
 from sb3_per.storage.arrays import Steps, flat, take
 from sb3_per.storage.frames import GOALS
@@ -152,7 +151,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     As in SB3, only transitions of finished episodes that are still complete can be drawn: all others have mass 0. Part of each
     batch is virtual, with a goal that was reached later; as in SB3 the real transitions come first, and the ids are
-    in the order of the rows. Which transitions become virtual is independent of their priority.
+    in the order of the rows. Which transitions become virtual is independent of their priority. ``sample`` raises
+    ``RuntimeError`` before the end of the first episode, as in SB3, and ``ValueError`` if the environment's ``compute_reward``
+    does not give one reward for each goal.
 
     For environments with goals that are rarely reached: observations are a Dict with ``observation``, ``achieved_goal`` and
     ``desired_goal``, and the environment has ``compute_reward``. ``learning_starts`` must be longer than an episode.
@@ -266,21 +267,6 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             self._compute_episode_length(int(env_idx))
 
     # ---- drawing
-
-    def sample(  # type: ignore[override]
-        self, batch_size: int, env: VecNormalize | None = None, position: float | None = None
-    ) -> PrioritizedReplayBufferSamples:
-        """
-        Draw transitions of finished episodes, see :meth:`PrioritizedReplayBuffer.sample`.
-
-        :param batch_size: number of transitions, real and virtual
-        :param env: associated VecNormalize, to normalize the observations and rewards
-        :param position: without influence
-        :return: exactly ``batch_size`` transitions, the real ones first
-        :raises RuntimeError: before the end of the first episode
-        :raises ValueError: if the environment's ``compute_reward`` does not give one reward for each goal
-        """
-        return super().sample(batch_size, env)
 
     def _refuse_to_draw(self) -> NoReturn:
         HerReplayBuffer.sample(self, 1)  # raises SB3's own error

@@ -20,7 +20,7 @@ from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.incoming import as_matrix, checked_ids, checked_step, finite_abs
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, PrioritySettings, integer, require, takes_settings
+from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, integer, require, takes_settings
 from sb3_per.storage.arrays import Steps, flat, take, tree_map
 from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.windows import (
@@ -111,7 +111,26 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         )
 
     def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
-        _require_supported(self.settings, isinstance(self, HerReplayBuffer), optimize_memory_usage)
+        settings, scheme = self.settings, self.settings.make_scheme()
+        reasons = {
+            f"scheme={scheme}": scheme.replaces_loss
+            and "its loss and its priorities are defined for single transitions, not for windows",
+            "hindsight (HER)": isinstance(self, HerReplayBuffer)
+            and "a new goal would have to hold for the whole window, and the stored recurrent states belong to the old goal",
+            "optimize_memory_usage=True": optimize_memory_usage
+            and "the observation after the last step of an episode is not stored, and a window ends with it",
+            f"recency={settings.recency}": settings.recency != 1.0
+            and "windows of the newest transitions are not complete, and cannot be drawn",
+            "initial_priority='td_error'": settings.initial_priority == "td_error"
+            and "the error of a window is known once it is complete, not when its first step is added",
+            "actor_batch='uniform'": settings.actor_batch == "uniform"
+            and "observations of single transitions lack their past",
+            f"demonstration_fraction={settings.demonstration_fraction}": settings.demonstration_fraction > 0.0
+            and "demonstrations are single transitions, and have no recurrent states",
+        }
+        for what, reason in reasons.items():
+            if reason:
+                raise NotImplementedError(f"{what} with sequences is not supported: {reason}")
         super()._require_fitting(observation_space, optimize_memory_usage)
 
     @property
@@ -263,7 +282,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         prefix = self.storage.read_observations(prefix_places.reshape(-1))
         # The observation before the first step, then the one after each step.
         obs = self.storage.read_next_observations(np.concatenate((slots, places.reshape(-1))))
-        tree_map(_put_first, obs, self.storage.read_observations(slots))
+        tree_map(lambda array, first: np.copyto(array[: len(slots)], first), obs, self.storage.read_observations(slots))
         if env is not None:
             obs, prefix = self._normalize_obs(obs, env), self._normalize_obs(prefix, env)
 
@@ -363,36 +382,6 @@ def _checked_shapes(state_shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int,
     return shapes
 
 
-def _require_supported(settings: PrioritySettings, has_hindsight: bool, optimize_memory_usage: bool) -> None:
-    """
-    Refuse settings that sequences do not support.
-
-    :param settings: of the buffer
-    :param has_hindsight: whether it relabels goals
-    :param optimize_memory_usage: SB3's
-    :raises NotImplementedError: for what sequences do not support
-    """
-    scheme = settings.make_scheme()
-    reasons = {
-        f"scheme={scheme}": scheme.replaces_loss
-        and "its loss and its priorities are defined for single transitions, not for windows",
-        "hindsight (HER)": has_hindsight
-        and "a new goal would have to hold for the whole window, and the stored recurrent states belong to the old goal",
-        "optimize_memory_usage=True": optimize_memory_usage
-        and "the observation after the last step of an episode is not stored, and a window ends with it",
-        f"recency={settings.recency}": settings.recency != 1.0
-        and "windows of the newest transitions are not complete, and cannot be drawn",
-        "initial_priority='td_error'": settings.initial_priority == "td_error"
-        and "the error of a window is known once it is complete, not when its first step is added",
-        "actor_batch='uniform'": settings.actor_batch == "uniform" and "observations of single transitions lack their past",
-        f"demonstration_fraction={settings.demonstration_fraction}": settings.demonstration_fraction > 0.0
-        and "demonstrations are single transitions, and have no recurrent states",
-    }
-    for what, reason in reasons.items():
-        if reason:
-            raise NotImplementedError(f"{what} with sequences is not supported: {reason}")
-
-
 def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarray:
     """
     Put time first, and padding in the rows that do not count.
@@ -405,11 +394,6 @@ def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarra
     array = array.reshape(n_rows, len(counts), *array.shape[1:])
     array[np.arange(n_rows)[:, None] >= counts] = 0
     return array
-
-
-def _put_first(array: np.ndarray, first: np.ndarray) -> None:
-    """Overwrite the first entries."""
-    array[: len(first)] = first
 
 
 def _as_mask(mask: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
