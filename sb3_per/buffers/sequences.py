@@ -138,16 +138,11 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """Steps from one anchor to the next."""
         return self.sequence_length if self.sequence_period is None else self.sequence_period
 
-    @property
-    def _n_recorded(self) -> int:
-        """Steps of a complete window: the learned ones, and those of the last n-step return."""
-        return self.sequence_length + self.n_steps - 1
-
     def _make_eligibility(self) -> CompleteWindows:
         self._no_starts = np.zeros(self.n_envs, np.bool_)
         rows = (self.buffer_size, self.n_envs)
         self.states = RecurrentStates(*rows, self.period, self.burn_in, self.state_shapes, self.store_state)
-        lengths = (self.period, self.burn_in, self._n_recorded)
+        lengths = (self.period, self.burn_in, self.sequence_length + self.n_steps - 1)
         self.windows = CompleteWindows(self.ring, self.dones, self.timeouts, *lengths, self.states)
         return self.windows
 
@@ -222,7 +217,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
     def _refuse_to_draw(self) -> NoReturn:
         # Rows whose windows are retired, rows up to the next anchor, and its window.
-        shortest = self.burn_in + 2 * (self.period - 1) + self._n_recorded
+        shortest = self.burn_in + 2 * (self.period - 1) + self.windows.n_recorded
         if self.full and self.buffer_size < shortest:
             raise ValueError(
                 f"Cannot sample: the buffer holds {self.buffer_size} steps of each environment, too few for a whole window. "
@@ -268,8 +263,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :param demonstrations: always ``None``
         :return: the windows
         """
-        lengths = self._lengths_at(slots, self._n_recorded)
-        places = lay_out(slots, lengths, self._n_recorded, self.n_envs, self.ring.capacity)
+        lengths = self._lengths_at(slots, self.windows.n_recorded)
+        places = lay_out(slots, lengths, self.windows.n_recorded, self.n_envs, self.ring.capacity)
         rewards, ends = read_columns(places, lengths, flat(self.rewards), flat(self.dones), flat(self.timeouts))
         if env is not None:
             rewards = self._normalize_reward(rewards, env)
@@ -290,7 +285,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         actions[~mask] = 0
         to_torch = to_torch_of(self)
         return SequenceReplayBufferSamples(
-            tree_map(lambda array: to_torch(_time_first(array, lengths + 1, self._n_recorded + 1)), obs),
+            tree_map(lambda array: to_torch(_time_first(array, lengths + 1, self.windows.n_recorded + 1)), obs),
             tree_map(lambda array: to_torch(_time_first(array, prefix_lengths, self.burn_in)), prefix),
             to_torch(prefix_lengths),
             tuple(map(to_torch, self.states.at(slots, flat(self.windows.episode_steps)))),
