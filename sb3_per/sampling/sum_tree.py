@@ -291,7 +291,7 @@ class SumTree:
         :raises ValueError: if all leaves are empty
         """
         self._require_mass()
-        return self._draw(uniforms, stratified)
+        return _draw(self._sums, self._starts, uniforms, stratified)
 
     def part(self, first: int, n: int) -> tuple[float, Callable[[np.ndarray], np.ndarray]]:
         """
@@ -370,10 +370,6 @@ class SumTree:
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         """Find the leaves of prefix sums, shape (batch_size,)."""
         return _find(self._sums, self._starts, prefix_sums)
-
-    def _draw(self, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Draw leaves, and read their masses, for uniform numbers of shape (batch_size,)."""
-        return _draw(self._sums, self._starts, uniforms, stratified)
 
     @staticmethod
     def _integers(indices: Any) -> np.ndarray:
