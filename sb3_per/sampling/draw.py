@@ -113,13 +113,9 @@ class Draw:
         first = None if isinstance(self.tree, RankTree) else self.eligible.first_of_range(n)
         if first is not None:
             return Newest(n, *self.tree.part(first, n))
-        slots = self._slots_of(n)
+        slots = self.eligible.newest(n)(np.arange(n))
         sums = np.cumsum(self.tree[slots])
         return Newest(n, float(sums[-1]), lambda values: slots[np.searchsorted(sums, values, side="right").clip(max=n - 1)])
-
-    def _slots_of(self, n: int) -> np.ndarray:
-        """List the slots of the n newest transitions, int64 of shape (n,)."""
-        return self.eligible.newest(n)(np.arange(n))
 
     def _find(self, uniforms: np.ndarray, stratified: bool, newest: Newest) -> np.ndarray:
         """
@@ -193,7 +189,8 @@ class Draw:
         :param newest: transitions to draw from
         :return: slots in the order of the draws
         """
-        candidates = np.setdiff1d(self._slots_of(newest.n), chosen, assume_unique=True)
+        slots = self.eligible.newest(newest.n)(np.arange(newest.n))
+        candidates = np.setdiff1d(slots, chosen, assume_unique=True)
         with np.errstate(divide="ignore"):
             arrivals = np.random.exponential(size=len(candidates)) / self._relative(candidates, newest)
         drawn: np.ndarray = candidates[np.argsort(arrivals, kind="stable")[:n]]

@@ -256,7 +256,7 @@ class FrameStore:
             self.references[np.delete(np.arange(self.n_rows), held), e] = ZERO
             for start in range(0, len(held), _CHECKED_ROWS):
                 rows = held[start : start + _CHECKED_ROWS]
-                numbers = _numbers_of(self.references[rows, e], oldest, -1)
+                numbers = _numbers_of(self.references[rows, e], oldest)
                 if numbers.max() >= end:
                     raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
                 self._lowest[rows, e] = np.where(numbers < 0, end, numbers).min(axis=1)
@@ -265,7 +265,7 @@ class FrameStore:
                 self._lowest[held, e] = np.minimum.accumulate(self._lowest[held[::-1], e])[::-1]
                 least = min(least, self._lowest.item(held[0], e))
                 # The next step may go on where this one ends.
-                self._last_numbers[e] = _numbers_of(self.references[held[-1], e, self.n_frames :], oldest, -1)
+                self._last_numbers[e] = _numbers_of(self.references[held[-1], e, self.n_frames :], oldest)
                 self._last_bytes[e] = self._as_frames(self.gather(held[-1:, None] * self.n_envs + e, True))[0, 0]
         self._is_judged = True
         if self._cursors[:, 1].any():
@@ -278,9 +278,9 @@ class FrameStore:
         return self.pool.nbytes + sum(array.nbytes for array in arrays)
 
 
-def _numbers_of(references: np.ndarray, oldest: int, of_zero: int) -> np.ndarray:
-    """Turn references, which are modulo 2^32, into numbers from the oldest on; the zero frame gets a given one."""
-    return np.where(references == ZERO, of_zero, oldest + (references.astype(np.int64) - oldest) % 2**32)
+def _numbers_of(references: np.ndarray, oldest: int) -> np.ndarray:
+    """Turn references, which are modulo 2^32, into numbers from the oldest on; the zero frame gets -1."""
+    return np.where(references == ZERO, -1, oldest + (references.astype(np.int64) - oldest) % 2**32)
 
 
 class FramedArray:
