@@ -91,8 +91,7 @@ class Demonstrations:
         if self.storage is not None and n_rows <= self.ring.n_rows:
             return self.storage
         n_rows = max(n_rows, 2 * self.ring.n_rows)
-        frames = {key: store.n_frames for key, store in like.frame_stores.items()}
-        storage = like.emptied(n_rows, frames, n_envs=1, with_infos=False)
+        storage = like.emptied(n_rows, like.frames, n_envs=1, with_infos=False)
         if self.storage is not None:
             rows = np.arange(len(self))[:, None]
             storage.write(rows, _ENV, self.storage.read_steps(rows))

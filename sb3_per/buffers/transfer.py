@@ -186,8 +186,7 @@ def take_steps(target: Any, source: Any, keeps_masses: bool = True) -> None:
     n_taken = int((target.ring.added - target.ring.begin).min())
     rows, old_rows = ((r.most - n_taken + np.arange(n_taken)) % r.n_rows for r in (target.ring, ring))
     target.sampler.eligible.take(source.sampler.eligible, rows, old_rows)
-    frames = {key: store.n_frames for key, store in target.storage.frame_stores.items()}
-    target.demonstrations.take(source.demonstrations, frames, keeps_masses)
+    target.demonstrations.take(source.demonstrations, target.storage.frames, keeps_masses)
     target.weights.load(source.weights.state())
     target.sampler.load_numbers(source.sampler.state(0), keeps_masses)
 

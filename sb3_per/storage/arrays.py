@@ -94,6 +94,11 @@ class ArrayStorage:
             key: part.store for key, part in keyed(observations).items() if isinstance(part, FramedArray)
         }
 
+    @property
+    def frames(self) -> dict[str | None, int]:
+        """Number of frames in a stack, by key of the observations that are stored in frames."""
+        return {key: store.n_frames for key, store in self.frame_stores.items()}
+
     def arrays(self) -> dict[str, Any]:
         """Return the arrays that SB3's buffers have as attributes, by name."""
         names = "observations next_observations actions rewards dones timeouts infos"
@@ -139,7 +144,7 @@ class ArrayStorage:
         :param frames: number of frames in a stack, by key
         :return: a new storage in this form; this one if it has the form already
         """
-        if {key: store.n_frames for key, store in self.frame_stores.items()} == frames:
+        if frames == self.frames:
             return self
         storage = self.emptied(self.n_rows, frames)
         for envs, steps in ring.blocks(ring.first):

@@ -100,14 +100,14 @@ class Ring:
         """
         Find the rows of the next steps.
 
-        :param envs: environments that add, different integers of shape (k,); ``None``: all of them, one step
+        :param envs: environments that add, different integers of shape (k,); ``None``: one step of all of them, which stand at
+            the same step
         :param n_steps: number of steps T
         :return: rows of the next steps: an int for ``None``, otherwise int64 of shape (T, k)
         """
-        if envs is None and self.least == self.most:
+        if envs is None:
             return self.least % self.n_rows
-        added = self.added if envs is None else self.added[envs]
-        return (added + np.arange(n_steps)[:, None]) % self.n_rows
+        return (self.added[envs] + np.arange(n_steps)[:, None]) % self.n_rows
 
     def advance(self, envs: np.ndarray | None, n_steps: int) -> None:
         """
