@@ -56,7 +56,8 @@ class PerSampleTree(SumTree):
         self.tree.update(leaves, masses)
         return ALL_WRITTEN
 
-    def _draw(self, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, uniforms: np.ndarray, stratified: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """See :meth:`SumTree.draw`."""
         assert stratified
         leaves = self.tree.find((np.arange(len(uniforms)) + uniforms) * self.total / len(uniforms))
         leaves = np.minimum(leaves, self.capacity - 1)  # its sums drift
