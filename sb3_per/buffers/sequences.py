@@ -192,7 +192,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         row, starts = self.pos, self._no_starts if starts is None else starts
         # Before the write: in a ring of a single row, it overwrites the step before.
         found = self.windows.number_next(starts)
-        super()._store(steps, masses)
+        self.write(None, 1, steps, masses)
         if found & LEAVES_OPEN and self.buffer_size > 1:
             self.storage.truncate(row - 1, np.flatnonzero(starts & (self.dones[row - 1] == 0)))
         if found & IS_UNROLLED_FROM:
