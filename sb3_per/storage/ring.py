@@ -162,10 +162,16 @@ class Ring:
         :param slots: integers of any shape
         :return: ids of the transitions there, -1 for an empty slot, in the same shape
         """
-        rows, envs = np.divmod(slots, self.n_envs)
-        newest = self.added[envs] - 1
-        steps = newest - (newest - rows) % self.n_rows  # the newest step that was written to each row
-        return np.where(steps >= self.begin, steps * self.n_envs + envs, -1)
+        newest = self._newest_ids(slots)
+        ids = newest - (newest - slots) % self.capacity
+        return np.where(ids >= self.begin * self.n_envs, ids, -1)
+
+    def _newest_ids(self, slots: np.ndarray) -> Any:
+        """Find the newest ids: of the environment of each slot, or of all environments where they stand at the same step."""
+        if self.is_even:
+            return self.next_id - 1
+        envs = slots % self.n_envs
+        return (self.added[envs] - 1) * self.n_envs + envs
 
     def was_issued(self, transition_id: int) -> bool:
         """Whether a transition ever had this id."""
@@ -185,8 +191,8 @@ class Ring:
         :param slots: slots that hold transitions, of any shape
         :return: numbers in the same shape
         """
-        rows, envs = np.divmod(slots, self.n_envs)
-        return np.asarray((self.added[envs] - 1 - rows) % self.n_rows)
+        n_after: np.ndarray = (self._newest_ids(slots) - slots) % self.capacity // self.n_envs
+        return n_after
 
     def slots_between(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """
