@@ -3,7 +3,7 @@
 import numpy as np
 
 from sb3_per.sampling.kernels import kernel
-from sb3_per.storage.frame_pool import Memory, read_frame, write_frame
+from sb3_per.storage.frame_pool import Memory, frame_at
 
 # Reference to the frame whose bytes are all 0. It is never stored, and no frame gets this number.
 ZERO = 2**32 - 1
@@ -26,13 +26,28 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @kernel
+def _is_zero(frame: np.ndarray) -> bool:
+    return not frame[:1].any() and _are_equal(frame[1:], frame[:-1])  # the first word is 0, and each equals the one before
+
+
+@kernel
+def _are_stored(frames: np.ndarray, numbers: np.ndarray, memory: Memory) -> bool:
+    """Whether the frames of a stack are those with these numbers, where -1 is the zero frame."""
+    for j in range(numbers.size):
+        frame, number = frames[j], numbers[j]
+        if not (_is_zero(frame) if number < 0 else _are_equal(frame, frame_at(number, memory, frame))):
+            return False
+    return True
+
+
+@kernel
 def _store(frame: np.ndarray, memory: Memory, end: int) -> tuple[int, int]:
     """Store a frame under the number ``end``. Return its number, -1 for the zero frame, and the next ``end``."""
-    if not frame[:1].any() and _are_equal(frame[1:], frame[:-1]):  # the first word is 0, and each equals the one before
+    if _is_zero(frame):
         return -1, end
     if end % (1 << 32) == ZERO:
         end += 1
-    write_frame(frame, end, memory)
+    frame_at(end, memory, frame)[:] = frame
     return end, end + 1
 
 
@@ -72,7 +87,6 @@ def _least_needed(cursors: np.ndarray, lowest: np.ndarray, end: int) -> int:
 def encode(
     observations: np.ndarray,
     next_observations: np.ndarray,
-    last_bytes: np.ndarray,
     last_numbers: np.ndarray,
     envs: np.ndarray,
     cursors: np.ndarray,
@@ -86,8 +100,8 @@ def encode(
 
     :param observations: words of the frames, shape (T, k, n_frames, words of a frame)
     :param next_observations: words of the next observations, in the same shape
-    :param last_bytes: newest next observation of every environment, shape (n_envs, n_frames, words of a frame); changed
-    :param last_numbers: numbers of its frames, -1 for the zero frame, int64 of shape (n_envs, n_frames); changed
+    :param last_numbers: numbers of the frames of the newest next observation of every environment, -1 for the zero frame,
+        int64 of shape (n_envs, n_frames); changed
     :param envs: environments of the steps, int64 of shape (k,)
     :param cursors: row that is written next and number of steps written, int64 of shape (n_envs, 2); changed
     :param references: references of every slot, uint32 of shape (n_rows * n_envs, 2 * n_frames); changed
@@ -102,9 +116,8 @@ def encode(
             env, obs, next_obs = envs[e], observations[t, e], next_observations[t, e]
             row = cursors[env, 0]
             slot = references[row * len(cursors) + env]
-            before = last_bytes[env] if t == 0 else next_observations[t - 1, e]
             numbers, first = last_numbers[env], end
-            if not _are_equal(obs.reshape(-1), before.reshape(-1)):
+            if not _are_stored(obs, numbers, memory):
                 end = _store_all(obs, numbers, memory, end)
             first = _refer(slot[:n_frames], numbers, first)
             if _are_equal(next_obs[:-1].reshape(-1), obs[1:].reshape(-1)):
@@ -115,9 +128,14 @@ def encode(
             lowest[row, env] = _refer(slot[n_frames:], numbers, first)
             cursors[env, 0] = (row + 1) % len(lowest)
             cursors[env, 1] += 1
-            if t == len(observations) - 1:
-                last_bytes[env] = next_obs  # a copy: the caller may write to its array
     return end, _least_needed(cursors, lowest, end)
+
+
+@kernel
+def _copy(target: np.ndarray, source: np.ndarray) -> None:
+    # A loop: ``target[:] = source`` takes several times as long for single bytes.
+    for i in range(target.size):
+        target[i] = source[i]
 
 
 @kernel
@@ -136,4 +154,4 @@ def decode(references: np.ndarray, slots: np.ndarray, memory: Memory, out: np.nd
             if number == ZERO:
                 out[i, j] = 0
             else:
-                read_frame(out[i, j], number, memory)
+                _copy(out[i, j], frame_at(number, memory, out[i, j]))

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core.cgutils import raw_memcpy
+from numba import carray, types
 from numba.extending import intrinsic
 
 from sb3_per.sampling.kernels import kernel
@@ -25,50 +24,31 @@ _PIECE_BYTES = 64 * 2**20
 Memory = tuple[np.ndarray, int]
 
 
-@cast(Callable[..., Callable[..., None]], intrinsic)
-def _copy_bytes(typing_context: Any, target: Any, source: Any, n_bytes: Any) -> Any:
-    """Copy ``n_bytes`` from one address to another. Nothing is checked."""
+@cast(Callable[..., Callable[..., Any]], intrinsic)
+def _pointer_to(typing_context: Any, address: Any) -> Any:
+    """Turn an address into a pointer. Nothing is checked."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to, origin = (builder.inttoptr(address, ir.IntType(8).as_pointer()) for address in arguments[:2])
-        raw_memcpy(builder, to, origin, arguments[2], 1)
-        return context.get_dummy_value()
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
 
-    return types.void(target, source, n_bytes), generate
+    return types.voidptr(address), generate
 
 
 @kernel
-def _address(number: int, frame_bytes: int, memory: Memory) -> np.uint64:
-    """Address of a frame of the pool; the number may be given modulo 2^32."""
+def frame_at(number: int, memory: Memory, like: np.ndarray) -> np.ndarray:
+    """
+    View a frame of the pool.
+
+    :param number: number of a frame that is held or reserved; it may be given modulo 2^32
+    :param memory: of the pool
+    :param like: contiguous 1-D array of the size of a frame
+    :return: view of the same size and type
+    """
     addresses, shift = memory
     place = number & ((1 << shift) - 1)
-    address: np.uint64 = addresses[(number >> shift) % addresses.size] + np.uint64(place * frame_bytes)
-    return address
-
-
-@kernel
-def write_frame(frame: np.ndarray, number: int, memory: Memory) -> None:
-    """
-    Copy a frame into the pool.
-
-    :param frame: contiguous array
-    :param number: number that the frame gets, below what the pool has reserved
-    :param memory: of the pool
-    """
-    n_bytes = frame.size * frame.itemsize
-    _copy_bytes(_address(number, n_bytes, memory), np.uint64(frame.ctypes.data), np.uint64(n_bytes))
-
-
-@kernel
-def read_frame(out: np.ndarray, number: int, memory: Memory) -> None:
-    """
-    Copy a frame from the pool.
-
-    :param out: contiguous uint8 array of the size of a frame; written
-    :param number: number of a frame that is held
-    :param memory: of the pool
-    """
-    _copy_bytes(np.uint64(out.ctypes.data), _address(number, out.size, memory), np.uint64(out.size))
+    address = addresses[(number >> shift) % addresses.size] + np.uint64(place * like.size * like.itemsize)
+    view: np.ndarray = carray(_pointer_to(address), like.shape, like.dtype)
+    return view
 
 
 class FramePool:

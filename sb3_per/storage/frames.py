@@ -116,8 +116,7 @@ class FrameStore:
         self._lowest = np.zeros((n_rows, n_envs), np.int64)
         # By environment: the row that is written next, and the number of steps written since the ring was empty.
         self._cursors = np.zeros((n_envs, 2), np.int64)
-        # By environment, the newest next observation: its words, and the numbers of its frames, -1 for the zero frame.
-        self._last_bytes = np.zeros((n_envs, n_frames, self.frame_bytes // self._word().itemsize), self._word)
+        # By environment, the numbers of the frames of the newest next observation, -1 for the zero frame.
         self._last_numbers = np.full((n_envs, n_frames), -1, np.int64)
         # Number of the first steps, until it is known whether their observations are stacks.
         self._n_written = 0
@@ -143,7 +142,6 @@ class FrameStore:
         pool.end, first = encode(
             frames,
             next_frames,
-            self._last_bytes,
             self._last_numbers,
             envs,
             self._cursors,
@@ -169,7 +167,6 @@ class FrameStore:
         """Forget all rows."""
         self._cursors[:] = 0
         self._references[:] = ZERO
-        self._last_bytes[:] = 0
         self._last_numbers[:] = -1
         self.pool.release(self.pool.end)
 
@@ -266,16 +263,14 @@ class FrameStore:
                 least = min(least, self._lowest.item(held[0], e))
                 # The next step may go on where this one ends.
                 self._last_numbers[e] = _numbers_of(self.references[held[-1], e, self.n_frames :], oldest)
-                self._last_bytes[e] = self._as_frames(self.gather(held[-1:, None] * self.n_envs + e, True))[0, 0]
         self._is_judged = True
         if self._cursors[:, 1].any():
             self.pool.release(least)
 
     @property
     def nbytes(self) -> int:
-        """Memory of the pool, the references, and the newest next observations."""
-        arrays = (self._references, self._lowest, self._last_bytes, self._last_numbers)
-        return self.pool.nbytes + sum(array.nbytes for array in arrays)
+        """Memory of the pool and the references."""
+        return self.pool.nbytes + self._references.nbytes + self._lowest.nbytes
 
 
 def _numbers_of(references: np.ndarray, oldest: int) -> np.ndarray:
