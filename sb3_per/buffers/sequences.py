@@ -20,7 +20,7 @@ from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.incoming import as_matrix, checked_ids, checked_step, finite_abs
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, integer, require, takes_settings
+from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, PrioritySettings, integer, require, takes_settings
 from sb3_per.storage.arrays import Steps, flat, take, tree_map
 from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.windows import (
@@ -111,26 +111,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         )
 
     def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
-        settings, scheme = self.settings, self.settings.make_scheme()
-        reasons = {
-            f"scheme={scheme}": scheme.replaces_loss
-            and "its loss and its priorities are defined for single transitions, not for windows",
-            "hindsight (HER)": isinstance(self, HerReplayBuffer)
-            and "a new goal would have to hold for the whole window, and the stored recurrent states belong to the old goal",
-            "optimize_memory_usage=True": optimize_memory_usage
-            and "the observation after the last step of an episode is not stored, and a window ends with it",
-            f"recency={settings.recency}": settings.recency != 1.0
-            and "windows of the newest transitions are not complete, and cannot be drawn",
-            "initial_priority='td_error'": settings.initial_priority == "td_error"
-            and "the error of a window is known once it is complete, not when its first step is added",
-            "actor_batch='uniform'": settings.actor_batch == "uniform"
-            and "observations of single transitions lack their past",
-            f"demonstration_fraction={settings.demonstration_fraction}": settings.demonstration_fraction > 0.0
-            and "demonstrations are single transitions, and have no recurrent states",
-        }
-        for what, reason in reasons.items():
-            if reason:
-                raise NotImplementedError(f"{what} with sequences is not supported: {reason}")
+        _require_supported(self.settings, isinstance(self, HerReplayBuffer), optimize_memory_usage)
         super()._require_fitting(observation_space, optimize_memory_usage)
 
     @property
@@ -375,6 +356,36 @@ def _checked_shapes(state_shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int,
     if not all(len(shape) == 2 and all(map(integer().takes, shape)) for shape in shapes):
         raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
     return shapes
+
+
+def _require_supported(settings: PrioritySettings, has_hindsight: bool, optimize_memory_usage: bool) -> None:
+    """
+    Refuse settings that sequences do not support.
+
+    :param settings: of the buffer
+    :param has_hindsight: whether it relabels goals
+    :param optimize_memory_usage: SB3's
+    :raises NotImplementedError: for what sequences do not support
+    """
+    scheme = settings.make_scheme()
+    reasons = {
+        f"scheme={scheme}": scheme.replaces_loss
+        and "its loss and its priorities are defined for single transitions, not for windows",
+        "hindsight (HER)": has_hindsight
+        and "a new goal would have to hold for the whole window, and the stored recurrent states belong to the old goal",
+        "optimize_memory_usage=True": optimize_memory_usage
+        and "the observation after the last step of an episode is not stored, and a window ends with it",
+        f"recency={settings.recency}": settings.recency != 1.0
+        and "windows of the newest transitions are not complete, and cannot be drawn",
+        "initial_priority='td_error'": settings.initial_priority == "td_error"
+        and "the error of a window is known once it is complete, not when its first step is added",
+        "actor_batch='uniform'": settings.actor_batch == "uniform" and "observations of single transitions lack their past",
+        f"demonstration_fraction={settings.demonstration_fraction}": settings.demonstration_fraction > 0.0
+        and "demonstrations are single transitions, and have no recurrent states",
+    }
+    for what, reason in reasons.items():
+        if reason:
+            raise NotImplementedError(f"{what} with sequences is not supported: {reason}")
 
 
 def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarray:
