@@ -132,15 +132,18 @@ class Demonstrations:
         """
         self._progress = max(self._progress, 1.0 - max(progress_remaining, 0.0))
 
-    def n_in(self, batch_size: int, has_experience: bool) -> int:
+    def n_in(self, batch_size: int, experience: Sampler) -> int:
         """
         Count the demonstrations in the next batch.
 
         :param batch_size: number of transitions
-        :param has_experience: whether anything else can be drawn
+        :param experience: sampler of everything else
         :return: how many of them are demonstrations
         :raises ValueError: if there are none to draw
         """
+        if not self.are_drawn:
+            return 0
+        experience.settle()
         share = 1.0 if self._alone else self.share
         if len(self) == 0 and share > 0.0:
             raise ValueError(
@@ -148,7 +151,7 @@ class Demonstrations:
                 "none. Add some first: buffer.add_demonstrations(...), buffer.add_demonstrations_from(other_buffer), or "
                 "from_minari(dataset, buffer, demonstrations=True)"
             )
-        return batch_size if not has_experience and len(self) else round(share * batch_size)
+        return batch_size if experience.tree.total == 0.0 and len(self) else round(share * batch_size)
 
     def draw(self, n: int, n_p: np.ndarray, n_eligible: int) -> tuple[np.ndarray, np.ndarray]:
         """
@@ -240,7 +243,7 @@ class Demonstrations:
 # ---- what comes in
 
 
-def require_supported(optimize_memory_usage: bool, scheme: PriorityScheme) -> None:
+def require_demonstrations_supported(optimize_memory_usage: bool, scheme: PriorityScheme) -> None:
     """
     Refuse demonstrations where they are not supported.
 
@@ -258,6 +261,23 @@ def require_supported(optimize_memory_usage: bool, scheme: PriorityScheme) -> No
             "Demonstrations with kappa='auto' are not supported: the unit of kappa is the mean reward of experience alone. "
             "Set kappa to a number"
         )
+
+
+def require_fitting(settings: PrioritySettings, optimize_memory_usage: bool) -> None:
+    """
+    Refuse settings that do not go together with SB3's arguments.
+
+    :param settings: of the buffer
+    :param optimize_memory_usage: SB3's
+    :raises NotImplementedError: for a combination that is not supported
+    """
+    if settings.frames is not None and optimize_memory_usage:
+        raise NotImplementedError(
+            f"frames={settings.frames} with optimize_memory_usage=True is not supported: frames store all observations once "
+            "already"
+        )
+    if settings.demonstration_fraction > 0.0:
+        require_demonstrations_supported(optimize_memory_usage, settings.make_scheme())
 
 
 def require_demonstrations_in(other: ReplayBuffer, observation_space: spaces.Space, action_space: spaces.Space) -> None:

@@ -308,19 +308,18 @@ def mean_abs_reward(rewards: np.ndarray, env: VecNormalize | None) -> float:
     return mean
 
 
-def require_values(name: str, space: spaces.Space) -> None:
+def require_values(**by_name: spaces.Space) -> None:
     """
-    Check that a space holds at least one number.
+    Check that spaces hold at least one number.
 
-    :param name: of the argument
-    :param space: of observations or actions
-    :raises ValueError: if it, or a part of it, holds no number
+    :param by_name: spaces of observations or actions, by the name of the argument
+    :raises ValueError: if one of them, or a part of it, holds no number
     """
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            require_values(f"{name}[{key!r}]", part)
-    elif 0 in (space.shape or ()):
-        raise ValueError(f"{name} must hold at least one number, not {space}, whose shape is {space.shape}")
+    for name, space in by_name.items():
+        if isinstance(space, spaces.Dict):
+            require_values(**{f"{name}[{key!r}]": part for key, part in space.spaces.items()})
+        elif 0 in (space.shape or ()):
+            raise ValueError(f"{name} must hold at least one number, not {space}, whose shape is {space.shape}")
 
 
 def checked_rows(rows: Any, n_rows: int) -> np.ndarray:
@@ -329,14 +328,14 @@ def checked_rows(rows: Any, n_rows: int) -> np.ndarray:
 
     :param rows: integers of shape (batch_size,); negative ones count from the end, as in NumPy
     :param n_rows: rows of the buffer
-    :return: the same, as an array
+    :return: the same, int64 in [0, n_rows)
     :raises IndexError: for a row outside of the buffer
     """
     rows = np.asarray(rows)
     outside = (rows < -n_rows) | (rows >= n_rows)
     if outside.any():
         raise IndexError(f"Row {rows[outside][0]} is outside of a buffer of {n_rows} rows")
-    return np.asarray(rows)
+    return np.asarray(rows % n_rows, np.int64)
 
 
 def checked_masses(masses: Any, n_steps: int, n_envs: int, tree: SumTree) -> np.ndarray:

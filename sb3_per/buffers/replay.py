@@ -23,7 +23,8 @@ from sb3_per.buffers.demonstrations import (
     columns_of,
     demonstrations_last,
     require_demonstrations_in,
-    require_supported,
+    require_demonstrations_supported,
+    require_fitting,
 )
 from sb3_per.buffers.held import HeldTransitions
 from sb3_per.buffers.incoming import (
@@ -44,7 +45,7 @@ from sb3_per.buffers.incoming import (
 )
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import integer, make_settings, require, takes_settings
-from sb3_per.buffers.transfer import converted, frames_of, parts_of, stored_arrays, with_frames
+from sb3_per.buffers.transfer import converted, frames_of, parts_of, storage_of
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -91,6 +92,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     #: arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.PrioritySettings`
     own_arguments: tuple[str, ...] = ()
+    #: set another class to keep transitions elsewhere than in SB3's arrays
+    storage_class: type[ArrayStorage] = ArrayStorage
     # HER's new goals.
     _relabel: Relabel | None = None
 
@@ -109,8 +112,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         require("buffer_size", buffer_size, integer())
         require("n_envs", n_envs, integer())
         self.settings = make_settings(type(self), settings)
-        require_values("observation_space", observation_space)
-        require_values("action_space", action_space)
+        require_values(observation_space=observation_space, action_space=action_space)
         self._require_fitting(observation_space, optimize_memory_usage)
         frames = frames_of(self.settings, observation_space)
         # SB3's constructors allocate everything; of what is stored in frames, nothing.
@@ -118,29 +120,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._init_stock(buffer_size, space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
         self.observation_space = observation_space
         self.obs_shape = get_obs_shape(observation_space)  # type: ignore[assignment]
-        obs, next_obs, *rest = stored_arrays(self)
-        pair = with_frames(obs, next_obs, observation_space, frames)
-        self.make_parts(self._make_storage(*pair, *rest, handle_timeout_termination))
+        self.make_parts(storage_of(self, frames, self.storage_class))
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
         self.draw_record: Any = None
 
     def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
         """Refuse arguments that do not go together; other kinds of buffer refuse more."""
-        if self.settings.frames is not None and optimize_memory_usage:
-            raise NotImplementedError(
-                f"frames={self.settings.frames} with optimize_memory_usage=True is not supported: frames store all "
-                "observations once already"
-            )
-        if self.settings.demonstration_fraction > 0.0:
-            require_supported(optimize_memory_usage, self.settings.make_scheme())
+        require_fitting(self.settings, optimize_memory_usage)
 
     def _init_stock(self, *args: Any) -> None:
         """Call SB3's constructor with its arguments."""
         super().__init__(*args)
-
-    def _make_storage(self, *arrays: Any) -> ArrayStorage:
-        """Override this to keep transitions elsewhere than in SB3's arrays; the arguments are those of the storage."""
-        return ArrayStorage(*arrays)
 
     def make_parts(self, storage: ArrayStorage) -> None:
         """
@@ -167,8 +157,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param storage: of the transitions
         """
         self.storage, self.buffer_size = storage, storage.n_rows
-        for name, array in storage.arrays().items():
-            setattr(self, name, array)
+        vars(self).update(storage.arrays())
 
     def _make_eligibility(self) -> Eligibility:
         return HeldTransitions(self.ring)
@@ -188,38 +177,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the prioritized buffer
         :raises ValueError: for a buffer of another kind
         """
-        made: PrioritizedReplayBuffer = converted(cls, buffer, settings)
-        return made
-
-    def state(self) -> dict[str, Any]:
-        """
-        Return all that is not in the storage.
-
-        :return: all that is not in the storage: numbers, arrays, and dictionaries of these. Arrays by row end at the last row
-            that holds anything
-        """
-        state = {
-            "ring": self.ring.state(),
-            "eligible": self.sampler.eligible.state(),
-            "weights": self.weights.state(),
-            "sampler": self.sampler.state(self.ring.n_rows_used * self.n_envs),
-        }
-        return {**state, "demonstrations": self.demonstrations.state()} if len(self.demonstrations) else state
-
-    def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
-        """
-        Restore a state.
-
-        :param state: from :meth:`state` of a buffer of the same kind and size, whose storage is there already
-        :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
-        :raises ValueError: if it contradicts itself; this buffer is of no use then
-        """
-        self.ring.load(state["ring"])
-        self.sampler.eligible.load(state["eligible"], keeps_masses)
-        self.weights.load(state["weights"])
-        self.sampler.load(state["sampler"], keeps_masses)
-        if "demonstrations" in state:
-            self.demonstrations.load(state["demonstrations"], keeps_masses)
+        return converted(cls, buffer, settings)
 
     def __getstate__(self) -> dict[str, Any]:
         inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
@@ -284,8 +242,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def frames(self) -> int | dict[str, int] | None:
         """Number of frames in a stack, where each frame is stored once, see ``frames`` of the settings."""
-        frames: int | dict[str, int] | None = self.settings.frames
-        return frames
+        return self.settings.frames
 
     @property
     def priorities(self) -> np.ndarray:
@@ -294,9 +251,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         A copy, float64 of shape (buffer_size, n_envs).
         """
         with self.lock:
-            self.sampler.settle()
-            masses: np.ndarray = self.sampler.tree[:].reshape(self.buffer_size, self.n_envs)
-            return masses
+            return self.sampler.masses().reshape(self.buffer_size, self.n_envs)
 
     @property
     def transition_ids(self) -> np.ndarray:
@@ -312,10 +267,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :raises AttributeError: without ``frames``
         """
-        if not self.storage.frame_stores:
-            raise AttributeError("This buffer does not store frames: give it the setting frames")
-        most = max(store.pool.end - store.pool.first for store in self.storage.frame_stores.values())
-        return most / max(self.ring.n_whole, 1)
+        return self.storage.frames_per(self.ring.n_whole)
 
     # ---- writing
 
@@ -539,7 +491,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :raises NotImplementedError: for a buffer that cannot hold demonstrations
         """
-        require_supported(self.optimize_memory_usage, self.scheme)
+        require_demonstrations_supported(self.optimize_memory_usage, self.scheme)
 
     # ---- drawing
 
@@ -558,11 +510,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         with self.lock:
-            n_demonstrations, demonstrations = self._n_demonstrations(batch_size), None
+            n_demonstrations, demonstrations = self._prepare_draw(batch_size, env), None
             slots, relative = _NO_SLOTS, _NO_MASSES
             n_p: Callable[[np.ndarray], np.ndarray] = np.asarray
             if n_demonstrations < batch_size:
-                self._prepare_draw(env)
                 slots, relative = self._draw(batch_size - n_demonstrations, position)
                 n_p = self.sampler.drawing.n_p
             if n_demonstrations > 0:
@@ -576,24 +527,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             if self.settings.actor_batch == "weighted":
                 samples.n_p = n_p(relative)
             if self.draw_record is not None:
-                ids = samples.indices[: len(slots)]
-                self.draw_record.add(ids, weights[: len(slots)], self.ring.added[ids % self.n_envs] * self.n_envs)
+                self.draw_record.add(samples.indices[: len(slots)], weights[: len(slots)], self.ring.added)
             self.weights.count_draw()
         return samples
 
-    def _n_demonstrations(self, batch_size: int) -> int:
-        """How many transitions of a batch are demonstrations."""
-        if not self.demonstrations.are_drawn:
-            return 0
-        self.sampler.settle()
-        return self.demonstrations.n_in(batch_size, self.sampler.tree.total > 0.0)
-
-    def _prepare_draw(self, env: VecNormalize | None) -> None:
-        if self.sampler.wants_kappa:
-            self.sampler.refresh_kappa(mean_abs_reward(flat(self.rewards)[self.ring.slots_held()], env))
-        self.sampler.settle()
-        if self.sampler.tree.total == 0.0:
-            self._refuse_to_draw()
+    def _prepare_draw(self, batch_size: int, env: VecNormalize | None) -> int:
+        """Bring the sampler up to date, and return how many transitions of the next batch are demonstrations."""
+        n_demonstrations = self.demonstrations.n_in(batch_size, self.sampler)
+        if n_demonstrations < batch_size:
+            if self.sampler.wants_kappa:
+                self.sampler.refresh_kappa(mean_abs_reward(flat(self.rewards)[self.ring.slots_held()], env))
+            self.sampler.settle()
+            if self.sampler.tree.total == 0.0:
+                self._refuse_to_draw()
+        return n_demonstrations
 
     def _refuse_to_draw(self) -> NoReturn:
         raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
@@ -613,9 +560,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         require("batch_size", batch_size, integer())
         with self.lock:
-            n_demonstrations, slots = self._n_demonstrations(batch_size), _NO_SLOTS
+            n_demonstrations, slots = self._prepare_draw(batch_size, env), _NO_SLOTS
             if n_demonstrations < batch_size:
-                self._prepare_draw(env)
                 slots = self.sampler.drawing.uniform(batch_size - n_demonstrations)
             obs = self._gather_observations(slots)
             if n_demonstrations > 0:
@@ -638,11 +584,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the transitions
         :raises IndexError: for a row outside of the buffer
         """
-        batch_inds = checked_rows(batch_inds, self.buffer_size)
+        rows = checked_rows(batch_inds, self.buffer_size)
         with self.lock:
-            env_indices = np.random.randint(0, high=self.n_envs, size=len(batch_inds))
-            slots = batch_inds % self.buffer_size * self.n_envs + env_indices
-            return self.read(slots.astype(np.int64), env)
+            return self.read(rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=len(rows)), env)
 
     def read(self, slots: np.ndarray, env: VecNormalize | None = None) -> PrioritizedReplayBufferSamples:
         """
@@ -687,10 +631,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         ids = checked_ids(indices)
         errors = as_matrix(td_errors, len(ids))
-        if not len(self.demonstrations):
-            return self._update(ids, errors)
-        ids, errors, n = demonstrations_last(ids, errors)
         with self.lock:
+            if not len(self.demonstrations):
+                return self._update(ids, errors)
+            ids, errors, n = demonstrations_last(ids, errors)
             # Both parts are checked before either is written.
             of_demonstrations = located(self.demonstrations.ring, ids[n:], errors[n:], FIRST_ID)
             return self._update(ids[:n], errors[:n]) + self.demonstrations.sampler.update(*of_demonstrations)
@@ -703,8 +647,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param errors: signed or absolute TD errors, shape (n, n_critics)
         :return: how many were written
         """
-        with self.lock:
-            return self.sampler.update(*located(self.ring, ids, errors))
+        return self.sampler.update(*located(self.ring, ids, errors))
 
     @property
     def beta(self) -> float:

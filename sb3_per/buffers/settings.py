@@ -142,7 +142,7 @@ class PrioritySettings:
     unique: bool = _setting(False, FLAG)
     n_steps: int = _setting(1, integer())
     gamma: float = _setting(0.99, FRACTION)
-    frames: Any = None
+    frames: int | dict[str, int] | None = None
     demonstration_fraction: float = _setting(0.0, FRACTION)
     demonstration_fraction_end: float | None = _setting(None, FRACTION, none=True)
     demonstration_bonus: float = _setting(0.0, _AT_LEAST_0)

@@ -6,17 +6,19 @@ Buffers are typed ``Any``: the module of their class imports this one.
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.storage.arrays import ArrayStorage, keyed
 from sb3_per.storage.frames import framed, frames_by_key
 from sb3_per.storage.ring import Ring
+
+_Buffer = TypeVar("_Buffer", bound=ReplayBuffer)
 
 # Settings that make another scheme if they change.
 SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
@@ -34,7 +36,7 @@ def frames_of(settings: PrioritySettings, space: spaces.Space) -> dict[str | Non
     return {} if settings.frames is None else frames_by_key(settings.frames, space)
 
 
-def with_frames(
+def _with_frames(
     observations: Any, next_observations: Any, space: spaces.Space, frames: dict[str | None, int]
 ) -> tuple[Any, Any]:
     """
@@ -56,7 +58,7 @@ def with_frames(
     return observations, next_observations
 
 
-def converted(cls: Any, buffer: Any, settings: dict[str, Any]) -> Any:
+def converted(cls: type[_Buffer], buffer: Any, settings: dict[str, Any]) -> _Buffer:
     """
     Make a prioritized buffer of another buffer.
 
@@ -70,7 +72,7 @@ def converted(cls: Any, buffer: Any, settings: dict[str, Any]) -> Any:
         raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
     is_stock = not hasattr(buffer, "sampler")
     kept = {} if is_stock else settings_without(buffer, settings, cls)
-    made = cls(buffer.n_envs, **{**kept, **settings, **_stock_arguments(buffer)})
+    made: Any = cls(buffer.n_envs, **{**kept, **settings, **_stock_arguments(buffer)})
     ring, storage = parts_of(buffer)
     frames = frames_of(made.settings, made.observation_space)
     made.make_parts(storage)
@@ -81,9 +83,10 @@ def converted(cls: Any, buffer: Any, settings: dict[str, Any]) -> Any:
         # Masses are valid only with the same scheme, and where they belong to the same thing.
         keeps_masses = repr(made.scheme) == repr(buffer.scheme) and made.sampler.eligible.unit == buffer.sampler.eligible.unit
         made.demonstrations.take(buffer.demonstrations, frames, keeps_masses)
-        made.load(buffer.state(), keeps_masses)
+        load_parts(made, state_of_parts(buffer), keeps_masses)
     made.use_storage(storage.converted(ring, frames))
-    return made
+    result: _Buffer = made
+    return result
 
 
 def _stock_arguments(buffer: Any) -> dict[str, Any]:
@@ -94,16 +97,22 @@ def _stock_arguments(buffer: Any) -> dict[str, Any]:
     return {name: getattr(buffer, name) for name in names.split()}
 
 
-def stored_arrays(buffer: Any) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
+def storage_of(
+    buffer: Any, frames: dict[str | None, int] | None = None, cls: type[ArrayStorage] = ArrayStorage
+) -> ArrayStorage:
     """
-    List SB3's arrays.
+    Make a storage of SB3's arrays, which are shared.
 
-    :param buffer: of SB3
-    :return: the arrays that its transitions are in, as a storage takes them
+    :param buffer: of SB3, or prioritized
+    :param frames: number of frames in a stack, by key of the observations whose arrays empty frames replace; ``None``: none
+    :param cls: class of the storage
+    :return: the storage
     """
     next_observations = None if buffer.optimize_memory_usage else buffer.next_observations
+    pair = _with_frames(buffer.observations, next_observations, buffer.observation_space, frames or {})
     infos = buffer.infos if isinstance(buffer, HerReplayBuffer) and buffer.copy_info_dict else None
-    return buffer.observations, next_observations, buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts, infos
+    rest = (buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts)
+    return cls(*pair, *rest, infos, buffer.handle_timeout_termination)
 
 
 def parts_of(buffer: Any) -> tuple[Ring, ArrayStorage]:
@@ -117,7 +126,7 @@ def parts_of(buffer: Any) -> tuple[Ring, ArrayStorage]:
         return buffer.ring, buffer.storage
     ring = Ring(buffer.buffer_size, buffer.n_envs, int(buffer.optimize_memory_usage))
     ring.load({"added": np.full(buffer.n_envs, buffer.buffer_size * buffer.full + buffer.pos), "begin": 0})
-    return ring, ArrayStorage(*stored_arrays(buffer), buffer.handle_timeout_termination)
+    return ring, storage_of(buffer)
 
 
 def _stock_episodes(buffer: Any) -> dict[str, Any]:
@@ -127,6 +136,39 @@ def _stock_episodes(buffer: Any) -> dict[str, Any]:
     n = buffer.size()
     episodes = {"ep_start": buffer.ep_start[:n], "ep_length": buffer.ep_length[:n]}
     return {**episodes, "current_ep_start": buffer._current_ep_start}
+
+
+def state_of_parts(buffer: Any) -> dict[str, Any]:
+    """
+    Collect all that is not in the storage.
+
+    :param buffer: prioritized
+    :return: numbers, arrays, and dictionaries of these. Arrays by row end at the last row that holds anything
+    """
+    state = {
+        "ring": buffer.ring.state(),
+        "eligible": buffer.sampler.eligible.state(),
+        "weights": buffer.weights.state(),
+        "sampler": buffer.sampler.state(buffer.ring.n_rows_used * buffer.n_envs),
+    }
+    return {**state, "demonstrations": buffer.demonstrations.state()} if len(buffer.demonstrations) else state
+
+
+def load_parts(buffer: Any, state: dict[str, Any], keeps_masses: bool = True) -> None:
+    """
+    Restore the state of a buffer.
+
+    :param buffer: prioritized, whose storage is there already
+    :param state: from :func:`state_of_parts` of a buffer of the same kind and size
+    :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
+    :raises ValueError: if it contradicts itself; this buffer is of no use then
+    """
+    buffer.ring.load(state["ring"])
+    buffer.sampler.eligible.load(state["eligible"], keeps_masses)
+    buffer.weights.load(state["weights"])
+    buffer.sampler.load(state["sampler"], keeps_masses)
+    if "demonstrations" in state:
+        buffer.demonstrations.load(state["demonstrations"], keeps_masses)
 
 
 def settings_without(buffer: Any, changed: Collection[str], cls: type | None = None) -> dict[str, Any]:

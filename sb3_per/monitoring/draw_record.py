@@ -17,8 +17,8 @@ class DrawRecord:
     """
 
     def __init__(self, capacity: int, n_batches: int | None = 100):
-        #: ids, weights and end of the stored ids, of the newest batches
-        self.batches: deque[tuple[np.ndarray, np.ndarray, int | np.ndarray]] = deque(maxlen=n_batches)
+        #: ids and weights of the newest batches, and how many steps each environment had added
+        self.batches: deque[tuple[np.ndarray, np.ndarray, np.ndarray]] = deque(maxlen=n_batches)
         self._counts = np.zeros(capacity, dtype=np.int32)
         # Id of the transition that a count belongs to. A transition that takes over its slot starts at 0.
         self._counted_ids = np.full(capacity, -1)
@@ -32,16 +32,16 @@ class DrawRecord:
         """
         return DrawRecord(capacity, self.batches.maxlen)
 
-    def add(self, ids: np.ndarray, weights: ArrayLike, next_id: int | np.ndarray) -> None:
+    def add(self, ids: np.ndarray, weights: ArrayLike, added: np.ndarray) -> None:
         """
         Count a batch.
 
         :param ids: ids of the drawn transitions, int64 array of shape (batch_size,)
         :param weights: importance-sampling weights, shape (batch_size, 1); copied
-        :param next_id: end of the stored ids, or for every drawn transition that of its environment, shape (batch_size,)
+        :param added: number of steps that each environment has added, shape (n_envs,); not copied
         """
         _count(ids, self._counts, self._counted_ids)
-        self.batches.append((ids.copy(), np.asarray(weights).copy(), next_id))
+        self.batches.append((ids.copy(), np.asarray(weights).copy(), added))
 
     def counts(self, ids: np.ndarray) -> np.ndarray:
         """

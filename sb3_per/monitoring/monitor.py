@@ -117,7 +117,8 @@ def statistics(
     record = buffer.draw_record
     if record is not None and record.batches:
         histograms["weights"] = np.concatenate([weights for _, weights, _ in record.batches]).ravel()
-        histograms["age"] = np.concatenate([next_id - 1 - ids for ids, _, next_id in record.batches])
+        n_envs = buffer.n_envs
+        histograms["age"] = np.concatenate([added[ids % n_envs] * n_envs - 1 - ids for ids, _, added in record.batches])
         if slots.size:
             scalars["never_drawn"] = float(np.mean(record.counts(buffer.ring.ids_at(slots)) == 0))
     return histograms, scalars

@@ -20,7 +20,7 @@ import numpy as np
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import integer, require
-from sb3_per.buffers.transfer import emptied, take_steps
+from sb3_per.buffers.transfer import emptied, load_parts, take_steps
 from sb3_per.persistence import contents, generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Manifest, Part, manifests_in, numbers_in
@@ -130,7 +130,7 @@ def _require_restorable(buffer: PrioritizedReplayBuffer, state: dict[str, Any]) 
     if len(buffer.demonstrations):
         trial.demonstrations.reserve(len(buffer.demonstrations), trial.storage)
     try:
-        trial.load(contents.nested(state))
+        load_parts(trial, contents.nested(state))
     except CONTRADICTIONS as error:
         raise ValueError(
             f"This buffer is not saved, because it could not be loaded again: {error}. Earlier saves remain"

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.buffers.transfer import load_parts, state_of_parts
 from sb3_per.persistence import infos
 from sb3_per.persistence.generations import Part
 from sb3_per.persistence.npz import Arrays
@@ -239,7 +240,7 @@ def state_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     :param buffer: prioritized buffer
     :return: numbers and arrays, of which some are views; names of nested dictionaries are joined with slashes
     """
-    state = _flat("", buffer.state())
+    state = _flat("", state_of_parts(buffer))
     for prefix, ring, storage in collections_of(buffer):
         state.update({prefix + name: getattr(storage, name)[: ring.n_rows_used].astype(np.uint8) for name in _FLAGS})
         if storage.next_observations is None:
@@ -259,7 +260,7 @@ def nested(state: dict[str, Any]) -> dict[str, Any]:
     Undo the joining of names.
 
     :param state: from :func:`state_of`
-    :return: what :meth:`PrioritizedReplayBuffer.state` returned, and the entries without a slash
+    :return: what :func:`~sb3_per.buffers.transfer.state_of_parts` returned, and the entries without a slash
     """
     content: dict[str, Any] = {}
     for name, value in state.items():
@@ -284,7 +285,7 @@ def put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_mass
         for name in _FLAGS:
             flags = state[prefix + name]
             getattr(storage, name)[: len(flags)] = flags
-    buffer.load(nested(state), keeps_masses)
+    load_parts(buffer, nested(state), keeps_masses)
     for prefix, ring, storage in collections_of(buffer):
         if any(len(state[prefix + name]) != ring.n_rows_used for name in _FLAGS):
             raise ValueError(f"the ends of episodes are not those of {ring.n_rows_used} rows")

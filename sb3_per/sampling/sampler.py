@@ -142,6 +142,12 @@ class Sampler:
             raise ValueError(f"{self.scheme}.mass() gave {bad[0]} for td_errors: it must be finite and at least 0")
         return masses
 
+    def masses(self) -> np.ndarray:
+        """Return the masses of all slots, as the next draw sees them: a copy."""
+        self.settle()
+        masses: np.ndarray = self.tree[:]
+        return masses
+
     def remove(self, slots: np.ndarray) -> None:
         """
         Set the mass of slots to 0.

@@ -99,6 +99,18 @@ class ArrayStorage:
         """Number of frames in a stack, by key of the observations that are stored in frames."""
         return {key: store.n_frames for key, store in self.frame_stores.items()}
 
+    def frames_per(self, n_transitions: int) -> float:
+        """
+        Count frames.
+
+        :param n_transitions: number of transitions that are stored
+        :return: frames per transition, the largest for Dict observations; 0 if there are no transitions
+        :raises AttributeError: without frames
+        """
+        if not self.frame_stores:
+            raise AttributeError("This buffer does not store frames: give it the setting frames")
+        return max(store.pool.end - store.pool.first for store in self.frame_stores.values()) / max(n_transitions, 1)
+
     def arrays(self) -> dict[str, Any]:
         """Return the arrays that SB3's buffers have as attributes, by name."""
         names = "observations next_observations actions rewards dones timeouts infos"

@@ -198,8 +198,7 @@ class NegatedStorage(ArrayStorage):
 class OtherStorageBuffer(PrioritizedReplayBuffer):
     """A buffer that stores its observations negated."""
 
-    def _make_storage(self, *arrays: Any) -> ArrayStorage:
-        return NegatedStorage(*arrays)
+    storage_class = NegatedStorage
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])

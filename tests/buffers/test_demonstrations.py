@@ -18,6 +18,7 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.buffers.settings import IgnoredSettingWarning
+from sb3_per.buffers.transfer import load_parts, state_of_parts
 from tests.buffers.test_her import Player, make_env, make_her
 from tests.buffers.test_n_step import brute_force_n_step
 from tests.storage.test_frames import ACTIONS, Stream, shape_of
@@ -240,7 +241,7 @@ def test_share_stays_at_its_end_after_the_end_of_training():
     assert buffer.demonstrations.share == 0.0
     assert not buffer.sample(20).is_demonstration.any()
     copied = mixed(demonstration_fraction=0.5)
-    copied.load(buffer.state())
+    load_parts(copied, state_of_parts(buffer))
     assert copied.demonstrations.share == 0.5
 
 

@@ -168,7 +168,7 @@ def test_the_plot_shows_medians_by_age(counted, tmp_path):
     buffer.update_priorities(ids, 130.0 - ids)
     if counted:
         buffer.draw_record = DrawRecord(100)
-        buffer.draw_record.add(np.repeat(ids, (129 - ids) // 10), th.ones(1, 1), 130)
+        buffer.draw_record.add(np.repeat(ids, (129 - ids) // 10), th.ones(1, 1), np.array([130]))
     figure = plot_buffer(buffer, n_bins=20)
     assert len(figure.axes) == 1 + counted
     for axis, of_age in zip(figure.axes, (lambda age: age + 1.0, lambda age: age // 10), strict=False):

@@ -25,6 +25,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
+from sb3_per.buffers.transfer import state_of_parts
 from sb3_per.persistence.generations import Manifest, manifests_in
 from sb3_per.persistence.npz import write_npz
 
@@ -161,7 +162,7 @@ def picked(part: Any, envs: np.ndarray) -> Any:
 def snapshot(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Copy everything that a draw or a save depends on, by name. The buffer does not change."""
     found: dict[str, Any] = {}
-    flatten("", buffer.state(), found)
+    flatten("", state_of_parts(buffer), found)
     n = buffer.ring.n_rows_used
     found.update(pos=buffer.pos, full=buffer.full, beta=buffer.beta, max_priority=buffer.max_priority)
     found.update(scheme=repr(buffer.scheme), ids=buffer.transition_ids)
