@@ -21,7 +21,7 @@ from stable_baselines3.common.utils import set_random_seed
 
 from sb3_per.compare.task import Arm, Task
 from sb3_per.monitoring.monitor import PriorityMonitor
-from sb3_per.zoo import register
+from sb3_per.zoo.registry import register
 
 # Of a timed run: seconds of training that are measured, and after which it ends if training has not begun.
 TIMED_SECONDS = 3.0

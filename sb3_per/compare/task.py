@@ -21,7 +21,7 @@ from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.compare.campaign import Job
 from sb3_per.compare.controls import control_of
 from sb3_per.sampling.schemes import make_scheme
-from sb3_per.zoo import config_path
+from sb3_per.zoo.registry import config_path
 
 # Settings of the buffer that are no prioritization: every prioritized arm keeps those of the file.
 _NEUTRAL = ("n_steps", "gamma", "frames")

@@ -16,7 +16,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
 from sb3_per.persistence.demonstrations import add_saved_demonstrations
-from sb3_per.zoo import ALGORITHMS, tuning
+from sb3_per.zoo import tuning
+from sb3_per.zoo.registry import ALGORITHMS
 
 
 class RunManager(exp_manager.ExperimentManager):

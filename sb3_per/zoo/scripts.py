@@ -5,14 +5,27 @@ import contextlib
 import functools
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from sb3_per.utils.extras import require
-from sb3_per.zoo import ALGORITHMS, class_of, config_path, register
-from sb3_per.zoo.options import FOLDERS, parser_of
+from sb3_per.zoo.options import FOLDERS, SCRIPTS, parser_of
+from sb3_per.zoo.registry import ALGORITHMS, class_of, config_path, register
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """
+    Run one of the Zoo's scripts with the prioritized algorithms.
+
+    :param arguments: name of the script and its options; ``None``: those of the command line
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser("python -m sb3_per.zoo", description="RL Zoo with prioritized experience replay")
+    parser.add_argument("script", choices=SCRIPTS, help="the Zoo's script; its own options follow, see SCRIPT --help")
+    script = parser.parse_args(arguments[:1]).script
+    run(script, arguments[1:], f"{parser.prog} {script}")
 
 
 def run(script: str, options: list[str], typed: str) -> None:

@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from sb3_per.utils.extras import require
-from sb3_per.zoo import register
+from sb3_per.zoo.registry import register
 
 RANDOM_EPISODES = 20
 RANDOM_SEED = 1_000_000  # episodes that no training run has seen

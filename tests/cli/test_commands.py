@@ -15,7 +15,7 @@ import sb3_per.zoo
 from sb3_per.cli import checks, compare, doctor
 from sb3_per.cli import main as cli
 from sb3_per.monitoring.plots import plot_buffer
-from sb3_per.zoo import SCRIPTS
+from sb3_per.zoo.options import SCRIPTS
 from tests.utils import ROOT, fill, make_buffer
 
 

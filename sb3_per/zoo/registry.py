@@ -1,0 +1,75 @@
+"""The prioritized algorithms as RL Zoo is to know them: names, classes, hyperparameter files."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import sb3_per
+from sb3_per.utils.extras import require
+
+#: Classes by the name that RL Zoo has for them.
+ALGORITHMS: dict[str, str] = {
+    "per_sac": "PERSAC",
+    "per_td3": "PERTD3",
+    "per_ddpg": "PERDDPG",
+    "per_dqn": "PERDQN",
+    "per_qrdqn": "PERQRDQN",
+    "per_tqc": "PERTQC",
+    "per_crossq": "PERCrossQ",
+    "per_dqn_lstm": "PERRecurrentDQN",
+    "per_sac_lstm": "PERRecurrentSAC",
+}
+
+
+def class_of(algo: str) -> Any:
+    """
+    Find the class of an algorithm.
+
+    :param algo: name of an algorithm, e.g. ``"per_sac"``
+    :return: its class
+    """
+    return getattr(sb3_per, ALGORITHMS[algo])
+
+
+def config_path(algo: str) -> Path:
+    """
+    Find the hyperparameter file of an algorithm.
+
+    :param algo: name of an algorithm, e.g. ``"per_sac"``
+    :return: path of the hyperparameter file of this package
+    """
+    here = Path(__file__).resolve().parent
+    folders = (here / "configs", here.parents[1] / "zoo_configs")  # installed; in the repository
+    return next(folder for folder in folders if folder.is_dir()) / f"{algo}.yml"
+
+
+def register() -> None:
+    """
+    Register the algorithms and their search spaces with the Zoo, and our classes for its YAML files, e.g.
+    ``replay_buffer_class: PrioritizedHerReplayBuffer``.
+
+    :raises ImportError: without RL Zoo
+    """
+    require("rl_zoo3", "zoo", "RL Zoo's command line")
+    from rl_zoo3 import exp_manager, hyperparams_opt, utils
+
+    from sb3_per.zoo import tuning
+
+    utils.ALGOS.update({algo: class_of(algo) for algo in ALGORITHMS})
+    hyperparams_opt.HYPERPARAMS_SAMPLER.update({algo: functools.partial(tuning.sample, algo) for algo in ALGORITHMS})
+    hyperparams_opt.HYPERPARAMS_CONVERTER.update({algo: functools.partial(tuning.convert, algo) for algo in ALGORITHMS})
+    # The Zoo evaluates the strings of its YAML files with the names of this module.
+    vars(exp_manager).update({name: getattr(sb3_per, name) for name in sb3_per.__all__})  # type: ignore[attr-defined]
+    _register_minatar()
+
+
+def _register_minatar() -> None:
+    """Register the environments of MinAtar, which importing it, as the Zoo's ``--gym-packages`` does, leaves out."""
+    import gymnasium as gym
+
+    try:
+        from minatar.gym import register_envs
+    except ImportError:
+        return
+    if "MinAtar/Breakout-v1" not in gym.registry:
+        register_envs()

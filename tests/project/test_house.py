@@ -1,0 +1,88 @@
+"""The rules of the house: who may import whom, and how large a file, a class and a function may be."""
+
+import ast
+import graphlib
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "sb3_per"
+FILES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+
+# A folder imports only those before it. What is imported from `sb3_per` itself is in `public`.
+FOLDERS = "utils sampling storage buffers monitoring persistence algorithms distributed public zoo compare cli".split()
+
+NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+
+
+def is_module(name: str) -> bool:
+    return name in FILES or f"{name}.__init__" in FILES
+
+
+def imports_of(name: str) -> Iterator[str]:
+    """Modules of the package that a module imports, at its top or in a function."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            parts = [f"{node.module}.{alias.name}" for alias in node.names]
+            found = [part if is_module(part) else node.module for part in parts]
+        elif isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        else:
+            continue
+        yield from filter(is_module, found)
+
+
+def code_lines(name: str) -> set[int]:
+    """Lines with a token other than a comment or a docstring."""
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(FILES[name].read_text(encoding="utf-8")).readline):
+        if token.type not in NO_CODE:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(TREES[name]):
+        has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None
+        if has_docstring:
+            code -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return code
+
+
+def test_nothing_is_loose_at_the_top_level():
+    assert {path.name for path in PACKAGE.iterdir() if path.is_file()} == {"__init__.py", "__main__.py", "py.typed"}
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(FOLDERS)
+
+
+def test_folders_import_only_those_below_them():
+    for name in FILES:
+        folder = name.split(".")[1]
+        if folder in FOLDERS:
+            for module in imports_of(name):
+                other = module.split(".")[1] if "." in module else "public"
+                allowed = FOLDERS[: FOLDERS.index(folder) + 1]
+                assert other in allowed, f"{name} imports {module}"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    def without_init(name: str) -> str:
+        return name.removesuffix(".__init__")
+
+    # What a folder offers in its __init__ is imported from there: the file is a module like any other.
+    graph = {without_init(name): {each for each in imports_of(name) if each != without_init(name)} for name in FILES}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def test_files_classes_and_functions_are_small():
+    too_large = {}
+    for name, tree in TREES.items():
+        code = code_lines(name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module):
+                n_lines, most = len(code), 500
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+                most = 300 if isinstance(node, ast.ClassDef) else 50
+                n_lines = len(code & set(range(node.lineno, node.end_lineno + 1)))
+            else:
+                continue
+            if n_lines > most:
+                too_large[f"{name}.{getattr(node, 'name', '')}"] = n_lines
+    assert not too_large
