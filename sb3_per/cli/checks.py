@@ -55,26 +55,6 @@ def _cache() -> str:
     return f"{folder}, {files} kernels" if files else f"{folder}, empty: the first run compiles the kernels"
 
 
-def check_tree() -> str:
-    """
-    Compare draws of the tree with a cumulative sum.
-
-    :return: what was checked
-    :raises AssertionError: if a draw differs
-    """
-    rng = np.random.default_rng(0)  # leaves the global generator alone
-    masses = rng.integers(0, 5, size=10_001).astype(np.float64)  # exact in any order of summation
-    masses[-1] = 1.0
-    tree = sb3_per.SumTree(len(masses))
-    tree.update(np.arange(len(masses)), masses)
-    prefix_sums = np.floor(rng.uniform(0, masses.sum(), size=100_000) * 4) / 4
-    expected = np.searchsorted(np.cumsum(masses), prefix_sums, side="right")
-    wrong = int((tree.find(prefix_sums) != expected).sum())
-    if wrong:
-        raise AssertionError(f"{wrong} of {len(prefix_sums)} draws differ from NumPy's")
-    return f"{len(prefix_sums):,} draws equal NumPy's"
-
-
 def check_buffer() -> str:
     """
     Compare indices, shares and weights of a buffer with the formulas.
@@ -131,7 +111,6 @@ def check_learning(algorithm: str, env_id: str, steps: int) -> str:
 
 
 CHECKS: dict[str, Callable[[], str]] = {
-    "tree": check_tree,
     "buffer": check_buffer,
     "PERSAC": lambda: check_learning("PERSAC", "Pendulum-v1", 150),
     "PERDQN": lambda: check_learning("PERDQN", "CartPole-v1", 500),

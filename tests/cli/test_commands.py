@@ -131,11 +131,16 @@ def test_doctor_on_a_healthy_installation(capsys):
 
 
 def test_doctor_finds_a_tree_that_draws_wrongly(monkeypatch, capsys):
-    find = sb3_per.SumTree.find
-    monkeypatch.setattr(sb3_per.SumTree, "find", lambda self, values: np.maximum(find(self, values) - 1, 0))
-    monkeypatch.setattr(checks, "CHECKS", {"tree": checks.check_tree})
+    draw = sb3_per.SumTree.draw
+
+    def draw_the_slot_before(self, uniforms, stratified=True):
+        slots, masses = draw(self, uniforms, stratified)
+        return np.maximum(slots - 1, 0), masses
+
+    monkeypatch.setattr(sb3_per.SumTree, "draw", draw_the_slot_before)
+    monkeypatch.setattr(checks, "CHECKS", {"buffer": checks.check_buffer})
     assert doctor.main([]) == 1
-    assert "check tree         FAILED" in capsys.readouterr().out
+    assert "check buffer       FAILED" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore:10 batches were drawn")
