@@ -340,7 +340,7 @@ def cluster():
 
 
 @pytest.mark.slow
-def test_two_nodes_give_the_local_result_and_the_run_survives_the_loss_of_one(cluster, closing):
+def test_two_nodes_give_the_local_result_and_the_run_survives_the_loss_of_one(cluster, closing, tmp_path):
     cluster.wait_for_nodes()
     local = small(PERSAC, closing("Pendulum-v1", n_actors=2, engine="local"))
     local.learn(100)
@@ -359,7 +359,7 @@ def test_two_nodes_give_the_local_result_and_the_run_survives_the_loss_of_one(cl
 
     env = closing(Slow, n_actors=2, address=cluster.address, timeout=90, ray_options=dict(log_to_driver=False))
     model = small(PERDQN, env, buffer_size=4000)
-    model.learn(1000, callback=KillNode(1000, "unused"))
+    model.learn(1000, callback=KillNode(1000, str(tmp_path)))
     assert model.num_timesteps == 1000 == model.replay_buffer.ring.added.sum()
     assert env.crew.restarts >= 1
     assert_columns_hold(model.replay_buffer)
