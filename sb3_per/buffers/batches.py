@@ -48,7 +48,11 @@ def read_transitions(
     if returns.n_steps > 1:
         windows, lengths = returns.windows(slots, ring, dones, timeouts)
         last = (slots + (lengths - 1) * ring.n_envs) % ring.capacity
-    ids, rewards, ends = read_batch(windows, last, storage.rewards.ravel(), dones, timeouts, ring.added, ring.n_rows)
+    ids, ends = np.empty(len(slots), np.int64), np.empty((len(slots), 1), np.float32)
+    rewards = np.empty(windows.shape, storage.rewards.dtype)
+    read_batch(windows, last, storage.rewards.ravel(), dones, timeouts, ring.next_id, ids, rewards, ends)
+    if not ring.is_even:
+        ids = ring.ids_at(slots)
     obs, next_obs, actions = storage.read(slots, last)
     if relabel is not None:
         relabel(obs, next_obs, rewards, windows, lengths)

@@ -1,4 +1,8 @@
-"""What a batch and an update read of the ring, each in one pass."""
+"""
+What a batch and an update read of the ring, each in one pass.
+
+Kernels write to arrays that the caller makes: numba takes longer to return one.
+"""
 
 import numpy as np
 
@@ -12,9 +16,11 @@ def read_batch(
     rewards: np.ndarray,
     dones: np.ndarray,
     timeouts: np.ndarray,
-    added: np.ndarray,
-    n_rows: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    next_id: int,
+    ids: np.ndarray,
+    batch_rewards: np.ndarray,
+    ends: np.ndarray,
+) -> None:
     """
     Read what is small: ids, rewards and terminations.
 
@@ -23,35 +29,24 @@ def read_batch(
     :param rewards: by slot, as the following two, shape (capacity,)
     :param dones: ends of episodes
     :param timeouts: which of them are truncations, where the value of the next observation counts
-    :param added: steps added by each environment, shape (n_envs,)
-    :param n_rows: rows of the ring
-    :return: ids, shape (batch_size,); rewards, shape (batch_size, n_steps); terminations, shape (batch_size, 1)
+    :param next_id: number above all ids of the ring
+    :param ids: written, int64 of shape (batch_size,): ids if all environments stand at the same step
+    :param batch_rewards: written, shape (batch_size, n_steps)
+    :param ends: written, float32 of shape (batch_size, 1): terminations
     """
     batch_size, n_steps = windows.shape
-    n_envs = added.size
-    # By environment: the row that is written next, and the step that belongs to row 0 in this lap.
-    cursors, laps = np.empty(n_envs, np.int64), np.empty(n_envs, np.int64)
-    for e in range(n_envs):
-        cursors[e] = added[e] % n_rows
-        laps[e] = added[e] - cursors[e]
-    ids = np.empty(batch_size, np.int64)
-    batch_rewards = np.empty((batch_size, n_steps), rewards.dtype)
-    batch_dones = np.empty((batch_size, 1), np.float32)
+    cursor = next_id % rewards.size  # slot that is written next
+    lap = next_id - cursor  # id that belongs to slot 0 in this lap
     for i in range(batch_size):
         prefetch(dones, np.uint64(last[i]))
         prefetch(rewards, np.uint64(windows[i, 0]))
     for i in range(batch_size):
-        slot = windows[i, 0]
-        row = slot if n_envs == 1 else slot // n_envs  # a division takes longer than all else here
-        env = slot - row * n_envs
         # From the cursor on, the transitions are of the previous lap.
-        step = row + laps[env] - (n_rows if row >= cursors[env] else 0)
-        ids[i] = step * n_envs + env
+        ids[i] = windows[i, 0] + lap - (rewards.size if windows[i, 0] >= cursor else 0)
         done = dones[last[i]]
-        batch_dones[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: a cache miss saved
+        ends[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: a cache miss saved
         for j in range(n_steps):
             batch_rewards[i, j] = rewards[windows[i, j]]
-    return ids, batch_rewards, batch_dones
 
 
 @kernel

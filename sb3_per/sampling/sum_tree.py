@@ -63,9 +63,17 @@ def _write(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np.ndarr
 
 
 @kernel
-def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, float]:
-    """Find which of eight siblings a prefix sum of theirs belongs to, and how much of it is left there."""
-    node = first
+def _go_down(sums: np.ndarray, start: np.uint64, below: np.uint64, nodes: np.ndarray, rests: np.ndarray, i: int) -> None:
+    """
+    Go from a node to the child that a prefix sum belongs to.
+
+    :param start: where the level of the children begins
+    :param below: where the level of their children begins
+    :param nodes: positions in their levels; the i-th becomes the child
+    :param rests: prefix sums among the leaves of each node; the i-th becomes what is left of it in the child
+    """
+    first = start + (nodes[i] << _THREE)
+    node, rest = first, rests[i]
     # Choose a half of the eight, a half of the four, one of the two, without branches: the processor would mispredict half
     # of them.
     left = (sums[node] + sums[node + _ONE]) + (sums[node + _TWO] + sums[node + _THREE])
@@ -82,35 +90,33 @@ def _child(sums: np.ndarray, first: np.uint64, rest: float) -> tuple[np.uint64, 
         rest = np.inf
         while sums[node] == 0.0 and node > first:
             node -= _ONE
-    return node, rest
+    nodes[i], rests[i] = node - start, rest
+    prefetch(sums, below + (nodes[i] << _THREE))
 
 
 @kernel
-def _descend(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray, rests: np.ndarray) -> np.ndarray:
-    """
-    Go down from nodes to leaves.
+def _find(sums: np.ndarray, starts: np.ndarray, rests: np.ndarray, leaves: np.ndarray) -> None:
+    """Find the leaf of every prefix sum; the prefix sums are changed."""
+    nodes = leaves.view(np.uint64)
+    for i in range(nodes.size):
+        nodes[i] = 0
+        if not rests[i] < sums[-1]:
+            rests[i] = np.inf
+    for level in range(starts.size - 2, -1, -1):
+        start, below = starts[level], starts[max(level - 1, 0)]
+        for i in range(nodes.size):
+            _go_down(sums, start, below, nodes, rests, i)
 
-    :param nodes: positions in their levels, changed
-    :param levels: level of each node
-    :param rests: prefix sums among the leaves of each node, changed
-    :return: leaves
-    """
+
+@kernel
+def _find_below(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray, rests: np.ndarray) -> np.ndarray:
+    """Find the leaf of every prefix sum among the leaves of its node; nodes and prefix sums are changed."""
     for level in range(starts.size - 2, -1, -1):
         start, below = starts[level], starts[max(level - 1, 0)]
         for i in range(nodes.size):
             if levels[i] > level:
-                node, rests[i] = _child(sums, start + (nodes[i] << _THREE), rests[i])
-                nodes[i] = node - start
-                prefetch(sums, below + (nodes[i] << _THREE))
+                _go_down(sums, start, below, nodes, rests, i)
     return nodes.view(np.int64)
-
-
-@kernel
-def _find(sums: np.ndarray, starts: np.ndarray, prefix_sums: np.ndarray) -> np.ndarray:
-    """Find the leaf of every prefix sum."""
-    n = prefix_sums.size
-    rests = np.where(prefix_sums < sums[-1], prefix_sums, np.inf)
-    return _descend(sums, starts, np.zeros(n, np.uint64), np.full(n, starts.size - 1), rests)
 
 
 @kernel
@@ -145,13 +151,13 @@ def spread(uniforms: np.ndarray, total: float, stratified: bool) -> np.ndarray:
 
 
 @kernel
-def _draw(sums: np.ndarray, starts: np.ndarray, uniforms: np.ndarray, stratified: bool) -> tuple[np.ndarray, np.ndarray]:
+def _draw(
+    sums: np.ndarray, starts: np.ndarray, uniforms: np.ndarray, stratified: bool, leaves: np.ndarray, masses: np.ndarray
+) -> None:
     """Find the leaves of uniform numbers and read the masses."""
-    leaves = _find(sums, starts, spread(uniforms, sums[-1], stratified))
-    masses = np.empty(uniforms.size)
+    _find(sums, starts, spread(uniforms, sums[-1], stratified), leaves)
     for i in range(uniforms.size):
         masses[i] = sums[leaves[i]]
-    return leaves, masses
 
 
 def as_batch(values: Any, dtype: type) -> np.ndarray:
@@ -291,7 +297,9 @@ class SumTree:
         :raises ValueError: if all leaves are empty
         """
         self._require_mass()
-        return _draw(self._sums, self._starts, uniforms, stratified)
+        leaves, masses = np.empty(len(uniforms), np.int64), np.empty(len(uniforms))
+        _draw(self._sums, self._starts, uniforms, stratified, leaves, masses)
+        return leaves, masses
 
     def part(self, first: int, n: int) -> tuple[float, Callable[[np.ndarray], np.ndarray]]:
         """
@@ -315,7 +323,7 @@ class SumTree:
                 raise ValueError(f"Cannot draw from {n} leaves of a {type(self).__name__}: all of them are empty")
             last = ends.searchsorted(ends[-1])  # the last node with mass
             i = np.minimum(ends.searchsorted(prefix_sums, side="right"), last)
-            return _descend(self._sums, self._starts, nodes[i], levels[i], prefix_sums - np.append(0.0, ends)[i])
+            return _find_below(self._sums, self._starts, nodes[i], levels[i], prefix_sums - np.append(0.0, ends)[i])
 
         return float(ends[-1]), find
 
@@ -369,7 +377,9 @@ class SumTree:
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         """Find the leaves of prefix sums, shape (batch_size,)."""
-        return _find(self._sums, self._starts, prefix_sums)
+        leaves = np.empty(len(prefix_sums), np.int64)
+        _find(self._sums, self._starts, prefix_sums, leaves)
+        return leaves
 
     @staticmethod
     def _integers(indices: Any) -> np.ndarray:

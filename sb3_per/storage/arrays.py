@@ -32,17 +32,17 @@ def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return function(tree, *others)
 
 
-def take(stored: "np.ndarray | FramedArray", slots: np.ndarray) -> np.ndarray:
+def take(stored: Any, slots: np.ndarray) -> Any:
     """
     Read slots. ``take`` from the flat view is several times faster than ``stored[rows, envs]``.
 
-    :param stored: array of shape (n_rows, n_envs, ...), or frames
+    :param stored: array of shape (n_rows, n_envs, ...), frames, or a dictionary of these
     :param slots: integers of any shape
-    :return: a copy, shape (*slots.shape, ...)
+    :return: a copy, shape (*slots.shape, ...), or a dictionary of copies
     """
-    if isinstance(stored, FramedArray):
-        return stored.at(slots)
-    return flat(stored).take(slots, axis=0)
+    if isinstance(stored, np.ndarray):
+        return stored.reshape(-1, *stored.shape[2:]).take(slots, axis=0)
+    return {key: take(part, slots) for key, part in stored.items()} if isinstance(stored, dict) else stored.at(slots)
 
 
 def flat(stored: np.ndarray) -> np.ndarray:
@@ -248,7 +248,7 @@ class ArrayStorage:
         :param slots: integers of any shape
         :return: a copy, shape (*slots.shape, ...); a dictionary for Dict observation spaces
         """
-        return tree_map(lambda stored: take(stored, slots), self.observations)
+        return take(self.observations, slots)
 
     def read_next_observations(self, slots: np.ndarray) -> Any:
         """
@@ -259,7 +259,7 @@ class ArrayStorage:
         """
         if self.next_observations is None:
             return take(self.observations, (slots + self.n_envs) % (self.n_rows * self.n_envs))
-        return tree_map(lambda stored: take(stored, slots), self.next_observations)
+        return take(self.next_observations, slots)
 
 
 def keyed(observations: Any) -> dict[str | None, Any]:
