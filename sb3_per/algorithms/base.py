@@ -193,7 +193,7 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, values in metrics.items():
-            self.logger.record(name, np.mean([value.item() for value in values]))
+            self.logger.record(name, sum(value.item() for value in values) / len(values))
         if weights:  # in one go: small operations at every step would slow training down
             for name, number in weight_metrics(th.cat(weights, dim=1).cpu().numpy()).items():
                 self.logger.record(name, number)
@@ -320,6 +320,6 @@ def weight_metrics(weights: np.ndarray) -> dict[str, float]:
     totals = weights.sum(axis=0)
     effective_sizes = np.square(totals) / (np.square(weights).sum(axis=0) * len(weights))
     return {
-        "per/mean_weight": float(totals.mean(dtype=np.float64)) / len(weights),
-        "per/effective_sample_size": float(effective_sizes.mean(dtype=np.float64)),
+        "per/mean_weight": float(totals.sum(dtype=np.float64)) / weights.size,
+        "per/effective_sample_size": float(effective_sizes.sum(dtype=np.float64)) / len(totals),
     }

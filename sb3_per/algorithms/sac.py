@@ -86,7 +86,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
             minimise(ent_coef_loss, self.ent_coef_optimizer)
             metrics["ent_coef_loss"] = ent_coef_loss
         actor_loss = (weights * (ent_coef * log_prob - self._policy_value(observations, actions))).mean()
-        minimise(actor_loss, self.actor.optimizer)
+        minimise(actor_loss, self.actor.optimizer, only_own=True)
         return {**metrics, "actor_loss": actor_loss}
 
     def _next_actions(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:

@@ -52,7 +52,7 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         observations, weights = self._actor_batch(batch)
         actions = self.actor(observations)
         actor_loss = -(weights * self.critic.q1_forward(observations, actions)).mean()
-        minimise(actor_loss, self.actor.optimizer)
+        minimise(actor_loss, self.actor.optimizer, only_own=True)
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.actor.parameters(), self.actor_target.parameters(), self.tau)
         polyak_update(self.critic_batch_norm_stats, self.critic_batch_norm_stats_target, 1.0)

@@ -194,7 +194,7 @@ def test_losses_equal_a_scalar_reference(actor_batch, monkeypatch):
     assert batch.dones.any() and not batch.mask.all()
     losses = []
     # Without a step: all three are of the same networks.
-    monkeypatch.setattr(sac, "minimise", lambda loss, optimizer: losses.append(float(loss.detach())))
+    monkeypatch.setattr(sac, "minimise", lambda loss, *_, **__: losses.append(float(loss.detach())))
     with th.no_grad():
         actor, critic, target = (network.unroll_memory(batch) for network in networks(model))
     ent_coef = float(model.log_ent_coef.detach().exp())
