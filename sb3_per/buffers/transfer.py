@@ -189,21 +189,23 @@ def settings_without(buffer: Any, changed: Collection[str], cls: type | None = N
     return {**found, **{name: getattr(buffer, name) for name in arguments}}
 
 
-def emptied(buffer: Any, n_rows: int | None = None, frames: Any = None) -> Any:
+def emptied(buffer: Any, n_rows: int | None = None, frames: Any = None, storage: ArrayStorage | None = None) -> Any:
     """
     Make an empty buffer with the same settings.
 
     :param buffer: any
     :param n_rows: number of rows, if another one is wanted
     :param frames: with ``n_rows``, the setting ``frames`` that is wanted
+    :param storage: of the new buffer; ``None``: an empty one
     :return: a new buffer of the same kind with the same settings, and nothing in it
     """
     twin = object.__new__(type(buffer))
     vars(twin).update(vars(buffer))
     if n_rows is not None:
         twin.settings = dataclasses.replace(buffer.settings, frames=frames)
-    frames_by_name = frames_of(twin.settings, twin.observation_space)
-    twin.make_parts(buffer.storage.emptied(n_rows or buffer.buffer_size, frames_by_name))
+    if storage is None:
+        storage = buffer.storage.emptied(n_rows or buffer.buffer_size, frames_of(twin.settings, twin.observation_space))
+    twin.make_parts(storage)
     if buffer.draw_record is not None:
         twin.draw_record = buffer.draw_record.emptied(twin.ring.capacity)
     return twin

@@ -126,7 +126,7 @@ def _require_restorable(buffer: PrioritizedReplayBuffer, state: dict[str, Any]) 
     :param state: its state
     :raises ValueError: if the state cannot be loaded
     """
-    trial = emptied(buffer)
+    trial = emptied(buffer, storage=buffer.storage)  # which it only reads
     if len(buffer.demonstrations):
         trial.demonstrations.reserve(len(buffer.demonstrations), trial.storage)
     try:

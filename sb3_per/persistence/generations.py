@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +136,8 @@ class Manifest:
         :return: content of the file
         :raises ValueError: if it could not be read again
         """
-        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        body = json.dumps(content, allow_nan=False).encode()[1:]  # the brace goes before the checksum
+        content = {"format": FORMAT, "version": VERSION, **vars(self)}
+        body = json.dumps(content, default=vars, allow_nan=False).encode()[1:]  # the brace goes before the checksum
         data = b'{"crc32": "%08x",\n' % zlib.crc32(body) + body
         self.parse(data, Path(self.name))
         return data

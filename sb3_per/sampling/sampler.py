@@ -262,15 +262,13 @@ class Sampler:
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """
-        Restore a state.
+        Restore a state in a new sampler.
 
         :param state: from :meth:`state` of a sampler with the same capacity
         :param keeps_masses: whether it has the same scheme; otherwise every transition gets the mass of a new one
         :raises ValueError: if it is not such a state; this sampler is of no use then
         """
         self.load_numbers(state, keeps_masses)
-        self.tree.clear()
-        self.given = None
         if not keeps_masses:
             return
         self._n_known = _count(state["n_known"], "n_known")
