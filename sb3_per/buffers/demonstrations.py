@@ -43,8 +43,6 @@ class Demonstrations:
 
     def __init__(self, settings: PrioritySettings, scheme: PriorityScheme, returns: NStepReturns):
         self.settings, self.scheme, self.returns = settings, scheme, returns
-        #: whether batches may contain demonstrations
-        self.are_drawn = settings.demonstration_fraction > 0.0
         # Whether whole batches are demonstrations.
         self._alone = False
         # Largest training progress so far, from 0 to 1.
@@ -106,6 +104,11 @@ class Demonstrations:
     # ---- drawing
 
     @property
+    def are_drawn(self) -> bool:
+        """Whether batches may contain demonstrations."""
+        return self._alone or self.settings.demonstration_fraction > 0.0
+
+    @property
     def share(self) -> float:
         """Current share of the demonstrations in a batch, in [0, 1]."""
         start, end = self.settings.demonstration_fraction, self.settings.demonstration_fraction_end
@@ -114,11 +117,11 @@ class Demonstrations:
     @contextmanager
     def only(self) -> Iterator[None]:
         """Draw whole batches of demonstrations within a ``with`` block."""
-        were_drawn, self.are_drawn, self._alone = self.are_drawn, True, True
+        self._alone = True
         try:
             yield
         finally:
-            self.are_drawn, self._alone = were_drawn, False
+            self._alone = False
 
     def follow(self, progress_remaining: float) -> None:
         """
