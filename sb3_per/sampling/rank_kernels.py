@@ -177,7 +177,7 @@ def _search(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 @kernel
 def _locate(order: Order, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find where priorities belong: the last block whose bound is above, and its first place that is not above."""
+    """Find where priorities belong: in the last block whose bound is larger, before the first that is not larger."""
     blocks, places = _search(order.bounds[: order.counters[_N_BLOCKS]], new), np.zeros(new.size, np.int64)
     # Positions shift when a block is opened, blocks do not.
     priorities = order.priorities.reshape(-1)

@@ -428,5 +428,5 @@ def _name_of(scheme: Any) -> str:
     if name in _SCHEMES:
         return name
     nearest = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, _SCHEMES, n=1)
-    meant = f": did you mean {nearest[0]!r}?" if nearest else ":"
+    meant = f": did you mean {nearest[0]!r}?" if nearest else "."
     raise ValueError(f"Unknown scheme {scheme!r}{meant} Choose one of {sorted(_SCHEMES)}, or pass a PriorityScheme object")
