@@ -6,7 +6,7 @@ Kernels write to arrays that the caller makes: numba takes longer to return one.
 
 import numpy as np
 
-from sb3_per.sampling.kernels import kernel, prefetch
+from sb3_per.utils.compiled import kernel, prefetch
 
 
 @kernel

@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sb3_per.sampling.kernels import kernel
+from sb3_per.utils.compiled import kernel
 
 
 class DrawRecord:

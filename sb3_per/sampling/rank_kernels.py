@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sb3_per.sampling.kernels import kernel, prefetch
 from sb3_per.sampling.sum_tree import ALL_WRITTEN
+from sb3_per.utils.compiled import kernel, prefetch
 
 # Places of a block, and its words of 64 bits that say which are taken. Small blocks make a long directory, whose entries
 # move when a block is opened or closed. Large blocks take longer to search.

@@ -16,9 +16,9 @@ import numpy as np
 import torch as th
 from torch.nn import functional as F
 
-from sb3_per.sampling.kernels import kernel
 from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.sum_tree import SumTree
+from sb3_per.utils.compiled import kernel
 
 # Bounds of a mass. No transition that can be drawn has mass 0, although epsilon ** alpha can underflow, and the sum over a
 # buffer never overflows.

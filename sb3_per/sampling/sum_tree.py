@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sb3_per.sampling.kernels import kernel, prefetch
+from sb3_per.utils.compiled import kernel, prefetch
 
 # What `_write` returns if all entries are good. Otherwise it returns the position of the first bad one.
 ALL_WRITTEN = -1

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from sb3_per.sampling.kernels import kernel
 from sb3_per.storage.frame_pool import Memory, frame_at
+from sb3_per.utils.compiled import kernel
 
 # Reference to the frame whose bytes are all 0. It is never stored, and no frame gets this number.
 ZERO = 2**32 - 1

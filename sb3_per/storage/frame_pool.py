@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
-from sb3_per.sampling.kernels import kernel
+from sb3_per.utils.compiled import kernel
 
 # Largest size of a piece. Pieces are allocated when they are reached, and are smaller if the whole pool is.
 _PIECE_BYTES = 64 * 2**20

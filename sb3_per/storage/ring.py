@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.sampling.kernels import kernel
+from sb3_per.utils.compiled import kernel
 
 # Steps that are copied at a time.
 _BLOCK = 256

@@ -6,8 +6,8 @@ A step is numbered from the first one ever added to the buffer. Its slot is row 
 
 import numpy as np
 
-from sb3_per.sampling.kernels import kernel, prefetch
 from sb3_per.storage.ring import slots_between
+from sb3_per.utils.compiled import kernel, prefetch
 
 #: Flags that :func:`number_next` returns.
 LEAVES_OPEN, IS_UNROLLED_FROM = 1, 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sb3_per import SumTree
-from sb3_per.sampling.kernels import kernel, prefetch
+from sb3_per.utils.compiled import kernel, prefetch
 
 
 def run_program(program: str) -> str:
@@ -44,7 +44,7 @@ except RuntimeError:
 else:
     raise SystemExit("this numba caches without a locator: the test shows nothing")
 from sb3_per import SumTree
-from sb3_per.sampling.kernels import kernel, prefetch
+from sb3_per.utils.compiled import kernel, prefetch
 tree = SumTree(3)
 tree.update([0, 2], [1.0, 3.0])
 print(tree.find([0.5, 1.0]).tolist())
