@@ -7,7 +7,7 @@ import pytest
 
 from sb3_per import LAP
 from sb3_per.compare import controls
-from sb3_per.compare.statistics import at_best_rates, better_share, difference, has_learned, holm, permutation_p
+from sb3_per.compare.statistics import at_best_rates, better_share, difference, has_learned, holm, paired_p, permutation_p
 
 
 def test_permutation_p_equals_a_list_of_all_permutations():
@@ -28,6 +28,23 @@ def test_permutation_p_equals_a_list_of_all_permutations():
     assert permutation_p(x, y) == pytest.approx(expected)
     separated = np.arange(5.0)[:, None]
     assert permutation_p(separated, separated + 9) == pytest.approx(2 / 252)
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 12])
+def test_paired_p_equals_a_list_of_all_signs(n):
+    """Include ties, and differences of 0."""
+    rng = np.random.default_rng(n)
+    for values in (rng.normal(0.5, 1.0, n), rng.integers(-2, 4, n) * 0.1, np.zeros(n)):
+        signs = np.array(list(itertools.product((-1, 1), repeat=n)))
+        assert paired_p(values) == np.mean(np.abs(signs @ values) >= abs(values.sum()) - 1e-9)
+    assert paired_p(np.array([1.0, 2.0, 3.0])) == 2 / 8
+
+
+def test_paired_p_of_many_pairs_is_near_that_of_all_signs():
+    differences = np.random.default_rng(0).normal(0.45, 1.0, 20)
+    repeated = np.concatenate([differences, np.zeros(30)])  # zeros change no sum
+    assert paired_p(repeated) == pytest.approx(paired_p(differences), abs=0.002)
+    assert paired_p(np.ones(50)) == pytest.approx(1 / 200_001)
 
 
 def test_holm_correction_equals_its_definition():
