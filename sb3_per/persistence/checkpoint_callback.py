@@ -10,7 +10,7 @@ from stable_baselines3.common.callbacks import CheckpointCallback
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import integer, require
-from sb3_per.persistence.atomic import TEMPORARY, make_directory, sync_directory, write_file
+from sb3_per.persistence.atomic import make_directory, remove_temporary, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
 from sb3_per.persistence.generations import manifests_in, numbers_in, whole_generations
 
@@ -59,10 +59,8 @@ class BufferCheckpointCallback(CheckpointCallback):
             )
         make_directory(Path(self.save_path).absolute())
         super()._init_callback()
-        leftover = re.compile(rf"{re.escape(self.name_prefix)}_(vecnormalize_)?[0-9]+_steps\.(zip|pkl){re.escape(TEMPORARY)}")
-        for path in Path(self.save_path).iterdir():
-            if leftover.fullmatch(path.name) and path.is_file():  # left by a run that was killed
-                path.unlink()
+        checkpoints = re.compile(rf"{re.escape(self.name_prefix)}_(vecnormalize_)?[0-9]+_steps\.(zip|pkl)")
+        remove_temporary(Path(self.save_path), checkpoints)
 
     def _on_step(self) -> bool:
         if self.n_calls % self.save_freq == 0:

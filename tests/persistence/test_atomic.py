@@ -1,0 +1,156 @@
+"""Several writers may save to one name at the same time, and a killed writer leaves nothing for long."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sb3_per
+from sb3_per import PERDQN
+from sb3_per.persistence.atomic import write_file
+from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback
+from tests.persistence.models import trained
+from tests.persistence.saved import names_of
+from tests.utils import ROOT
+
+WRITER = """
+import sys
+from pathlib import Path
+from sb3_per.persistence.atomic import write_file
+
+def write(file):
+    file.write(b"half")
+    file.flush()
+    print("half", flush=True)
+    sys.stdin.readline()
+
+write_file(Path(sys.argv[1]), write)
+"""
+
+
+def start_writer(path: Path) -> subprocess.Popen:
+    """Start a process that has written half of a file. It finishes after a line on its stdin."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(sb3_per.__file__).parents[1])}
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=ROOT
+    )
+    assert writer.stdout is not None and writer.stdout.readline() == b"half\n"
+    return writer
+
+
+def finish(writer: subprocess.Popen) -> int:
+    writer.communicate(b"\n")
+    return writer.returncode
+
+
+def kill(writer: subprocess.Popen) -> None:
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate()
+
+
+def write_zip(path: Path, seed: int) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("data", np.random.default_rng(seed).bytes(200_000))
+
+    def write(file) -> None:
+        for start in range(0, len(content.getvalue()), 10_000):
+            file.write(content.getvalue()[start : start + 10_000])
+            file.flush()
+
+    write_file(path, write)
+
+
+def test_two_threads_write_one_name_and_a_reader_sees_only_whole_files(tmp_path):
+    path, is_over = tmp_path / "model.zip", threading.Event()
+    write_zip(path, 0)
+
+    def write(seed: int) -> None:
+        for i in range(40):
+            write_zip(path, 1000 * seed + i)
+
+    def read() -> int:
+        n_read = 0
+        while not is_over.is_set():
+            with zipfile.ZipFile(path) as archive:
+                assert archive.testzip() is None
+            n_read += 1
+        return n_read
+
+    with ThreadPoolExecutor(3) as pool:
+        reader = pool.submit(read)
+        writers = [pool.submit(write, seed) for seed in (1, 2)]
+        try:
+            for writer in writers:
+                writer.result()
+        finally:
+            is_over.set()
+        assert reader.result() > 0
+    assert names_of(tmp_path) == {"model.zip"}
+
+
+def test_two_threads_save_models_to_one_name(tmp_path):
+    model = trained(PERDQN)
+    with ThreadPoolExecutor(2) as pool:
+        for saved in [pool.submit(model.save, tmp_path / "model") for _ in range(6)]:
+            saved.result()
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        assert archive.testzip() is None
+    assert names_of(tmp_path) == {"model.zip"}
+
+
+def test_the_last_of_two_processes_to_finish_wins(tmp_path):
+    path = tmp_path / "model.zip"
+    writer = start_writer(path)
+    write_file(path, lambda file: file.write(b"whole"))
+    assert path.read_bytes() == b"whole"
+    assert finish(writer) == 0
+    assert path.read_bytes() == b"half"
+    assert names_of(tmp_path) == {"model.zip"}
+
+
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path):
+    """Files that other processes still write stay, and so do files of other names."""
+    (tmp_path / "model.backup.zip").write_bytes(b"mine")
+    killed, alive, other = (start_writer(tmp_path / name) for name in ("model.zip", "model.zip", "model2.zip"))
+    kill(killed)
+    assert len(names_of(tmp_path)) == 4
+    write_file(tmp_path / "model.zip", lambda file: file.write(b"whole"))
+    assert len(names_of(tmp_path)) == 4  # model.zip in place of what the killed process left
+    assert finish(alive) == finish(other) == 0
+    assert names_of(tmp_path) == {"model.backup.zip", "model.zip", "model2.zip"}
+
+
+def test_a_resumed_run_removes_what_its_killed_process_left(tmp_path):
+    """Another process that saves to the same folder with the same prefix keeps its file."""
+    killed, alive = (start_writer(tmp_path / f"rl_model_{steps}_steps.zip") for steps in (20, 30))
+    kill(killed)
+    callback = BufferCheckpointCallback(10, str(tmp_path))
+    callback.model = None
+    callback._init_callback()
+    assert finish(alive) == 0
+    assert names_of(tmp_path) == {"rl_model_30_steps.zip"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_the_permissions_of_a_file_follow_the_umask(tmp_path):
+    (tmp_path / "plain").write_bytes(b"")
+    write_file(tmp_path / "model.zip", lambda file: file.write(b"whole"))
+    assert (tmp_path / "model.zip").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_an_error_leaves_the_old_file_alone(tmp_path):
+    path = tmp_path / "model.zip"
+    write_file(path, lambda file: file.write(b"old"))
+    with pytest.raises(ZeroDivisionError):
+        write_file(path, lambda file: 1 / 0)
+    assert path.read_bytes() == b"old"
+    assert names_of(tmp_path) == {"model.zip"}
