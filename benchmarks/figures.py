@@ -31,7 +31,6 @@ LOOKS.update(
     {
         "defaults, own error": (ORANGE, ":", "s"),
         "learning rate / 4": (ORANGE, ":", "s"),
-        "LAP kappa auto": (MAGENTA, "--", "D"),
         "LAP recency": (MAGENTA, ":", "D"),
         "rank, own error": (PURPLE, ":", "P"),
         "no weights": (OLIVE, "--", "v"),

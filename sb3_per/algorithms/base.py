@@ -29,7 +29,6 @@ from sb3_per.buffers import (
     PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.persistence.model_zip import PRIORITIZED_CLASSES, CheckpointMixin
-from sb3_per.sampling.schemes import LAP
 from sb3_per.storage.frames import GOALS
 
 
@@ -199,8 +198,6 @@ class PrioritizedOffPolicyMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
                 self.logger.record(name, number)
         self.logger.record("per/beta", buffer.beta)
         self.logger.record("per/max_priority", buffer.max_priority)
-        if isinstance(buffer.scheme, LAP) and buffer.scheme.kappa_is_auto:
-            self.logger.record("per/kappa", buffer.scheme.kappa)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         buffer, last_obs = self.replay_buffer, self._last_obs

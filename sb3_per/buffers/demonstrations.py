@@ -243,23 +243,17 @@ class Demonstrations:
 # ---- what comes in
 
 
-def require_demonstrations_supported(optimize_memory_usage: bool, scheme: PriorityScheme) -> None:
+def require_demonstrations_supported(optimize_memory_usage: bool) -> None:
     """
     Refuse demonstrations where they are not supported.
 
     :param optimize_memory_usage: SB3's
-    :param scheme: of the buffer
     :raises NotImplementedError: for a buffer that cannot hold demonstrations
     """
     if optimize_memory_usage:
         raise NotImplementedError(
             "Demonstrations with optimize_memory_usage=True are not supported: the observation after the last step of an "
             "episode is not stored"
-        )
-    if scheme.kappa_is_auto:
-        raise NotImplementedError(
-            "Demonstrations with kappa='auto' are not supported: the unit of kappa is the mean reward of experience alone. "
-            "Set kappa to a number"
         )
 
 
@@ -277,7 +271,7 @@ def require_fitting(settings: PrioritySettings, optimize_memory_usage: bool) -> 
             "already"
         )
     if settings.demonstration_fraction > 0.0:
-        require_demonstrations_supported(optimize_memory_usage, settings.make_scheme())
+        require_demonstrations_supported(optimize_memory_usage)
 
 
 def require_demonstrations_in(other: ReplayBuffer, observation_space: spaces.Space, action_space: spaces.Space) -> None:

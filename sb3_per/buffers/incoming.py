@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.schemes import LARGEST_MASS
@@ -285,27 +284,6 @@ def finite_abs_steps(td_errors: np.ndarray | th.Tensor, lead: tuple[int, int]) -
         raise ValueError(f"td_errors of shape {tuple(td_errors.shape)} do not fit rewards of shape {lead}")
     n = lead[0] * lead[1]
     return finite_abs(td_errors.reshape(n, -1), n) if n else np.empty((0, 1))
-
-
-def mean_abs_reward(rewards: np.ndarray, env: VecNormalize | None) -> float:
-    """
-    Average the absolute rewards.
-
-    :param rewards: that a buffer holds, shape (n,)
-    :param env: associated VecNormalize
-    :return: mean absolute value of the finite ones, as the learner sees them; 0 without rewards
-    :raises ValueError: if it is not finite, or none is
-    """
-    finite = rewards[np.isfinite(rewards)]
-    if finite.size:
-        rewards = finite if env is None else env.normalize_reward(finite).astype(np.float32)
-    mean = float(np.abs(rewards, dtype=np.float64).mean()) if rewards.size else 0.0
-    if not mean < np.inf:
-        raise ValueError(
-            f"kappa='auto' needs a finite mean of the absolute rewards, not {mean}: a reward is "
-            f"{rewards[~np.isfinite(rewards)][0]}. Mend the reward of the environment, or set kappa to a number"
-        )
-    return mean
 
 
 def require_values(**by_name: spaces.Space) -> None:

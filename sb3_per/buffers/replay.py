@@ -39,7 +39,6 @@ from sb3_per.buffers.incoming import (
     checked_steps,
     finite_abs,
     finite_abs_steps,
-    mean_abs_reward,
     part_of,
     require_values,
 )
@@ -50,7 +49,7 @@ from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.weights import ImportanceWeights
-from sb3_per.storage.arrays import ArrayStorage, Steps, flat, tree_map
+from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
 from sb3_per.storage.frames import without
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
@@ -459,7 +458,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param done: ends of episodes, shape (n, k)
         :param infos: for each step, one dictionary per column; SB3's ``TimeLimit.truncated`` marks truncations
         :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
-        :raises NotImplementedError: with sequences, ``optimize_memory_usage`` and ``kappa="auto"``
+        :raises NotImplementedError: with sequences and ``optimize_memory_usage``
         """
         self._require_demonstrations_to_fit()
         lead = np.shape(reward)
@@ -477,7 +476,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :param other: prioritized or SB3's, with the same observation and action space
         :raises ValueError: for a buffer with other spaces, or an empty one
-        :raises NotImplementedError: with sequences, ``optimize_memory_usage`` and ``kappa="auto"``
+        :raises NotImplementedError: with sequences and ``optimize_memory_usage``
         """
         self._require_demonstrations_to_fit()
         require_demonstrations_in(other, self.observation_space, self.action_space)
@@ -491,7 +490,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :raises NotImplementedError: for a buffer that cannot hold demonstrations
         """
-        require_demonstrations_supported(self.optimize_memory_usage, self.scheme)
+        require_demonstrations_supported(self.optimize_memory_usage)
 
     # ---- drawing
 
@@ -510,7 +509,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         with self.lock:
-            n_demonstrations, demonstrations = self._prepare_draw(batch_size, env), None
+            n_demonstrations, demonstrations = self._prepare_draw(batch_size), None
             slots, relative = _NO_SLOTS, _NO_MASSES
             n_p: Callable[[np.ndarray], np.ndarray] = np.asarray
             if n_demonstrations < batch_size:
@@ -531,12 +530,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self.weights.count_draw()
         return samples
 
-    def _prepare_draw(self, batch_size: int, env: VecNormalize | None) -> int:
+    def _prepare_draw(self, batch_size: int) -> int:
         """Bring the sampler up to date, and return how many transitions of the next batch are demonstrations."""
         n_demonstrations = self.demonstrations.n_in(batch_size, self.sampler)
         if n_demonstrations < batch_size:
-            if self.sampler.wants_kappa:
-                self.sampler.refresh_kappa(mean_abs_reward(flat(self.rewards)[self.ring.slots_held()], env))
             self.sampler.settle()
             if self.sampler.tree.total == 0.0:
                 self._refuse_to_draw()
@@ -560,7 +557,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         require("batch_size", batch_size, integer())
         with self.lock:
-            n_demonstrations, slots = self._prepare_draw(batch_size, env), _NO_SLOTS
+            n_demonstrations, slots = self._prepare_draw(batch_size), _NO_SLOTS
             if n_demonstrations < batch_size:
                 slots = self.sampler.drawing.uniform(batch_size - n_demonstrations)
             obs = self._gather_observations(slots)

@@ -129,7 +129,7 @@ class PrioritySettings:
     beta_end: float = _setting(1.0, FRACTION)
     beta_anneal_steps: int | None = _setting(None, integer(), none=True)
     epsilon: float = _setting(DEFAULT_EPSILON, _ABOVE_0)
-    kappa: float | str = _setting(DEFAULT_KAPPA, _ABOVE_0, words("auto"))
+    kappa: float = _setting(DEFAULT_KAPPA, _ABOVE_0)
     td_error_reduction: str | None = _setting(None, words("mean", "max", "min"), none=True)
     stratified: bool = _setting(True, FLAG)
     uniform_fraction: float = _setting(0.0, number("in [0, 1)", lambda x: 0.0 <= x < 1.0))

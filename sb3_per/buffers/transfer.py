@@ -232,7 +232,7 @@ def take_steps(target: Any, source: Any, keeps_masses: bool = True) -> None:
     target.sampler.eligible.take(source.sampler.eligible, rows, old_rows)
     target.demonstrations.take(source.demonstrations, target.storage.frames, keeps_masses)
     target.weights.load(source.weights.state())
-    target.sampler.load_numbers(source.sampler.state(0), keeps_masses)
+    target.sampler.load_numbers(source.sampler.state(0))
 
 
 def take_over(buffer: Any, other: Any) -> None:

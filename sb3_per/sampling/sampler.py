@@ -9,9 +9,6 @@ from sb3_per.sampling.draw import Draw
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.schemes import PriorityScheme, positive
 
-# Number of updates after which the mean absolute reward is computed anew, as in MR.Q (arXiv 2501.16142).
-KAPPA_INTERVAL = 250
-
 # Number of draws in a row without an update after which a warning is given, once.
 _MANY_DRAWS = 10
 _NO_UPDATES = (
@@ -59,13 +56,8 @@ class Sampler:
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         self.n_updates = 0
-        # At which number of updates kappa="auto" is refreshed next.
-        self._next_kappa: float = 0.0 if scheme.kappa_is_auto else np.inf
-        # Until kappa="auto" has a unit, the largest |td| of an update; `None` from then on, and for other schemes.
-        self._largest_without_unit: float | None = 0.0 if scheme.kappa_is_auto else None
         self._n_known = 0  # slots with a mass, counted for the mean
-        #: by slot, masses that transitions came with until they are in the tree, NaN for none; allocated when needed. With
-        #: kappa="auto", -|td| stands for a TD error: only the kappa of the next draw makes a mass of it
+        #: by slot, masses that transitions came with until they are in the tree, NaN for none; allocated when needed
         self.given: np.ndarray | None = None
 
     # ---- drawing
@@ -104,9 +96,6 @@ class Sampler:
             masses = np.full(len(slots), self.scheme.mass_of_new(self.max_priority), np.float64)
         if self.given is not None:
             given = self.given[slots]
-            if self.scheme.kappa_is_auto:
-                is_error = given <= 0.0
-                given[is_error] = self.scheme.mass(self.scheme.priority(-given[is_error]))
             np.copyto(masses, given, where=~np.isnan(given))
         return masses
 
@@ -133,10 +122,7 @@ class Sampler:
         """
         if self.initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {self.initial_priority!r}")
-        reduced = self.scheme.reduce(abs_td_errors)
-        if self.scheme.kappa_is_auto:
-            return -reduced
-        masses = self.scheme.mass(self.scheme.priority(reduced))
+        masses = self.scheme.mass(self.scheme.priority(self.scheme.reduce(abs_td_errors)))
         bad = masses[~((masses >= 0.0) & (masses <= self.tree.LARGEST))]
         if bad.size:
             raise ValueError(f"{self.scheme}.mass() gave {bad[0]} for td_errors: it must be finite and at least 0")
@@ -182,8 +168,7 @@ class Sampler:
             slots, abs_td_errors = slots[is_eligible], abs_td_errors[is_eligible]
         if len(slots) == 0:
             return 0
-        reduced = self.scheme.reduce(abs_td_errors)
-        priority = self.scheme.priority(reduced)
+        priority = self.scheme.priority(self.scheme.reduce(abs_td_errors))
         if self.bonus > 0.0:
             priority = priority + self.bonus
         largest = float(priority[priority.argmax()])  # faster than `max`
@@ -191,39 +176,11 @@ class Sampler:
             raise ValueError(f"{self.scheme}.priority() gave {largest}: it must be finite")
         self.tree.update(slots, self.scheme.mass(priority))
         self.max_priority = max(self.max_priority, largest)
-        if self._largest_without_unit is not None:
-            self.give(slots, -reduced)
-            self._largest_without_unit = max(self._largest_without_unit, float(reduced.max()))
         self.n_updates += 1
         if self.max_priority_interval is not None and self.n_updates % self.max_priority_interval == 0:
             # A power of a root may be less by rounding, but no new transition may rank below another.
             self.max_priority = self.scheme.priority_of(float(self.tree[:].max())) * (1.0 + 1e-12)
         return len(slots)
-
-    # ---- kappa="auto"
-
-    @property
-    def wants_kappa(self) -> bool:
-        """Whether :meth:`refresh_kappa` is due, with kappa="auto"."""
-        return self.n_updates >= self._next_kappa
-
-    def refresh_kappa(self, mean_abs_reward: float) -> None:
-        """
-        Set an automatic kappa. The first one also replaces all masses, which had no unit.
-
-        :param mean_abs_reward: mean absolute reward of the buffer, as the learner sees it; 0: unknown, which changes nothing
-        """
-        self._next_kappa = self.n_updates + KAPPA_INTERVAL
-        if mean_abs_reward == 0.0:
-            return
-        self.scheme.kappa = mean_abs_reward  # type: ignore[attr-defined]
-        if self._largest_without_unit is None:
-            self.max_priority = max(self.max_priority, mean_abs_reward)
-        else:
-            self.max_priority = max(self._largest_without_unit, mean_abs_reward)
-            self._largest_without_unit = None
-            self.tree.clear()
-            self.eligible.forget_changes()
 
     # ---- saving
 
@@ -237,9 +194,6 @@ class Sampler:
         state: dict[str, Any] = {
             "max_priority": self.max_priority,
             "n_updates": self.n_updates,
-            "next_kappa": None if np.isinf(self._next_kappa) else self._next_kappa,
-            "kappa": getattr(self.scheme, "kappa", None),
-            "largest_without_unit": self._largest_without_unit,
             "n_known": self._n_known,
             **self.tree.state(n_slots),
         }
@@ -255,9 +209,8 @@ class Sampler:
             slots without one
         """
         given = np.full(len(self.tree), np.nan) if self.given is None else self.given.copy()
-        if self._largest_without_unit is None:
-            written = self.tree.written()
-            given[written > 0.0] = written[written > 0.0]
+        written = self.tree.written()
+        given[written > 0.0] = written[written > 0.0]
         return given
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
@@ -268,7 +221,7 @@ class Sampler:
         :param keeps_masses: whether it has the same scheme; otherwise every transition gets the mass of a new one
         :raises ValueError: if it is not such a state; this sampler is of no use then
         """
-        self.load_numbers(state, keeps_masses)
+        self.load_numbers(state)
         if not keeps_masses:
             return
         self._n_known = _count(state["n_known"], "n_known")
@@ -280,21 +233,15 @@ class Sampler:
             self.given = np.full(len(self.tree), np.nan)
             self.given[: len(given)] = given
 
-    def load_numbers(self, state: dict[str, Any], is_same_scheme: bool) -> None:
+    def load_numbers(self, state: dict[str, Any]) -> None:
         """
         Restore what does not belong to a slot.
 
         :param state: from :meth:`state` of a sampler of any capacity
-        :param is_same_scheme: whether it has the same scheme
         :raises ValueError: for numbers out of their range
         """
         self.max_priority = float(positive("max_priority", state["max_priority"]))
         self.n_updates = _count(state["n_updates"], "n_updates")
-        if is_same_scheme and self.scheme.kappa_is_auto and state["next_kappa"] is not None:
-            self._next_kappa = float(state["next_kappa"])
-            self.scheme.kappa = float(positive("kappa", state["kappa"]))  # type: ignore[attr-defined]
-            largest = state["largest_without_unit"]
-            self._largest_without_unit = None if largest is None else float(largest)
 
 
 def _count(value: Any, name: str) -> int:

@@ -2,10 +2,9 @@
 Prioritization schemes: the formula of the priority, and the loss that belongs to it.
 
 A scheme owns both, because a draw by ``|td|^alpha`` changes the expected gradient exactly as another loss does (Fujimoto et
-al. 2020, theorem 1). A scheme holds settings. Its only state of a run is an automatic kappa.
+al. 2020, theorem 1). A scheme holds settings, and no state of a run.
 """
 
-import copy
 import difflib
 import inspect
 from collections.abc import Callable
@@ -79,9 +78,6 @@ class PriorityScheme:
 
     #: Whether all masses are equal, whatever the TD errors.
     draws_uniformly: ClassVar[bool] = False
-
-    #: Whether the buffer sets kappa to its mean absolute reward.
-    kappa_is_auto: bool = False
 
     #: Whether :meth:`loss` replaces the algorithm's own loss. It needs scalar TD errors then.
     replaces_loss: ClassVar[bool] = False
@@ -257,8 +253,7 @@ class LAP(PriorityScheme):
     the draw.
 
     :param alpha: prioritization exponent, at least 0
-    :param kappa: threshold of the Huber loss and least priority, in units of the value function, above 0; ``"auto"``: the mean
-        absolute reward, which the buffer updates (arXiv 2501.16142 divides rewards by it)
+    :param kappa: threshold of the Huber loss and least priority, in units of the value function, above 0
     :param td_error_reduction: reduction over the critics: ``"mean"``, ``"max"`` or ``"min"``
     :raises ValueError: for a negative alpha, kappa <= 0, or an unknown reduction
     """
@@ -266,18 +261,9 @@ class LAP(PriorityScheme):
     importance_sampling = False
     replaces_loss = True
 
-    def __init__(self, alpha: float = 0.4, kappa: float | str = DEFAULT_KAPPA, td_error_reduction: str = "max"):
+    def __init__(self, alpha: float = 0.4, kappa: float = DEFAULT_KAPPA, td_error_reduction: str = "max"):
         super().__init__(alpha, td_error_reduction)
-        self.kappa_is_auto = isinstance(kappa, str) and kappa == "auto"
-        self.kappa = DEFAULT_KAPPA if self.kappa_is_auto else positive("kappa", kappa)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Arguments of the constructor, by name; an automatic kappa is ``"auto"``."""
-        settings = super().settings
-        if settings.pop("kappa_is_auto"):
-            settings["kappa"] = "auto"
-        return settings
+        self.kappa = positive("kappa", kappa)
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """p = ``max(|td|, kappa)``, see :meth:`PriorityScheme.priority`."""
@@ -385,7 +371,7 @@ def make_scheme(
     scheme: str | PriorityScheme = "proportional",
     alpha: float | None = None,
     epsilon: float = DEFAULT_EPSILON,
-    kappa: float | str = DEFAULT_KAPPA,
+    kappa: float = DEFAULT_KAPPA,
     td_error_reduction: str | None = None,
 ) -> PriorityScheme:
     """
@@ -394,7 +380,7 @@ def make_scheme(
     :param scheme: name of a scheme in upper or lower case, or a scheme object, which brings its own settings
     :param alpha: prioritization exponent; ``None``: the scheme's default
     :param epsilon: added to ``|td|`` (proportional)
-    :param kappa: Huber threshold and least priority (LAP, PAL), or ``"auto"``
+    :param kappa: Huber threshold and least priority (LAP, PAL)
     :param td_error_reduction: reduction over the critics; ``None``: the scheme's default
     :return: the scheme object
     :raises ValueError: for an unknown name, a setting that is not allowed, or settings beside a scheme object
@@ -405,11 +391,8 @@ def make_scheme(
         given = {name: value for name, value in settings.items() if value != defaults[name].default}
         if given:
             raise ValueError(f"Pass settings to the scheme object {scheme}, not beside it: {given}")
-        # Each buffer updates its own automatic kappa, and several buffers may share the object.
-        return copy.copy(scheme) if scheme.kappa_is_auto else scheme
+        return scheme
     name = _name_of(scheme)
-    if isinstance(kappa, str) and name not in ("lap", "pal"):
-        raise ValueError(f"kappa='auto' has no meaning with scheme={scheme!r}: use 'lap' or 'pal', or a number")
     taken = inspect.signature(_SCHEMES[name]).parameters
     return _SCHEMES[name](**{key: value for key, value in settings.items() if key in taken and value is not None})
 

@@ -84,7 +84,7 @@ def _choices(algo: str, trial: Any, has_hindsight: bool) -> dict[str, Callable[[
     is_recurrent = _is_recurrent(algo)
     choices: dict[str, Callable[[str], Any]] = {
         "epsilon": lambda name: trial.suggest_float(name, 1e-6, 0.1, log=True),
-        "kappa": lambda name: trial.suggest_categorical(name, [1.0, "auto"]),
+        "kappa": lambda name: trial.suggest_float(name, 0.01, 1.0, log=True),
         "uniform_fraction": lambda name: trial.suggest_float(name, 0.0, 0.5),
         "weight_normalization": lambda name: trial.suggest_categorical(name, ["max", "mean", "none"]),
         "initial_priority": lambda name: trial.suggest_categorical(name, ["max", "mean"]),  # "td_error" needs actors

@@ -100,7 +100,7 @@ import gymnasium as gym
 from sb3_per import *
 
 env = gym.make("CartPole-v1")
-PERSAC("MlpPolicy", env, 1e-3, replay_buffer_kwargs=dict(alpha=0.6, scheme="lap", kappa="auto"))
+PERSAC("MlpPolicy", env, 1e-3, replay_buffer_kwargs=dict(alpha=0.6, scheme="lap", kappa=0.1))
 PERDQN("MlpPolicy", "CartPole-v1", double_q=True, replay_buffer_kwargs={"frames": 4}).learn(10)
 PERTD3("MlpPolicy", env, replay_buffer_kwargs=dict(scheme=LAP(kappa=0.1)))
 PERRecurrentDQN("MlpLstmPolicy", env, burn_in=3, replay_buffer_kwargs=dict(eta=0.5))

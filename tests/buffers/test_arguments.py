@@ -36,7 +36,7 @@ def test_settings_that_are_none_are_refused():
             make_buffer(**{name: None})
 
 
-@pytest.mark.parametrize("value", [[1.0], None, "1", np.ones(2), {}], ids=repr)
+@pytest.mark.parametrize("value", [[1.0], None, "1", "auto", np.ones(2), {}], ids=repr)
 def test_scheme_settings_that_are_not_numbers_are_refused(value):
     for cls in (Proportional, RankBased, LAP, PAL):
         with pytest.raises(ValueError, match="alpha must be .*not " + re.escape(repr(value))):

@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "max_priority_interval": dict(max_priority_interval=2),
     "recency": dict(recency=0.999, recency_min=3),
     "unique": dict(unique=True),
-    "kappa auto": dict(scheme="lap", kappa="auto"),
+    "lap": dict(scheme="lap"),
 }
 
 

@@ -390,7 +390,6 @@ def test_sampling_without_demonstrations_says_how_to_add_some():
         (dict(demonstration_fraction=1.1), ValueError, "demonstration_fraction"),
         (dict(demonstration_fraction=0.2, demonstration_fraction_end=0.5), ValueError, "demonstration_fraction_end=0.5"),
         (dict(demonstration_bonus=-1), ValueError, "demonstration_bonus"),
-        (dict(demonstration_fraction=0.2, scheme="lap", kappa="auto"), NotImplementedError, "kappa='auto'"),
         (dict(demonstration_fraction=0.2, optimize_memory_usage=True), NotImplementedError, "optimize_memory_usage"),
     ],
 )

@@ -133,7 +133,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "uniform share": dict(uniform_fraction=0.2, weight_normalization="none"),
     "unique": dict(unique=True),
     "recency": dict(recency=0.999, recency_min=3),
-    "kappa": dict(scheme="lap", kappa="auto"),
+    "lap": dict(scheme="lap"),
 }
 
 

@@ -305,7 +305,7 @@ SETTINGS: list[dict[str, Any]] = [
     {},
     dict(n_steps=3),
     dict(scheme="rank"),
-    dict(scheme="lap", kappa="auto", actor_batch="uniform"),
+    dict(scheme="lap", actor_batch="uniform"),
     dict(scheme="uniform", stratified=False),
     dict(initial_priority="td_error", unique=True),
     dict(initial_priority="mean", uniform_fraction=0.2),
@@ -391,14 +391,6 @@ def test_ages_are_counted_within_each_environment():
     expected = (buffer.ring.added[envs] - 1 - steps) * N_ENVS + N_ENVS - 1 - envs
     np.testing.assert_array_equal(statistics(buffer)[0]["age"], expected)
     assert expected.max() < N_ROWS * N_ENVS
-
-
-def test_kappa_is_the_mean_absolute_reward_of_all_environments():
-    buffer = uneven_buffer(scheme="lap", kappa="auto")
-    buffer.sample(2)
-    is_there = buffer.transition_ids >= 0
-    assert buffer.scheme.kappa == pytest.approx(np.abs(buffer.rewards[is_there]).mean())
-    assert buffer.rewards[~is_there].size > 0
 
 
 def test_initial_priority_mean_is_over_all_environments():

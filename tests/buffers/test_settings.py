@@ -46,8 +46,7 @@ from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
         (dict(recency=0.0), r"recency must be a number in \(0, 1\], not 0.0"),
         (dict(recency=1.5), "1.5"),
         (dict(recency_min=0), "recency_min must be an integer of at least 1, not 0"),
-        (dict(kappa="auto"), "kappa='auto' has no meaning with scheme='proportional'"),
-        (dict(kappa="mean", scheme="lap"), "kappa must be a number above 0 or 'auto', not 'mean'"),
+        (dict(kappa="auto", scheme="lap"), "kappa must be a number above 0, not 'auto'"),
     ],
     ids=str,
 )

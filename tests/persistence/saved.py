@@ -58,7 +58,7 @@ KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, An
     ),
     "rank": (PrioritizedReplayBuffer, VECTOR, dict(scheme="rank")),
     "memory": (PrioritizedReplayBuffer, VECTOR, dict(optimize_memory_usage=True, handle_timeout_termination=False)),
-    "actors": (PrioritizedReplayBuffer, VECTOR, dict(initial_priority="td_error", scheme="lap", kappa="auto")),
+    "actors": (PrioritizedReplayBuffer, VECTOR, dict(initial_priority="td_error", scheme="lap")),
     "sequences": (
         PrioritizedSequenceReplayBuffer,
         VECTOR,

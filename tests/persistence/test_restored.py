@@ -125,13 +125,13 @@ def test_frames_are_saved_again_after_their_settings_changed(n_before, n_between
 @pytest.mark.parametrize("n_rows", [16, 4])
 def test_given_masses_are_saved_before_the_first_draw(n_rows, tmp_path):
     """Until the first draw, masses that come with transitions are not in the tree."""
-    buffer = make("actors", scheme="proportional", kappa=1.0)
+    buffer = make("actors", scheme="proportional")
     for envs, n in (([0, 1], 3), ([1], 7), ([1], 5)):
         rewards, errors = np.zeros((n, len(envs))), np.arange(1.0, n * len(envs) + 1).reshape(n, len(envs))
         obs = np.zeros((n, len(envs), 3), np.float32)
         buffer.add_steps(np.array(envs), obs, obs, obs[..., :2], rewards, rewards, rewards, errors)
     save_buffer(buffer, tmp_path / "x.buffer")
-    loaded = load_buffer(make("actors", n_rows, scheme="proportional", kappa=1.0), tmp_path / "x.buffer")
+    loaded = load_buffer(make("actors", n_rows, scheme="proportional"), tmp_path / "x.buffer")
     assert_same_newest_steps(loaded, buffer)
     assert len(np.unique(loaded.priorities)) > 3
 

@@ -35,7 +35,7 @@ CHANGED: dict[str, list[dict[str, Any]]] = {
         {},
         dict(scheme="pal", n_envs=1, n_steps=1, beta_anneal_steps=None),
         dict(initial_priority="mean", n_envs=3),
-        dict(scheme="lap", kappa="auto", max_priority_interval=3, beta_anneal_steps=None),
+        dict(scheme="lap", max_priority_interval=3, beta_anneal_steps=None),
         dict(unique=True, uniform_fraction=0.3, recency=0.9, recency_min=9),
         dict(scheme="uniform", beta_anneal_steps=None, handle_timeout_termination=False),
     ],
@@ -43,7 +43,7 @@ CHANGED: dict[str, list[dict[str, Any]]] = {
     "her": [{}, dict(scheme="rank", copy_info_dict=False, n_envs=3)],
     "rank": [{}, dict(alpha=0.5, stratified=False)],
     "memory": [{}, dict(n_steps=2)],
-    "actors": [{}, dict(scheme="proportional", kappa=1.0)],
+    "actors": [{}, dict(scheme="proportional")],
     "sequences": [{}, dict(scheme="rank", n_steps=2), dict(store_state=False, n_envs=1)],
 }
 

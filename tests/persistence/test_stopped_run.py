@@ -32,7 +32,7 @@ RUNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
         "Pendulum-v1",
         dict(replay_buffer_kwargs=dict(scheme="rank", actor_batch="weighted")),
     ),
-    "TD3, LAP": (PERTD3, "Pendulum-v1", dict(replay_buffer_kwargs=dict(scheme="lap", kappa="auto", max_priority_interval=7))),
+    "TD3, LAP": (PERTD3, "Pendulum-v1", dict(replay_buffer_kwargs=dict(scheme="lap", max_priority_interval=7))),
     "TQC, 3 steps, recency": (PERTQC, "Pendulum-v1", dict(n_steps=3, replay_buffer_kwargs=dict(recency=0.99))),
     "DQN, beta by number of draws": (PERDQN, "CartPole-v1", dict(replay_buffer_kwargs=dict(beta_anneal_steps=300))),
     "DQN, optimize_memory_usage": (

@@ -342,8 +342,6 @@ def test_unknown_schemes_are_refused_with_a_hint():
 def test_settings_that_do_not_fit_the_scheme_are_refused():
     with pytest.raises(ValueError, match=r"Pass settings to the scheme object LAP\(.*'kappa': 0.5"):
         make_scheme(LAP(), kappa=0.5)
-    with pytest.raises(ValueError, match="kappa='auto' has no meaning with scheme='rank'"):
-        make_scheme("rank", kappa="auto")
 
 
 def test_epsilon_has_no_effect_on_ranks():
