@@ -22,7 +22,7 @@ PACKAGES = ("stable_baselines3", "sb3_contrib", "gymnasium", "torch", "numpy", "
 EXTRAS = {
     "extra": ("matplotlib", "tensorboard", "tqdm", "rich"),
     "zoo": ("rl_zoo3", "requests", "moviepy"),
-    "compare": ("rl_zoo3", "matplotlib", "tqdm"),
+    "compare": ("rl_zoo3", "matplotlib", "scipy", "tqdm"),
     "envs": ("Box2D", "mujoco", "ale_py", "minatar", "cv2"),
     "minari": ("minari", "h5py", "PIL"),
     "distributed": ("ray",),

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per compare")
     """
     parser = _parser(typed)
     options = parser.parse_args(arguments)
-    for package in ("rl_zoo3", "matplotlib", "tqdm"):
+    for package in ("rl_zoo3", "matplotlib", "scipy", "tqdm"):
         require(package, "compare", typed)
     options.seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
     options.rates = sorted({1.0, *(options.rates or ([] if options.quick else RATES))})

@@ -1,9 +1,15 @@
-"""Statistics of scores: larger is better everywhere. NumPy is enough."""
+"""Statistics of scores: larger is better everywhere. Arms share their seeds, so runs with the same seed are a pair."""
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy import stats
+
+# Random choices of the signs, where there are too many to list.
+_N_FLIPS = 200_000
 
 
 def permutation_p(x: np.ndarray, y: np.ndarray) -> float:
@@ -39,7 +45,7 @@ def paired_p(differences: np.ndarray) -> float:
     :return: p-value
     """
     if len(differences) > 40:
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(200_000, len(differences)))
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_N_FLIPS, len(differences)))
         sums, others = signs @ differences, np.zeros(1)
         n_drawn = 1  # the observed signs count as one of the draws
     else:
@@ -61,6 +67,82 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
     for value in values:
         sums = np.concatenate([sums - value, sums + value])
     return sums
+
+
+def tuned_p(x: np.ndarray, y: np.ndarray) -> float:
+    """
+    Test two-sided whether two arms differ, each at its own best learning rate. The best rate of each arm is chosen anew each
+    time that the two arms swap some of their seeds. So both may be lucky in their choice, and every seed counts.
+
+    With one learning rate it is the test of :func:`paired_p`. The count is exact for up to 16 seeds.
+
+    :param x: scores, shape (rates, seeds)
+    :param y: scores of the other arm with the same seeds, shape (rates, seeds)
+    :return: p-value
+    """
+    n_seeds = x.shape[1]
+    if len(x) == 1:
+        return paired_p(x[0] - y[0])
+    if n_seeds > 16:
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_N_FLIPS, n_seeds))
+        signs[0] = 1.0  # the observed signs count as one of the draws
+    else:
+        signs = np.array(list(itertools.product((1.0, -1.0), repeat=n_seeds)))
+    both, apart = (x + y).mean(axis=1), signs @ (x - y).T / n_seeds
+    gains = np.abs((both + apart).max(axis=1) - (both - apart).max(axis=1))
+    # Sums of floats that are equal may differ in their last digits.
+    return float(np.mean(gains >= gains[0] - 1e-9 * np.abs([x, y]).mean()))
+
+
+def least_p(n_seeds: int) -> float:
+    """
+    Compute the smallest p-value that a paired test can give: one arm is better with every seed.
+
+    :param n_seeds: number of pairs
+    :return: p-value
+    """
+    return 2.0 ** (1 - n_seeds)
+
+
+def least_seeds(n_tests: int, level: float = 0.05) -> int:
+    """
+    Count the seeds that paired tests need before any of them can show a difference.
+
+    :param n_tests: number of tests in the table, for which Holm's method corrects
+    :param level: level of significance
+    :return: smallest number of seeds with a corrected p-value below the level
+    """
+    return next(n for n in itertools.count(1) if n_tests * least_p(n) < level)
+
+
+def paired_interval(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """
+    Estimate the difference of two arms, each at its own best learning rate.
+
+    The interval is Student's, with the standard error of a paired bootstrap. Quantiles of a bootstrap of few runs make
+    intervals that are too short: in 2,000 trials with three normal differences, 73% of them had the true mean, with ten 90%.
+
+    :param x: scores, shape (rates, seeds), or (seeds,) for one rate
+    :param y: scores of the other arm with the same seeds, same shape
+    :return: difference of the means, and the ends of its 95% interval, which are infinite for one seed
+    """
+    x, y = np.atleast_2d(x), np.atleast_2d(y)
+
+    def gain(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        gains: np.ndarray = x.mean(axis=-1).max(axis=0) - y.mean(axis=-1).max(axis=0)
+        return gains
+
+    middle, n_seeds = float(gain(x, y)), x.shape[1]
+    if n_seeds == 1:
+        return middle, -math.inf, math.inf
+    if len(x) == 1:
+        error = float(stats.sem(x[0] - y[0]))
+    else:
+        rows = np.random.default_rng(0).integers(n_seeds, size=(10_000, n_seeds))
+        # Student's interval wants the standard error of a sample, which is larger than that of the bootstrap.
+        error = float(gain(x[:, rows], y[:, rows]).std()) * math.sqrt(n_seeds / (n_seeds - 1))
+    half = float(stats.t.ppf(0.975, n_seeds - 1)) * error
+    return middle, middle - half, middle + half
 
 
 def _double_ranks(values: np.ndarray) -> np.ndarray:
