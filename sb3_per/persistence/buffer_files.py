@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import integer, require
@@ -26,6 +27,7 @@ from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Manifest, Part, manifests_in, numbers_in
 from sb3_per.persistence.npz import CONTRADICTIONS, Arrays, DamagedFileError, as_damage
 from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.frames import frames_by_key
 
 SUFFIX = ".buffer"
 
@@ -256,14 +258,15 @@ def _load_generation(buffer: BufferT, path: Path) -> BufferT:
     with as_damage(path):
         keeps_masses = found["scheme"] == facts["scheme"]
         is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
+        form = () if is_same_form else _form_of(found, buffer.observation_space)
         n_demonstrations = _range_of(manifest.of_stream(f"{contents.DEMONSTRATIONS}rows"))[1]
         n_slots = max(found["buffer_size"] * found["n_envs"], n_demonstrations)
         if n_slots > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
             raise ValueError(f"{n_slots} transitions are more than the files can hold")
-        form = () if is_same_form else (found["buffer_size"], _frames_of(found["frames"]))
-        loaded: BufferT = emptied(buffer, *form)
-        if n_demonstrations:
-            loaded.demonstrations.reserve(n_demonstrations, loaded.storage)
+    loaded: BufferT = emptied(buffer, *form)
+    if n_demonstrations:
+        loaded.demonstrations.reserve(n_demonstrations, loaded.storage)
+    with as_damage(path):
         _read(loaded, path.parent, manifest, keeps_masses)
     if is_same_form:
         _remember(loaded, path.parent, manifest)
@@ -295,10 +298,24 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
             )
 
 
-def _frames_of(entries: list[dict[str, Any]]) -> Any:
-    """The setting ``frames`` of the saved buffer."""
-    by_key = {entry["key"]: entry["n_frames"] for entry in entries}
-    return by_key.get(None, by_key) if by_key else None
+def _form_of(found: dict[str, Any], space: spaces.Space) -> tuple[int, Any]:
+    """
+    Read the form of the saved buffer.
+
+    :param found: description of the saved buffer
+    :param space: space of the observations
+    :return: its settings ``buffer_size``, in rows, and ``frames``
+    :raises ValueError: if there is no buffer of this form
+    """
+    n_rows, entries = found["buffer_size"], found["frames"]
+    require("buffer_size", n_rows, integer())
+    if not (isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)):
+        raise ValueError(f"frames are described as {entries}")
+    by_key = {str(entry["key"]) if entry["key"] is not None else None: entry["n_frames"] for entry in entries}
+    frames = by_key.get(None, by_key) if by_key else None
+    if frames is not None:
+        frames_by_key(frames, space)
+    return n_rows, frames
 
 
 def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, keeps_masses: bool) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import sb3_per.persistence.atomic as atomic
 from sb3_per.persistence.npz import (
+    CONTRADICTIONS,
     Arrays,
     DamagedFileError,
     Member,
@@ -36,6 +37,9 @@ _OURS = re.compile(rf"{_MANIFEST.pattern}|{_PART.pattern}")
 
 # A manifest has a few hundred bytes for each of its files. In RAM it can take 25 times as much.
 _MAX_MANIFEST = 4 * 2**20
+
+# Errors of JSON that has the right checksum and another form than expected.
+_OTHER_FORM = (*CONTRADICTIONS, TypeError, AttributeError, RecursionError)
 
 # The first line of a manifest. The whole file is JSON too.
 _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
@@ -171,7 +175,7 @@ class Manifest:
         head = _HEAD.match(data)
         if head is None or int(head[1], 16) != zlib.crc32(data[head.end() :]):
             raise DamagedFileError(f"{path} is damaged: its checksum does not fit")
-        with as_damage(path):
+        with as_damage(path, _OTHER_FORM):
             content = json.loads(data)
             del content["crc32"]
             found_format, version = content.pop("format"), content.pop("version")
@@ -180,7 +184,7 @@ class Manifest:
                 f"{path} has version {version} of the format {found_format}, and this release of sb3_per reads version "
                 f"{VERSION} of {FORMAT}"
             )
-        with as_damage(path):
+        with as_damage(path, _OTHER_FORM):
             for part in content["parts"]:
                 part["members"] = {name: Member(**member) for name, member in part["members"].items()}
             content["parts"] = [Part(**part) for part in content["parts"]]

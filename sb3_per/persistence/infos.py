@@ -34,7 +34,10 @@ def decode(texts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     infos = np.empty(ends.size, object)
     data, start = texts.tobytes(), 0
     for i, end in enumerate(ends.reshape(-1).tolist()):
-        infos[i] = json.loads(data[start:end], object_hook=_special)
+        try:
+            infos[i] = json.loads(data[start:end], object_hook=_special)
+        except (TypeError, RecursionError) as error:
+            raise ValueError(f"an info dictionary cannot be read: {error}") from error
         if not isinstance(infos[i], dict):
             raise ValueError(f"{infos[i]!r} is not an info dictionary")
         start = end

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numba.core.errors import NumbaError
 from numpy.lib import format as npy
 
 #: arrays by name, each in parts along the first axis, at least one
@@ -138,23 +137,25 @@ def read_member(file: BinaryIO, name: str, member: Member, into: Sequence[np.nda
         raise DamagedFileError(f"{name} is damaged: its checksum is {crc:08x}, not {member.crc32:08x}")
 
 
-# Errors that contents raise when they contradict themselves. Numba raises its own for types that a kernel does not take.
-CONTRADICTIONS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, NumbaError)
+# Errors of contents that contradict themselves: values or indices out of range, missing names, integers that are too large.
+# TypeError and AttributeError are mistakes in code, perhaps in a user's subclass, and must not look like damage.
+CONTRADICTIONS = (ValueError, LookupError, OverflowError)
 
 
 @contextmanager
-def as_damage(path: Path) -> Iterator[None]:
+def as_damage(path: Path, errors: tuple[type[Exception], ...] = CONTRADICTIONS) -> Iterator[None]:
     """
     Turn errors of contents that contradict themselves into damage.
 
     :param path: path of the file with these contents
+    :param errors: errors that the contents can cause
     :raises DamagedFileError: instead of the other error
     """
     try:
         yield
     except DamagedFileError:
         raise
-    except CONTRADICTIONS as error:
+    except errors as error:
         raise DamagedFileError(f"{path} is damaged: {error!r}") from error
 
 

@@ -23,11 +23,23 @@ from hypothesis import strategies as st
 import sb3_per
 import sb3_per.persistence.npz as npz
 import tests.persistence.golden.make as golden
+from sb3_per import PrioritizedReplayBuffer
+from sb3_per.buffers.held import HeldTransitions
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
 from sb3_per.persistence.generations import VERSION, Manifest, manifests_in, numbers_in
 from sb3_per.persistence.npz import DamagedFileError
-from tests.persistence.saved import KINDS, Player, change_arrays, change_manifest, digest, make, names_of, write_signed
+from tests.persistence.saved import (
+    ACTION,
+    KINDS,
+    Player,
+    change_arrays,
+    change_manifest,
+    digest,
+    make,
+    names_of,
+    write_signed,
+)
 from tests.utils import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
@@ -206,6 +218,48 @@ def test_a_save_writes_damaged_files_again(tmp_path):
     with pytest.warns(UserWarning, match=rf"Everything is written anew: .*{part.name}"):
         save_buffer(buffer, path)
     assert digest(load_buffer(make("plain"), path)) == digest(buffer)
+
+
+# ---- mistakes in a user's code
+
+
+class FaultyEpisodes(HeldTransitions):
+    """An eligibility that cannot be restored."""
+
+    def load(self, state: dict[str, Any], is_known: bool) -> None:
+        self.missing.load(state)  # type: ignore[attr-defined]
+
+
+class FaultyParts(PrioritizedReplayBuffer):
+    """A buffer whose parts can be made once."""
+
+    def make_parts(self, storage: Any) -> None:
+        super().make_parts(storage)
+        self.n_made = getattr(self, "n_made", 0) + 1
+        if self.n_made > 1:
+            self.missing.clear()  # type: ignore[attr-defined]
+
+
+class FaultyLoading(PrioritizedReplayBuffer):
+    def make_parts(self, storage: Any) -> None:
+        super().make_parts(storage)
+        self.sampler.eligible = FaultyEpisodes(self.ring)
+
+
+@pytest.mark.parametrize("cls", [FaultyParts, FaultyLoading])
+def test_a_mistake_in_a_subclass_is_not_reported_as_damage(cls, tmp_path):
+    """No older generation is loaded in place of the newest one, and no warning says that a file is damaged."""
+    path = tmp_path / "x.buffer"
+    digests = write_generations("plain", path)
+    _, space, arguments = KINDS["plain"]
+    buffer = cls(32, space, ACTION, device="cpu", n_envs=2, **arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(AttributeError, match="missing"):
+            load_buffer(buffer, path)
+        with pytest.raises(AttributeError, match="missing"):
+            save_buffer(buffer, path)
+    assert digest(load_buffer(make("plain"), path)) == digests[max(digests)]
 
 
 # ---- versions of the format
