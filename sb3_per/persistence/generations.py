@@ -215,11 +215,14 @@ def whole_generations(directory: Path, with_contents: bool) -> list[Manifest]:
     :raises ValueError: if a manifest has another version
     """
     found = []
+    checked: dict[str, Part] = {}  # generations share most of their files
     for name in manifests_in(directory):
         with suppress(DamagedFileError):
             manifest = Manifest.read(directory / name)
             for part in manifest.parts:
-                part.read(directory, {member: [] for member in part.members} if with_contents else {})
+                if checked.get(part.name) != part:
+                    part.read(directory, {member: [] for member in part.members} if with_contents else {})
+                    checked[part.name] = part
             found.append(manifest)
     return found
 

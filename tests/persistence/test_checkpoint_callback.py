@@ -13,9 +13,10 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERSAC, BufferCheckpointCallback, latest_checkpoint
-from sb3_per.persistence import atomic
-from sb3_per.persistence.generations import manifests_in
-from tests.persistence.saved import assert_same, snapshot
+from sb3_per.persistence import atomic, buffer_files, npz
+from sb3_per.persistence.buffer_files import save_buffer
+from sb3_per.persistence.generations import Manifest, manifests_in
+from tests.persistence.saved import Player, assert_same, make, names_of, snapshot
 
 
 def make_model(env: Any = "Pendulum-v1", **kwargs: Any) -> PERSAC:
@@ -89,6 +90,28 @@ def test_latest_checkpoint_without_a_complete_pair_is_none(tmp_path):
     (tmp_path / "x_replay_buffer.buffer").mkdir()
     (tmp_path / "x_10_steps.zip").write_bytes(b"no zip")
     assert latest_checkpoint(str(tmp_path)) is None
+
+
+def test_latest_checkpoint_reads_every_file_once(tmp_path, monkeypatch):
+    """Two generations share the file of the first rows."""
+    monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 0)
+    path, buffer = tmp_path / "rl_model_replay_buffer.buffer", make("plain")
+    player, saved = Player(buffer, seed=0), []
+    for n_steps, n_rows in ((10, 12), (20, 1)):
+        player.play(n_rows)
+        save_buffer(buffer, path, num_timesteps=n_steps)
+        (tmp_path / f"rl_model_{n_steps}_steps.zip").write_bytes(b"PK\5\6" + bytes(18))  # an empty zip
+        saved.append(Manifest.read(path / manifests_in(path)[0]))
+    assert {part.name for part in saved[0].parts} & {part.name for part in saved[1].parts}
+    opened: list[str] = []
+
+    def counted(file: Any, *args: Any) -> Any:
+        opened.append(Path(file).name)
+        return open(file, *args)
+
+    monkeypatch.setattr(npz, "open", counted, raising=False)
+    assert latest_checkpoint(tmp_path) == (tmp_path / "rl_model_20_steps.zip", path)
+    assert sorted(opened) == sorted(names_of(path))
 
 
 def damage(path: Path, how: str) -> None:
