@@ -1,0 +1,78 @@
+"""The campaigns of one description: declared seeds, the choice of rates, the growth of the grid, and the order of the runs."""
+
+import dataclasses
+
+import pytest
+
+from tests.utils import benchmark
+
+campaign = benchmark("campaign")
+chain_sizes = benchmark("chain_sizes")
+CAMPAIGNS = [chain_sizes.CAMPAIGN]
+
+
+def rows_of(jobs, steps) -> list[dict[str, str]]:
+    return [{key: str(value) for key, value in {**name, "steps": steps(name), "solved": 1}.items()} for name, _ in jobs]
+
+
+def best_at(rate: float):
+    """Make a function of steps that are fewest at this rate."""
+    return lambda name: 100 + 1_000 * abs(float(name["rate"]) - rate)
+
+
+@pytest.mark.parametrize("each", CAMPAIGNS, ids=lambda each: each.name)
+def test_declared_seeds_and_contrasts(each):
+    assert set(each.choosing).isdisjoint(each.reporting) and len(each.reporting) >= 10
+    for contrast in (*each.primary, *each.secondary):
+        assert {contrast.arm, contrast.reference} <= set(each.arms) and contrast.over in ("mean", "slope", "pairs")
+    names = [tuple(name.values()) for name, _ in campaign.all_choosing_jobs(each, [])]
+    assert len(set(names)) == len(names)
+    assert campaign.reporting_jobs(each, []) == []
+
+
+@pytest.mark.parametrize("each", CAMPAIGNS, ids=lambda each: each.name)
+def test_the_grid_grows_where_a_choice_is_at_its_edge_and_reporting_waits_for_it(each):
+    task, rows = each.tasks[0], []
+    for n_grown in range(campaign.GROWTH + 1):
+        assert len(campaign.grid(each, task, rows)) == len(each.rates) + n_grown
+        assert campaign.reporting_jobs(each, rows) == []
+        done = {tuple(row[key] for key in ("task", "arm", "option", "rate", "seed")) for row in rows}
+        jobs = campaign.all_choosing_jobs(each, rows)
+        jobs = [job for job in jobs if tuple(str(value) for value in list(job[0].values())[:5]) not in done]
+        rows += rows_of(jobs, lambda name: round(1_000 / float(name["rate"])))
+    rates = campaign.grid(each, task, rows)
+    assert len(rates) == len(each.rates) + campaign.GROWTH and list(rates) == sorted(rates)
+    jobs = campaign.reporting_jobs(each, rows)
+    assert len(jobs) == len(each.reporting) * len(each.tasks) * len(each.arms)
+    assert {name["seed"] for name, _ in jobs[: len(each.tasks) * len(each.arms)]} == {each.reporting[0]}  # seed by seed
+
+
+def test_rates_inside_the_grid_are_chosen_by_size_and_reported():
+    each = chain_sizes.CAMPAIGN
+    rows = rows_of(campaign.all_choosing_jobs(each, []), lambda name: best_at(3e-3 if name["task"] < 10 else 1e-2)(name))
+    jobs = campaign.reporting_jobs(each, rows)
+    assert {(name["task"], name["rate"]) for name, _ in jobs} == {
+        (n, "0.003" if n < 10 else "0.01") for n in chain_sizes.SIZES
+    }
+    assert {arguments[3] for _, arguments in jobs} == {3e-3, 1e-2}
+
+
+def test_rows_of_other_settings_do_not_count():
+    each = chain_sizes.CAMPAIGN
+    rows = rows_of(campaign.all_choosing_jobs(each, []), best_at(3e-3))
+    other = dataclasses.replace(each, settings={**each.settings, "period": 6})
+    assert campaign.reporting_jobs(each, rows) and not campaign.reporting_jobs(other, rows)
+
+
+@pytest.mark.parametrize("arm", ["stock", "shuffled, defaults"])
+def test_a_run_on_the_chain_is_reproducible_and_ends_when_the_way_is_known(arm):
+    first = chain_sizes.train(5, arm, "", 3e-3, 901)
+    assert first["solved"] == 1 and first["successes"] > 0
+    assert 260 <= first["steps"] < chain_sizes.cap_of(5) and first["steps"] % (chain_sizes.PERIOD * chain_sizes.N_ENVS) == 0
+    assert chain_sizes.train(5, arm, "", 3e-3, 901) == first
+
+
+def test_random_successes_on_the_chain_become_rarer_with_its_size(monkeypatch):
+    monkeypatch.setattr(chain_sizes, "RANDOM_EPISODES", 400)
+    shares = [chain_sizes.random_successes(n)[1] / 400 for n in (5, 7, 9)]
+    assert 0.4 < shares[0] < 0.7 and shares[0] > shares[1] > shares[2]
