@@ -14,7 +14,7 @@ from figures import figure_of, looks, save
 from gymnasium import spaces
 
 from sb3_per import PrioritizedReplayBuffer
-from sb3_per.algorithms.base import weight_metrics
+from sb3_per.algorithms.metrics import weight_metrics
 
 OUT = Path(__file__).resolve().parents[1] / "docs"
 

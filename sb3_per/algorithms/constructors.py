@@ -34,14 +34,14 @@ def require_order(cls: type, mixin: type) -> None:
     Check the order of the bases.
 
     :param cls: class of an algorithm
-    :param mixin: class whose ``train`` must run
-    :raises TypeError: if the stock algorithm stands left of the mixin, so that its own ``train`` would run
+    :param mixin: class that must stand left of the stock algorithm, or a parent of it
+    :raises TypeError: if the stock algorithm stands left, so that its own ``train`` would run
     """
     right = cls.__mro__[cls.__mro__.index(mixin) + 1 : cls.__mro__.index(OffPolicyAlgorithm)]
     if not any("train" in vars(base) for base in right):
         bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))
         raise TypeError(
-            f"{cls.__name__} has no stock algorithm right of {mixin.__name__}, so train() would ignore priorities. "
+            f"{cls.__name__} has no stock algorithm right of {bases[0].__name__}, so train() would ignore priorities. "
             f"Write class {cls.__name__}({', '.join(base.__name__ for base in bases)})"
         )
 

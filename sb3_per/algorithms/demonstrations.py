@@ -10,6 +10,7 @@ from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
 
 from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.incoming import as_matrix
 from sb3_per.buffers.settings import integer, require
 from sb3_per.utils import extras
 
@@ -68,25 +69,25 @@ class PretrainingMixin(OffPolicyAlgorithm):
 
 
 def demonstration_metrics(
-    buffer: PrioritizedReplayBuffer, is_demonstration: np.ndarray, td_errors: th.Tensor
-) -> dict[str, th.Tensor]:
+    buffer: PrioritizedReplayBuffer, is_demonstration: np.ndarray, td_errors: np.ndarray | th.Tensor
+) -> dict[str, np.floating]:
     """
     Summarize a batch with demonstrations for the log.
 
     :param buffer: that the batch is of
     :param is_demonstration: bool of shape (batch_size,)
-    :param td_errors: signed TD errors, shape (batch_size, n_critics)
+    :param td_errors: signed TD errors, an array or a tensor on any device, shape (batch_size, n_critics)
     :return: share of demonstrations in the batch, mean ``|td|`` of both parts, and mean priority p of the demonstrations in
         it, by the name in the log
     """
-    errors = td_errors.detach().abs().to("cpu", th.float64)
+    errors = np.abs(as_matrix(td_errors, len(is_demonstration)), dtype=np.float64)
     of_these = errors[is_demonstration]
-    metrics = {"demonstrations/share": th.tensor(is_demonstration.mean())}
+    metrics = {"demonstrations/share": is_demonstration.mean()}
     if len(of_these):
         scheme = buffer.scheme
-        priorities = scheme.priority(scheme.reduce(of_these.numpy())) + buffer.settings.demonstration_bonus
+        priorities = scheme.priority(scheme.reduce(of_these)) + buffer.settings.demonstration_bonus
         metrics["demonstrations/td_error"] = of_these.mean()
-        metrics["demonstrations/mean_priority"] = th.tensor(priorities.mean())
+        metrics["demonstrations/mean_priority"] = priorities.mean()
     if len(of_these) < len(errors):
         metrics["demonstrations/td_error_of_experience"] = errors[~is_demonstration].mean()
     return metrics

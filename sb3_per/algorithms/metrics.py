@@ -1,0 +1,81 @@
+"""Means over the gradient steps of a call of ``train``, for the log."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch as th
+
+# Scalars are read a few steps late: a GPU would have to finish each step first. They are not kept for longer, so that the
+# memory of a call does not grow with its steps.
+_MOST_WAITING = 64
+
+
+class MeanMetrics:
+    """Sums of what gradient steps log. A metric that only some of the steps have is a mean over those."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+        self._waiting: list[Mapping[str, Any]] = []
+        self._weights: list[th.Tensor] = []
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """
+        Add what one gradient step logs.
+
+        :param values: scalars by name, tensors without gradient or of NumPy
+        """
+        self._waiting.append(values)
+        if len(self._waiting) == _MOST_WAITING:
+            self._read_values()
+
+    def add_weights(self, weights: th.Tensor) -> None:
+        """
+        Add the importance-sampling weights of one gradient step.
+
+        :param weights: of its batch, shape (batch_size, 1); all batches have the same size
+        """
+        self._weights.append(weights)
+        if len(self._weights) == _MOST_WAITING:
+            self._read_weights()
+
+    def means(self) -> dict[str, float]:
+        """Return the means so far, by name."""
+        self._read_values()
+        if self._weights:
+            self._read_weights()
+        return {name: total / self._counts[name] for name, total in self._totals.items()}
+
+    def _read_values(self) -> None:
+        for values in self._waiting:
+            for name, value in values.items():
+                self._add(name, value.item())
+        self._waiting.clear()
+
+    def _read_weights(self) -> None:
+        # In one go: small operations at every step would slow training down.
+        n, weights = len(self._weights), th.cat(self._weights, dim=1).cpu().numpy()
+        for name, mean in weight_metrics(weights).items():
+            self._add(name, mean * n, n)
+        self._weights.clear()
+
+    def _add(self, name: str, total: float, count: int = 1) -> None:
+        self._totals[name] = self._totals.get(name, 0.0) + total
+        self._counts[name] = self._counts.get(name, 0) + count
+
+
+def weight_metrics(weights: np.ndarray) -> dict[str, float]:
+    """
+    Summarize importance-sampling weights for the log.
+
+    :param weights: float32 array of shape (batch_size, n_batches)
+    :return: means over the batches, by name; the effective sample size is Kish's (sum w)^2 / sum w^2 as a fraction of the
+        batch, 1 if all weights are equal
+    """
+    totals = weights.sum(axis=0)
+    effective_sizes = np.square(totals) / (np.square(weights).sum(axis=0) * len(weights))
+    return {
+        "per/mean_weight": float(totals.sum(dtype=np.float64)) / weights.size,
+        "per/effective_sample_size": float(effective_sizes.sum(dtype=np.float64)) / len(totals),
+    }

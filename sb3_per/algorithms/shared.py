@@ -1,0 +1,224 @@
+"""
+What all prioritized algorithms share, whether PyTorch or JAX computes their networks: choice and settings of the buffer, and
+what a gradient step does with it.
+"""
+
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from sb3_per.algorithms.acting import ActingMixin
+from sb3_per.algorithms.constructors import require_arguments, require_order, signature_of
+from sb3_per.algorithms.demonstrations import PretrainingMixin, demonstration_metrics
+from sb3_per.algorithms.metrics import MeanMetrics
+from sb3_per.buffers import (
+    PrioritizedDictReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedReplayBufferSamples,
+    PrioritizedSequenceReplayBuffer,
+)
+from sb3_per.persistence.model_zip import PRIORITIZED_CLASSES, CheckpointMixin
+from sb3_per.storage.frames import GOALS
+
+
+class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
+    """
+    Prioritized replay for an off-policy algorithm, without its networks.
+
+    The constructor is that of the stock algorithm. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
+    observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
+    configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; ``n_steps`` and ``gamma`` reach it too.
+
+    :raises TypeError: for an unknown keyword, or if the stock algorithm stands left of this class
+    :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` that contradicts the
+        one in ``replay_buffer_kwargs``
+    """
+
+    replay_buffer: PrioritizedReplayBuffer
+
+    #: Whether the loss is one of scalar TD errors, which LAP and PAL replace by their own.
+    has_scalar_td_loss: ClassVar[bool] = True
+
+    #: Arguments of the stock constructor that have another default here.
+    defaults: ClassVar[dict[str, Any]] = {}
+
+    # The buffer whose newest step comes right before `_last_obs`.
+    _continued_buffer: PrioritizedReplayBuffer | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__signature__ = signature_of(cls, cls.defaults)  # type: ignore[attr-defined]
+
+    # Type checkers must look past this class, at the constructor of the stock algorithm.
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args, **kwargs):  # noqa: D102
+            require_order(cls, PrioritizedReplayMixin)
+            require_arguments(cls, kwargs)
+            return super().__new__(cls)
+
+    # ---- what a gradient step does with the buffer
+
+    def _begin_training(self) -> None:
+        """Anneal beta."""
+        if self._progress_is_current:
+            self.replay_buffer.update_beta(self._current_progress_remaining)
+
+    def _draw(self, batch_size: int | None, gradient_step: int, gradient_steps: int) -> PrioritizedReplayBufferSamples:
+        """
+        Draw the batch of a gradient step.
+
+        :param batch_size: number of transitions; ``None``: that of the constructor
+        :param gradient_step: number of this step within the call of ``train``, from 0
+        :param gradient_steps: number of steps of the call
+        :return: the batch
+        """
+        buffer = self.replay_buffer
+        arguments: dict[str, Any] = {"env": self._vec_normalize_env}
+        if buffer.settings.recency < 1.0 and gradient_steps > 1:
+            arguments["position"] = (gradient_step + 1) / gradient_steps
+        return buffer.sample(self.batch_size if batch_size is None else batch_size, **arguments)
+
+    def _write_priorities(self, batch: PrioritizedReplayBufferSamples, td_errors: Any, metrics: MeanMetrics) -> None:
+        """
+        Set the priorities of a batch, and note what is to be logged of it.
+
+        :param batch: the batch
+        :param td_errors: its signed unweighted TD errors, an array or a tensor of shape (batch_size, n_critics)
+        :param metrics: of this call of ``train``
+        :raises ValueError: for TD errors that are NaN or infinite, before any priority is changed
+        """
+        buffer = self.replay_buffer
+        n_written = buffer.update_priorities(batch.indices, td_errors)
+        if n_written is not None:  # a buffer of the user's own may return nothing
+            self.n_stale_updates += len(batch.indices) - n_written
+        metrics.add_weights(batch.weights)
+        if batch.is_demonstration is not None:
+            metrics.add(demonstration_metrics(buffer, batch.is_demonstration, td_errors))
+
+    def _log_training(self, metrics: MeanMetrics) -> None:
+        """
+        Log a call of ``train``.
+
+        :param metrics: of its gradient steps
+        """
+        buffer = self.replay_buffer
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        for name, number in metrics.means().items():
+            self.logger.record(name, number)
+        self.logger.record("per/beta", buffer.beta)
+        self.logger.record("per/max_priority", buffer.max_priority)
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        buffer, last_obs = self.replay_buffer, self._last_obs
+        if buffer is not None:
+            self._require_prioritized(type(buffer))
+        prepared = super()._setup_learn(*args, **kwargs)
+        if buffer is not None and not (self._last_obs is last_obs and buffer is self._continued_buffer):
+            # The environments were reset, or the buffer is of another run: the next step does not follow its newest one.
+            buffer.end_episodes()
+        self._continued_buffer, self._progress_is_current = buffer, True
+        return prepared
+
+    # ---- the buffer
+
+    def _setup_model(self) -> None:
+        saved_beta = self._restore_settings()
+        if self.replay_buffer_kwargs.get("frames") == "auto":
+            # In a new dictionary, since the caller's must not change. Saved with the model.
+            self.replay_buffer_kwargs = self.replay_buffer_kwargs | {"frames": frames_of_env(self.env, self.observation_space)}
+        # A class of SB3 is replaced by its prioritized counterpart.
+        buffer_class = self.replay_buffer_class or ReplayBuffer
+        ours = PRIORITIZED_CLASSES.get(buffer_class)
+        if ours is not None:
+            buffer_class = ours if issubclass(ours, HerReplayBuffer) else self._default_buffer_class()
+        self.replay_buffer_class = buffer_class
+        self._require_prioritized(self.replay_buffer_class)
+        # The stock algorithm makes the buffer, with all settings. Only those of the user are kept, and saved with the model.
+        settings, self.replay_buffer_kwargs = self.replay_buffer_kwargs, self._buffer_kwargs()
+        try:
+            with warnings.catch_warnings():
+                # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
+                warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
+                super()._setup_model()
+        finally:
+            self.replay_buffer_kwargs = settings
+        self.replay_buffer.beta = max(self.replay_buffer.beta, saved_beta)
+        self._require_supported(self.replay_buffer)
+
+    def _make_buffer(self) -> PrioritizedReplayBuffer:
+        assert self.replay_buffer_class is not None and issubclass(self.replay_buffer_class, PrioritizedReplayBuffer)
+        return self.replay_buffer_class(
+            self.buffer_size,
+            self.observation_space,
+            self.action_space,
+            device=self.device,
+            n_envs=self.n_envs,
+            optimize_memory_usage=self.optimize_memory_usage,
+            **self._buffer_kwargs(),
+        )
+
+    def _require_prioritized(self, buffer_class: type[ReplayBuffer]) -> None:
+        if not issubclass(buffer_class, PrioritizedReplayBuffer):
+            raise ValueError(
+                f"{type(self).__name__} needs a prioritized replay buffer, and {buffer_class.__name__} is not: use a subclass "
+                "of PrioritizedReplayBuffer, or replay_buffer_class=None"
+            )
+
+    def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
+        if buffer.scheme.replaces_loss and not self.has_scalar_td_loss:
+            raise NotImplementedError(
+                f"{type(self).__name__} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD "
+                f"error, and this algorithm regresses quantiles. Use the proportional, rank or uniform scheme"
+            )
+        is_recurrent = issubclass(self._default_buffer_class(), PrioritizedSequenceReplayBuffer)
+        if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:
+            raise NotImplementedError(
+                f"{type(self).__name__} with {type(buffer).__name__} is not supported: it is not recurrent and learns from "
+                "single transitions. Use a recurrent algorithm, such as PERRecurrentDQN"
+            )
+        if buffer.settings.actor_batch != "prioritized" and not hasattr(self.policy, "actor"):
+            raise NotImplementedError(
+                f"{type(self).__name__} with actor_batch={buffer.settings.actor_batch!r} is not supported: it has no "
+                "actor. Leave the setting out"
+            )
+
+    def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
+        return PrioritizedDictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else PrioritizedReplayBuffer
+
+    def _buffer_kwargs(self) -> dict[str, Any]:
+        """Collect the keyword arguments of the buffer in a new dictionary."""
+        buffer_kwargs = {"n_steps": self.n_steps, "gamma": self.gamma, **self.replay_buffer_kwargs}
+        if issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer):
+            # Not in the attribute, which is saved: environments are not.
+            assert self.env is not None, "HER needs an environment: pass one to the constructor or to load()"
+            buffer_kwargs["env"] = self.env
+        if self.n_steps > 1 and buffer_kwargs["n_steps"] != self.n_steps:
+            raise ValueError(f"n_steps={self.n_steps} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}")
+        return buffer_kwargs
+
+
+def frames_of_env(env: VecEnv | None, space: spaces.Space) -> int | dict[str, int]:
+    """
+    Find the number of frames that an environment stacks.
+
+    :param env: environment of a model
+    :param space: its observations
+    :return: number of frames; for Dict observations by key, without goals
+    :raises ValueError: if the environment has no ``VecFrameStack``
+    """
+    stack = None if env is None else unwrap_vec_wrapper(env, VecFrameStack)
+    if stack is None:
+        raise ValueError(
+            "frames='auto' found no VecFrameStack in the environment: give the number of frames in an observation, e.g. "
+            "frames=4 for FrameStackObservation(env, 4), or frames=1 if none are stacked"
+        )
+    n_frames = int(stack.stacked_obs.n_stack)
+    if not isinstance(space, spaces.Dict):
+        return n_frames
+    return {key: n_frames for key, part in space.spaces.items() if isinstance(part, spaces.Box) and key not in GOALS}

@@ -1,0 +1,51 @@
+"""What a call of ``train`` keeps for the log does not grow with its gradient steps."""
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+
+from sb3_per import PERDQN
+from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
+from tests.algorithms.test_updates import filled_model
+
+
+def test_a_long_call_of_train_holds_no_more_tensors_than_a_short_one(monkeypatch):
+    model = filled_model(PERDQN, "MlpPolicy", "CartPole-v1")
+    counts: list[int] = []
+    step = model._gradient_step
+
+    def counted(batch: Any, gradient_step: int) -> Any:
+        if gradient_step in (200, 600):
+            counts.append(sum(isinstance(each, th.Tensor) for each in gc.get_objects()))
+        return step(batch, gradient_step)
+
+    monkeypatch.setattr(model, "_gradient_step", counted)
+    model.train(601, batch_size=8)
+    before, after = counts
+    assert abs(after - before) < 200  # two or more for each of 400 steps, if they were kept
+
+
+@pytest.mark.parametrize("n_steps", [1, 64, 150])
+def test_sums_give_the_means_of_lists(n_steps):
+    rng, metrics = np.random.default_rng(0), MeanMetrics()
+    weights, losses, rare = rng.random((8, n_steps), np.float32), rng.random(n_steps, np.float32), []
+    for step in range(n_steps):
+        metrics.add_weights(th.from_numpy(weights[:, [step]]))
+        values = {"loss": th.tensor(losses[step])}
+        if step % 3 == 0:
+            values["rare"] = np.float64(step)
+            rare.append(float(step))
+        metrics.add(values)
+    means = metrics.means()
+    assert means["loss"] == sum(losses.tolist()) / n_steps
+    assert means["rare"] == sum(rare) / len(rare)
+    for name, value in weight_metrics(weights).items():
+        assert means[name] == pytest.approx(value, rel=1e-12)
+    assert metrics.means() == means  # reading changes nothing
+
+
+def test_a_call_without_steps_has_no_metrics():
+    assert MeanMetrics().means() == {}
