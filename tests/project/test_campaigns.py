@@ -7,7 +7,9 @@ import pytest
 from tests.utils import benchmark
 
 campaign = benchmark("campaign")
+cartpole_again = benchmark("cartpole_again")
 chain_sizes = benchmark("chain_sizes")
+learning = benchmark("learning")
 CAMPAIGNS = [chain_sizes.CAMPAIGN]
 
 
@@ -76,3 +78,17 @@ def test_random_successes_on_the_chain_become_rarer_with_its_size(monkeypatch):
     monkeypatch.setattr(chain_sizes, "RANDOM_EPISODES", 400)
     shares = [chain_sizes.random_successes(n)[1] / 400 for n in (5, 7, 9)]
     assert 0.4 < shares[0] < 0.7 and shares[0] > shares[1] > shares[2]
+
+
+def test_cartpole_shows_the_last_policy_beside_the_mean_of_the_last_fifth():
+    """A run that is good at its next to last evaluation and bad at its last one counts as such."""
+    jobs = cartpole_again.jobs()
+    assert learning.fingerprint(cartpole_again.SUITE, cartpole_again.ARM) == "296d5d96"  # of the five seeds before
+    rows = [{key: str(value) for key, value in name.items()} for name, _ in jobs]
+    for row in rows:
+        row |= {str(step): "500" for step in learning.evaluation_steps(cartpole_again.SUITE)}
+    rows[3]["100000"] = "200"
+    assert cartpole_again.report(rows[1:]) == ["14 of 15 runs are there; the table follows when all are."]
+    text = cartpole_again.report(rows)
+    assert text[4].startswith("| last policy | 500 | 200 | 14 of 15 | 200, 500,")
+    assert text[5].startswith("| mean of the last fifth | 500 | 350 | 14 of 15 | 350, 500,")
