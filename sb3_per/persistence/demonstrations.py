@@ -1,5 +1,6 @@
 """Demonstrations from files: a buffer directory or a Minari dataset."""
 
+import importlib.util
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,25 @@ from sb3_per.persistence.generations import Manifest, manifests_in
 from sb3_per.persistence.minari import from_minari
 
 _PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (PrioritizedReplayBuffer, PrioritizedDictReplayBuffer)}
+
+
+def require_saved(path: str | Path) -> None:
+    """
+    Check that there is something to add.
+
+    :param path: a ``.buffer`` directory, or the name of a Minari dataset on this machine
+    :raises FileNotFoundError: if nothing is saved there
+    """
+    if Path(path).is_dir():
+        if not manifests_in(Path(path)):
+            raise FileNotFoundError(f"There is no saved buffer at {path}")
+        return
+    if importlib.util.find_spec("minari") is not None:
+        from minari.storage.datasets_root_dir import get_dataset_path
+
+        if get_dataset_path(str(path)).is_dir():
+            return
+    raise FileNotFoundError(f"There is no .buffer directory at {path}, and no Minari dataset of this name on this machine")
 
 
 def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) -> int:
@@ -23,12 +43,10 @@ def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) 
     :raises ValueError: for a directory of another kind or with other spaces, and as :func:`~sb3_per.from_minari`
     :raises FileNotFoundError: if nothing is saved there
     """
+    require_saved(path)
     if not Path(path).is_dir():
         return from_minari(str(path), buffer, demonstrations=True)
-    names = manifests_in(Path(path))
-    if not names:
-        raise FileNotFoundError(f"There is no saved buffer at {path}")
-    about = Manifest.read(Path(path, names[0])).about
+    about = Manifest.read(Path(path, manifests_in(Path(path))[0])).about
     form = buffer
     if about["kind"] in _PLAIN:
         n_envs, frames = about["n_envs"], buffer.settings.frames

@@ -50,6 +50,17 @@ _OF_ZOO = {
 }
 
 
+def _share(text: str) -> float:
+    """Read a share in (0, 1]."""
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0.0 < share <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1")
+    return share
+
+
 def parser_of(script: str, typed: str) -> argparse.ArgumentParser:
     """
     Make a parser for the options that we read. It leaves the others to the Zoo.
@@ -74,8 +85,10 @@ def parser_of(script: str, typed: str) -> argparse.ArgumentParser:
     add("-f", FOLDERS[script], dest="folder", default="logs", metavar="FOLDER", help="folder of the runs; default: logs")
     if script == "train":
         add("--resume", action="store_true", help="go on with the newest run, if it was killed")
-        what = "a .buffer directory or a Minari dataset, a share of each batch"
+        what = "add a .buffer directory or a Minari dataset, and draw a share of each batch from it"
         add("--demonstrations", metavar="PATH", help=what)
+        what = "this share, above 0 and at most 1; default: that of the hyperparameter file, or 0.25"
+        add("--demonstration-fraction", type=_share, metavar="SHARE", help=what)
         add("--actors", type=int, default=0, metavar="N", help="let N processes collect while one learns")
     elif script == "plot":
         add("-o", "--output", metavar="FILE", help="write a picture, e.g. plot.png, and open no window")

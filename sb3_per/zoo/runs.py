@@ -15,9 +15,12 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
-from sb3_per.persistence.demonstrations import add_saved_demonstrations
+from sb3_per.persistence.demonstrations import add_saved_demonstrations, require_saved
 from sb3_per.zoo import tuning
 from sb3_per.zoo.registry import ALGORITHMS
+
+# Share of --demonstrations in each batch if neither the command line nor the hyperparameter file says another.
+_DEMONSTRATION_FRACTION = 0.25
 
 
 class RunManager(exp_manager.ExperimentManager):
@@ -28,10 +31,12 @@ class RunManager(exp_manager.ExperimentManager):
     :param resume: go on with the newest run of this environment, in its folder, from its newest whole checkpoint. Without
         one, a new run begins
     :param demonstrations: a buffer directory, or the name of a Minari dataset; ``None``: no demonstrations
+    :param demonstration_fraction: share of the demonstrations in each batch, in (0, 1]; ``None``: that of the hyperparameter
+        file, or 0.25 if the file has none
     :param actors: number of actors, each with ``n_envs`` environments of the hyperparameter file; 0: no actors
     :param kwargs: keyword arguments of the Zoo
     :raises ValueError: for demonstrations or actors with a stock algorithm, and while tuning hyperparameters
-    :raises SystemExit: if the run to resume has come to its end
+    :raises SystemExit: if the run to resume has come to its end, or there are no such demonstrations
     """
 
     def __init__(
@@ -40,14 +45,20 @@ class RunManager(exp_manager.ExperimentManager):
         resume: bool = False,
         actors: int = 0,
         demonstrations: str | None = None,
+        demonstration_fraction: float | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.is_ours = self.algo in ALGORITHMS
-        self.actors, self.demonstrations = actors, demonstrations
+        self.actors, self.demonstrations, self.demonstration_fraction = actors, demonstrations, demonstration_fraction
         for name, value in (("--actors", actors), ("--demonstrations", demonstrations)):
             if value and (not self.is_ours or self.optimize_hyperparameters):
                 raise ValueError(f"{name} needs a prioritized algorithm, and does not go together with -optimize")
+        if demonstrations is not None:
+            try:
+                require_saved(demonstrations)
+            except FileNotFoundError as error:
+                raise SystemExit(f"--demonstrations: {error}") from error
         # Settings of the buffer from a trial of Optuna.
         self.tuned: dict[str, Any] | None = None
         # Number of steps of the checkpoint that the run goes on from.
@@ -100,9 +111,13 @@ class RunManager(exp_manager.ExperimentManager):
         hyperparams, saved = super().read_hyperparameters()
         # The command line overrules the trial.
         if self.tuned is not None and "replay_buffer_kwargs" not in (self.custom_hyperparams or {}):
-            of_file = hyperparams.get("replay_buffer_kwargs", {})
-            of_file = eval(of_file, vars(exp_manager)) if isinstance(of_file, str) else of_file
-            hyperparams["replay_buffer_kwargs"] = saved["replay_buffer_kwargs"] = tuning.join(of_file, self.tuned)
+            joined = tuning.join(_buffer_settings(hyperparams), self.tuned)
+            hyperparams["replay_buffer_kwargs"] = saved["replay_buffer_kwargs"] = joined
+        if self.demonstrations is not None:
+            settings = _buffer_settings(hyperparams)
+            share = self.demonstration_fraction or settings.get("demonstration_fraction") or _DEMONSTRATION_FRACTION
+            settings = {**settings, "demonstration_fraction": share}
+            hyperparams["replay_buffer_kwargs"] = saved["replay_buffer_kwargs"] = settings
         if self.actors:
             hyperparams["n_envs"] = hyperparams.get("n_envs", 1) * self.actors
         return hyperparams, saved
@@ -175,16 +190,11 @@ class RunManager(exp_manager.ExperimentManager):
         Train the model for the remaining steps.
 
         :param model: model to train
-        :raises ValueError: for demonstrations without a share of each batch
         """
         if self.demonstrations is not None and not len(model.replay_buffer.demonstrations):
-            if not model.replay_buffer.demonstrations.are_drawn:
-                raise ValueError(
-                    "--demonstrations needs a share of each batch: set replay_buffer_kwargs to "
-                    "dict(demonstration_fraction=0.25) in the hyperparameter file"
-                )
             n_added = add_saved_demonstrations(model.replay_buffer, self.demonstrations)
-            print(f"Added {n_added} demonstrations from {self.demonstrations}")
+            share = model.replay_buffer.settings.demonstration_fraction
+            print(f"Added {n_added} demonstrations from {self.demonstrations}: {share:.0%} of each batch")
         if self.resumed_from is None:
             super().learn(model)
             return
@@ -205,6 +215,17 @@ class RunManager(exp_manager.ExperimentManager):
             model.save_replay_buffer(_buffer_of(Path(self.save_path)))
             self.save_replay_buffer = False  # the Zoo would pickle it
         super().save_trained_model(model)
+
+
+def _buffer_settings(hyperparams: dict[str, Any]) -> dict[str, Any]:
+    """
+    Read the settings of the buffer from hyperparameters.
+
+    :param hyperparams: hyperparameters, in which the settings may be a string, e.g. ``"dict(alpha=0.5)"``
+    :return: settings of the buffer by name
+    """
+    settings = hyperparams.get("replay_buffer_kwargs") or {}
+    return dict(eval(settings, vars(exp_manager)) if isinstance(settings, str) else settings)
 
 
 def _buffer_of(run: Path) -> Path:

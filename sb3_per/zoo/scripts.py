@@ -2,7 +2,9 @@
 
 import argparse
 import contextlib
+import difflib
 import functools
+import io
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
@@ -41,7 +43,10 @@ def run(script: str, options: list[str], typed: str) -> None:
     known, of_zoo = parser.parse_known_args(options)  # answers --help, before anything heavy is imported
     if script == "plot" and known.output:
         require("matplotlib", "extra", typed).use("Agg")  # needs no display; before the Zoo imports pyplot
+    if script == "train" and known.demonstration_fraction is not None and known.demonstrations is None:
+        parser.exit(2, f"{parser.prog}: --demonstration-fraction {known.demonstration_fraction} needs --demonstrations PATH\n")
     register()
+    _require_algorithm(parser, known)
     if script != "train":
         _require_runs(parser, known)
     elif known.algo in ALGORITHMS:
@@ -52,7 +57,39 @@ def run(script: str, options: list[str], typed: str) -> None:
         elif script == "plot":
             _plot(parser, known.output)
         else:
+            _require_model(parser, known, of_zoo)
             _play(script)
+
+
+def _require_algorithm(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
+    """Exit if there is no such algorithm. Runs of an algorithm that the Zoo does not know can still be plotted."""
+    from rl_zoo3.utils import ALGOS
+
+    if known.algo in ALGOS or Path(known.folder, known.algo).is_dir():
+        return
+    plain = {name.replace("_", ""): name for name in ALGOS}
+    nearest = difflib.get_close_matches(known.algo.lower().replace("_", "").replace("-", ""), plain, n=1)
+    hint = f"did you mean {plain[nearest[0]]}?" if nearest else f"choose from {', '.join(ALGOS)}"
+    parser.exit(2, f"{parser.prog}: there is no algorithm {known.algo!r}: {hint}\n")
+
+
+def _require_model(parser: argparse.ArgumentParser, known: argparse.Namespace, of_zoo: list[str]) -> None:
+    """Exit if the run does not have the model that the options ask for."""
+    from huggingface_sb3 import EnvironmentName
+    from rl_zoo3.utils import get_model_path
+
+    asked = argparse.ArgumentParser(add_help=False)
+    asked.add_argument("--exp-id", type=int, default=0)
+    asked.add_argument("--load-checkpoint", type=int)
+    for name in ("--load-best", "--load-last-checkpoint"):
+        asked.add_argument(name, action="store_true")
+    options = vars(asked.parse_known_args(of_zoo)[0])
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # the Zoo's script prints the number of the run again
+            get_model_path(folder=known.folder, algo=known.algo, env_name=EnvironmentName(known.env[0]), **options)
+    except (AssertionError, ValueError) as error:
+        hint = " Train with --eval-freq to get one, or leave --load-best out" if options["load_best"] else ""
+        parser.exit(1, f"{parser.prog}: {error}.{hint}\n")
 
 
 def _require_runs(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
@@ -81,7 +118,8 @@ def _train(known: argparse.Namespace) -> None:
 
     from sb3_per.zoo.runs import RunManager
 
-    own = dict(resume=known.resume, actors=known.actors, demonstrations=known.demonstrations)
+    names = ("resume", "actors", "demonstrations", "demonstration_fraction")
+    own = {name: getattr(known, name) for name in names}
     vars(train)["ExperimentManager"] = functools.partial(RunManager, **own)
     train.train()
 

@@ -1,5 +1,6 @@
 """RL Zoo's own scripts work with the prioritized algorithms."""
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -368,19 +369,81 @@ def test_hyperparameter_files_are_in_the_wheel(tmp_path):
         assert path.read_text() == config_path(algo).read_text()
 
 
-def test_a_run_takes_demonstrations_from_a_directory(zoo, capsys):
-    """A run without a share is refused. The saved buffer has the demonstrations."""
+SHARES = {
+    "default": ("", (), 0.25),
+    "of the file": ("demonstration_fraction=0.5", (), 0.5),
+    "of the command line": ("demonstration_fraction=0.5", ("--demonstration-fraction", "0.4"), 0.4),
+}
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_run_takes_demonstrations_from_a_directory(share, zoo, capsys):
+    """Other settings of the hyperparameter file stay. The saved buffer has the demonstrations."""
+    of_file, options, expected = SHARES[share]
     model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=50, learning_starts=100).learn(40)
     save_buffer(model.replay_buffer, "demonstrations.buffer")
-    options = ("--demonstrations", "demonstrations.buffer", "--save-freq", "100", "--save-replay-buffer")
-    with pytest.raises(ValueError, match="demonstration_fraction"):
-        zoo("train", "per_sac", *options)
-    entry = settings(replay_buffer_kwargs="dict(demonstration_fraction=0.5)")
-    folder = zoo("train", "per_sac", *options, entry=entry)
-    assert "Added 40 demonstrations from demonstrations.buffer" in capsys.readouterr().out
-    like = PrioritizedReplayBuffer(1000, model.observation_space, model.action_space, demonstration_fraction=0.5)
+    options += ("--demonstrations", "demonstrations.buffer", "--save-freq", "100", "--save-replay-buffer")
+    folder = zoo("train", "per_sac", *options, entry=settings(replay_buffer_kwargs=f"dict(alpha=0.5, {of_file})"))
+    assert f"Added 40 demonstrations from demonstrations.buffer: {expected:.0%} of each batch" in capsys.readouterr().out
+    trained = loaded("per_sac", folder)
+    assert trained.replay_buffer_kwargs["alpha"] == 0.5
+    assert trained.replay_buffer_kwargs["demonstration_fraction"] == expected
+    like = PrioritizedReplayBuffer(1000, model.observation_space, model.action_space, alpha=0.5)
     (saved,) = folder.glob("*.buffer")
     assert len(load_buffer(like, saved).demonstrations) == 40
+
+
+def error_of(capsys: Any, zoo: Any, *arguments: str) -> str:
+    """Run a script that exits, and return the line that it writes to stderr."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as caught:
+        zoo(*arguments)
+    text = capsys.readouterr().err
+    if isinstance(caught.value.code, str):
+        text += f"{caught.value.code}\n"
+    else:
+        assert caught.value.code
+    assert text.count("\n") == 1
+    return text
+
+
+def test_missing_demonstrations_are_one_line(zoo, capsys):
+    Path("empty.buffer").mkdir()
+    assert "There is no saved buffer at empty.buffer" in error_of(
+        capsys, zoo, "train", "per_sac", "--demonstrations", "empty.buffer"
+    )
+    assert "no .buffer directory at none.buffer, and no Minari dataset" in error_of(
+        capsys, zoo, "train", "per_sac", "--demonstrations", "none.buffer"
+    )
+    error = error_of(capsys, zoo, "train", "per_sac", "--demonstration-fraction", "0.5")
+    assert "--demonstration-fraction 0.5 needs --demonstrations PATH" in error
+    assert not Path("logs").exists()
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "-0.1", "nan", "half"])
+def test_a_share_outside_of_its_range_is_refused(share, zoo, capsys):
+    with pytest.raises(SystemExit):
+        zoo("train", "per_sac", "--demonstrations", "x.buffer", f"--demonstration-fraction={share}")
+    assert f"'{share}' is not a share above 0 and at most 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", ["train", "enjoy", "plot"])
+@pytest.mark.parametrize("algo, meant", [("perdqn", "per_dqn"), ("PERSAC", "per_sac"), ("per-tqc", "per_tqc")])
+def test_an_unknown_algorithm_gets_the_nearest_name(script, algo, meant, zoo, capsys):
+    error = error_of(capsys, functools.partial(zoo, env="Pendulum-v1"), script, algo)
+    assert f"there is no algorithm '{algo}': did you mean {meant}?" in error
+
+
+def test_a_missing_model_is_named_in_one_line(zoo, capsys):
+    """No evaluation has saved a best model, and there is no checkpoint after 7 steps."""
+    run = zoo("train", "per_sac", entry=settings(n_timesteps=20))
+    for options, file, hint in (
+        (["--load-best"], "best_model.zip", "Train with --eval-freq"),
+        (["--load-checkpoint", "7"], "rl_model_7_steps.zip", ""),
+        (["--load-last-checkpoint"], "", ""),
+    ):
+        error = error_of(capsys, zoo, "enjoy", "per_sac", "--no-render", *options)
+        assert f"{run / file}" in error and hint in error
 
 
 @pytest.mark.parametrize("options", [("--algo", "sac"), ("-optimize",)])
