@@ -5,14 +5,16 @@ Every ``period``-th step of an episode is an **anchor**, the first step of a win
 have mass 0.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch as th
 
+from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.ring import Ring
-from sb3_per.storage.windows import admit_windows, number_by_dones, number_next
+from sb3_per.storage.windows import IS_UNROLLED_FROM, LEAVES_OPEN, admit_windows, number_by_dones, number_next
 
 _NO_SLOTS = np.empty(0, np.int64)
 
@@ -22,8 +24,7 @@ class CompleteWindows:
     See :class:`~sb3_per.sampling.eligibility.Eligibility`.
 
     :param ring: position; all environments stand at the same step
-    :param dones: ends of episodes, shape (n_rows, n_envs)
-    :param timeouts: which of them are truncations, in the same shape
+    :param storage: of the steps, which knows the ends of episodes
     :param period: steps from one anchor to the next
     :param burn_in: steps before an anchor from which a window is unrolled
     :param n_recorded: steps of a complete window: the learned ones, and those of the last n-step return
@@ -33,14 +34,13 @@ class CompleteWindows:
     def __init__(
         self,
         ring: Ring,
-        dones: np.ndarray,
-        timeouts: np.ndarray,
+        storage: ArrayStorage,
         period: int,
         burn_in: int,
         n_recorded: int,
         states: RecurrentStates,
     ):
-        self.ring, self.dones, self.timeouts, self.states = ring, dones, timeouts, states
+        self.ring, self.storage, self.states = ring, storage, states
         self.period, self.burn_in, self.n_recorded = period, burn_in, n_recorded
         #: number of each step within its episode, int32 of shape (n_rows, n_envs)
         self.episode_steps = np.zeros((ring.n_rows, ring.n_envs), np.int32)
@@ -53,27 +53,46 @@ class CompleteWindows:
         self._n_looked_at = np.zeros(ring.n_envs, np.int64)
         # Steps in the ring at the last call of `changes`; -1 if other changes are waiting, too.
         self._known = 0
+        self._no_starts = np.zeros(ring.n_envs, np.bool_)
 
-    # ---- numbering
+    # ---- writing
 
-    def number_next(self, starts: np.ndarray) -> int:
+    def before_write(self, starts: np.ndarray | None = None, states: Sequence[np.ndarray | th.Tensor] | None = None) -> Any:
         """
-        Number the next step of all environments within their episodes, before it is written.
+        Number the next step of all environments within their episodes: in a ring of a single row, it overwrites the step
+        before.
 
         :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,)
-        :return: see :func:`~sb3_per.storage.windows.number_next`
+        :param states: recurrent states before the step, see :meth:`~sb3_per.storage.recurrent_states.RecurrentStates.store`
+        :return: numbers of the step within the episodes, the environments whose open episode ends before it, and the states
+            to store; ``None`` for none
         """
-        ring = self.ring
-        return number_next(
-            self.episode_steps,
-            self.dones,
-            self.timeouts,
-            ring.pos,
+        ring, storage = self.ring, self.storage
+        starts = self._no_starts if starts is None else starts
+        numbers, row_before = np.empty(ring.n_envs, np.int32), (ring.pos - 1) % ring.n_rows
+        found = number_next(
+            numbers,
+            self.episode_steps[row_before],
+            storage.dones[row_before],
+            storage.timeouts[row_before],
             ring.most == ring.begin,
             starts,
             self.period,
             self.burn_in,
         )
+        cut = None
+        if found & LEAVES_OPEN and ring.n_rows > 1:
+            cut = np.flatnonzero(starts & (storage.dones[row_before] == 0))
+        return numbers, cut, self.states.as_arrays(states) if found & IS_UNROLLED_FROM else None
+
+    def after_write(self, rows: int, steps: Any, prepared: Any) -> None:
+        """Store the numbers of the step and the recurrent states, and end the episodes that it does not continue."""
+        numbers, cut, states = prepared
+        self.episode_steps[rows] = numbers
+        if cut is not None:
+            self.storage.truncate(rows - 1, cut)
+        if states is not None:
+            self.states.store(rows, numbers, states)
 
     def episodes_ended(self) -> None:
         """Ends of episodes were written, so windows may have become complete."""
@@ -113,8 +132,8 @@ class CompleteWindows:
             self.is_ready,
             self._n_looked_at,
             self.episode_steps,
-            self.dones,
-            self.timeouts,
+            self.storage.dones,
+            self.storage.timeouts,
             retired,
             oldest,
             ring.most,
@@ -178,7 +197,7 @@ class CompleteWindows:
         ring.require_even()
         if "episode_steps" not in state:
             # Only the ends of episodes are known: each start follows an end.
-            number_by_dones(self.episode_steps, self.dones, self.timeouts, first, ring.most)
+            number_by_dones(self.episode_steps, self.storage.dones, self.storage.timeouts, first, ring.most)
             self.oldest_admitted = first
             self.forget_changes()
             return

@@ -65,41 +65,55 @@ class Demonstrations:
 
     # ---- writing
 
-    def add(self, steps: Steps, like: ArrayStorage) -> None:
+    def add(self, columns: Iterable[Steps], n: int, like: ArrayStorage) -> None:
         """
-        Store the steps of an environment. The last one ends an episode.
+        Store the steps of some environments. The last step of each ends an episode. They count once all are written.
 
-        :param steps: arrays of shape (n, 1, ...), checked
+        :param columns: of each environment, arrays of shape (n_steps, 1, ...), checked
+        :param n: number of all steps
         :param like: storage of the same shapes
+        :raises MemoryError: if there is no memory for them; nothing has changed then
         """
-        n = len(steps[3])
-        storage = self.reserve(len(self) + n, like)
-        rows = self.ring.rows_of_next(_ENV, n)
-        storage.write(rows, _ENV, steps)
-        if not storage.dones[rows[-1]]:
-            storage.truncate(rows[-1], _ENV)
+        end = len(self)
+        storage = self._storage_of(end + n, like)
+        for steps in columns:
+            rows = np.arange(end, end + len(steps[3]))[:, None]
+            storage.write(rows, _ENV, steps)
+            end += len(rows)
+            if not storage.dones[rows[-1]]:
+                storage.truncate(rows[-1], _ENV)
+        self._move_to(storage)
         self.ring.advance(_ENV, n)
 
-    def reserve(self, n_rows: int, like: ArrayStorage) -> ArrayStorage:
+    def reserve(self, n_rows: int, like: ArrayStorage) -> None:
         """
-        Make room. Arrays at least double, so that adding episode by episode takes linear time.
+        Make room.
 
         :param n_rows: number of demonstrations that fit afterwards
         :param like: storage of the same shapes
-        :return: the storage
+        """
+        self._move_to(self._storage_of(n_rows, like))
+
+    def _storage_of(self, n_rows: int, like: ArrayStorage) -> ArrayStorage:
+        """
+        Return the storage, or a larger one with all demonstrations. It at least doubles, so that adding episode by episode
+        takes linear time.
         """
         if self.storage is not None and n_rows <= self.ring.n_rows:
             return self.storage
-        n_rows = max(n_rows, 2 * self.ring.n_rows)
-        storage = like.emptied(n_rows, like.frames, n_envs=1, with_infos=False)
+        storage = like.emptied(max(n_rows, 2 * self.ring.n_rows), like.frames, n_envs=1, with_infos=False)
         if self.storage is not None:
             rows = np.arange(len(self))[:, None]
             storage.write(rows, _ENV, self.storage.read_steps(rows))
-        state = self.state()
-        self.storage = storage
-        self.ring, self.sampler = self._make_parts(storage.n_rows)
-        self.load(state)
         return storage
+
+    def _move_to(self, storage: ArrayStorage) -> None:
+        """Use a storage with the same demonstrations."""
+        if storage is not self.storage:
+            state = self.state()
+            self.storage = storage
+            self.ring, self.sampler = self._make_parts(storage.n_rows)
+            self.load(state)
 
     # ---- drawing
 

@@ -27,6 +27,12 @@ class HeldTransitions:
         """Number of complete transitions."""
         return self.ring.n_whole
 
+    def before_write(self, *about: Any) -> None:
+        """Everything follows from the ring."""
+
+    def after_write(self, rows: Any, steps: Any, prepared: Any) -> None:
+        """Everything follows from the ring."""
+
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """Slots of new transitions, and those that are incomplete since."""
         ring, known = self.ring, self._known

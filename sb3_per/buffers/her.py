@@ -41,23 +41,41 @@ class FinishedEpisodes:
         # Slots of episodes that were finished since the sampler was told last.
         self._finished: list[np.ndarray] = []
 
-    def finish(self, slots: np.ndarray) -> None:
-        """
-        Let the transitions of an episode be drawn from now on.
+    def before_write(self, *about: Any) -> None:
+        """Everything follows from the step."""
 
-        :param slots: of an episode that has ended, and whose length is known
+    def after_write(self, rows: int, steps: Steps, prepared: None) -> np.ndarray | None:
+        """Drop the finished episodes whose first transition was overwritten, and finish those that end here."""
+        gone = [self._drop(rows, int(env)) for env in np.flatnonzero(self.ep_length[rows])]
+        self.ep_start[rows] = self.current_ep_start
+        for env in np.flatnonzero(steps[4]):  # where an episode is done
+            self.finish(int(env), rows + 1)
+        return np.concatenate(gone) if gone else None
+
+    def finish(self, env: int, end: int) -> None:
         """
+        Let the transitions of the episode under way be drawn from now on.
+
+        :param env: environment whose episode ends
+        :param end: row after its last step
+        """
+        start = self.current_ep_start[env]
+        slots = self._slots(start, (end - start) % self.ring.n_rows, env)
+        flat(self.ep_length)[slots] = len(slots)
+        self.current_ep_start[env] = end % self.ring.n_rows
         self._finished.append(slots)
         self.n += len(slots)
 
-    def drop(self, slots: np.ndarray) -> None:
-        """
-        Stop drawing the transitions of an episode.
-
-        :param slots: the rest of a finished episode whose first transition is overwritten
-        """
+    def _drop(self, row: int, env: int) -> np.ndarray:
+        """Stop drawing the transitions of a finished episode from this row on, and return their slots."""
+        slots = self._slots(row, self.ep_start[row, env] + self.ep_length[row, env] - row, env)
         flat(self.ep_length)[slots] = 0
         self.n -= len(slots)
+        return slots
+
+    def _slots(self, row: int, n_steps: int, env: int) -> np.ndarray:
+        slots: np.ndarray = (np.arange(row, row + n_steps) % self.ring.n_rows) * self.ring.n_envs + env
+        return slots
 
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """Slots of the episodes that were finished since the last call."""
@@ -239,27 +257,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
             "with one cursor"
         )
 
-    def _store(self, steps: Steps, masses: np.ndarray | None) -> None:
-        pos = self.pos
-        for env_idx in np.flatnonzero(self.ep_length[pos]):
-            # The rest of the episode that is overwritten cannot be drawn any more.
-            end = self.ep_start[pos, env_idx] + self.ep_length[pos, env_idx]
-            slots = self._slots_of_episode(pos, end, int(env_idx))
-            self.episodes.drop(slots)
-            self.sampler.remove(slots)
-        super()._store(steps, masses)
-        self.ep_start[pos] = self._current_ep_start
-        for env_idx in np.flatnonzero(steps[4]):  # where an episode is done
-            self._compute_episode_length(int(env_idx))
-
     def _compute_episode_length(self, env_idx: int) -> None:
-        start, end = self._current_ep_start[env_idx], self.pos
-        super()._compute_episode_length(env_idx)
-        self.episodes.finish(self._slots_of_episode(start, end + self.buffer_size * (end < start), env_idx))
-
-    def _slots_of_episode(self, start: int, end: int, env_idx: int) -> np.ndarray:
-        slots: np.ndarray = (np.arange(start, end) % self.buffer_size) * self.n_envs + env_idx
-        return slots
+        """End the episode of an environment after the newest step: SB3's hook."""
+        self.episodes.finish(env_idx, self.pos)
 
     def _cut(self, envs: np.ndarray) -> None:
         super()._cut(envs)

@@ -218,6 +218,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self.sampler.clear()
             self.ring.advance(None, pos + self.buffer_size * full)
 
+    def __repr__(self) -> str:
+        """Say what the buffer holds, and how it draws."""
+        n_held = int((self.ring.added - self.ring.first).sum())
+        facts = [f"{n_held:,} of {self.ring.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
+        facts += [f"{name}={getattr(self, name)}" for name in ("n_steps", *self.own_arguments)]
+        facts += [f"{name}={value}" for name, value in self.settings.some("frames").items() if value is not None]
+        facts += [f"{len(self.demonstrations):,} demonstrations"] * (len(self.demonstrations) > 0)
+        return f"{type(self).__name__}({', '.join(facts)})"
+
     @property
     def scheme(self) -> PriorityScheme:
         """The prioritization scheme."""
@@ -296,7 +305,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         steps = checked_step(self.storage, obs, next_obs, action, reward, done, infos)
         masses = None if td_errors is None else self.sampler.masses_of(finite_abs(td_errors, self.n_envs))
         with self.lock:
-            self._store(steps, masses)
+            self._write(None, 1, steps, masses)
 
     def add_steps(
         self,
@@ -308,6 +317,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         dones: np.ndarray,
         timeouts: np.ndarray,
         td_errors: np.ndarray | th.Tensor | None = None,
+        initial_priority: str | None = None,
     ) -> None:
         """
         Store T successive steps of k environments, e.g. what an actor has collected, after what these have added so far. The
@@ -325,6 +335,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param timeouts: which of them are truncations, SB3's ``TimeLimit.truncated``, shape (T, k)
         :param td_errors: of these transitions, shape (T, k) or (T, k, n_critics), which become their priorities but do not
             raise ``max_priority``. Needs ``initial_priority="td_error"``
+        :param initial_priority: in place of the setting, for these steps; ``None``: the setting
         :raises ValueError: for another shape, unknown or repeated environments, more steps than rows, or TD errors that are
             NaN or infinite; nothing is stored then
         :raises NotImplementedError: with HER, and for sequences
@@ -333,9 +344,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         envs = checked_environments(envs, self.n_envs)
         lead = checked_lead(rewards, len(envs), self.buffer_size)
         steps = checked_steps(self.storage, lead, obs, next_obs, actions, rewards, dones, timeouts)
-        masses = None if td_errors is None else self.sampler.masses_of(finite_abs_steps(td_errors, lead))
+        masses = None
+        if td_errors is not None:
+            masses = self.sampler.masses_of(finite_abs_steps(td_errors, lead), initial_priority)
         with self.lock:
-            self.write(envs, lead[0], steps, masses)
+            self._write(envs, lead[0], steps, masses)
 
     def extend(
         self,
@@ -359,6 +372,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param masses: sampling masses, in the unit of :attr:`priorities` (rank: of the priorities), shape (n, n_envs);
             ``None``: that of ``max_priority``
         :raises ValueError: if the numbers of steps differ, or for a mass that is not allowed, before anything is stored
+        :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
         n = len(reward)
         steps = checked_recording(self.storage, (n, self.n_envs), obs, next_obs, action, reward, done, infos)
@@ -366,35 +380,30 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             masses = checked_masses(masses, n, self.n_envs, self.sampler.tree)
         with self.lock:
             for i in range(n):
-                self._store(part_of(steps, i), None if masses is None else masses[i])
+                self._write(None, 1, part_of(steps, i), None if masses is None else masses[i])
 
-    def _store(self, steps: Steps, masses: np.ndarray | None) -> None:
+    def _write(self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None, *about: Any) -> None:
         """
-        Write one step of all environments that was checked.
-
-        :param steps: arrays of the shapes that are stored
-        :param masses: sampling masses of the transitions; ``None``: they have none
-        """
-        if self.ring.least == self.ring.most:
-            self.write(None, 1, steps, masses)
-        else:
-            self.write(np.arange(self.n_envs), 1, part_of(steps, None), masses)
-
-    def write(self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None) -> None:
-        """
-        Write steps that were checked, for other parts of the package.
+        Write steps that were checked. If the storage raises an error, nothing has changed; the ring counts them at the end.
 
         :param envs: environments that they belong to, shape (k,); ``None``: one step of all of them
         :param n_steps: number of steps
         :param steps: arrays of the shapes that are stored
         :param masses: sampling masses of the transitions; ``None``: they have none
+        :param about: see :meth:`~sb3_per.sampling.eligibility.Eligibility.before_write`
         """
-        rows = self.ring.rows_of_next(envs, n_steps)
+        ring, sampler = self.ring, self.sampler
+        if envs is None and ring.least != ring.most:
+            envs, steps = np.arange(self.n_envs), part_of(steps, None)
+        rows, prepared = ring.rows_of_next(envs, n_steps), sampler.eligible.before_write(*about)
         self.storage.write(rows, envs, steps)
-        self.ring.advance(envs, n_steps)
-        if masses is not None or self.sampler.given is not None:
+        gone = sampler.eligible.after_write(rows, steps, prepared)
+        if gone is not None:
+            sampler.remove(gone)
+        if masses is not None or sampler.given is not None:
             slots = np.asarray(rows) * self.n_envs + (np.arange(self.n_envs) if envs is None else envs)
-            self.sampler.give(slots.reshape(-1), masses)
+            sampler.give(slots.reshape(-1), masses)
+        ring.advance(envs, n_steps)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
@@ -466,8 +475,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(f"rewards of demonstrations must have shape (n, k), with n and k above 0, not {lead}")
         steps = checked_recording(self.storage, lead, obs, next_obs, action, reward, done, infos)
         with self.lock:
-            for env in range(lead[1]):
-                self.demonstrations.add(part_of(steps, (slice(None), [env])), self.storage)
+            columns = (part_of(steps, (slice(None), [env])) for env in range(lead[1]))
+            self.demonstrations.add(columns, lead[0] * lead[1], self.storage)
 
     def add_demonstrations_from(self, other: ReplayBuffer) -> None:
         """
@@ -481,8 +490,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._require_demonstrations_to_fit()
         require_demonstrations_in(other, self.observation_space, self.action_space)
         with self.lock:
-            for column in columns_of(*parts_of(other)):
-                self.demonstrations.add(column, self.storage)
+            ring, storage = parts_of(other)
+            self.demonstrations.add(columns_of(ring, storage), ring.n_whole, self.storage)
 
     def _require_demonstrations_to_fit(self) -> None:
         """

@@ -1,6 +1,6 @@
 """What a draw gives: SB3's batch, and what prioritized replay adds."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch as th
@@ -17,7 +17,35 @@ class _Fields(NamedTuple):
     indices: np.ndarray
 
 
-class PrioritizedReplayBufferSamples(_Fields):
+class _BesideTheTuple:
+    """
+    Attributes of a batch that are not part of the tuple, so that it has SB3's fields in SB3's order, then weights and ids.
+    """
+
+    #: names of the attributes
+    _beside: ClassVar[tuple[str, ...]] = ("n_p", "is_demonstration")
+
+    def _replace(self, /, **changed: Any) -> Any:
+        """
+        Copy the batch with other values of some fields. What is beside the tuple stays.
+
+        :param changed: new values, by the name of the field or attribute
+        :return: the new batch
+        :raises ValueError: for an unknown name, or if what stays beside the tuple has another number of rows
+        """
+        beside = {name: changed.pop(name, getattr(self, name)) for name in self._beside}
+        replaced = super()._replace(**changed)  # type: ignore[misc]
+        for name, value in beside.items():
+            if value is not None:
+                if len(value) != len(replaced.indices):
+                    raise ValueError(
+                        f"{name} of {len(value)} transitions does not fit a batch of {len(replaced.indices)}: replace it, too"
+                    )
+                setattr(replaced, name, value)
+        return replaced
+
+
+class PrioritizedReplayBufferSamples(_BesideTheTuple, _Fields):
     """
     A batch: the fields of SB3's ``ReplayBufferSamples`` in its order, and what prioritized replay adds.
 
@@ -49,7 +77,7 @@ class _SequenceFields(NamedTuple):
     indices: np.ndarray
 
 
-class SequenceReplayBufferSamples(_SequenceFields):
+class SequenceReplayBufferSamples(_BesideTheTuple, _SequenceFields):
     """
     A batch of windows of consecutive steps, time first. T is the sequence length, B the batch size, n the number of steps of
     the n-step return. A window ends with its episode: later entries are 0, and the mask excludes them.

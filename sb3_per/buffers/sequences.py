@@ -21,11 +21,9 @@ from sb3_per.buffers.incoming import as_matrix, checked_ids, checked_step, finit
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, PrioritySettings, integer, require, takes_settings
-from sb3_per.storage.arrays import Steps, flat, take, tree_map
+from sb3_per.storage.arrays import flat, take, tree_map
 from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.windows import (
-    IS_UNROLLED_FROM,
-    LEAVES_OPEN,
     lay_out,
     mix_over_time,
     n_step_targets,
@@ -120,11 +118,10 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         return self.sequence_length if self.sequence_period is None else self.sequence_period
 
     def _make_eligibility(self) -> CompleteWindows:
-        self._no_starts = np.zeros(self.n_envs, np.bool_)
         rows = (self.buffer_size, self.n_envs)
         self.states = RecurrentStates(*rows, self.period, self.burn_in, self.state_shapes, self.store_state)
         lengths = (self.period, self.burn_in, self.sequence_length + self.n_steps - 1)
-        self.windows = CompleteWindows(self.ring, self.dones, self.timeouts, *lengths, self.states)
+        self.windows = CompleteWindows(self.ring, self.storage, *lengths, self.states)
         return self.windows
 
     # ---- writing
@@ -167,17 +164,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if td_errors is not None:
             self.sampler.masses_of(finite_abs(td_errors, self.n_envs))  # raises
         with self.lock:
-            self._store(steps, None, starts, states)
-
-    def _store(self, steps: Steps, masses: np.ndarray | None, starts: np.ndarray | None = None, states: Any = None) -> None:
-        row, starts = self.pos, self._no_starts if starts is None else starts
-        # Before the write: in a ring of a single row, it overwrites the step before.
-        found = self.windows.number_next(starts)
-        self.write(None, 1, steps, masses)
-        if found & LEAVES_OPEN and self.buffer_size > 1:
-            self.storage.truncate(row - 1, np.flatnonzero(starts & (self.dones[row - 1] == 0)))
-        if found & IS_UNROLLED_FROM:
-            self.states.store(row, self.windows.episode_steps[row], states)
+            self._write(None, 1, steps, None, starts, states)
 
     def _cut(self, envs: np.ndarray) -> None:
         super()._cut(envs)

@@ -75,7 +75,7 @@ def converted(cls: type[_Buffer], buffer: Any, settings: dict[str, Any]) -> _Buf
     made: Any = cls(buffer.n_envs, **{**kept, **settings, **_stock_arguments(buffer)})
     ring, storage = parts_of(buffer)
     frames = frames_of(made.settings, made.observation_space)
-    made.make_parts(storage)
+    made.make_parts(storage.converted(ring, frames))
     if is_stock:
         made.ring.load(ring.state())
         made.sampler.eligible.load(_stock_episodes(buffer), False)
@@ -84,7 +84,6 @@ def converted(cls: type[_Buffer], buffer: Any, settings: dict[str, Any]) -> _Buf
         keeps_masses = repr(made.scheme) == repr(buffer.scheme) and made.sampler.eligible.unit == buffer.sampler.eligible.unit
         made.demonstrations.take(buffer.demonstrations, frames, keeps_masses)
         load_parts(made, state_of_parts(buffer), keeps_masses)
-    made.use_storage(storage.converted(ring, frames))
     result: _Buffer = made
     return result
 
@@ -225,8 +224,11 @@ def take_steps(target: Any, source: Any, keeps_masses: bool = True) -> None:
     target.ring.begin_after(ring.most)
     for envs, steps in ring.blocks(np.maximum(ring.oldest, ring.added - target.buffer_size)):
         slots = steps % ring.n_rows * ring.n_envs + envs
-        masses = None if given is None else given[slots].reshape(-1)
-        target.write(envs, len(steps), source.storage.read_steps(slots), masses)
+        rows = target.ring.rows_of_next(envs, len(steps))
+        target.storage.write(rows, envs, source.storage.read_steps(slots))
+        target.ring.advance(envs, len(steps))
+        if given is not None:
+            target.sampler.give((rows * ring.n_envs + envs).reshape(-1), given[slots].reshape(-1))
     n_taken = int((target.ring.added - target.ring.begin).min())
     rows, old_rows = ((r.most - n_taken + np.arange(n_taken)) % r.n_rows for r in (target.ring, ring))
     target.sampler.eligible.take(source.sampler.eligible, rows, old_rows)

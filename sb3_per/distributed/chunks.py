@@ -131,14 +131,7 @@ class Storing:
     def _add(self, columns: np.ndarray, chunk: Chunk, rows: slice) -> None:
         """Store some steps of the first environments of an actor."""
         steps = {name: tree_map(lambda part: part[rows, : len(columns)], each) for name, each in chunk.steps.items()}
-        sampler = self._buffer.sampler
-        own = sampler.initial_priority
-        try:
-            if "td_errors" in steps:  # they need this setting, but only during this call: callbacks may save the buffer
-                sampler.initial_priority = "td_error"
-            self._buffer.add_steps(columns, **steps)
-        finally:
-            sampler.initial_priority = own
+        self._buffer.add_steps(columns, **steps, initial_priority="td_error")
 
     def _set_last_obs(self, columns: np.ndarray, chunk: Chunk) -> None:
         """Set the learner's last observations, for callbacks and for a run that continues."""

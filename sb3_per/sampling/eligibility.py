@@ -17,6 +17,24 @@ class Eligibility(Protocol):
     def n(self) -> int:
         """Number of transitions that can be drawn."""
 
+    def before_write(self, *about: Any) -> Any:
+        """
+        Prepare for a step that is about to be written, which may fail: nothing changes.
+
+        :param about: what the caller of ``add`` says of the step, for some kinds of buffer
+        :return: what :meth:`after_write` takes
+        """
+
+    def after_write(self, rows: Any, steps: Any, prepared: Any) -> np.ndarray | None:
+        """
+        Take note of steps that were written. The ring counts them right after this call.
+
+        :param rows: rows of the steps: an int for one step of all environments
+        :param steps: what was written, see :data:`~sb3_per.storage.arrays.Steps`
+        :param prepared: from :meth:`before_write`
+        :return: slots that cannot be drawn from now on, int64; ``None``: there is none
+        """
+
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """
         Report what has changed since the last call.

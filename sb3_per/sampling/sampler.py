@@ -112,16 +112,18 @@ class Sampler:
             self.given = np.full(len(self.tree), np.nan)
         self.given[slots] = np.nan if masses is None else masses
 
-    def masses_of(self, abs_td_errors: np.ndarray) -> np.ndarray:
+    def masses_of(self, abs_td_errors: np.ndarray, initial_priority: str | None = None) -> np.ndarray:
         """
         Turn TD errors of new transitions into masses.
 
         :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
+        :param initial_priority: in place of the setting; ``None``: the setting
         :return: what :meth:`give` takes, shape (n,)
         :raises ValueError: with another ``initial_priority`` than ``"td_error"``
         """
-        if self.initial_priority != "td_error":
-            raise ValueError(f"td_errors with add() need initial_priority='td_error', not {self.initial_priority!r}")
+        initial_priority = initial_priority or self.initial_priority
+        if initial_priority != "td_error":
+            raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
         masses = self.scheme.mass(self.scheme.priority(self.scheme.reduce(abs_td_errors)))
         bad = masses[~((masses >= 0.0) & (masses <= self.tree.LARGEST))]
         if bad.size:

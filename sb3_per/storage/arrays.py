@@ -169,6 +169,16 @@ class ArrayStorage:
         for store in self.frame_stores.values():
             store.clear()
 
+    def reserve(self, n_steps: int) -> None:
+        """
+        Make room for steps, so that :meth:`write` cannot fail.
+
+        :param n_steps: number of steps that are written next, counting every environment
+        :raises MemoryError: if there is no memory for them; nothing has changed then
+        """
+        for store in self.frame_stores.values():
+            store.reserve(n_steps)
+
     def write(self, rows: Any, envs: np.ndarray | None, steps: Steps) -> None:
         """
         Store steps that were checked before.
@@ -176,6 +186,7 @@ class ArrayStorage:
         :param rows: row of one step of all environments, or int64 of shape (T, k)
         :param envs: environments of the steps, int64 of shape (k,); ``None``: all of them
         :param steps: arrays in the matching shapes
+        :raises MemoryError: see :meth:`reserve`; nothing has changed then
         """
         at = rows if envs is None else (rows, envs)
         obs, next_obs, actions, rewards, dones, timeouts, infos = steps
@@ -211,8 +222,7 @@ class ArrayStorage:
             self.timeouts[rows, envs] = 1
 
     def _write_frames(self, rows: Any, envs: np.ndarray | None, observations: Any, next_observations: Any) -> None:
-        for store in self.frame_stores.values():
-            store.reserve(self.n_envs if envs is None else rows.size)  # for all of them, before one of them changes
+        self.reserve(self.n_envs if envs is None else rows.size)  # for all of them, before one of them changes
         for key, store in self.frame_stores.items():
             obs, next_obs = (each if key is None else each[key] for each in (observations, next_observations))
             if envs is None:

@@ -58,19 +58,27 @@ class RecurrentStates:
             if state.is_complex() if isinstance(state, th.Tensor) else state.dtype.kind not in "fiub":
                 raise ValueError(f"states must hold real numbers, not {state.dtype}")
 
-    def store(self, row: int, episode_steps: np.ndarray, states: Sequence[np.ndarray | th.Tensor] | None) -> None:
+    def as_arrays(self, states: Sequence[np.ndarray | th.Tensor] | None) -> list[np.ndarray]:
+        """
+        Make arrays of the states before a step, which fails if a device does.
+
+        :param states: arrays or tensors on any device, each of shape (n_layers, n_envs, hidden); ``None``: zeros
+        :return: what :meth:`store` takes
+        """
+        found: list[Any] = [np.zeros(shape) for shape in self._shapes_of_step] if states is None else list(states)
+        # NumPy does not have all types of torch.
+        return [state.detach().float().cpu().numpy() if isinstance(state, th.Tensor) else state for state in found]
+
+    def store(self, row: int, episode_steps: np.ndarray, states: Sequence[np.ndarray]) -> None:
         """
         Keep the states before a step, where a window is unrolled from it.
 
         :param row: row of the step
         :param episode_steps: number of the step within its episode, shape (n_envs,)
-        :param states: arrays or tensors on any device, each of shape (n_layers, n_envs, hidden); ``None``: zeros
+        :param states: each of shape (n_layers, n_envs, hidden)
         """
         envs = np.flatnonzero(self._are_unrolled_from(episode_steps))
-        for i, array in enumerate(self.arrays):
-            state: Any = np.zeros(self._shapes_of_step[i]) if states is None else states[i]
-            if isinstance(state, th.Tensor):
-                state = state.detach().float().cpu().numpy()  # NumPy does not have all types of torch
+        for array, state in zip(self.arrays, states, strict=False):
             array[row // self.period, envs] = state.swapaxes(0, 1)[envs]
 
     def _are_unrolled_from(self, episode_steps: np.ndarray) -> np.ndarray:

@@ -15,10 +15,10 @@ LEAVES_OPEN, IS_UNROLLED_FROM = 1, 2
 
 @kernel
 def number_next(
-    episode_steps: np.ndarray,
+    numbers: np.ndarray,
+    numbers_before: np.ndarray,
     dones: np.ndarray,
     timeouts: np.ndarray,
-    row: int,
     is_first: bool,
     starts: np.ndarray,
     period: int,
@@ -27,10 +27,10 @@ def number_next(
     """
     Number a step of all environments within its episode, from 0.
 
-    :param episode_steps: numbers of the steps, int32 of shape (n_rows, n_envs); one row is written
-    :param dones: ends of episodes, shape (n_rows, n_envs)
-    :param timeouts: which of these ends are truncations, shape (n_rows, n_envs)
-    :param row: row of the step
+    :param numbers: written: number of the step, int32 of shape (n_envs,)
+    :param numbers_before: numbers of the step before, in the same shape
+    :param dones: where an episode ended with the step before, shape (n_envs,)
+    :param timeouts: which of these ends are truncations, shape (n_envs,)
     :param is_first: whether no step comes before it
     :param starts: whether the caller starts a new episode here, bool of shape (n_envs,); an episode also starts after an end
     :param period: number of steps from the beginning of a window to the beginning of the next
@@ -39,17 +39,16 @@ def number_next(
         a window is unrolled from this step and its episode started earlier
     """
     found = 0
-    before = (row - 1) % len(dones)
     for e in range(starts.size):
         number = 0
-        if not (is_first or dones[before, e] != 0 or timeouts[before, e] != 0):
+        if not (is_first or dones[e] != 0 or timeouts[e] != 0):
             if starts[e]:
                 found |= LEAVES_OPEN
             else:
-                number = episode_steps[before, e] + 1
+                number = numbers_before[e] + 1
                 if (number + burn_in) % period == 0:
                     found |= IS_UNROLLED_FROM
-        episode_steps[row, e] = number
+        numbers[e] = number
     return found
 
 

@@ -418,13 +418,17 @@ def test_optimize_memory_usage_is_refused():
 
 
 def test_an_interrupted_add_stores_nothing(monkeypatch):
-    """Press Ctrl-C while any row of the ring is written, the last one too; the next step takes the same row."""
+    """
+    Press Ctrl-C while any row of the ring is written, the last one too: what could be drawn before can still be drawn, and the
+    next step takes the same row.
+    """
     env = make_env(2)
     for n_steps in range(12, 40):
         buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=12)
         player = Player(env, buffer)
         player.step(n_steps)
-        ids, write = buffer.transition_ids, ArrayStorage.write
+        ids, priorities, write = buffer.transition_ids, buffer.priorities, ArrayStorage.write
+        episodes = pickle.dumps(buffer.episodes)
 
         def interrupted(self: Any, *args: Any, write: Any = write) -> None:
             write(self, *args)
@@ -434,6 +438,8 @@ def test_an_interrupted_add_stores_nothing(monkeypatch):
             patch.setattr(ArrayStorage, "write", interrupted)
             player.step(1)
         np.testing.assert_array_equal(buffer.transition_ids, ids)
+        np.testing.assert_array_equal(buffer.priorities, priorities)
+        assert pickle.dumps(buffer.episodes) == episodes
         player.step(2)
         assert buffer.transition_ids.max() == (n_steps + 2) * 2 - 1
         np.testing.assert_array_equal(buffer.priorities > 0, buffer.ep_length > 0)

@@ -22,7 +22,10 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
     Proportional,
 )
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, batch_of, counting_env
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.frames import FrameStore
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, assert_same_state, batch_of, contents_of, counting_env
 
 N_ENVS, N_ROWS = 2, 6
 BOX, STACK, DISCRETE = OBSERVATION_SPACES["box"], spaces.Box(0, 255, (4, 2, 2), np.uint8), OBSERVATION_SPACES["discrete"]
@@ -55,6 +58,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "separate, dict, frames": make(PrioritizedDictReplayBuffer, DICT, frames=dict(image=4)),
     "separate, optimize_memory": make(PrioritizedReplayBuffer, BOX, **OPTIMIZE_MEMORY),
     "her": her,
+    "her, frames": lambda: her(frames=dict(observation=2)),
     "her, infos": lambda: her(copy_info_dict=True),
     "her, infos without timeouts": lambda: her(copy_info_dict=True, handle_timeout_termination=False),
     "sequences": make(PrioritizedSequenceReplayBuffer, BOX, **SEQUENCES),
@@ -295,17 +299,46 @@ def parts_of(obs: Any) -> list[Any]:
     return list(obs.values()) if isinstance(obs, dict) else [obs]
 
 
-def test_a_memory_error_of_frames_stores_nothing(monkeypatch):
-    """If the frames of one key find no memory, the other keys store nothing either."""
-    from sb3_per.storage.frames import FrameStore
+# ---- a storage that has no room
 
-    buffer = filled("dict, frames")
+
+def refuse(*args: Any) -> None:
+    raise MemoryError("no room")
+
+
+def writes_of(buffer: Any, kind: str) -> list[Callable[[], Any]]:
+    """List all ways to write into a buffer."""
+    step = step_of(buffer, 5)
+    steps = {name: [part, part] for name, part in step.items()}
+    told = dict(episode_starts=np.array([True, False]), states=[np.ones((1, N_ENVS, 3))]) if "sequences" in kind else {}
+    writes = [lambda: buffer.add(**step, **told), lambda: buffer.extend(**steps)]
+    if "sequences" not in kind and "optimize_memory" not in kind:
+        writes.append(lambda: buffer.add_demonstrations(**steps))
+    return writes
+
+
+@pytest.mark.parametrize("n_steps", [4, 9, 10, 11])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_that_finds_no_room_changes_nothing(kind, n_steps, monkeypatch, tmp_path):
+    """Whatever the storage refuses: the same can be drawn, the buffer can be saved and loaded, and the next step is stored."""
+    buffer, twin = filled(kind, n_steps), filled(kind, n_steps)
+    for each in (buffer, twin):
+        if len(writes_of(each, kind)) == 3:
+            writes_of(each, kind)[2]()
+    masses, _ = buffer.priorities, twin.priorities  # both insert what is new
     before = pickle.dumps(buffer)
-
-    def refuse(self: Any, n_slots: int) -> None:
-        raise MemoryError("no memory for frames")
-
-    monkeypatch.setattr(FrameStore, "reserve", refuse)
-    with pytest.raises(MemoryError):
-        buffer.add(**step_of(buffer))
-    assert pickle.dumps(buffer) == before
+    owners: list[Any] = [ArrayStorage] + [FrameStore] * ("frames" in kind)
+    for owner, name in zip(owners, ("write", "reserve"), strict=False):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, refuse)
+            for write in writes_of(buffer, kind):
+                with pytest.raises(MemoryError, match="no room"):
+                    write()
+                assert pickle.dumps(buffer) == before
+    np.testing.assert_array_equal(buffer.priorities, masses)
+    save_buffer(buffer, tmp_path / "saved.buffer")
+    loaded = load_buffer(buffer, tmp_path / "saved.buffer")
+    for each in (loaded, buffer, twin):
+        each.add(**step_of(buffer, 7))
+    assert_same_state(contents_of(buffer), contents_of(twin))
+    np.testing.assert_array_equal(loaded.priorities, twin.priorities)

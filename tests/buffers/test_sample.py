@@ -1,10 +1,12 @@
 """Drawing batches: rows equal SB3's rows, and each is drawn in proportion to its mass."""
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 
+from sb3_per import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from tests.utils import (
     ACTION_SPACES,
     OBSERVATION_SPACES,
@@ -158,3 +160,44 @@ def test_stratified_uniform_draws_do_not_repeat_transitions():
         fill([buffer], 256)
         np.random.seed(0)
         assert len(set(buffer.sample(256).indices)) in n_distinct
+
+
+@pytest.mark.parametrize("kind", ["transitions", "windows"])
+def test_a_changed_batch_keeps_what_is_beside_the_tuple(kind):
+    """Without its probabilities, a batch cannot be given to an actor with `actor_batch="weighted"`."""
+    kwargs: dict[str, Any] = dict(actor_batch="weighted")
+    if kind == "windows":
+        cls: Any = PrioritizedSequenceReplayBuffer
+        kwargs.update(sequence_length=2, burn_in=0)
+    else:
+        cls = PrioritizedReplayBuffer
+        kwargs.update(demonstration_fraction=0.5)
+    buffer = cls(20, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", **kwargs)
+    fill([buffer], 20)
+    if kind == "transitions":
+        buffer.add_demonstrations_from(copy.deepcopy(buffer))
+    batch = buffer.sample(8)
+    assert len(batch) == len(batch._fields)
+    changed = batch._replace(weights=2 * batch.weights)
+    assert type(changed) is type(batch) and changed.rewards is batch.rewards
+    np.testing.assert_array_equal(changed.weights, 2 * batch.weights)
+    np.testing.assert_array_equal(changed.n_p, batch.n_p)
+    assert batch.n_p is not None and (kind == "windows" or batch.is_demonstration.sum() == 4)
+    np.testing.assert_array_equal(changed.is_demonstration, batch.is_demonstration)
+    np.testing.assert_array_equal(batch._replace(n_p=np.ones(8)).n_p, np.ones(8))
+    with pytest.raises(ValueError, match="n_p of 8 transitions does not fit a batch of 3: replace it, too"):
+        batch._replace(indices=batch.indices[:3])
+    with pytest.raises(ValueError, match="unknown"):
+        batch._replace(unknown=1)
+
+
+def test_a_buffer_says_what_it_holds():
+    buffer = make_buffer(2_000, n_envs=2, obs_space="image", n_steps=3, frames=2, scheme="lap")
+    fill([buffer], 600)
+    assert repr(buffer) == (
+        f"PrioritizedReplayBuffer(1,200 of 4,000 transitions, n_envs=2, {buffer.scheme!r}, n_steps=3, frames=2)"
+    )
+    buffer.add_demonstrations_from(copy.deepcopy(buffer))
+    assert "1,200 demonstrations" in repr(buffer)
+    windows = PrioritizedSequenceReplayBuffer(50, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", burn_in=7)
+    assert "sequence_length=80, burn_in=7" in repr(windows) and "0 of 50 transitions" in repr(windows)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per import (
@@ -17,6 +18,7 @@ from tests.buffers.sequence_reference import SHAPES, SPACES, Reference, make_seq
 from tests.utils import (
     assert_same_batches,
     assert_same_state,
+    fill,
 )
 
 
@@ -126,3 +128,16 @@ def test_windows_become_new_transitions():
     assert type(plain) is PrioritizedReplayBuffer
     assert (plain.priorities[:50] == plain.priorities[0, 0]).all()
     assert plain.sample(30).observations.shape == (30, 2)
+
+
+def test_windows_follow_the_storage_that_another_form_makes():
+    """With other `frames`, the steps move to new arrays. Ends of episodes that come later must be seen there."""
+    space = spaces.Box(0, 255, (2, 3, 3), np.uint8)
+    settings: dict[str, Any] = dict(sequence_length=3, burn_in=1)
+    plain = PrioritizedSequenceReplayBuffer(40, space, spaces.Discrete(2), "cpu", 2, **settings)
+    fill([plain], 11)
+    twin = copy.deepcopy(plain)
+    framed = PrioritizedSequenceReplayBuffer.from_replay_buffer(twin, frames=2)
+    fill([plain, framed], 23, seed=1)
+    np.testing.assert_array_equal(framed.priorities, plain.priorities)
+    np.testing.assert_array_equal(framed.windows.episode_steps, plain.windows.episode_steps)

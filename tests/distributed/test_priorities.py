@@ -1,6 +1,7 @@
 """TD errors and initial priorities that actors compute, and their exploration rates."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch as th
 
 from sb3_per import PERDQN
 from sb3_per.distributed import exploration_ladder, model_copy
+from sb3_per.storage.arrays import ArrayStorage
 from tests.distributed.envs import Tracked
 from tests.distributed.helpers import (
     CONFIGURATIONS,
@@ -64,6 +66,21 @@ def test_new_transitions_get_the_priorities_of_actors():
     slots = np.arange(40)
     td_errors = model.td_errors(buffer._gather(slots, np.ones((40, 1), np.float32), None)).numpy().ravel()
     np.testing.assert_allclose(buffer.priorities.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)
+
+
+def test_the_setting_of_the_buffer_stays_while_td_errors_of_actors_are_stored(monkeypatch):
+    """Other threads, which may add or save at the same time, never see another setting."""
+    env = local(Tracked, 2, chunk=10)
+    model = small(PERDQN, env, gradient_steps=0)
+    found, write = [], ArrayStorage.write
+
+    def watched(self: Any, *args: Any) -> None:
+        found.append(model.replay_buffer.sampler.initial_priority)
+        write(self, *args)
+
+    monkeypatch.setattr(ArrayStorage, "write", watched)
+    model.learn(40)
+    assert found and set(found) == {"max"}
 
 
 @pytest.mark.parametrize(
