@@ -5,12 +5,14 @@ RLPD (Ball et al. 2023, arXiv 2302.02948) draws half of every batch from offline
 1704.03732) keeps demonstrations for ever and raises their priority.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -27,6 +29,9 @@ from sb3_per.storage.ring import Ring
 FIRST_ID = 2**62
 
 _ENV = np.zeros(1, np.int64)
+
+#: By how much rounding can move a scaled action out of [-1, 1].
+ROUNDING = 1e-4
 
 
 class Demonstrations:
@@ -45,6 +50,8 @@ class Demonstrations:
         self.settings, self.scheme, self.returns = settings, scheme, returns
         # Whether whole batches are demonstrations.
         self._alone = False
+        # Whether there are demonstrations that no batch has had.
+        self._are_unused = False
         # Largest training progress so far, from 0 to 1.
         self._progress = 0.0
         # None until there is a first demonstration.
@@ -84,6 +91,7 @@ class Demonstrations:
                 storage.truncate(rows[-1], _ENV)
         self._move_to(storage)
         self.ring.advance(_ENV, n)
+        self._are_unused = True
 
     def reserve(self, n_rows: int, like: ArrayStorage) -> None:
         """
@@ -156,7 +164,14 @@ class Demonstrations:
         :raises ValueError: if there are none to draw
         """
         if not self.are_drawn:
+            if self._are_unused:
+                self._are_unused = False
+                warnings.warn(
+                    f"The buffer has {len(self)} demonstrations, and demonstration_fraction=0.0 draws none of them: set their "
+                    "share, e.g. replay_buffer_kwargs=dict(demonstration_fraction=0.25)"
+                )
             return 0
+        self._are_unused = False
         experience.settle()
         share = 1.0 if self._alone else self.share
         if len(self) == 0 and share > 0.0:
@@ -288,20 +303,43 @@ def require_fitting(settings: PrioritySettings, optimize_memory_usage: bool) -> 
         require_demonstrations_supported(optimize_memory_usage)
 
 
-def require_demonstrations_in(other: ReplayBuffer, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+def require_scaled(actions: np.ndarray, space: spaces.Space) -> None:
+    """
+    Check that actions are scaled as SB3 stores them. Discrete actions are not scaled.
+
+    :param actions: actions of demonstrations, shape (..., action_dim)
+    :param space: action space
+    :raises ValueError: for an action outside [-1, 1] if the space is a Box with finite bounds
+    """
+    if not isinstance(space, spaces.Box) or not np.isfinite([space.low, space.high]).all():
+        return
+    is_outside = np.abs(actions) > 1.0 + ROUNDING
+    if is_outside.any():
+        raise ValueError(
+            f"Actions of demonstrations must be scaled to [-1, 1], as SB3 stores them, not {actions[is_outside][0]}. Give "
+            f"model.policy.scale_action(actions), which scales actions of {space}; from_minari() scales them itself"
+        )
+
+
+def require_demonstrations_in(other: Any, observation_space: spaces.Space, action_space: spaces.Space) -> None:
     """
     Check that the transitions of another buffer can become demonstrations.
 
     :param other: buffer whose transitions are to be demonstrations
-    :param observation_space: that it must have
-    :param action_space: that it must have
-    :raises ValueError: for other spaces, or an empty buffer
+    :param observation_space: observation space that it must have
+    :param action_space: action space that it must have
+    :raises TypeError: for anything but a buffer, e.g. a model
+    :raises ValueError: for other spaces, actions that are not scaled, or an empty buffer
     """
+    if not isinstance(other, ReplayBuffer):
+        hint = ": give model.replay_buffer" if isinstance(other, BaseAlgorithm) else ""
+        raise TypeError(f"add_demonstrations_from() takes a replay buffer, not a {type(other).__name__}{hint}")
     for name, wanted in (("observation_space", observation_space), ("action_space", action_space)):
         if getattr(other, name) != wanted:
             raise ValueError(f"The other buffer has {name} {getattr(other, name)}, and this one {wanted}")
     if other.size() == 0:
         raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
+    require_scaled(other.actions[: other.size()], action_space)
 
 
 def demonstrations_last(ids: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:

@@ -25,6 +25,7 @@ from sb3_per.buffers.demonstrations import (
     require_demonstrations_in,
     require_demonstrations_supported,
     require_fitting,
+    require_scaled,
 )
 from sb3_per.buffers.held import HeldTransitions
 from sb3_per.buffers.incoming import (
@@ -462,11 +463,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :param obs: observations, shape (n, k, ...), a dictionary of them, or one entry per step
         :param next_obs: next observations, in the same form
-        :param action: actions, as the buffer stores them, shape (n, k, action_dim)
+        :param action: actions, shape (n, k, action_dim); those of a Box scaled to [-1, 1] with ``model.policy.scale_action``
         :param reward: rewards, shape (n, k)
         :param done: ends of episodes, shape (n, k)
         :param infos: for each step, one dictionary per column; SB3's ``TimeLimit.truncated`` marks truncations
-        :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
+        :raises ValueError: for another shape, values that are not numbers, or actions that are not scaled; nothing is stored
+            then
         :raises NotImplementedError: with sequences and ``optimize_memory_usage``
         """
         self._require_demonstrations_to_fit()
@@ -474,6 +476,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if len(lead) != 2 or 0 in lead:
             raise ValueError(f"rewards of demonstrations must have shape (n, k), with n and k above 0, not {lead}")
         steps = checked_recording(self.storage, lead, obs, next_obs, action, reward, done, infos)
+        require_scaled(steps[2], self.action_space)
         with self.lock:
             columns = (part_of(steps, (slice(None), [env])) for env in range(lead[1]))
             self.demonstrations.add(columns, lead[0] * lead[1], self.storage)
@@ -484,7 +487,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         as they were.
 
         :param other: prioritized or SB3's, with the same observation and action space
-        :raises ValueError: for a buffer with other spaces, or an empty one
+        :raises TypeError: for anything but a buffer
+        :raises ValueError: for a buffer with other spaces, or with actions outside [-1, 1] of a Box, or an empty one
         :raises NotImplementedError: with sequences and ``optimize_memory_usage``
         """
         self._require_demonstrations_to_fit()

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from sb3_per.buffers.demonstrations import ROUNDING
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.storage.arrays import keyed, take, tree_map
 from sb3_per.utils.extras import require
@@ -185,7 +186,8 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
     :raises ImportError: without Minari
     :raises TypeError: for a buffer of another package
     :raises ValueError: for other spaces, a Box of actions without finite bounds or with integers, more transitions than the
-        buffer can hold, or fewer than it has environments; nothing is changed then
+        buffer can hold, or fewer than it has environments, or demonstrations with actions outside of their space; nothing is
+        changed then
     """
     minari = _minari_for(buffer)
     dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
@@ -202,6 +204,8 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
         return obs, next_obs, actions[numbers], rewards[numbers], dones[numbers], infos
 
     if demonstrations:
+        if isinstance(buffer.action_space, spaces.Box) and (np.abs(actions) > 1.0 + ROUNDING).any():
+            raise ValueError(f"The dataset has actions outside of its action space {dataset.action_space}")
         buffer.add_demonstrations(*at(np.arange(len(rewards))[:, None]))
         return len(rewards)
     n_steps, n_left_out = divmod(len(rewards), buffer.n_envs)

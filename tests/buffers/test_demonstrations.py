@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from sb3_per import (
+    PERSAC,
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
@@ -438,3 +440,66 @@ def test_sample_observations_has_the_share_of_demonstrations():
     known = {row.tobytes() for row in np.asarray(added[0], np.float32)[:, 0]}
     assert sum(row.numpy().tobytes() in known for row in observations) == 10
     assert isinstance(observations, th.Tensor)
+
+
+def wide(n_rows: int = 12) -> PrioritizedReplayBuffer:
+    """Make a buffer for actions in [-2, 2], which it stores scaled to [-1, 1]."""
+    space = spaces.Box(-2, 2, (2,), np.float32)
+    return PrioritizedReplayBuffer(n_rows, OBSERVATION_SPACES["box"], space, device="cpu", demonstration_fraction=0.5)
+
+
+def test_actions_that_are_not_scaled_are_refused():
+    """One action outside [-1, 1] is enough, and nothing is stored. Rounding is allowed."""
+    buffer, other = wide(), wide()
+    steps = demonstrations(buffer.observation_space, 6, 2)
+    steps[2][3, 1, 0] = -1.00001
+    buffer.add_demonstrations(*steps)
+    steps[2][3, 1, 0] = -1.5
+    other.extend(*(part[:, :1] if isinstance(part, np.ndarray) else part for part in steps[:5]), [[{}]] * 6)
+    other.actions[3] = [[0.0, -1.5]]
+    for attempt in (lambda: buffer.add_demonstrations(*steps), lambda: buffer.add_demonstrations_from(other)):
+        with pytest.raises(ValueError, match=r"scaled to \[-1, 1\], .*, not -1\.5\. Give model\.policy\.scale_action"):
+            attempt()
+    assert len(buffer.demonstrations) == 12
+
+
+def test_discrete_actions_need_no_scaling():
+    buffer = make_buffer(12, 1, action_space="discrete", demonstration_fraction=0.5)
+    steps = demonstrations(buffer.observation_space, 6)
+    steps[2] = np.full((6, 1, 1), 2)
+    buffer.add_demonstrations(*steps)
+    assert (buffer.sample(4).actions == 2).all()
+
+
+def test_demonstrations_that_no_batch_has_warn_once():
+    buffer = make_buffer(12)
+    fill([buffer], 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        buffer.sample(2)
+        buffer.add_demonstrations(*demonstrations(buffer.observation_space, 7))
+        with pytest.warns(UserWarning, match=r"7 demonstrations, and demonstration_fraction=0\.0 .*fraction=0\.25"):
+            buffer.sample(2)
+        buffer.sample(2)
+
+
+def test_demonstrations_for_pretraining_alone_do_not_warn():
+    """Whole batches of demonstrations were drawn before, as ``pretrain`` draws them."""
+    buffer = make_buffer(12)
+    buffer.add_demonstrations(*demonstrations(buffer.observation_space, 7))
+    fill([buffer], 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with buffer.demonstrations.only():
+            buffer.sample(2)
+        buffer.sample(2)
+
+
+@pytest.mark.parametrize("other", ["model", 5])
+def test_demonstrations_from_anything_but_a_buffer_are_refused(other):
+    buffer = make_buffer(12)
+    if other == "model":
+        other = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=10, policy_kwargs=dict(net_arch=[4]))
+    hint = ": give model.replay_buffer" if other != 5 else ""
+    with pytest.raises(TypeError, match=f"takes a replay buffer, not a {type(other).__name__}{hint}$"):
+        buffer.add_demonstrations_from(other)

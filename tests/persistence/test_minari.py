@@ -695,6 +695,15 @@ def test_all_transitions_of_a_dataset_become_demonstrations(kind):
             np.testing.assert_array_equal(part, other if key is None else other[key])
 
 
+def test_demonstrations_with_actions_outside_of_their_space_are_refused():
+    space = spaces.Box(-2, 2, (2,), np.float32)
+    dataset = make_dataset(BOX, [(batch_of(BOX, 3), True)], space, np.array([[0.0, 2.0], [0.0, 2.5]], np.float32))
+    buffer = PrioritizedReplayBuffer(10, BOX, space, device="cpu", demonstration_fraction=0.5)
+    with pytest.raises(ValueError, match="actions outside of its action space"):
+        from_minari(dataset, buffer, demonstrations=True)
+    assert len(buffer.demonstrations) == 0
+
+
 def test_an_empty_dataset_is_refused_as_demonstrations():
     source = make("box", 12, 1)
     fill([source], 12)
