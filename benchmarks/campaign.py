@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ class Campaign:
 
     :param name: name of the CSV file and of the report
     :param endpoint: score of a run in words
+    :param task_name: what a task is, for headings
     :param tasks: tasks, which are numbers if a contrast is over their slope
     :param arms: by arm its options, one of which is chosen with the rate; the first arm is the twin
     :param rates: learning rates, ascending; the grid grows by the ratio of the outer two
@@ -69,6 +71,7 @@ class Campaign:
 
     name: str
     endpoint: str
+    task_name: str
     tasks: tuple[Any, ...]
     arms: dict[str, tuple[str, ...]]
     rates: tuple[float, ...]
@@ -90,7 +93,7 @@ class Campaign:
         """Name of the arm with uniform draws."""
         return next(iter(self.arms))
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of the settings, a column of each row."""
         return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
@@ -134,10 +137,14 @@ def reporting_jobs(campaign: Campaign, rows: list[Row]) -> list[Job]:
     ]
 
 
-def scores_of(campaign: Campaign, rows: list[Row]) -> dict[tuple[str, ...], float]:
-    """Score the rows with these settings, by task, arm, option, rate and seed."""
-    keys = ("task", "arm", "option", "rate", "seed")
-    return {tuple(row[k] for k in keys): campaign.score(row) for row in rows if row["settings"] == campaign.fingerprint}
+def key_of(name: dict[str, Any]) -> tuple[str, ...]:
+    """Return the name of a run, or of its row, without the settings."""
+    return tuple(str(name[key]) for key in ("task", "arm", "option", "rate", "seed"))
+
+
+def runs_of(campaign: Campaign, rows: list[Row]) -> dict[tuple[str, ...], Row]:
+    """Find the rows with the campaign's settings, by their names."""
+    return {key_of(row): row for row in rows if row["settings"] == campaign.fingerprint}
 
 
 def choices(campaign: Campaign, task: Any, rates: Sequence[float], rows: list[Row]) -> dict[str, tuple[str, float]] | None:
@@ -151,13 +158,12 @@ def choices(campaign: Campaign, task: Any, rates: Sequence[float], rows: list[Ro
     :return: by arm: option and rate; ``None`` while runs are missing
     """
     tasks = [task] if campaign.chooses_by_task else campaign.tasks
-    found, means = scores_of(campaign, rows), []
+    found, means = runs_of(campaign, rows), []
     for each in tasks:
-        names = [name for name, _ in choosing_jobs(campaign, each, rates)]
-        keys = [tuple(str(name[k]) for k in ("task", "arm", "option", "rate", "seed")) for name in names]
+        keys = [key_of(name) for name, _ in choosing_jobs(campaign, each, rates)]
         if not all(key in found for key in keys):
             return None
-        scores = np.array([found[key] for key in keys]).reshape(len(campaign.choosing), -1).mean(axis=0)
+        scores = np.array([campaign.score(found[key]) for key in keys]).reshape(len(campaign.choosing), -1).mean(axis=0)
         means.append(scores / max(abs(scores.mean()), 1e-9) if campaign.is_relative else scores)
     kinds = [(arm, option, rate) for rate in rates for arm, options in campaign.arms.items() for option in options]
     total = dict(zip(kinds, np.mean(means, axis=0), strict=True))

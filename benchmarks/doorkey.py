@@ -1,7 +1,7 @@
 """
-MiniGrid-DoorKey-5x5 with flat observations of the whole grid, 100 steps an episode, and episodes of a planner.
+MiniGrid-DoorKey with flat observations of the whole grid, 100 steps an episode, and episodes of a planner.
 
-There are 48 starts: where the key, the agent and the door are, and where the agent looks.
+The grid of 5x5 has 48 starts: where the key, the agent and the door are, and where the agent looks.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from minigrid.wrappers import FullyObsWrapper
 
 from sb3_per import PrioritizedReplayBuffer
 
-ID, MAX_STEPS = "MiniGrid-DoorKey-5x5-v0", 100
+MAX_STEPS = 100
 N_OBJECTS, N_STATES = len(OBJECT_TO_IDX), 4
 OBJECTS, STATES = np.eye(N_OBJECTS, dtype=np.uint8), np.eye(N_STATES, dtype=np.uint8)
 LEFT, RIGHT, FORWARD, PICK_UP, TOGGLE = 0, 1, 2, 3, 5
@@ -24,16 +24,22 @@ LEFT, RIGHT, FORWARD, PICK_UP, TOGGLE = 0, 1, 2, 3, 5
 State = tuple[tuple[int, int], int, bool, bool]
 
 
-def make_env() -> gym.Env:
-    """Make an environment that shows the 3 x 3 cells within the walls, as one-hot vectors of object and state: 135 numbers."""
+def make_env(size: int = 5) -> gym.Env:
+    """
+    Make an environment that shows the cells within the walls, as one-hot vectors of object and state.
+
+    :param size: cells of a side, walls included; 5 gives observations of 135 numbers
+    """
     # What the agent sees is not used: a small view takes less time.
-    env = FullyObsWrapper(gym.make(ID, max_steps=MAX_STEPS, agent_view_size=3, see_through_walls=True))
-    return TransformObservation(env, encode, gym.spaces.Box(0, 1, (9 * (N_OBJECTS + N_STATES),), np.uint8))
+    name = f"MiniGrid-DoorKey-{size}x{size}-v0"
+    env = FullyObsWrapper(gym.make(name, max_steps=MAX_STEPS, agent_view_size=3, see_through_walls=True))
+    n_numbers = (size - 2) ** 2 * (N_OBJECTS + N_STATES)
+    return TransformObservation(env, encode, gym.spaces.Box(0, 1, (n_numbers,), np.uint8))
 
 
 def encode(obs: dict[str, Any]) -> np.ndarray:
     """Encode the cells within the walls. The state of the agent's cell is its direction."""
-    cells = obs["image"][1:-1, 1:-1].reshape(9, 3)
+    cells = obs["image"][1:-1, 1:-1].reshape(-1, 3)
     return np.concatenate([OBJECTS[cells[:, 0]].ravel(), STATES[cells[:, 2]].ravel()])
 
 

@@ -1,12 +1,14 @@
 """The campaigns of one description: declared seeds, the choice of rates, the growth of the grid, and the order of the runs."""
 
 import dataclasses
+import math
 
 import pytest
 
 from tests.utils import benchmark
 
 campaign = benchmark("campaign")
+campaign_report = benchmark("campaign_report")
 cartpole_again = benchmark("cartpole_again")
 chain_sizes = benchmark("chain_sizes")
 learning = benchmark("learning")
@@ -92,3 +94,60 @@ def test_cartpole_shows_the_last_policy_beside_the_mean_of_the_last_fifth():
     text = cartpole_again.report(rows)
     assert text[4].startswith("| last policy | 500 | 200 | 14 of 15 | 200, 500,")
     assert text[5].startswith("| mean of the last fifth | 500 | 350 | 14 of 15 | 350, 500,")
+
+
+GAIN = 0.1
+
+
+def chain_rows() -> list[dict[str, str]]:
+    """
+    Make all rows of the chain. The gain of the defaults grows by exp(0.1) a state from 5 on, that of draws without weights has
+    another sign for each second seed, and the controls gain nothing. One run of the defaults was stopped.
+    """
+    each = chain_sizes.CAMPAIGN
+    rows = rows_of(campaign.all_choosing_jobs(each, []), best_at(3e-3))
+
+    def steps(name) -> float:
+        gain = {"defaults": GAIN * (name["task"] - 5), "no weights": (-1) ** name["seed"] * GAIN}.get(name["arm"], 0.0)
+        return 2 ** name["task"] * (1 + 0.01 * (name["seed"] - 200)) / math.exp(gain)
+
+    rows += rows_of(campaign.reporting_jobs(each, rows), steps)
+    stopped = next(row for row in rows if (row["seed"], row["task"], row["arm"]) == ("203", "15", "defaults"))
+    stopped["solved"] = "0"
+    return rows
+
+
+def test_the_report_finds_the_gain_and_its_slope(tmp_path):
+    each, rows = chain_sizes.CAMPAIGN, chain_rows()
+    rarity = [dict(campaign=each.name, task=str(n), episodes="1000", successes=str(512 // n)) for n in chain_sizes.SIZES]
+    text = "\n".join(campaign_report.report(each, rows, rarity))
+    assert text.startswith("1,440 of 1,440 choosing runs and 1,440 of 1,440 reporting runs are there.")
+    assert "| share | 10% | 7.3% |" in text
+    mean, slope = math.exp(5 * GAIN), math.exp(GAIN)
+    for reference in ("uniform", "shuffled, defaults"):
+        assert f"| defaults | {reference} | mean over the tasks | {mean:.3f} [{mean:.3f}, {mean:.3f}] | < 0.001 |" in text
+        assert f"| defaults | {reference} | slope over the size | {slope:.3f} [{slope:.3f}, {slope:.3f}] | < 0.001 |" in text
+    assert text.count("| no weights | uniform | mean over the tasks | 1.000 [") == 1
+    row = next(line for line in text.splitlines() if line.startswith("| no weights | uniform | mean"))
+    assert row.endswith("| 1.000 |")
+    assert next(line for line in text.splitlines() if line.startswith("| defaults | ")).endswith("] (1) |")
+    campaign_report.draw(each, rows, tmp_path / "chain-sizes.png")
+    assert (tmp_path / "chain-sizes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_incomplete_campaign_shows_counts_and_no_result(tmp_path):
+    each, rows = chain_sizes.CAMPAIGN, chain_rows()
+    for kept, words in (
+        (rows[:-1], "1,440 of 1,440 choosing runs and 1,439 of 1,440"),
+        ([], "0 of 1,440 choosing runs"),
+    ):
+        lines = campaign_report.report(each, kept, [])
+        assert lines[0].startswith(words)
+        assert lines[1:] == ["", "The campaign is not complete, so no result is shown."]
+
+
+def test_the_published_pages_follow_from_the_runs():
+    for each in CAMPAIGNS:
+        rows, rarity = (campaign.read(campaign.OUT / f"{name}.csv") for name in (each.name, "rarity"))
+        page = "\n".join(campaign_report.report(each, rows, rarity)).rstrip() + "\n"
+        assert (campaign.OUT / f"{each.name}.md").read_text() == page
