@@ -41,7 +41,8 @@ def progress(campaign: Campaign, rows: list[Row]) -> tuple[str, bool]:
     choosing, reporting = all_choosing_jobs(campaign, rows), reporting_jobs(campaign, rows)
     n_reporting = len(campaign.reporting) * len(campaign.tasks) * len(campaign.arms)
     n_done = n_there(reporting)
-    words = f"{n_there(choosing):,} of {len(choosing):,} choosing runs and {n_done:,} of {n_reporting:,} reporting runs are there."
+    n_chosen = f"{n_there(choosing):,} of {len(choosing):,} choosing runs"
+    words = f"{n_chosen} and {n_done:,} of {n_reporting:,} reporting runs are there."
     return words, n_done == n_reporting
 
 
