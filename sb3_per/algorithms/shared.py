@@ -34,9 +34,10 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
     observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
     configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; ``n_steps`` and ``gamma`` reach it too.
 
-    :raises TypeError: for an unknown keyword, or if the stock algorithm stands left of this class
-    :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` that contradicts the
-        one in ``replay_buffer_kwargs``
+    :raises TypeError: for an unknown keyword, or ``replay_buffer_kwargs`` that are no dictionary, or if the stock algorithm
+        stands left of this class
+    :raises ValueError: for any other ``replay_buffer_class`` that is not prioritized, or an ``n_steps`` or ``gamma`` that
+        contradicts the one in ``replay_buffer_kwargs``
     """
 
     replay_buffer: PrioritizedReplayBuffer
@@ -128,6 +129,11 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
     # ---- the buffer
 
     def _setup_model(self) -> None:
+        if not isinstance(self.replay_buffer_kwargs, dict):
+            raise TypeError(
+                "replay_buffer_kwargs must be a dictionary of settings, e.g. dict(scheme='lap'), not "
+                f"{self.replay_buffer_kwargs!r} ({type(self.replay_buffer_kwargs).__name__})"
+            )
         saved_beta = self._restore_settings()
         if self.replay_buffer_kwargs.get("frames") == "auto":
             # In a new dictionary, since the caller's must not change. Saved with the model.
@@ -198,8 +204,13 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             # Not in the attribute, which is saved: environments are not.
             assert self.env is not None, "HER needs an environment: pass one to the constructor or to load()"
             buffer_kwargs["env"] = self.env
-        if self.n_steps > 1 and buffer_kwargs["n_steps"] != self.n_steps:
-            raise ValueError(f"n_steps={self.n_steps} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}")
+        # `n_steps=1` may be a default that the dictionary replaces. The losses use `gamma` whatever it is.
+        for name, is_used in (("n_steps", self.n_steps > 1), ("gamma", True)):
+            if is_used and buffer_kwargs[name] != getattr(self, name):
+                raise ValueError(
+                    f"{name}={getattr(self, name)} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}: give {name} "
+                    f"to {type(self).__name__} alone"
+                )
         return buffer_kwargs
 
 

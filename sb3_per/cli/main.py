@@ -62,3 +62,7 @@ def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per") -> int:
         if "pip install" not in str(error):
             raise
         parser.exit(1, f"{typed}: {error}\n")
+    except (ValueError, FileNotFoundError) as error:
+        if command != "convert":
+            raise
+        parser.exit(1, f"{typed}: {error}\n")

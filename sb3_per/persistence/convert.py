@@ -1,5 +1,6 @@
 """Convert a pickled buffer to a directory, which loads without running code."""
 
+import pickle
 from pathlib import Path
 
 from stable_baselines3.common.save_util import load_from_pkl
@@ -15,12 +16,20 @@ def convert(source: str | Path, target: str | Path) -> None:
 
     :param source: path of a pickled buffer of SB3 or of this package
     :param target: path of the directory, ``NAME.buffer``, which must not exist
+    :raises FileNotFoundError: if there is no such file
     :raises ValueError: if the file holds something else, or for another target
     """
-    target = Path(target)
-    if target.suffix != SUFFIX or target.exists():
-        raise ValueError(f"{target} must be a new directory whose name ends in {SUFFIX}")
-    buffer = load_from_pkl(source)
+    source, target = Path(source), Path(target)
+    if target.suffix != SUFFIX:
+        raise ValueError(f"{target} must be a new directory whose name ends in {SUFFIX}, e.g. {target.with_suffix(SUFFIX)}")
+    if target.exists():
+        raise ValueError(f"{target} must be a new directory, and it exists: choose another name, or remove it first")
+    if not source.is_file():
+        raise FileNotFoundError(f"There is no file {source}")
+    try:
+        buffer = load_from_pkl(source)
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{source} is not a pickled replay buffer") from error
     if not isinstance(buffer, PrioritizedReplayBuffer):
         buffer_class = PRIORITIZED_CLASSES.get(type(buffer))
         if buffer_class is None:

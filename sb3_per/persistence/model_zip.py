@@ -27,6 +27,15 @@ from sb3_per.persistence.atomic import make_directory, sync_directory, write_fil
 from sb3_per.persistence.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
 from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 
+# Modules with the policies of a single algorithm each.
+_OF_ONE_ALGORITHM = frozenset(
+    (
+        *(f"stable_baselines3.{name}.policies" for name in ("sac", "td3", "dqn")),
+        *(f"sb3_contrib.{name}.policies" for name in ("tqc", "qrdqn", "crossq")),
+        *(f"sb3_per.algorithms.recurrent.{name}policies" for name in ("q_", "sac_")),
+    )
+)
+
 SelfMixin = TypeVar("SelfMixin", bound="CheckpointMixin")
 
 #: Prioritized counterparts of exactly these classes of SB3.
@@ -154,11 +163,13 @@ class CheckpointMixin(OffPolicyAlgorithm):
         Restore the settings of the buffer from what a zip has put into the attributes.
 
         :return: beta of the saved run; 0 for a new model
-        :raises ValueError: for settings that cannot be read, e.g. because the class of a scheme is missing
+        :raises ValueError: for the zip of another algorithm, or settings that cannot be read, e.g. because the class of a
+            scheme is missing
         """
         replaced = vars(self).pop("_replaced_by_load", None)
         if replaced is None:
             return 0.0
+        self._require_own_policy()
         self._progress_is_current = False
         saved = vars(self).pop("prioritized_replay", None)
         # Without them, it is a zip of the stock algorithm, or `load` replaces the settings.
@@ -176,6 +187,21 @@ class CheckpointMixin(OffPolicyAlgorithm):
         outdated = set() if "replay_buffer_kwargs" in replaced else own & replaced
         self.replay_buffer_kwargs = {k: v for k, v in {**kwargs, **content["settings"]}.items() if k not in outdated}
         return float(content["beta"])
+
+    def _require_own_policy(self) -> None:
+        """
+        Check that a zip is one of this algorithm. Its policy tells, unless it is entirely the user's.
+
+        :raises ValueError: for the zip of another algorithm
+        """
+        own = tuple(self.policy_aliases.values())
+        known = [base for base in self.policy_class.__mro__ if base.__module__ in _OF_ONE_ALGORITHM]
+        if known and known[0] not in own:
+            raise ValueError(
+                f"This zip is not one of {type(self).__name__}: its policy is {known[0].__name__}, and {type(self).__name__} "
+                f"has {own[0].__name__}. Load it with the class that saved it, or with the prioritized class of the same "
+                "algorithm, e.g. PERSAC for SAC"
+            )
 
     # ---- the buffer
 
@@ -226,6 +252,8 @@ class CheckpointMixin(OffPolicyAlgorithm):
                 take_over(live, loaded)
                 loaded = live
         else:
+            if isinstance(path, (str, pathlib.Path)):
+                _require_pickle(pathlib.Path(path))
             try:
                 super().load_replay_buffer(path, truncate_last_traj)
                 loaded = self._adopted(self.replay_buffer)
@@ -291,6 +319,22 @@ class CheckpointMixin(OffPolicyAlgorithm):
         if described:
             warnings.warn(f"The loaded buffer has other settings. Those of this model count: {', '.join(described)}")
         return changed
+
+
+def _require_pickle(path: pathlib.Path) -> None:
+    """
+    Check that a file is not the zip of a model, which unpickling would not explain.
+
+    :param path: path of a file, which need not exist
+    :raises ValueError: for a zip
+    """
+    if path.is_file():
+        with open(path, "rb") as file:
+            if file.read(4) == b"PK\3\4":
+                raise ValueError(
+                    f"{path} is the zip of a model, not a replay buffer: load it with load(), and give load_replay_buffer() "
+                    "what save_replay_buffer() wrote"
+                )
 
 
 def _is_other_scheme(scheme: PriorityScheme, asked_for: dict[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from stable_baselines3.common.envs import BitFlippingEnv, SimpleMultiObsEnv
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_per import (
+    LAP,
     PERDDPG,
     PERDQN,
     PERSAC,
@@ -177,6 +178,24 @@ def test_n_steps_in_replay_buffer_kwargs_must_agree_with_the_argument():
     assert (model.replay_buffer.settings.n_steps, model.replay_buffer.settings.gamma) == (4, 0.9)
     with pytest.raises(ValueError, match="n_steps=3 contradicts"):
         PERDQN("MlpPolicy", "CartPole-v1", n_steps=3, replay_buffer_kwargs=dict(n_steps=4))
+
+
+@pytest.mark.parametrize("arguments", [dict(gamma=0.98), dict(gamma=0.98, n_steps=3), {}])
+def test_gamma_in_replay_buffer_kwargs_must_agree_with_the_argument(arguments, tmp_path):
+    """The default of the algorithm counts too, because the loss uses it. A model with one gamma loads with another."""
+    gamma = arguments.get("gamma", 0.99)
+    with pytest.raises(ValueError, match=rf"gamma={gamma} contradicts .*'gamma': 0\.9.*: give gamma to PERDQN alone"):
+        PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(gamma=0.9), **arguments, **SMALL)
+    model = PERDQN("MlpPolicy", "CartPole-v1", **{**arguments, "gamma": 0.9}, replay_buffer_kwargs=dict(gamma=0.9), **SMALL)
+    model.save(tmp_path / "model")
+    assert PERDQN.load(tmp_path / "model", gamma=0.8).replay_buffer.settings.gamma == 0.8
+
+
+@pytest.mark.parametrize("given", ["scheme='lap'", ["lap"], LAP()])
+def test_replay_buffer_kwargs_must_be_a_dictionary(given):
+    with pytest.raises(TypeError, match=r"must be a dictionary of settings, e\.g\. dict\(scheme='lap'\), not ") as refused:
+        PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=given, **SMALL)
+    assert repr(given) in str(refused.value)
 
 
 # ---- the order of bases

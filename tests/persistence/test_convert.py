@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from stable_baselines3.common.buffers import ReplayBuffer
 
+import sb3_per.cli.main
 from sb3_per.cli.convert import main
 from sb3_per.persistence.buffer_files import load_buffer
 from tests.persistence.saved import assert_same, snapshot
@@ -34,3 +35,24 @@ def test_a_pickle_is_converted_only_with_trust(tmp_path):
     assert_same(snapshot(loaded), snapshot(ours))
     with pytest.raises(ValueError, match=r"ends in \.buffer"):
         main([str(source), str(tmp_path / "x.pkl"), "--trust"])
+
+
+def test_bad_arguments_are_one_line(tmp_path, monkeypatch, capsys):
+    """The line names the path that was given."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.buffer").mkdir()
+    (tmp_path / "x.zip").write_bytes(b"PK")
+    (tmp_path / "list.pkl").write_bytes(pickle.dumps([1]))
+    for source, target, said in (
+        ("none.pkl", "new.buffer", "There is no file none.pkl"),
+        ("list.pkl", "there.buffer", "there.buffer must be a new directory, and it exists"),
+        ("list.pkl", "new", "new must be a new directory whose name ends in .buffer, e.g. new.buffer"),
+        ("list.pkl", "new.buffer", "list.pkl holds a list"),
+        ("x.zip", "new.buffer", "x.zip is not a pickled replay buffer"),
+    ):
+        with pytest.raises(SystemExit) as exited:
+            sb3_per.cli.main.main(["convert", source, target, "--trust"])
+        error = capsys.readouterr().err
+        assert exited.value.code == 1
+        assert error.startswith(f"sb3-per convert: {said}") and error.count("\n") == 1
+    assert not (tmp_path / "new.buffer").exists()

@@ -15,10 +15,14 @@ from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.envs import SimpleMultiObsEnv
 from stable_baselines3.common.logger import configure
+from stable_baselines3.dqn.policies import DQNPolicy
 
 from sb3_per import (
     PERDQN,
+    PERQRDQN,
     PERSAC,
+    PERTD3,
+    PERRecurrentDQN,
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
     Proportional,
@@ -278,3 +282,38 @@ def test_zips_get_the_same_names_as_stock_zips(tmp_path):
     stream = io.BytesIO()
     trained(PERSAC, 0).save(stream)
     PERSAC.load(io.BytesIO(stream.getvalue()))
+
+
+@pytest.mark.parametrize(
+    "given, cls, policy",
+    [
+        (PERSAC, PERDQN, "SACPolicy"),
+        (DQN, PERQRDQN, "DQNPolicy"),
+        (SAC, PERTD3, "SACPolicy"),
+        (PERRecurrentDQN, PERDQN, "MlpLstmPolicy"),
+        (DQN, PERRecurrentDQN, "DQNPolicy"),
+    ],
+)
+def test_the_zip_of_another_algorithm_is_refused(given, cls, policy, tmp_path):
+    name = "MlpLstmPolicy" if given is PERRecurrentDQN else "MlpPolicy"
+    given(name, env_of(given), buffer_size=40).save(tmp_path / "model")
+    with pytest.raises(ValueError, match=f"not one of {cls.__name__}: its policy is {policy}, .*Load it with the class that"):
+        cls.load(tmp_path / "model")
+
+
+def test_a_policy_of_the_user_is_loaded(tmp_path):
+    class OwnPolicy(DQNPolicy):
+        pass
+
+    PERDQN(OwnPolicy, "CartPole-v1", buffer_size=10).save(tmp_path / "model")
+    assert PERDQN.load(tmp_path / "model", custom_objects=dict(policy_class=OwnPolicy)).policy_class is OwnPolicy
+
+
+def test_the_zip_of_a_model_is_no_replay_buffer(tmp_path):
+    """The live buffer stays."""
+    model = trained(PERDQN)
+    model.save(tmp_path / "model")
+    before = model.replay_buffer
+    with pytest.raises(ValueError, match=r"model\.zip is the zip of a model, not a replay buffer: load it with load\(\)"):
+        model.load_replay_buffer(tmp_path / "model.zip")
+    assert model.replay_buffer is before
