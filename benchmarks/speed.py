@@ -156,6 +156,7 @@ def buffer_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
         "uniform_fraction=0.1": dict(uniform_fraction=0.1),
         "unique": dict(unique=True),
         "recency=0.996": dict(recency=0.996),
+        "age_decay=3": dict(age_decay=3.0),
     }.items():
 
         def setting(name: str = name, kwargs: dict[str, Any] = kwargs) -> Row:

@@ -31,6 +31,8 @@ class CompleteWindows:
     :param states: recurrent states at the starts of the prefixes
     """
 
+    are_newest = False
+
     def __init__(
         self,
         ring: Ring,

@@ -16,6 +16,7 @@ class HeldTransitions:
     """
 
     unit = "transition"
+    are_newest = True
 
     def __init__(self, ring: Ring):
         self.ring = ring

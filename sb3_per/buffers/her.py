@@ -29,6 +29,7 @@ class FinishedEpisodes:
     """
 
     unit = "transition"
+    are_newest = False
 
     def __init__(self, ring: Ring):
         self.ring = ring

@@ -142,7 +142,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.use_storage(storage)
         self.ring = Ring(storage.n_rows, self.n_envs, int(self.optimize_memory_usage))
         self.returns = NStepReturns(self.settings.n_steps, self.settings.gamma)
-        names = "initial_priority max_priority_interval stratified uniform_fraction unique recency recency_min"
+        names = "initial_priority max_priority_interval age_decay stratified uniform_fraction unique recency recency_min"
         self.sampler = Sampler(
             self.settings.make_scheme(), self.ring.capacity, self._make_eligibility(), **self.settings.some(names)
         )

@@ -139,6 +139,7 @@ class PrioritySettings:
     max_priority_interval: int | None = _setting(None, integer(), none=True)
     recency: float = _setting(1.0, number("in (0, 1]", lambda x: 0.0 < x <= 1.0))
     recency_min: int = _setting(5000, integer())
+    age_decay: float = _setting(0.0, _AT_LEAST_0)
     unique: bool = _setting(False, FLAG)
     n_steps: int = _setting(1, integer())
     gamma: float = _setting(0.99, FRACTION)
@@ -159,7 +160,10 @@ class PrioritySettings:
                 f"The share of demonstrations never rises: demonstration_fraction_end={end} is above "
                 f"demonstration_fraction={start}"
             )
-        self._require_fitting_scheme(self.make_scheme())
+        scheme = self.make_scheme()
+        self._require_fitting_scheme(scheme)
+        if self.age_decay > 0.0:
+            self._require_fitting_decay(scheme)
         self._warn_of_ignored()
 
     @classmethod
@@ -201,6 +205,17 @@ class PrioritySettings:
                 f"max_priority_interval={self.max_priority_interval} has no effect with {scheme}: its masses do not follow "
                 "from priorities"
             )
+
+    def _require_fitting_decay(self, scheme: PriorityScheme) -> None:
+        reasons = {
+            f"scheme={scheme}": isinstance(scheme, RankBased) and "the masses of ranks are not in proportion to a priority",
+            f"recency={self.recency}": self.recency != 1.0 and "both favour recent transitions. Choose one",
+            f"uniform_fraction={self.uniform_fraction}": self.uniform_fraction != 0.0
+            and "old transitions are drawn the more often the smaller age_decay is",
+        }
+        for what, reason in reasons.items():
+            if reason:
+                raise NotImplementedError(f"age_decay={self.age_decay} with {what} is not supported: {reason}")
 
     def _warn_of_ignored(self) -> None:
         for field in dataclasses.fields(self):

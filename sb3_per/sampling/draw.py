@@ -56,7 +56,8 @@ class Draw:
         #: whether probabilities are in proportion to the masses
         self.is_by_mass = self.eta == 0.0 and recency == 1.0
         #: whether it draws the random numbers that SB3's own buffer draws
-        self.is_stock = isinstance(scheme, Uniform) and not stratified and recency == 1.0 and not unique
+        is_plain = recency == 1.0 and not unique and type(tree) is SumTree
+        self.is_stock = isinstance(scheme, Uniform) and not stratified and is_plain
 
     def __call__(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """
@@ -78,7 +79,7 @@ class Draw:
         slots = self._find(np.random.random_sample(batch_size), self.stratified, newest)
         if self.unique:
             slots = self._without_repeats(slots, newest)
-        return slots, self._relative(slots, newest)
+        return slots, self.tree.without_age(slots) if self.is_by_mass else self._chances(slots, newest)
 
     def uniform(self, batch_size: int) -> np.ndarray:
         """
@@ -96,7 +97,7 @@ class Draw:
         :param relative: numbers in proportion to the probabilities, from a draw
         :return: N P of the same slots
         """
-        return relative * (self.eligible.n / self.tree.total) if self.is_by_mass else relative
+        return relative * (self.tree.count(self.eligible.n) / self.tree.total) if self.is_by_mass else relative
 
     def _newest(self, position: float | None) -> Newest:
         """
@@ -145,13 +146,13 @@ class Draw:
         """
         return self.eligible.newest(n)((fractions * n).astype(np.int64).clip(max=n - 1))
 
-    def _relative(self, slots: np.ndarray, newest: Newest) -> np.ndarray:
+    def _chances(self, slots: np.ndarray, newest: Newest) -> np.ndarray:
         """
         Return numbers in proportion to the probabilities of slots.
 
         :param slots: drawn slots, of any shape
         :param newest: transitions that they were drawn from
-        :return: see :meth:`__call__`
+        :return: masses, or N P where probabilities are not in proportion to the masses
         """
         masses: np.ndarray = self.tree[slots]
         return masses if self.is_by_mass else (1.0 - self.eta) * masses * (newest.n / newest.total) + self.eta
@@ -192,7 +193,7 @@ class Draw:
         slots = self.eligible.newest(newest.n)(np.arange(newest.n))
         candidates = np.setdiff1d(slots, chosen, assume_unique=True)
         with np.errstate(divide="ignore"):
-            arrivals = np.random.exponential(size=len(candidates)) / self._relative(candidates, newest)
+            arrivals = np.random.exponential(size=len(candidates)) / self._chances(candidates, newest)
         drawn: np.ndarray = candidates[np.argsort(arrivals, kind="stable")[:n]]
         return drawn
 

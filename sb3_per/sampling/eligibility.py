@@ -6,8 +6,35 @@ from typing import Any, Protocol
 import numpy as np
 
 
+class Position(Protocol):
+    """Where the environments stand in the ring, see :class:`~sb3_per.storage.ring.Ring`."""
+
+    n_rows: int
+    n_envs: int
+    capacity: int
+
+    @property
+    def added(self) -> np.ndarray:
+        """Number of steps ever added by each environment, int64 of shape (n_envs,); replaced, and never written to."""
+
+    @property
+    def oldest(self) -> np.ndarray:
+        """Oldest complete step of each environment, int64 of shape (n_envs,)."""
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all environments have added the same number of steps."""
+
+
 class Eligibility(Protocol):
     """Says which transitions can be drawn. Each kind of buffer has its own class with these methods."""
+
+    #: whether exactly the complete transitions of the ring can be drawn: of each environment the newest ones
+    are_newest: bool
+
+    @property
+    def ring(self) -> Position:
+        """Position of every environment."""
 
     @property
     def unit(self) -> str:

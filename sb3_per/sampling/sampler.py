@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from sb3_per.sampling.aged_tree import AgeDraw, AgedTree
 from sb3_per.sampling.draw import Draw
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.schemes import PriorityScheme, positive
@@ -32,6 +33,7 @@ class Sampler:
     :param max_priority_interval: number of updates after which ``max_priority`` becomes the largest in the tree; ``None``:
         never
     :param bonus: added to all priorities, in units of the TD error
+    :param age_decay: c of :class:`~sb3_per.sampling.aged_tree.AgedTree`; 0: age has no influence
     :param draw_settings: settings of :class:`~sb3_per.sampling.draw.Draw`
     """
 
@@ -43,11 +45,15 @@ class Sampler:
         initial_priority: str = "max",
         max_priority_interval: int | None = None,
         bonus: float = 0.0,
+        age_decay: float = 0.0,
         **draw_settings: Any,
     ):
         self.scheme, self.eligible = scheme, eligible
         self.initial_priority, self.max_priority_interval, self.bonus = initial_priority, max_priority_interval, bonus
         self.tree = scheme.make_tree(capacity)
+        if age_decay / capacity > 0.0:
+            is_closed = scheme.draws_uniformly and eligible.are_newest
+            self.tree = (AgeDraw if is_closed else AgedTree)(age_decay, eligible)
         self.tree.update(0, 0.0)  # changes nothing, but loads the kernel before the first step
         #: draws slots; call :meth:`draw`, which counts draws, for those by mass
         self.drawing = Draw(self.tree, scheme, eligible, **draw_settings)
@@ -83,7 +89,8 @@ class Sampler:
         if not new.size and not gone.size:
             return
         masses = self._masses_of_new(new)  # before a mass is removed, which the mean counts
-        self.tree.update(gone, 0.0)
+        if gone.size:
+            self.tree.update(gone, 0.0)
         self.tree.update(new, masses)
         if self.initial_priority == "mean":
             self._n_known = self.eligible.n
@@ -91,7 +98,7 @@ class Sampler:
     def _masses_of_new(self, slots: np.ndarray) -> np.ndarray:
         """Return the masses that new slots came with, and otherwise that of ``max_priority``, or the mean."""
         if self.initial_priority == "mean" and self.tree.total > 0.0:
-            masses = np.full(len(slots), self.tree.total / self._n_known)
+            masses = np.full(len(slots), self.tree.total / self.tree.count(self._n_known))
         else:
             masses = np.full(len(slots), self.scheme.mass_of_new(self.max_priority), np.float64)
         if self.given is not None:
@@ -181,7 +188,7 @@ class Sampler:
         self.n_updates += 1
         if self.max_priority_interval is not None and self.n_updates % self.max_priority_interval == 0:
             # A power of a root may be less by rounding, but no new transition may rank below another.
-            self.max_priority = self.scheme.priority_of(float(self.tree[:].max())) * (1.0 + 1e-12)
+            self.max_priority = self.scheme.priority_of(float(self.tree.written().max())) * (1.0 + 1e-12)
         return len(slots)
 
     # ---- saving

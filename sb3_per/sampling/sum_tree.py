@@ -327,6 +327,24 @@ class SumTree:
 
         return float(ends[-1]), find
 
+    def count(self, n: int) -> float:
+        """
+        Count the slots that can be drawn.
+
+        :param n: their number
+        :return: the number by which ``total`` is divided for the mean mass; a draw that favours recent slots has another one
+        """
+        return n
+
+    def without_age(self, slots: np.ndarray) -> np.ndarray:
+        """
+        Read the masses that importance-sampling weights correct for.
+
+        :param slots: int64 of any shape
+        :return: masses without a factor of age, float64 in the same shape
+        """
+        return self._masses_at(slots)
+
     def written(self) -> np.ndarray:
         """
         Return the masses that were written.
