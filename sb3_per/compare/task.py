@@ -172,8 +172,9 @@ def arms_of(task: Task, settings: list[str]) -> list[Arm]:
     arms.append(Arm(TWIN, ours, "uniform"))
     judged: list[str | None] = [None] if not settings and task.algo == ours else [*(settings or [""])]
     for setting in judged:
-        scheme = make_scheme((evaluated(setting) if setting is not None else {}).get("scheme", "proportional"))
-        if scheme.draws_uniformly and not scheme.replaces_loss:
+        given = {} if setting is None else evaluated(setting)
+        scheme = make_scheme(given.get("scheme", "proportional"))
+        if scheme.draws_uniformly and not scheme.replaces_loss and not given.get("age_decay"):
             raise ValueError("The uniform twin is compared anyway: name a setting that prioritizes")
         name = "setting of the file" if setting is None else setting or "defaults"
         arms.append(Arm(name, ours, "setting", setting))

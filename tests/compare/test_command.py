@@ -118,6 +118,17 @@ def test_arms_differ_only_in_class_and_buffer(folder):
     assert shuffled.replay_buffer.scheme.kappa == 0.3
 
 
+def test_draws_by_age_alone_are_a_setting_without_shuffled_control(folder):
+    register()
+    arms = arms_of(Task("dqn", "Flipping-v0"), ["scheme='uniform', age_decay=3"])
+    assert [arm.kind for arm in arms] == ["stock", "uniform", "setting"]
+    twin, setting = (model_of(arm, 1.0, folder).replay_buffer for arm in arms[1:])
+    assert (twin.settings.age_decay, setting.settings.age_decay) == (0.0, 3)
+    assert setting.scheme.draws_uniformly
+    with pytest.raises(ValueError, match="uniform twin"):
+        arms_of(Task("dqn", "Flipping-v0"), ["scheme='uniform'"])
+
+
 def test_rates_scale_the_learning_rate_and_keep_its_schedule(folder):
     register()
     arms = arms_of(Task("dqn", "Flipping-v0"), [])
