@@ -72,6 +72,7 @@ evidence: .venv/benchmark
 	$(BIN)/python benchmarks/learning.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/cartpole_again.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/summary.py
 	test -e docs/evidence/run_time.csv || OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run_time.py
 
 clean:

@@ -12,14 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 from demonstrations import OUT, REPORTING, TASKS, arms_of, chosen_rates, preloaded, reporting_jobs
-from figures import INK, figure_of, looks, save, thousands
-from report import SAMPLES, p_cell, table
+from report import draw_runs, p_cells, table, with_interval
 
 from sb3_per.compare.campaign import read
-from sb3_per.compare.statistics import holm, permutation_p
-
-# Roles of the arms in the figures, in their order.
-ROLES = ("stock", "uniform", "defaults", "rank", "LAP")
 
 
 class Results(NamedTuple):
@@ -53,10 +48,8 @@ def load(name: str, rows: list[dict[str, str]]) -> tuple[list[int], dict[str, Re
 
 
 def mean_cell(values: np.ndarray, digits: int) -> str:
-    """Format a mean, with its 95% bootstrap interval from five runs on. Fewer runs do not show how much runs differ."""
-    picked = np.random.default_rng(0).integers(len(values), size=(SAMPLES, len(values)))
-    low, high = np.percentile(values[picked].mean(axis=1), [2.5, 97.5])
-    mean, low, high = (f"{value + 0.0:,.{digits}f}" for value in np.round([values.mean(), low, high], digits))
+    """Format a mean, with its interval from five runs on. Fewer runs do not show how much runs differ."""
+    mean, low, high = (f"{value + 0.0:,.{digits}f}" for value in np.round(with_interval(values), digits))
     return mean if low == high or len(values) < 5 else f"{mean} [{low}, {high}]"
 
 
@@ -71,20 +64,29 @@ def report(name: str, rows: list[dict[str, str]]) -> list[str]:
     task, (seeds, results), rates = TASKS[name], load(name, rows), chosen_rates(name, rows)
     reference = preloaded(task)
     worse = {arm: -of.steps[:, None] for arm, of in results.items()}
-    p_values = holm({arm: permutation_p(worse[arm], worse[reference]) for arm in results if arm != reference})
+    ps = p_cells({arm: (worse[arm], worse[reference]) for arm in results if arm != reference})
     lines = [
         f"{len(seeds)} of {len(REPORTING)} seeds, {seeds[0]} to {seeds[-1]}, on which nothing was chosen. A run that is not"
         f" solved counts as {task.max_steps:,} steps. p against `{reference}`, corrected for the four comparisons.",
         "",
     ]
-    heading = ["arm", "learning rate", "solved", "steps until solved, mean [95% interval]", "p", f"{task.scored} at the end"]
+    heading = [
+        "arm",
+        "learning rate",
+        "solved",
+        "steps until solved, mean [95% interval]",
+        "steps saved, paired",
+        "p (unpaired)",
+        f"{task.scored} at the end",
+    ]
     cells = [
         [
             arm,
             f"{rates[arm]:g}",
             f"{of.solved.sum()} of {len(seeds)}",
             mean_cell(of.steps, 0),
-            p_cell(p_values, arm),
+            "" if arm == reference else mean_cell((worse[arm] - worse[reference])[:, 0], 0),
+            ps.get(arm, ""),
             mean_cell(of.score, 2 if task.solved < 1.0 else 0),
         ]
         for arm, of in results.items()
@@ -93,26 +95,10 @@ def report(name: str, rows: list[dict[str, str]]) -> list[str]:
 
 
 def draw(name: str, rows: list[dict[str, str]], path: Path) -> None:
-    """Draw a dot for each run, hollow if the run did not solve the task."""
-    task, (seeds, results) = TASKS[name], load(name, rows)
-    style = looks(dict(zip(results, ROLES, strict=True)))
-    figure = figure_of(2.9)
-    axes = figure.subplots()
-    for y, (arm, of) in enumerate(reversed(results.items())):
-        offsets = np.linspace(-0.25, 0.25, len(seeds))
-        for is_solved in (True, False):
-            chosen = of.solved == is_solved
-            color = style[arm]["color"]
-            face = color if is_solved else "none"
-            axes.scatter(of.steps[chosen], y + offsets[chosen], s=36, marker="o", edgecolors=color, facecolors=face)
-    axes.set_yticks(range(len(results)), list(reversed(results)))
-    axes.set_xlim(0, 1.04 * task.max_steps)
-    label = f"steps until a {task.scored} of {task.solved:g}; hollow: not in {task.max_steps:,}; worse \N{RIGHTWARDS ARROW}"
-    figure.supxlabel(label, fontsize="medium")
-    axes.tick_params(axis="y", length=0)
-    axes.axvline(task.max_steps, color=INK, linestyle=":", linewidth=1)
-    thousands(axes.xaxis)
-    save(figure, path)
+    """Draw a dot for each run."""
+    task, (_, results) = TASKS[name], load(name, rows)
+    runs = {arm: (of.steps, of.solved) for arm, of in results.items()}
+    draw_runs(runs, task.max_steps, f"steps until a {task.scored} of {task.solved:g}", path)
 
 
 def main(arguments: list[str] | None = None) -> None:

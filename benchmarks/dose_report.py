@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dose_response import ARMS, MAX_UPDATES, OUT, REPORTING, SIZES, chosen_rates, reporting_jobs
+from dose_response import ARMS, MAX_UPDATES, OUT, PERIOD, REPORTING, SIZES, chosen_rates, reporting_jobs
 from figures import INK, LOOKS, figure_of, save
-from matplotlib.lines import Line2D
-from report import SAMPLES, p_cell, table
+from matplotlib import rc_context
+from report import p_cell, table, with_interval
 
 from sb3_per.compare.campaign import read
-from sb3_per.compare.statistics import holm
+from sb3_per.compare.statistics import holm, paired_p
 
 TWIN = "uniform"
 # Shuffled control of each arm that has one.
@@ -45,36 +45,35 @@ def load(rows: list[dict[str, str]]) -> tuple[list[int], dict[str, np.ndarray], 
     return seeds, {arm: of("updates", arm) for arm in ARMS}, {arm: of("solved", arm) == 1 for arm in ARMS}
 
 
-def with_interval(values: np.ndarray) -> np.ndarray:
+def gains_of(rows: list[dict[str, str]]) -> tuple[dict[str, np.ndarray], dict[Any, float]]:
     """
-    Compute a mean and its interval.
+    Compute the gains over the uniform twin.
 
-    :param values: values of the seeds, shape (seeds, ...)
-    :return: their mean and the ends of its 95% bootstrap interval, shape (3, ...)
+    :param rows: rows of the file
+    :return: logarithms of the gain by arm, shape (seeds, sizes); p of each arm and number of the size, with Holm's correction
     """
-    picked = np.random.default_rng(0).integers(len(values), size=(SAMPLES, len(values)))
-    return np.stack([values.mean(axis=0), *np.percentile(values[picked].mean(axis=1), [2.5, 97.5], axis=0)])
+    logs = {arm: np.log(values) for arm, values in load(rows)[1].items()}
+    gains = {arm: logs[TWIN] - logs[arm] for arm in ARMS if arm != TWIN}
+    return gains, holm({(arm, i): paired_p(gains[arm][:, i]) for arm in gains for i in range(len(SIZES))})
 
 
-def sign_flip_p(values: np.ndarray) -> float:
-    """
-    Test whether differences have mean 0.
-
-    :param values: differences, one for each seed
-    :return: exact two-sided p that their mean is 0
-    """
-    signs = np.array(list(product((-1, 1), repeat=len(values))))
-    return float(np.mean(np.abs(signs @ values) >= abs(values.sum()) - 1e-9))
-
-
-def slopes(gains: np.ndarray) -> np.ndarray:
+def slopes(gains: np.ndarray, first: int = 0) -> np.ndarray:
     """
     Fit the growth of the gain.
 
     :param gains: logarithms of the gain, shape (seeds, sizes)
+    :param first: number of the size to begin with
     :return: slope over n for each seed, by least squares
     """
-    return np.polyfit(SIZES, gains.T, 1)[0]
+    return np.polyfit(SIZES[first:], gains[:, first:].T, 1)[0]
+
+
+def floor_of(n_states: int) -> int:
+    """
+    Compute the fewest updates that a run can need. The target network is copied every 50 updates, and a value has to pass
+    through one copy for each state.
+    """
+    return PERIOD * n_states
 
 
 def factor(estimate: np.ndarray, digits: int = 2) -> str:
@@ -109,8 +108,7 @@ def report(rows: list[dict[str, str]]) -> list[str]:
         table_rows.append([arm, *cells])
     lines += table(["arm", *heading], table_rows)
 
-    gains = {arm: logs[TWIN] - logs[arm] for arm in ARMS if arm != TWIN}
-    p_values: dict[Any, float] = holm({(arm, i): sign_flip_p(gains[arm][:, i]) for arm in gains for i in range(len(SIZES))})
+    gains, p_values = gains_of(rows)
     lines += ["Gain: updates of the uniform twin over those of the arm, paired by seed; p in brackets:", ""]
     lines += table(
         ["arm", *heading],
@@ -122,7 +120,7 @@ def report(rows: list[dict[str, str]]) -> list[str]:
 
     growth = {(arm, "the uniform twin"): slopes(gains[arm]) for arm in gains}
     growth |= {(arm, f"`{control}`"): slopes(gains[arm] - gains[control]) for arm, control in CONTROLS.items()}
-    p_values = holm({key: sign_flip_p(values) for key, values in growth.items()})
+    p_values = holm({key: paired_p(values) for key, values in growth.items()})
     lines += ["Primary endpoint, how the gain grows: factor for each doubling of the episodes for one success:", ""]
     lines += table(
         ["arm", "gain over", "factor [95% interval]", "p"],
@@ -131,6 +129,16 @@ def report(rows: list[dict[str, str]]) -> list[str]:
             for (arm, other), values in growth.items()
         ],
     )
+    n_on_floor = {arm: (each == [floor_of(n) for n in SIZES]).sum(axis=0) for arm, each in updates.items()}
+    lines += [f"Runs that ended at the first possible check, {PERIOD} n updates, of {len(seeds)}:", ""]
+    lines += table(["arm", *heading], [[arm, *map(str, counts)] for arm, counts in n_on_floor.items()])
+    undeclared = {
+        f"defaults over uniform, from n = {SIZES[2]} on": slopes(gains["defaults"], 2),
+        "no weights over defaults": slopes(gains["no weights"] - gains["defaults"]),
+    }
+    lines += ["Growth of two gains that were not declared before the runs, without a correction:", ""]
+    cells = [[name, factor(with_interval(each), 3), p_cell({"": paired_p(each)}, "")] for name, each in undeclared.items()]
+    lines += table(["gain", "factor [95% interval]", "p"], cells)
     lines += ["Learning rates, chosen on other seeds:", ""]
     largest = max(n for n, _ in rates)
     lines += table(["arm", *heading], [[arm, *(f"{rates[min(n, largest), arm]:g}" for n in SIZES)] for arm in ARMS])
@@ -138,37 +146,45 @@ def report(rows: list[dict[str, str]]) -> list[str]:
 
 
 def draw(rows: list[dict[str, str]], path: Path) -> None:
-    """Draw a line and a band for each arm, and an arrow where a run was stopped before it had solved the task."""
+    """
+    Draw a line and a band for each arm, with the number of its stopped runs, and the fewest updates that a run can need. The
+    text can be read where the figure is 360 pixels wide.
+    """
     seeds, updates, solved = load(rows)
-    figure = figure_of(5.2)
-    axes = figure.subplots()
-    episodes = 2.0 ** np.array(SIZES)
-    for arm in ARMS:
-        is_control = arm.startswith("shuffled")
-        color, _, marker = LOOKS[arm.removeprefix("shuffled, ")]
-        middle, low, high = np.exp(with_interval(np.log(updates[arm])))
-        line = dict(linestyle="--", markerfacecolor="none", linewidth=1.5) if is_control else dict(linestyle="-")
-        axes.plot(episodes, middle, color=color, marker=marker, markersize=5, label=arm, **line)
-        axes.fill_between(episodes, low, high, color=color, alpha=0.08 if is_control else 0.18, linewidth=0)
-        for i in np.flatnonzero(~solved[arm].all(axis=0)):
-            axes.annotate(
-                "", (episodes[i], 1.22 * middle[i]), (episodes[i], middle[i]), arrowprops=dict(arrowstyle="->", color=color)
-            )
-    axes.axhline(MAX_UPDATES, color=INK, linestyle=":", linewidth=1)
-    axes.text(episodes[0], 0.95 * MAX_UPDATES, "runs stop here", va="top", color=INK)
-    axes.set(xscale="log", yscale="log")
-    axes.set(xlabel="random episodes for one success, 2ⁿ", ylabel=f"updates until solved, {len(seeds)} seeds")
-    axes.set_xticks(episodes, [f"{int(count):,}" for count in episodes])
-    axes.set_xticks([], minor=True)
-    axes.set_yticks([300, 1_000, 3_000, 10_000, 30_000], ["300", "1,000", "3,000", "10,000", "30,000"])
-    axes.set_yticks([], minor=True)
-    axes.set_ylabel(f"worse \N{RIGHTWARDS ARROW}    {axes.get_ylabel()}")
-    handles, labels = axes.get_legend_handles_labels()
-    if not all(np.all(each) for each in solved.values()):
-        handles.append(Line2D([], [], color=INK, marker=r"$\uparrow$", linestyle=""))
-        labels.append("a run was stopped")
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
-    save(figure, path)
+    with rc_context({"font.size": 16}):
+        figure = figure_of(7.8)
+        axes = figure.subplots()
+        episodes = 2.0 ** np.array(SIZES)
+        for arm in ARMS:
+            is_control = arm.startswith("shuffled")
+            color, _, marker = LOOKS[arm.removeprefix("shuffled, ")]
+            middle, low, high = np.exp(with_interval(np.log(updates[arm])))
+            line = dict(linestyle="--", markerfacecolor="none", linewidth=1.5) if is_control else dict(linestyle="-")
+            axes.plot(episodes, middle, color=color, marker=marker, markersize=6, label=arm, **line)
+            axes.fill_between(episodes, low, high, color=color, alpha=0.06 if is_control else 0.18, linewidth=0)
+        # The numbers stand one below the other, in the order of the lines.
+        n_stopped = {arm: int((~solved[arm][:, -1]).sum()) for arm in ARMS}
+        order = sorted((arm for arm in ARMS if n_stopped[arm]), key=lambda arm: -updates[arm][:, -1].mean())
+        for place, arm in enumerate(order):
+            color = LOOKS[arm.removeprefix("shuffled, ")][0]
+            axes.annotate(str(n_stopped[arm]), (1.25 * episodes[-1], MAX_UPDATES * 0.72**place), color=color, va="center")
+        if order:
+            axes.annotate(f"stopped, of {len(seeds)}", (1.6 * episodes[-1], 1.3 * MAX_UPDATES), ha="right", va="bottom")
+        floor = [floor_of(n) for n in SIZES]
+        axes.fill_between(episodes, 0.8 * min(floor), floor, color=INK, alpha=0.25, linewidth=0)
+        axes.annotate("no run can end here", (episodes[-1], 1.1 * min(floor)), ha="right", color=INK)
+        axes.axhline(MAX_UPDATES, color=INK, linestyle=":", linewidth=1)
+        axes.set(
+            xscale="log", yscale="log", ylim=(0.8 * min(floor), 2.2 * MAX_UPDATES), xlim=(0.8 * episodes[0], 2 * episodes[-1])
+        )
+        axes.set(xlabel="random episodes for one success", ylabel="updates until solved")
+        axes.set_xticks(episodes, [f"{int(count):,}" for count in episodes], rotation=30)
+        axes.set_xticks([], minor=True)
+        axes.set_yticks([300, 1_000, 3_000, 10_000, 30_000], ["300", "1,000", "3,000", "10,000", "30,000"])
+        axes.set_yticks([], minor=True)
+        axes.set_ylabel(f"{axes.get_ylabel()}\nworse \N{RIGHTWARDS ARROW}")
+        figure.legend(loc="outside lower center", ncols=2)
+        save(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> None:

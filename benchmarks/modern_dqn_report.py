@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from figures import INK, figure_of, save
 from modern_dqn import ARMS, GAMES, OUT, RANDOM, REPORTING, chosen_rates, random_jobs, reporting_jobs, score
-from report import Scores, better_towards, cell, errorbars, improvement, iqm, p_cell, p_values_of, table
+from report import Estimates, Scores, better_towards, cell, errorbars, improvement, iqm, p_cell, p_of, table
 
 from sb3_per.compare.campaign import read
 from sb3_per.compare.statistics import holm
@@ -56,6 +56,21 @@ def relative(scores: Scores) -> Scores:
     return {arm: values / unit for arm, values in scores.items()}
 
 
+def compared(rows: list[dict[str, str]]) -> tuple[Scores, Estimates, dict[str, float]]:
+    """
+    Compare the arms with the twin over the learned games.
+
+    :param rows: rows of the file
+    :return: by arm: scores in units of the twin's mean in the same game, shape (seeds, games), the probability of improvement,
+        and p with Holm's correction
+    """
+    _, scores, of_random = load(rows)
+    games = learned_games(scores, of_random)
+    counted = {arm: values[:, games] for arm, values in relative(scores).items()}
+    p_values = holm({arm: p_of(counted[arm], counted[TWIN]) for arm in OTHERS})
+    return counted, improvement(counted, dict.fromkeys(OTHERS, TWIN)), p_values
+
+
 def report(rows: list[dict[str, str]]) -> list[str]:
     """
     Write the tables.
@@ -65,9 +80,8 @@ def report(rows: list[dict[str, str]]) -> list[str]:
     """
     seeds, scores, of_random = load(rows)
     rates, games = chosen_rates(rows), learned_games(scores, of_random)
-    counted = {arm: values[:, games] for arm, values in relative(scores).items()}
-    references = dict.fromkeys(OTHERS, TWIN)
-    middle, better, p_values = iqm(counted), improvement(counted, references), holm(p_values_of(counted, references))
+    counted, better, p_values = compared(rows)
+    middle = iqm(counted)
     lines = [
         f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, on which nothing was chosen, in {len(games)} games. The score is in",
         "units of the twin's mean in the same game. p against the twin, exact, with Holm's correction for the two arms.",
@@ -84,7 +98,7 @@ def report(rows: list[dict[str, str]]) -> list[str]:
 
 
 def draw(rows: list[dict[str, str]], path: Path) -> None:
-    """Draw a dot for each arm and game, and one for all games, relative to the twin."""
+    """Draw a dot for each arm over all games, relative to the twin, and grey ones for single games, which are not compared."""
     seeds, scores, of_random = load(rows)
     games, values = learned_games(scores, of_random), relative(scores)
     panels = {"all games" if len(games) == len(GAMES) else "learned games": games}
@@ -96,7 +110,9 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
     for k, arm in enumerate(ARMS):
         estimates = [iqm({arm: values[arm][:, columns]})[arm] for columns in panels.values()]
         places = [-place + 0.22 - 0.22 * k for place in range(len(panels))]
-        handles.append(errorbars(axes, dict(enumerate(estimates)), places, arm))  # type: ignore[arg-type]
+        over_all, of_games = dict(enumerate(estimates[:1])), dict(enumerate(estimates[1:]))
+        handles.append(errorbars(axes, over_all, places[:1], arm))  # type: ignore[arg-type]
+        errorbars(axes, of_games, places[1:], arm, is_control=True, is_grey=True)  # type: ignore[arg-type]
     axes.set_yticks([-place for place in range(len(panels))], list(panels))
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"score, in units of the uniform twin's mean; {len(seeds)} seeds")

@@ -2,29 +2,30 @@
 Report the runs of `learning.py`: tables and figures with intervals, by rliable (Agarwal et al. 2021, arXiv 2108.13264).
 
     python benchmarks/report.py                # every suite with runs, into docs/evidence
-    python benchmarks/report.py --only pairs   # suites whose name contains "pairs", and the summary
+    python benchmarks/report.py --only pairs   # suites whose name contains "pairs"
 
 - score of a run: mean of its last evaluations, a fifth of them
 - IQM: mean of the middle half of the runs; the interval holds 95% of 2,000 stratified bootstrap samples of the runs
 - probability of improvement: how often a run of this variant scores higher than one of its reference in the same environment,
   see :func:`reference_of`; an estimate that all samples agree on has no interval
-- p: exact permutation of the runs, two-sided, with Holm's correction over the table
+- p: exact and two-sided, with Holm's correction over the table. Arms share their seeds, so from ten seeds on the test is
+  paired: of the mean difference by seed. With fewer it exchanges the runs of the two arms, which was the test of all tables at
+  first; its p stands in brackets beside a paired one
+- gain: mean difference by seed, with a bootstrap interval over the seeds
 - suites at several learning rates: see :func:`report_rates`
-- all complete suites together: see :func:`summarise`
+- all complete suites together: `summary.py`
 """
 
 import argparse
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import stable_baselines3
 from figures import GREY, INK, LOOKS, figure_of, looks, save, thousands
 from learning import (
-    CANDIDATE,
-    NO_WEIGHTS,
     OUT,
     SUITES,
     Suite,
@@ -38,26 +39,18 @@ from learning import (
 )
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from memory_suites import MEMORY_SUITES
+from matplotlib.ticker import MaxNLocator
 from rliable import library, metrics
 from scipy.stats import trim_mean
 
 from sb3_per.compare.campaign import read
-from sb3_per.compare.statistics import at_best_rates, holm, permutation_p
-from sb3_per.sampling.schemes import DEFAULT_EPSILON
+from sb3_per.compare.statistics import at_best_rates, holm, paired_p, permutation_p
 
 SAMPLES = 2_000
 # Shares of the final return that a run has to reach.
 CONVERGED = 0.95
-
-# Settings of the buffer in the summary of all suites: those declared first, and the winner of bits-rates.
-SUMMED_UP: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "LAP": dict(scheme="lap"),
-    "candidate": CANDIDATE,
-    "no weights": NO_WEIGHTS,
-}
+# Seeds from which on arms are tested and estimated in pairs.
+PAIRED_FROM = 10
 
 # Arms of bits-rates whose names are their settings.
 ARMS = {"epsilon 1e-06, no weights": "no weights", "epsilon 0.01, mean, eta 0.25": "candidate"}
@@ -154,9 +147,45 @@ def improvement(scores: Scores, references: dict[str, str]) -> Estimates:
     return estimate(pairs, probability) if pairs else {}
 
 
-def p_values_of(scores: Scores, references: dict[str, str]) -> dict[str, float]:
-    """Compute :func:`permutation_p` of each variant against its reference."""
-    return {variant: permutation_p(scores[variant], scores[other]) for variant, other in references.items()}
+def with_interval(values: np.ndarray, metric: Callable[[np.ndarray], Any] = lambda values: values.mean(axis=0)) -> np.ndarray:
+    """
+    Estimate a figure of the seeds.
+
+    :param values: values of the seeds, shape (seeds, ...); what belongs to one seed is resampled together
+    :param metric: function of such values, with values of shape (...)
+    :return: the figure, and the ends of its 95% bootstrap interval, shape (3, ...)
+    """
+    picked = np.random.default_rng(0).integers(len(values), size=(SAMPLES, len(values)))
+    return np.stack([metric(values), *np.percentile([metric(values[rows]) for rows in picked], [2.5, 97.5], axis=0)])
+
+
+def p_of(x: np.ndarray, y: np.ndarray) -> float:
+    """
+    Test whether two arms differ, paired by seed from ten seeds on.
+
+    :param x: scores, shape (seeds, environments)
+    :param y: scores of the other arm with the same seeds
+    :return: p-value
+    """
+    return paired_p((x - y).mean(axis=1)) if len(x) >= PAIRED_FROM else permutation_p(x, y)
+
+
+def p_cells(pairs: dict[Any, tuple[np.ndarray, np.ndarray]]) -> dict[Any, str]:
+    """
+    Test all pairs of a table, with Holm's correction.
+
+    :param pairs: by key: scores of an arm and of its reference
+    :return: by key: p, and behind a paired one that of the unpaired test
+    """
+    p_values = holm({key: p_of(*pair) for key, pair in pairs.items()})
+    unpaired = holm({key: permutation_p(*pair) for key, pair in pairs.items()})
+    is_paired = {key: len(x) >= PAIRED_FROM for key, (x, _) in pairs.items()}
+    return {key: p_cell(p_values, key) + f" ({p_cell(unpaired, key)})" * is_paired[key] for key in pairs}
+
+
+def pairs_of(scores: Scores, references: dict[str, str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Put the scores of each variant beside those of its reference."""
+    return {variant: (scores[variant], scores[other]) for variant, other in references.items()}
 
 
 def p_cell(p_values: dict[Any, float], key: Any) -> str:
@@ -177,7 +206,22 @@ def table(heading: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
-def compare(what: str, scores: Scores, digits: int, references: dict[str, str], sign: int = 1) -> list[str]:
+def gains_of(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> Estimates:
+    """Estimate the mean gain of each pair over the seeds; nothing if there are too few for a paired test."""
+    if any(len(x) < PAIRED_FROM for x, _ in pairs.values()):
+        return {}
+    return {key: with_interval((x - y).mean(axis=1, keepdims=True)) for key, (x, y) in pairs.items()}
+
+
+def compare(
+    what: str,
+    scores: Scores,
+    digits: int,
+    references: dict[str, str],
+    sign: int = 1,
+    ps: dict[str, str] | None = None,
+    first: dict[str, dict[str, str]] | None = None,
+) -> list[str]:
     """
     Compare variants with their references.
 
@@ -186,34 +230,53 @@ def compare(what: str, scores: Scores, digits: int, references: dict[str, str], 
     :param digits: digits after the point
     :param references: reference of each variant
     :param sign: -1 if less is better
+    :param ps: cells of p, if the correction covers more than this table
+    :param first: by heading: cells of each variant, before the score
     :return: table with a row for each variant
     """
+    first = first or {}
     signed = {variant: sign * values for variant, values in scores.items()}
-    middle, better, p_values = iqm(scores), improvement(signed, references), holm(p_values_of(signed, references))
-    rows = [[v, cell(middle, v, digits), references.get(v, ""), cell(better, v, 2), p_cell(p_values, v)] for v in scores]
-    return table(["variant", f"{what}, IQM [95% interval]", "compared with", "probability of improvement", "p"], rows)
+    pairs = pairs_of(signed, references)
+    ps = ps or p_cells(pairs)
+    middle, better = iqm(scores), improvement(signed, references)
+    gains = gains_of(pairs)
+    is_paired = bool(gains)
+    rows = []
+    for v in scores:
+        row = [v, *(cells[v] for cells in first.values()), cell(middle, v, digits), references.get(v, "")]
+        rows.append([*row, *[cell(gains, v, digits)] * is_paired, cell(better, v, 2), ps.get(v, "")])
+    heading = ["variant", *first, f"{what}, IQM [95% interval]", "compared with", *["mean gain, paired"] * is_paired]
+    return table([*heading, "probability of improvement", "p (unpaired)" if is_paired else "p"], rows)
 
 
-def against_controls(endpoints: dict[str, Scores]) -> list[str]:
+def against_controls(endpoints: dict[str, Scores], digits: int) -> list[str]:
     """
     Compare arms with their controls.
 
     :param endpoints: scores by arm for each endpoint, more is better
-    :return: table of the arms that have a control; nothing if none has
+    :param digits: digits after the point
+    :return: a table of the arms that have a control for each endpoint, with one correction; nothing if none has
     """
     arms = next(iter(endpoints.values()))
     controls = {role_of(arm): arm for arm in arms if arm.startswith("shuffled, ")}
-    pairs = {arm: controls[role_of(arm)] for arm in arms if role_of(arm) in controls and arm not in controls.values()}
-    if not pairs:
+    references = {arm: controls[role_of(arm)] for arm in arms if role_of(arm) in controls and arm not in controls.values()}
+    if not references:
         return []
-    betters = {name: improvement(scores, pairs) for name, scores in endpoints.items()}
-    p_values = holm({(name, a): p for name, scores in endpoints.items() for a, p in p_values_of(scores, pairs).items()})
-    rows = [
-        [arm, *(text for name in endpoints for text in (cell(betters[name], arm, 2), p_cell(p_values, (name, arm))))]
-        for arm in pairs
-    ]
-    heading = ["arm", *(text for name in endpoints for text in (f"probability of improvement{name}", "p"))]
-    return ["Against the same arm with shuffled priorities:", "", *table(heading, rows)]
+    pairs = {name: pairs_of(scores, references) for name, scores in endpoints.items()}
+    ps = p_cells({(name, arm): pair for name, of_arms in pairs.items() for arm, pair in of_arms.items()})
+    lines = []
+    for name, of_arms in pairs.items():
+        better, gains = improvement(endpoints[name], references), gains_of(of_arms)
+        is_paired = bool(gains)
+        rows = [[a, *[cell(gains, a, digits)] * is_paired, cell(better, a, 2), ps[name, a]] for a in references]
+        heading = [
+            "arm",
+            *["mean gain, paired"] * is_paired,
+            "probability of improvement",
+            "p (unpaired)" if is_paired else "p",
+        ]
+        lines += [f"Against the same arm with shuffled priorities{name}:", "", *table(heading, rows)]
+    return lines
 
 
 def reference_of(suite: Suite, name: str) -> str | None:
@@ -272,7 +335,7 @@ def role_of(variant: str) -> str:
         return "uniform"
     if variant in LOOKS or variant in ARMS:
         return ARMS.get(variant, variant)
-    if what:
+    if what and not what.startswith(("preloaded", "demonstrations")):
         return what
     return "defaults" if algorithm.startswith("PER") else "stock" if hasattr(stable_baselines3, algorithm) else variant
 
@@ -317,6 +380,33 @@ def draw(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) 
     save(figure, path)
 
 
+def draw_runs(runs: dict[str, tuple[np.ndarray, np.ndarray]], cap: int, what: str, path: Path) -> None:
+    """
+    Draw a dot for each run. Runs that did not solve the task stand beyond the last step.
+
+    :param runs: by arm: steps until solved, and whether the run has solved the task, both of shape (seeds,)
+    :param cap: last step of a run
+    :param what: label of the steps
+    :param path: path of the PNG
+    """
+    figure = figure_of(1.4 + 0.5 * len(runs))
+    axes = figure.subplots()
+    for y, (arm, (steps, solved)) in enumerate(reversed(runs.items())):
+        places = y + np.linspace(-0.28, 0.28, len(steps))
+        color = LOOKS[role_of(arm) if role_of(arm) in LOOKS else "defaults"][0]
+        faces = "none" if arm.startswith("shuffled") else color
+        axes.scatter(steps[solved], places[solved], s=40, edgecolors=color, facecolors=faces)
+        axes.scatter(np.full((~solved).sum(), 1.08 * cap), places[~solved], s=40, marker="x", color=color)
+    axes.axvline(cap, color=INK, linestyle=":", linewidth=1)
+    ticks = [tick for tick in MaxNLocator(5).tick_values(0, cap) if tick < 0.95 * cap]
+    axes.set_xticks([*ticks, 1.08 * cap], [*(f"{tick / 1000:g}k" for tick in ticks), "not\nsolved"])
+    axes.set_xlim(0, 1.15 * cap)
+    axes.set_yticks(range(len(runs)), [textwrap.fill(arm, 26) for arm in reversed(runs)])
+    axes.tick_params(axis="y", length=0)
+    figure.supxlabel(f"{what}; worse \N{RIGHTWARDS ARROW}", fontsize="medium")
+    save(figure, path)
+
+
 def curve_table(environment: str, estimates: Estimates, steps: list[int], digits: int) -> list[str]:
     """Write the table of the curves at every fifth of the way."""
     columns = [len(steps) * part // 5 - 1 for part in range(1, 6)]
@@ -358,7 +448,7 @@ def report_solved(suite: Suite, curves: Scores, path: Path) -> list[str]:
     steps = evaluation_steps(suite)
     # A solved run ends, so it stays solved.
     solved = {variant: np.logical_or.accumulate(values >= suite.solved, axis=-1) for variant, values in curves.items()}
-    lines, panels = [], {}
+    lines, panels, runs = [], {}, {}
     for environment in suite.environments:
         here = in_one(suite, solved, environment)
         needed = {variant: steps_until(values, steps) for variant, values in here.items()}
@@ -366,12 +456,14 @@ def report_solved(suite: Suite, curves: Scores, path: Path) -> list[str]:
         references = references_of(suite, needed)
         lines += [f"{environment} (solved: {', '.join(shares)}):", ""]
         lines += compare("steps until solved", needed, 0, references, sign=-1)
-        lines += against_controls({"": {variant: -values for variant, values in needed.items()}})
+        lines += against_controls({"": {variant: -values for variant, values in needed.items()}}, 0)
         panels[environment] = share_curves({variant: values.astype(float) for variant, values in here.items()})
+        prefix = f"{environment}: " if len(suite.environments) > 1 else ""
+        runs |= {prefix + variant: (needed[variant][:, 0], values[:, 0, -1]) for variant, values in here.items()}
     lines += [f"Without a solution, a run counts as {suite.steps:,} steps.", "", "Learning curves, share of solved runs:", ""]
     for environment, estimates in panels.items():
         lines += curve_table(environment, estimates, steps, 2)
-    draw(panels, steps, "share of runs\nthat solved it", path)
+    draw_runs(runs, suite.steps, "environment steps until solved", path)
     return lines
 
 
@@ -444,24 +536,22 @@ def rates_in_one(suite: Suite, scores: dict[str, np.ndarray], what: str) -> tupl
     columns = [iqm({arm: sign * values[i] for arm, values in scores.items()}) for i in range(len(suite.rates))]
     rows = [[arm, *(cell(column, arm, digits) for column in columns)] for arm in scores]
     lines += table(["arm", *(f"{rate:.3g}" for rate in suite.rates)], rows)
-    lines += ["At its own best rate, chosen on the even seeds and measured on the odd ones; and its mean over the rates:", ""]
     references = arm_references(suite, scores)
-    endpoints = {"best": at_best, "mean": mean_over_rates(scores)}
-    middles = [iqm({a: sign * v for a, v in each.items()}) for each in endpoints.values()]
-    betters = [improvement(each, references) for each in endpoints.values()]
-    p_values = holm({(which, a): p for which, each in endpoints.items() for a, p in p_values_of(each, references).items()})
-    rows = []
-    for arm in scores:
-        cells = [
-            text
-            for which, middle, better in zip(endpoints, middles, betters, strict=True)
-            for text in (cell(middle, arm, digits), cell(better, arm, 2), p_cell(p_values, (which, arm)))
-        ]
-        rows.append([arm, f"{suite.rates[best[arm]]:.3g}", *cells])
-    (reference,) = set(references.values())
-    improves = [f"probability of improvement on {reference}", "p"]
-    lines += table(["arm", "best", f"{what}, at it", *improves, "mean over the rates", *improves], rows)
-    lines += against_controls({f", {name} rate": scores for name, scores in endpoints.items()})
+    best_rate = {arm: f"{suite.rates[best[arm]]:.3g}" for arm in scores}
+    endpoints = {
+        ", each arm at its own best rate, chosen on the even seeds and measured on the odd ones": at_best,
+        ", mean over the rates": mean_over_rates(scores),
+    }
+    pairs = {name: pairs_of(each, references) for name, each in endpoints.items()}
+    ps = p_cells({(name, arm): pair for name, of_arms in pairs.items() for arm, pair in of_arms.items()})
+    middles = []
+    for (name, each), first in zip(endpoints.items(), ({"best rate": best_rate}, {}), strict=True):
+        natural = {arm: sign * values for arm, values in each.items()}
+        middles.append(iqm(natural))
+        lines += [f"Against the reference{name}; one correction for both tables:", ""]
+        of_this = {arm: text for (which, arm), text in ps.items() if which == name}
+        lines += compare(what, natural, digits, references, sign, of_this, first)
+    lines += against_controls(endpoints, digits)
     return lines, middles
 
 
@@ -515,178 +605,6 @@ def errorbars(
     return axes.errorbar(values, places, xerr=bars, fmt=marker, capsize=3, linewidth=1.5, color=color, **hollow)
 
 
-# ---- all suites together
-
-
-def kind_of(suite: Suite, name: str) -> str | None:
-    """
-    Find the kind of a variant in the summary.
-
-    :param suite: suite of the variant
-    :param name: name of the variant
-    :return: ``"stock"``, ``"uniform"``, or one of the settings in the summary, LAP with any alpha and kappa; ``None`` for
-        other settings, or if anything else differs
-    """
-    variant = suite.variants[name]
-    rest = {key: value for key, value in variant.settings.items() if key != "learning_rate" or len(suite.rates) == 1}
-    settings = rest.pop("replay_buffer_kwargs", {})
-    if rest:
-        return None
-    if not variant.algorithm.startswith("PER"):
-        return "stock"
-    if settings == dict(scheme="uniform"):
-        return "uniform"
-    if settings.get("scheme") == "lap" and settings.keys() <= {"scheme", "alpha", "kappa"}:
-        return "LAP"
-    default = dict(epsilon=DEFAULT_EPSILON)
-    return next((kind for kind, those in SUMMED_UP.items() if {**default, **settings} == {**default, **those}), None)
-
-
-class Comparison(NamedTuple):
-    """
-    Comparison of one setting on one task at one endpoint.
-
-    ``effect`` is the relative change of the interquartile mean, ``better`` the probability of improvement, both with the ends
-    of their intervals; ``p`` is not yet corrected.
-    """
-
-    task: str
-    suite: str
-    endpoint: str
-    kind: str
-    reference: str
-    n_runs: int
-    effect: np.ndarray
-    better: np.ndarray
-    p: float
-
-
-AT_MEAN, AT_BEST = "mean over three rates", "best of three rates"
-
-
-def _compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], against: str, scores: Scores) -> list[Comparison]:
-    """
-    Compare the settings of a task.
-
-    :param kinds: by setting that ran: its arm
-    :param against: setting that the others are compared with
-    :param scores: by arm, more is better
-    """
-    pairs = {kind: (scores[arm], scores[kinds[against]]) for kind, arm in kinds.items() if kind != against}
-    if not pairs:
-        return []
-
-    def change(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        ours, theirs = metrics.aggregate_iqm(x), metrics.aggregate_iqm(y)
-        return np.array([(ours - theirs) / abs(theirs)])
-
-    effects = estimate(pairs, change)
-    betters = improvement(scores, {kinds[kind]: kinds[against] for kind in pairs})
-    found = []
-    for kind, (x, y) in pairs.items():
-        better = betters[kinds[kind]][:, 0]
-        found.append(
-            Comparison(task, suite, endpoint, kind, against, len(x), effects[kind][:, 0], better, permutation_p(x, y))
-        )
-    return found
-
-
-def summarise(out: Path, against: str) -> list[Comparison]:
-    """
-    Compare the main settings on all complete suites. Of several suites with the same task, take the last.
-
-    :param out: folder of the CSV files
-    :param against: setting that the others are compared with; stock, where ``"uniform"`` did not run
-    :return: the comparisons
-    """
-    found: dict[str, list[Comparison]] = {}
-    for name, suite in SUITES.items():
-        if name in MEMORY_SUITES:
-            continue  # of whole agents, not of settings
-        curves = load(suite, read(out / f"{name}.csv"))
-        if any(len(values) < suite.seeds for values in curves.values()):
-            continue  # not complete
-        for environment in suite.environments:
-            if len(suite.rates) > 1:
-                rates = by_rate(suite, curves, environment)
-                endpoints = {AT_MEAN: mean_over_rates(rates), AT_BEST: at_best_rates(rates, metrics.aggregate_iqm)[1]}
-            else:
-                endpoints = {"one rate": in_one(suite, score_of(suite, curves), environment)}
-            there = {kind_of(suite, v): arm_of(v) for v in variants_in(suite, environment)}
-            kinds = {kind: there[kind] for kind in ("stock", "uniform", *SUMMED_UP) if kind in there}
-            other = "stock" if against == "uniform" and against not in kinds else against
-            task = f"{environment}, {suite.steps:,} steps"
-            found.pop(task, None)
-            found[task] = (
-                [
-                    comparison
-                    for endpoint, scores in endpoints.items()
-                    for comparison in _compared(task, name, endpoint, kinds, other, scores)
-                    if against == "uniform" or comparison.kind in SUMMED_UP
-                ]
-                if other in kinds
-                else []
-            )
-    return [comparison for comparisons in found.values() for comparison in comparisons]
-
-
-def summary_table(found: list[Comparison]) -> list[str]:
-    """Write a row for each comparison."""
-    p_values = holm({i: each.p for i, each in enumerate(found)})
-    rows = []
-    for i, each in enumerate(found):
-        better, effect = {"": each.better.reshape(3, 1)}, {"": 100 * each.effect.reshape(3, 1)}
-        what = [each.task, f"`{each.suite}`", each.endpoint, each.kind, each.reference, str(each.n_runs)]
-        rows.append([*what, cell(effect, "", 0), cell(better, "", 2), p_cell(p_values, i)])
-    heading = ["task", "suite", "learning rate", "setting", "compared with", "runs", "effect, %"]
-    return table([*heading, "probability of improvement", "p"], rows)
-
-
-def write_summary(out: Path) -> None:
-    """
-    Compare the main settings by task: with the uniform twin (``summary.md`` and ``summary.png``), and with the defaults
-    (``defaults.md``).
-    """
-    found = summarise(out, "uniform")
-    if not found:
-        return
-    for path, those in ((out / "summary.md", found), (out / "defaults.md", summarise(out, "defaults"))):
-        path.write_text("\n".join(summary_table(those)).rstrip() + "\n")
-    draw_summary(found, out / "summary.png")
-    print(out / "summary.md")
-
-
-def draw_summary(found: list[Comparison], path: Path) -> None:
-    """Draw a dot for each setting and task, relative to the twin; grey if the two cannot be told apart."""
-    p_values = holm({i: each.p for i, each in enumerate(found)})
-    tasks = list(dict.fromkeys(each.task for each in found))
-    mean_of = {task: np.mean([c.effect[0] for c in found if c.task == task and c.endpoint != AT_BEST]) for task in tasks}
-    tasks.sort(key=lambda task: mean_of[task])
-    kinds = [kind for kind in SUMMED_UP if any(each.kind == kind for each in found)]
-    figure = figure_of(1.6 + 0.75 * len(tasks))
-    panels = figure.subplots(1, 2, sharey=True, sharex=True)
-    titles = ("one rate, or mean of three", "best rate of three")
-    for axes, is_best, title in zip(panels, (False, True), titles, strict=True):
-        axes.axvline(0, color=INK)
-        for i, each in enumerate(found):
-            if each.kind not in kinds or (each.endpoint == AT_BEST) != is_best:
-                continue
-            place = tasks.index(each.task) + 0.27 - 0.18 * kinds.index(each.kind)
-            can_be_told = p_values[i] < 0.05
-            errorbars(axes, {"": 100 * each.effect.reshape(3, 1)}, [place], each.kind, not can_be_told, not can_be_told)
-        axes.set(title=title, xlabel="effect, %")
-        better_towards(axes, "right")
-    labels = []
-    for task in tasks:
-        of_task = [each for each in found if each.task == task]
-        n_runs = max(each.n_runs for each in of_task)
-        labels.append(f"{task.partition(',')[0]}\n{of_task[0].suite}, {n_runs} runs")
-    panels[0].set_yticks(range(len(tasks)), labels)
-    markers = [Line2D([], [], color=INK, marker=LOOKS[kind][2], linestyle="", markerfacecolor="none") for kind in kinds]
-    figure.legend(markers, kinds, loc="outside upper center", ncols=len(kinds))
-    save(figure, path)
-
-
 def write(name: str, suite: Suite, out: Path) -> None:
     """Write ``<name>.md`` and ``<name>.png`` of a suite, if there is a seed that all variants have run."""
     curves = load(suite, read(out / f"{name}.csv"))
@@ -713,7 +631,6 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     for name, suite in suites_named(args.only).items():
         write(name, suite, args.out)
-    write_summary(args.out)
 
 
 if __name__ == "__main__":

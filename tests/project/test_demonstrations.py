@@ -81,8 +81,8 @@ def test_the_report_counts_only_complete_seeds(tmp_path):
     text = "\n".join(report.report(CAR, rows_of(CAR, 6)[:-1]))
     assert text.startswith("5 of 10 seeds, 200 to 204")
     # Two groups of five do not overlap in 2 of 252 permutations, and Holm's correction multiplies by four.
-    assert "| PERSAC, demonstrations 0.25 | 0.001 | 5 of 5 | 3,000 | 0.032 | 90 |" in text
-    assert "| SAC | 0.001 | 0 of 5 | 20,000 | 1.000 | 0 |" in text
+    assert "| PERSAC, demonstrations 0.25 | 0.001 | 5 of 5 | 3,000 | 17,000 | 0.032 | 90 |" in text
+    assert "| SAC | 0.001 | 0 of 5 | 20,000 | 0 | 1.000 | 0 |" in text
     rows = rows_of(DOORKEY, 6)
     with (tmp_path / f"{DOORKEY}.csv").open("w") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -91,7 +91,7 @@ def test_the_report_counts_only_complete_seeds(tmp_path):
     report.main(["--out", str(tmp_path)])
     assert (tmp_path / f"{DOORKEY}.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / f"{DOORKEY}.md").read_text()
-    assert text.startswith("6 of 10 seeds") and "| DQN, preloaded | 0.001 | 0 of 6 | 15,000 |  | 0.00 |" in text
+    assert text.startswith("6 of 10 seeds") and "| DQN, preloaded | 0.001 | 0 of 6 | 15,000 |  |  | 0.00 |" in text
     assert not (tmp_path / f"{CAR}.md").exists()
 
 

@@ -95,11 +95,6 @@ def test_the_report_finds_the_slope_from_complete_seeds(tmp_path):
     assert (tmp_path / "dose-response.md").read_text().startswith("8 seeds")
 
 
-def test_all_sign_flips_are_listed():
-    assert dose_report.sign_flip_p(np.array([1.0, 2.0, 3.0])) == 2 / 8
-    assert dose_report.sign_flip_p(np.array([1.0, -1.0])) == 1.0
-
-
 def test_the_published_table_follows_from_the_runs():
     rows = dose_report.read(EVIDENCE / "dose-response.csv")
     assert (EVIDENCE / "dose-response.md").read_text() == "\n".join(dose_report.report(rows)).rstrip() + "\n"

@@ -1,0 +1,257 @@
+"""
+Report all tasks together: the main settings against the uniform twin (``summary.md`` and ``summary.png``), and against the
+defaults (``defaults.md``).
+
+    python benchmarks/summary.py    # from the complete suites of learning.py, dose_response.py and modern_dqn.py
+
+- effect: mean difference by seed, in percent of the mean of the reference, with a bootstrap interval over the seeds; for
+  updates of dose and response, of the geometric means
+- p: see report.py, with one correction for all suites. Rows of the other two campaigns have the p of their own table.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dose_report
+import modern_dqn_report
+import numpy as np
+from dose_response import SIZES
+from figures import INK, LOOKS, figure_of, save
+from learning import CANDIDATE, NO_WEIGHTS, OUT, SUITES, Suite, arm_of, variants_in
+from matplotlib.lines import Line2D
+from memory_suites import MEMORY_SUITES
+from report import (
+    PAIRED_FROM,
+    Scores,
+    better_towards,
+    by_rate,
+    cell,
+    errorbars,
+    improvement,
+    in_one,
+    load,
+    mean_over_rates,
+    p_cell,
+    p_of,
+    score_of,
+    table,
+    with_interval,
+)
+from rliable import metrics
+
+from sb3_per.compare.campaign import read
+from sb3_per.compare.statistics import at_best_rates, holm, permutation_p
+from sb3_per.sampling.schemes import DEFAULT_EPSILON
+
+# Settings of the buffer: those declared first, and the winner of bits-rates.
+SUMMED_UP: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "LAP": dict(scheme="lap"),
+    "candidate": CANDIDATE,
+    "no weights": NO_WEIGHTS,
+}
+ONE_RATE, AT_MEAN, AT_BEST, OWN_RATE = "one rate", "mean over three rates", "best of three rates", "own rate"
+
+
+def kind_of(suite: Suite, name: str) -> str | None:
+    """
+    Find the kind of a variant.
+
+    :param suite: suite of the variant
+    :param name: name of the variant
+    :return: ``"stock"``, ``"uniform"``, or one of the settings in the summary, LAP with any alpha and kappa; ``None`` for
+        other settings, or if anything else differs
+    """
+    variant = suite.variants[name]
+    rest = {key: value for key, value in variant.settings.items() if key != "learning_rate" or len(suite.rates) == 1}
+    settings = rest.pop("replay_buffer_kwargs", {})
+    if rest:
+        return None
+    if not variant.algorithm.startswith("PER"):
+        return "stock"
+    if settings == dict(scheme="uniform"):
+        return "uniform"
+    if settings.get("scheme") == "lap" and settings.keys() <= {"scheme", "alpha", "kappa"}:
+        return "LAP"
+    default = dict(epsilon=DEFAULT_EPSILON)
+    return next((kind for kind, those in SUMMED_UP.items() if {**default, **settings} == {**default, **those}), None)
+
+
+class Comparison(NamedTuple):
+    """
+    Comparison of one setting on one task at one endpoint.
+
+    ``effect`` is in percent, ``better`` the probability of improvement, both with the ends of their intervals. ``p`` is
+    corrected within its ``family``; ``unpaired`` is the p of the test that a paired one has replaced.
+    """
+
+    task: str
+    suite: str
+    endpoint: str
+    kind: str
+    reference: str
+    n_runs: int
+    effect: np.ndarray
+    better: np.ndarray
+    p: float
+    unpaired: float | None = None
+
+
+def compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], against: str, scores: Scores) -> list[Comparison]:
+    """
+    Compare the settings of a task; p is not corrected yet.
+
+    :param kinds: by setting that ran: its arm
+    :param against: setting that the others are compared with
+    :param scores: by arm, more is better, shape (seeds, 1)
+    """
+    others = {kinds[kind]: kinds[against] for kind in kinds if kind != against}
+    better, found = improvement(scores, others), []
+    for kind, arm in kinds.items():
+        if kind == against:
+            continue
+        x, y = scores[arm], scores[kinds[against]]
+        both = np.concatenate([x - y, y], axis=1)
+        effect = with_interval(both, lambda pair: 100 * pair[:, 0].mean() / abs(pair[:, 1].mean()))
+        unpaired = permutation_p(x, y) if len(x) >= PAIRED_FROM else None
+        row = (task, suite, endpoint, kind, against, len(x), effect, better[arm][:, 0], p_of(x, y), unpaired)
+        found.append(Comparison(*row))
+    return found
+
+
+def summarise(out: Path, against: str) -> list[Comparison]:
+    """
+    Compare the main settings on all complete suites. Of several suites with the same task, take the last.
+
+    :param out: folder of the CSV files
+    :param against: setting that the others are compared with; stock, where ``"uniform"`` did not run
+    :return: the comparisons
+    """
+    found: dict[str, list[Comparison]] = {}
+    for name, suite in SUITES.items():
+        if name in MEMORY_SUITES:
+            continue  # of whole agents, not of settings
+        curves = load(suite, read(out / f"{name}.csv"))
+        if any(len(values) < suite.seeds for values in curves.values()):
+            continue  # not complete
+        for environment in suite.environments:
+            if len(suite.rates) > 1:
+                rates = by_rate(suite, curves, environment)
+                endpoints = {AT_MEAN: mean_over_rates(rates), AT_BEST: at_best_rates(rates, metrics.aggregate_iqm)[1]}
+            else:
+                endpoints = {ONE_RATE: in_one(suite, score_of(suite, curves), environment)}
+            there = {kind_of(suite, v): arm_of(v) for v in variants_in(suite, environment)}
+            kinds = {kind: there[kind] for kind in ("stock", "uniform", *SUMMED_UP) if kind in there}
+            other = "stock" if against == "uniform" and against not in kinds else against
+            task = f"{environment}, {suite.steps:,} steps"
+            found.pop(task, None)
+            found[task] = []
+            for endpoint, scores in endpoints.items() if other in kinds else ():
+                rows = compared(task, name, endpoint, kinds, other, scores)
+                found[task] += [row for row in rows if against == "uniform" or row.kind in SUMMED_UP]
+    rows = [row for of_task in found.values() for row in of_task]
+    p_values = holm({i: row.p for i, row in enumerate(rows)})
+    unpaired = holm({i: row.p if row.unpaired is None else row.unpaired for i, row in enumerate(rows)})
+    return [row._replace(p=p_values[i], unpaired=None if row.unpaired is None else unpaired[i]) for i, row in enumerate(rows)]
+
+
+def of_dose(out: Path) -> list[Comparison]:
+    """List the gains of dose and response, with the p of its table."""
+    rows = read(out / "dose-response.csv")
+    if not rows:
+        return []
+    gains, p_values = dose_report.gains_of(rows)
+    found = []
+    for i, n in enumerate(SIZES):
+        task = f"Blind Cliffwalk, 1 success in {2**n:,} episodes"
+        for kind in SUMMED_UP:
+            if kind in gains:
+                gain = gains[kind][:, i]
+                effect = 100 * (1 - np.exp(-with_interval(gain)))
+                updates = dose_report.load(rows)[1]
+                pair = {kind: -updates[kind][:, i : i + 1], "uniform": -updates["uniform"][:, i : i + 1]}
+                better = improvement(pair, {kind: "uniform"})[kind][:, 0]
+                row = (task, "dose-response", OWN_RATE, kind, "uniform", len(gain), effect, better, p_values[kind, i])
+                found.append(Comparison(*row))
+    return found
+
+
+def of_modern_dqn(out: Path) -> list[Comparison]:
+    """List the effects over the five games of MinAtar, with the p of their table."""
+    rows = read(out / "modern-dqn.csv")
+    if not rows:
+        return []
+    scores, better, p_values = modern_dqn_report.compared(rows)
+    found = []
+    for kind in p_values:
+        effect = with_interval(scores[kind], lambda values: 100 * (values.mean() - 1))
+        n, task = len(scores[kind]), "MinAtar, five games, 300,000 steps"
+        row = (task, "modern-dqn", OWN_RATE, kind, "uniform", n, effect, better[kind][:, 0], p_values[kind])
+        found.append(Comparison(*row))
+    return found
+
+
+def summary_table(found: list[Comparison]) -> list[str]:
+    """Write a row for each comparison."""
+    rows = []
+    for each in found:
+        better, effect = {"": each.better.reshape(3, 1)}, {"": each.effect.reshape(3, 1)}
+        p = p_cell({"": each.p}, "") + ("" if each.unpaired is None else f" ({p_cell({'': each.unpaired}, '')})")
+        what = [each.task, f"`{each.suite}`", each.endpoint, each.kind, each.reference, str(each.n_runs)]
+        rows.append([*what, cell(effect, "", 0), cell(better, "", 2), p])
+    heading = ["task", "suite", "learning rate", "setting", "compared with", "runs", "effect, %"]
+    return table([*heading, "probability of improvement", "p (unpaired)"], rows)
+
+
+def draw(found: list[Comparison], path: Path) -> None:
+    """Draw a dot for each setting, task and endpoint, relative to the reference; grey if the two cannot be told apart."""
+    found = [each for each in found if each.kind in SUMMED_UP]
+    # The largest size of dose and response, and the smallest at which no run ends at the first checks.
+    shown = {f"Blind Cliffwalk, 1 success in {2**n:,} episodes" for n in (10, 16)}
+    found = [each for each in found if each.suite != "dose-response" or each.task in shown]
+    places = list(dict.fromkeys((each.task, each.endpoint) for each in found))
+    height = {place: np.mean([each.effect[0] for each in found if (each.task, each.endpoint) == place]) for place in places}
+    places.sort(key=lambda place: height[place])
+    kinds = [kind for kind in SUMMED_UP if any(each.kind == kind for each in found)]
+    figure = figure_of(1.6 + 0.72 * len(places))
+    axes = figure.subplots()
+    axes.axvline(0, color=INK)
+    for each in found:
+        place = places.index((each.task, each.endpoint)) + 0.27 - 0.18 * kinds.index(each.kind)
+        is_open = each.p >= 0.05
+        errorbars(axes, {"": each.effect.reshape(3, 1)}, [place], each.kind, is_open, is_open)
+    labels = []
+    for task, endpoint in places:
+        n_runs = max(each.n_runs for each in found if (each.task, each.endpoint) == (task, endpoint))
+        name, _, what = task.partition(", ")
+        name = name.partition("-v")[0].replace("MinAtar/", "MinAtar ")
+        second = {AT_MEAN: "mean of three rates", AT_BEST: "best rate", ONE_RATE: "one rate", OWN_RATE: "own rate"}[endpoint]
+        if endpoint == OWN_RATE:
+            second = what.replace(" success", "").partition(" episodes")[0].partition(", 300")[0]
+        labels.append(f"{name}\n{second}, {n_runs} runs")
+    axes.set_yticks(range(len(places)), labels)
+    axes.set_xlabel("effect, %")
+    better_towards(axes, "right")
+    markers = [Line2D([], [], color=LOOKS[kind][0], marker=LOOKS[kind][2], linestyle="") for kind in kinds]
+    markers.append(Line2D([], [], color=INK, marker="o", linestyle="", markerfacecolor="none"))
+    figure.legend(markers, [*kinds, "cannot be told apart"], loc="outside upper center", ncols=3)
+    save(figure, path)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the tables and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files, the tables and the figure")
+    out = parser.parse_args(arguments).out
+    found = [*summarise(out, "uniform"), *of_dose(out), *of_modern_dqn(out)]
+    if not found:
+        return
+    for path, those in ((out / "summary.md", found), (out / "defaults.md", summarise(out, "defaults"))):
+        path.write_text("\n".join(summary_table(those)).rstrip() + "\n")
+    draw(found, out / "summary.png")
+    print(out / "summary.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""
+Every figure of the pages on learning is computed from the runs.
+
+A page says a figure in a sentence; the same sentence stands here with the computation in place of the figure. Figures with an
+interval have to be in a table of docs/evidence, which `test_evidence.py` makes again from the runs.
+"""
+
+# ruff: noqa: E501  (a sentence stands in one line)
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+
+from sb3_per.compare.campaign import read
+from sb3_per.compare.statistics import holm, paired_p, permutation_p
+from tests.utils import ROOT, benchmark
+
+learning, report, dose, modern, demonstrations = (
+    benchmark(name) for name in ("learning", "report", "dose_report", "modern_dqn_report", "demonstrations_report")
+)
+EVIDENCE, BENCHMARKS = ROOT / "docs" / "evidence", ROOT / "docs" / "benchmarks"
+PAGES = ("README.md", "docs/choosing.md", "docs/evidence.md", "docs/demonstrations.md", "docs/troubleshooting.md")
+
+
+def text_of(page: str) -> str:
+    """Read a page as one line, without commas in thousands, bold type and targets of links."""
+    text = re.sub(r"(?<=\d),(?=\d{3})", "", " ".join((ROOT / page).read_text().split()))
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text.replace("**", ""))
+
+
+class Rates:
+    """Scores of a suite at three learning rates, as means over the rates; more is better."""
+
+    def __init__(self, name: str):
+        suite = learning.SUITES[name]
+        curves = report.load(suite, read(EVIDENCE / f"{name}.csv"))
+        self.by_rate = report.by_rate(suite, curves, suite.environments[0])
+        self.scores = {arm: each[:, 0] for arm, each in report.mean_over_rates(self.by_rate).items()}
+        self.references = report.arm_references(suite, self.scores)
+        best = report.at_best_rates(self.by_rate, report.metrics.aggregate_iqm)
+        self.best, self.at_best = best[0], {arm: each[:, 0] for arm, each in best[1].items()}
+
+    def gain(self, arm: str, other: str = "uniform") -> float:
+        return float((self.scores[arm] - self.scores[other]).mean())
+
+    def share(self, arm: str) -> float:
+        return 100 * self.gain(arm) / abs(self.scores["uniform"].mean())
+
+    def p(self, arm: str, other: str = "uniform") -> float:
+        return paired_p(self.scores[arm] - self.scores[other])
+
+    def unpaired_p(self, arm: str) -> float:
+        return permutation_p(self.scores[arm][:, None], self.scores["uniform"][:, None])
+
+    def corrected_p(self, arm: str) -> float:
+        """Correct for the tests of all arms at both endpoints."""
+        tests = {}
+        for which, scores in (("mean", self.scores), ("best", self.at_best)):
+            tests |= {(which, a): report.p_of(scores[a][:, None], scores[b][:, None]) for a, b in self.references.items()}
+        return holm(tests)["mean", arm]
+
+
+def iqm(values: np.ndarray) -> float:
+    return float(report.metrics.aggregate_iqm(values.reshape(-1, 1)))
+
+
+def cells_of(folder, table: str, *columns: str) -> list[str]:
+    """Read the row of a published table whose first columns are these."""
+    lines = (folder / f"{table}.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    (row,) = [row for row in rows if all(column in row for column in columns)]
+    return row
+
+
+def p_of_all(table: str, suite: str, kind: str, other: str) -> str:
+    """Read p of the mean over three rates in a table of all tasks, without the one of the unpaired test."""
+    (row,) = [
+        row
+        for row in (line.split("|") for line in (EVIDENCE / f"{table}.md").read_text().splitlines())
+        if [cell.strip() for cell in row[2:6]] == [f"`{suite}`", "mean over three rates", kind, other]
+    ]
+    return row[-2].strip().partition(" (")[0]
+
+
+@cache
+def facts() -> dict:
+    """Compute what the sentences need."""
+    chain, bits, pairs = Rates("chain-rates"), Rates("bits-confirmation"), Rates("pairs-rates")
+    rows = read(EVIDENCE / "dose-response.csv")
+    gains, _ = dose.gains_of(rows)
+    _, updates, solved = dose.load(rows)
+    floor = np.array([dose.floor_of(n) for n in dose.SIZES])
+    suite = learning.SUITES["sparse"]
+    curves = report.score_of(suite, report.load(suite, read(EVIDENCE / "sparse.csv")))
+    discrete = learning.SUITES["discrete"]
+    of_games = report.final(report.load(discrete, read(EVIDENCE / "discrete.csv")))
+    whole = [v for v, made in discrete.variants.items() if made.environments is None]
+    double = {v: of_games[v] / of_games["DQN"].mean(axis=0) for v in whole}
+    asterix = discrete.environments.index("MinAtar/Asterix-v1")
+    tasks = {
+        name: demonstrations.load(name, read(EVIDENCE / f"{name}.csv"))[1]
+        for name in ("demonstrations", "demonstrations-doorkey")
+    }
+    return {
+        "chain": chain,
+        "bits": bits,
+        "pairs": pairs,
+        "gain": {arm: np.exp(each.mean(axis=0)) for arm, each in gains.items()},
+        "updates": {arm: np.exp(np.log(each).mean(axis=0)) for arm, each in updates.items()},
+        "growth": {arm: np.exp(dose.slopes(each).mean()) for arm, each in gains.items()},
+        "on_floor": {arm: (each == floor).sum(axis=0) for arm, each in updates.items()},
+        "stopped": {arm: (~each).sum(axis=0) for arm, each in solved.items()},
+        "car": {arm: -iqm(each) for arm, each in curves.items()},
+        "double_q": iqm(double["uniform, Double Q, 3 steps"]),
+        "asterix": [iqm(each[:, asterix]) for each in of_games.values() if not np.isnan(each[:, asterix]).any()],
+        "random": modern.load(read(EVIDENCE / "modern-dqn.csv"))[2],
+        "solved": {task: {arm: of.solved.sum() for arm, of in arms.items()} for task, arms in tasks.items()},
+        "steps": {task: {arm: of.steps.mean() for arm, of in arms.items()} for task, arms in tasks.items()},
+        "speed": lambda *columns: float(cells_of(BENCHMARKS, "speed", *columns)[4]),
+        "ms_of": lambda place, *columns: float(cells_of(BENCHMARKS, "speed", *columns)[place].removesuffix(" µs")) / 1000,
+        "seconds_to_save": [
+            float(cells_of(BENCHMARKS, "files", f"save, 1,000,000 states, {how}")[2].removesuffix(" µs").replace(",", ""))
+            / 1e6
+            for how in ("no fsync", "fsync on both sides")
+        ],
+        "checkpoint": float(cells_of(BENCHMARKS, "files", "checkpoint of model and 1,000,000 transitions, seconds")[4]),
+        "actors": float(
+            cells_of(BENCHMARKS, "distributed", "wall time / SubprocVecEnv(8), t_env / N = g t_update, equal step times")[1]
+        ),
+        "slower_than_td3": cells_of(EVIDENCE, "run_time", "PERTD3")[2].partition(" ")[0],
+        "slopes": [each.strip() for each in (EVIDENCE / "cliffwalk.md").read_text().splitlines()[-1].split("|")[1:-1]],
+        "cliffwalk_14": [cell.partition(" ")[0] for cell in cells_of(EVIDENCE, "cliffwalk", "14", "32766")],
+        "all_tasks": lambda suite, kind: p_of_all("summary", suite, kind, "uniform"),
+        "over_defaults": lambda suite, kind: p_of_all("defaults", suite, kind, "defaults"),
+        "growth_p": paired_p(dose.slopes(gains["defaults"])),
+    }
+
+
+def below(level: float, *p_values: float) -> float:
+    """Return the level, if all p are below it."""
+    assert max(p_values) < level
+    return level
+
+
+README, CHOOSING, PAGE, DEMONSTRATIONS, TROUBLESHOOTING = PAGES
+# Sentences by page. Braces hold a computation and its format, of the names of `facts`.
+SENTENCES = {
+    README: [
+        "uniform draws need {gain['defaults'][-1]:.1f} times the updates",
+        "one random episode in {2 ** 16} succeeds",
+        "takes {100 * (1 - speed('sample(256) + update, obs 17, act 6')):.0f}% less time than SB3's uniform draw alone",
+        "takes {checkpoint:.2f} s if 10000 of them are new; the first save takes {seconds_to_save[0]:.2f} to {seconds_to_save[1]:.2f} s",
+        "Eight actors take {100 * (1 - actors):.0f}% less time",
+        "a chain of nine states: {chain.share('defaults'):.0f}% fewer steps",
+        "success {iqm(bits.scores['defaults']):.2f} instead of {iqm(bits.scores['uniform']):.2f}, as the mean over three",
+        "best rate, {iqm(bits.at_best['defaults']):.2f} and {iqm(bits.at_best['uniform']):.2f}",
+        "after {car['PERDQN']:.0f} steps instead of {car['PERDQN, uniform']:.0f} (stock: {car['DQN']:.0f}) in six runs",
+    ],
+    CHOOSING: [
+        "change of the draw: {double_q:.2f} times DQN's score with uniform draws",
+        "Uniform draws need {gain['defaults'][-1]:.1f} times the updates of the defaults",
+        "the defaults needed {chain.share('defaults'):.0f}% fewer steps",
+        "It takes {speed('sample(256) + update, rank-based'):.1f} times as long",
+    ],
+    PAGE: [
+        "and {growth['defaults']:.2f} times as much for each doubling of the rarity (p < {below(0.001, 8 * growth_p)})",
+        "Rare rewards in the data: {gain['defaults'][-1]:.1f} times the updates",
+        "save {chain.gain('defaults'):.0f} of {-chain.scores['uniform'].mean():.0f} steps on the chain (p = {chain.p('defaults'):.4f} "
+        "alone; {all_tasks('chain-rates', 'defaults')} over all tasks)",
+        "needs {chain.share('defaults'):.0f}% fewer steps",
+        "{gain['no weights'][-1]:.1f} times the updates without them, and {chain.share('no weights'):.0f}% fewer steps",
+        "{solved['demonstrations']['PERSAC, demonstrations 0.25']} of 10 runs solve MountainCarContinuous, against "
+        "{solved['demonstrations']['SAC']} of 10 without",
+        "a success of {iqm(bits.scores['defaults']):.2f} against {iqm(bits.scores['uniform']):.2f}, as the mean",
+        "it is {iqm(bits.at_best['defaults']):.2f} against {iqm(bits.at_best['uniform']):.2f}, and no harm",
+        "{-pairs.gain('defaults'):.2f} less return of {pairs.scores['uniform'].mean():.2f} as the mean over three rates "
+        "(p = {pairs.corrected_p('defaults'):.3f}; {all_tasks('pairs-rates', 'defaults')} over all tasks)",
+        "{car['PERDQN']:.0f} steps instead of {car['PERDQN, uniform']:.0f} in six runs",
+        "needs {gain['defaults'][-1]:.1f} times the updates of the defaults, and {gain['no weights'][-1]:.1f} times those of draws",
+        "end there in {on_floor['defaults'][0]} of 15 runs, and at n = 8 in {on_floor['defaults'][1]} of 15",
+        "{stopped['LAP'][-1]} of 15 runs of LAP and {stopped['shuffled, defaults'][-1]} of 15",
+        "the defaults with p = {all_tasks('chain-rates', 'defaults')}, which is close to the limit, and draws without weights with "
+        "p = {all_tasks('chain-rates', 'no weights')}",
+        "over three learning rates, p = {all_tasks('bits-confirmation', 'defaults')}",
+        "Over all tasks p is {all_tasks('pairs-rates', 'defaults')}",
+        "on BitFlipping over three learning rates (p < {below(0.001, 22 * bits.p(no_weights, 'defaults'))})",
+        "LAP beats them on two tasks: BitFlipping (p < {below(0.001, 22 * bits.p('LAP', 'defaults'))}) and, since we test in pairs, "
+        "pairs trading (p = {over_defaults('pairs-rates', 'LAP')})",
+        "beats them on BitFlipping alone (p < {below(0.001, 22 * bits.p(candidate, 'defaults'))})",
+        "with the twin (p < {below(0.001, bits.corrected_p('defaults'))})",
+        "oracle's: {slopes[2]} and {slopes[3]} against {slopes[1]}.",
+        "the proportional scheme needs {int(cliffwalk_14[4]) / int(cliffwalk_14[1]):.2f} times as many updates",
+        "The slopes stay, {slopes[4]} and {slopes[5]}.",
+        "takes {slower_than_td3[1:]} less time than TD3",
+        "solve the task in {min(solved['demonstrations-doorkey'][arm] for arm in at_the_door)} of 10 runs",
+        "needs {updates['LAP'][-1]:.0f} updates at n = 16 of dose and response, and the defaults {updates['defaults'][-1]:.0f}",
+        "every arm scores between {min(asterix):.0f} and {max(asterix):.1f}, and a random policy {random['MinAtar/Asterix-v1']:.2f}",
+        "of {-chain.scores['uniform'].mean():.0f} steps ({chain.share('defaults'):.0f}%), as the mean over the three rates. p is "
+        "{chain.p('defaults'):.4f} alone, {chain.corrected_p('defaults'):.3f} within this table and "
+        "{all_tasks('chain-rates', 'defaults')} over all tasks. The unpaired p was {chain.unpaired_p('defaults'):.2f} alone",
+        "save {chain.gain('shuffled, defaults'):.0f} steps (p = {chain.p('shuffled, defaults'):.2f})",
+        "(p = {chain.p('defaults', 'shuffled, defaults'):.3f} alone; {2 * chain.p('defaults', 'shuffled, defaults'):.3f} within",
+        "steps ({chain.share('no weights'):.0f}%, p = {chain.p('no weights'):.4f} alone; {chain.corrected_p('no weights'):.3f} within",
+        "steps ({chain.corrected_p('candidate'):.3f} within the table)",
+        "(p = {chain.corrected_p('LAP'):.2f} within the table)",
+        "lose {-pairs.gain('defaults'):.2f} of {pairs.scores['uniform'].mean():.2f} as the mean over the three rates (p = "
+        "{pairs.p('defaults'):.3f} alone; {pairs.corrected_p('defaults'):.3f} within this table; "
+        "{all_tasks('pairs-rates', 'defaults')} over all tasks). The unpaired p was {pairs.unpaired_p('defaults'):.3f} alone",
+        "The candidate loses {-pairs.gain('candidate'):.2f} ({pairs.corrected_p('candidate'):.3f} within the table)",
+        "of the {steps['demonstrations']['SAC, preloaded']:.0f} steps that the stock",
+        "standing still: {solved['demonstrations']['PERSAC, demonstrations 0.25']} of 10 runs against "
+        "{solved['demonstrations']['SAC']} of 10",
+        "DQN does in {solved['demonstrations-doorkey']['DQN']} of 10 runs, and PERDQN in "
+        "{solved['demonstrations-doorkey']['PERDQN']} of 10",
+        "of {steps['demonstrations-doorkey']['DQN, preloaded']:.0f} steps",
+    ],
+    DEMONSTRATIONS: [
+        "after {min(steps['demonstrations'][arm] for arm in with_demonstrations):.0f} to "
+        "{max(steps['demonstrations'][arm] for arm in with_demonstrations):.0f} steps on average",
+        "DQN solved it in {solved['demonstrations-doorkey']['DQN']} of 10 runs, and PERDQN in "
+        "{solved['demonstrations-doorkey']['PERDQN']} of 10",
+        "about {speed('sample(256) + update, a quarter demonstrations'):.1f} times as long",
+        "That is {ms_of(2, quarter) - ms_of(3, quarter):.2f} ms more",
+    ],
+    TROUBLESHOOTING: ["takes {speed('sample(256) + update, rank-based'):.1f} times as long"],
+}
+
+
+def filled(sentence: str) -> str:
+    """Put the computed figures into a sentence."""
+    names = {**facts(), "iqm": iqm}
+    names["with_demonstrations"] = [arm for arm in names["steps"]["demonstrations"] if ", " in arm]
+    names["at_the_door"] = [arm for arm in names["steps"]["demonstrations-doorkey"] if ", " in arm]
+    names |= {"no_weights": "epsilon 1e-06, no weights", "candidate": "epsilon 0.01, mean, eta 0.25", "below": below}
+    names["quarter"] = "sample(256) + update, a quarter demonstrations"
+    return re.sub(r"\{([^{}]*?)(?::(\.\d+f))?\}", lambda hole: format(eval(hole[1], names), hole[2] or ""), sentence)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_sentences_have_the_figures_of_the_runs(page):
+    text = text_of(page)
+    assert [said for said in map(filled, SENTENCES[page]) if said not in text] == []
+
+
+# Figures that are no results of runs: settings, levels of tests, and what others have published.
+OTHERS = {
+    README: ["7.5 GB instead of 56 GB"],
+    DEMONSTRATIONS: ["| | 0.0 |", "|  | 0.0 |", "or 0.25 if the file has none"],
+    PAGE: [
+        "0.4 and 1 elsewhere",
+        "PER 38% and LAP 148% above",
+        "on about 1% of the bars",
+        "0.203 ± 0.003 against 0.191 ± 0.004",
+        "(2 + 5 / 4) / 7 = 0.46",
+        "alpha 0.6 and 0.7",
+        "alpha is 0.6 and 0.7",
+        "alpha 0.6 and kappa 0.01",
+        "alpha 0.6.",
+        "alpha 0.4 and kappa 0.01",
+        "0.4 and 0.01 on the chain",
+        "LAP with kappa 0.01",
+        "if p is below 0.05",
+        "0.5 is no difference",
+        "holds 95% of 2000 bootstrap samples",
+    ],
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_other_figure_is_on_the_pages(page):
+    """A decimal or a percentage is in a sentence of this file, has an interval, or is listed as no result."""
+    text = text_of(page)
+    text = re.sub(r"```.*?```|`[^`]*`", "", text)
+    for said in [*map(filled, SENTENCES[page]), *OTHERS.get(page, [])]:
+        text = text.replace(re.sub(r"`[^`]*`", "", said), "")
+    text = re.sub(r"-?\d[\d.]* \[-?[\d.]+, -?[\d.]+\]|95% (bootstrap )?interval", "", text)
+    text = re.sub(r"## What does it cost\?.*?## ", "", text)  # tests/project/test_site.py
+    left = [text[max(m.start() - 50, 0) : m.end() + 20] for m in re.finditer(r"\d+\.\d+(?!\.)|\d+(\.\d+)?%|\d+ of 10\b", text)]
+    assert left == []
