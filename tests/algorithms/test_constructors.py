@@ -3,6 +3,7 @@
 import ast
 import inspect
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -285,6 +286,20 @@ def test_other_buffers_that_are_not_prioritized_are_refused(base):
     for cls in STOCK:
         with pytest.raises(ValueError, match=r"\bOwn is not: use a subclass of PrioritizedReplayBuffer"):
             cls("MlpPolicy", env_of(cls), replay_buffer_class=Own)
+
+
+def test_the_pages_name_the_buffer_classes_that_are_refused():
+    """SB3's own classes are replaced, so no page may say that they are refused."""
+
+    class PositiveRewards(ReplayBuffer):
+        pass
+
+    with pytest.raises(ValueError) as refused:
+        PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_class=PositiveRewards)
+    pages = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("troubleshooting", "parameters")}
+    (said,) = re.findall(r"`(needs a prioritized replay buffer, and .*? is not)`", pages["troubleshooting"])
+    assert said in str(refused.value)
+    assert "`replay_buffer_class` that is neither prioritized nor a class of SB3" in pages["parameters"]
 
 
 def test_a_stock_buffer_set_later_is_refused():

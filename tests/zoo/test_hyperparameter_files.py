@@ -1,7 +1,8 @@
-"""The hyperparameter files in zoo_configs have the numbers of RL Zoo and the recommended settings, and train."""
+"""The hyperparameter files in zoo_configs have the numbers of RL Zoo and the settings that the pages recommend, and train."""
 
 import argparse
 import copy
+import dataclasses
 import inspect
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,11 +13,11 @@ import pytest
 import torch as th
 import yaml
 
-from sb3_per import LAP, PrioritizedReplayBuffer, Proportional
+from sb3_per import LAP, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.settings import ignored
 from sb3_per.zoo import ALGORITHMS as ALL
 from sb3_per.zoo import class_of, config_path, register
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, STOCK, benchmark
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, ROOT, STOCK, benchmark
 
 # The Zoo has no recurrent off-policy algorithms.
 RECURRENT = {algo: class_of(algo) for algo in ALL if algo.endswith("_lstm")}
@@ -26,47 +27,8 @@ CONFIGS: dict[str, dict[str, Any]] = {algo: yaml.safe_load(config_path(algo).rea
 
 DISCRETE = ("per_dqn", "per_qrdqn")
 
-# Settings that docs/choosing.md recommends, by algorithm, and by kind of task where the page has a row for it.
-PROPORTIONAL = dict(scheme="proportional", alpha=0.6, beta_start=0.4)
-LOSS_ADJUSTED = dict(scheme="lap", alpha=0.4, kappa=1.0)
-DISCRETE_LAP = dict(scheme="lap", alpha=0.6, kappa=0.01)
-SQUARED_ERROR = ("per_td3", "per_ddpg", "per_sac", "per_crossq")
-SCHEMES = {"proportional": Proportional, "lap": LAP}
-# Tasks with a penalty for each step until the goal.
-UNTIL_THE_GOAL = ("MountainCar-v0", "Acrobot-v1")
-
-
-def buffer_settings(algo: str, name: str) -> dict[str, Any]:
-    if (algo, name) == ("per_dqn", "atari"):
-        return DISCRETE_LAP
-    return LOSS_ADJUSTED if algo in SQUARED_ERROR else PROPORTIONAL
-
-
-def recommended(algo: str, name: str) -> dict[str, Any]:
-    """List the arguments that we recommend beyond the Zoo's entry."""
-    if algo != "per_dqn" or name in UNTIL_THE_GOAL:
-        return {}
-    return dict(double_q=True) if name == "atari" else dict(double_q=True, n_steps=3)
-
-
-# Young & Tian 2019, with exploration over 100,000 of 5 million frames. For prioritized replay, RMSProp's learning rate and
-# eps are a quarter, so that the largest step stays the same. This rule does not hold for Adam.
-MINATAR = dict(
-    n_timesteps=5e6,
-    policy="MlpPolicy",
-    learning_rate=2.5e-4 / 4,
-    buffer_size=100_000,
-    batch_size=32,
-    gamma=0.99,
-    learning_starts=5_000,
-    target_update_interval=1_000,
-    train_freq=1,
-    gradient_steps=1,
-    exploration_fraction=100_000 / 5e6,
-    exploration_final_eps=0.1,
-    policy_kwargs="dict(net_arch=[128], optimizer_class=th.optim.RMSprop, "
-    "optimizer_kwargs=dict(alpha=0.95, eps=0.0025, centered=True, momentum=0.95))",
-)
+# What our entries add to those of the Zoo.
+ADDED = {"replay_buffer_kwargs", "double_q", "n_steps"}
 
 ATARI = "PongNoFrameskip-v4"
 # Environments of other packages, by the beginning of their names. Gymnasium knows them only if the package is installed.
@@ -79,13 +41,6 @@ def zoo():
     rl_zoo3 = pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
     register()
     return rl_zoo3
-
-
-def stock_entry(zoo: Any, algo: str, name: str) -> dict[str, Any]:
-    """Find the entry that ours is made from: the Zoo's, except for MinAtar."""
-    if name.startswith("MinAtar/"):
-        return MINATAR
-    return stock_config(zoo, algo)[stock_name(name)]
 
 
 def stock_config(zoo: Any, algo: str) -> dict[str, dict[str, Any]]:
@@ -135,33 +90,52 @@ def test_the_first_line_names_the_source_of_the_numbers():
         assert "RL Zoo" in first_line and stock in first_line
 
 
-def test_buffer_settings_are_the_recommended_ones():
+def test_buffer_settings_are_those_of_the_page():
+    """docs/choosing.md names the numbers of LAP. All else are defaults, written out, and no setting is without effect."""
+    page = (ROOT / "docs" / "choosing.md").read_text()
     for algo in ALGORITHMS:
         for name, entry in CONFIGS[algo].items():
-            settings = dict(entry["replay_buffer_kwargs"])
-            assert settings.pop("frames", None) == ("auto" if name == "atari" else None)
-            assert settings == buffer_settings(algo, name), name
+            settings = entry["replay_buffer_kwargs"]
             assert [key for key in settings if ignored(settings["scheme"], key)] == [], name
-            assert_has_settings(
-                PrioritizedReplayBuffer(10, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], **settings), algo, name
-            )
+            made = buffer_of(settings)
+            if isinstance(made.scheme, LAP):
+                assert f"alpha={made.scheme.alpha:g}, kappa={made.scheme.kappa:g}" in page, name
+            else:
+                assert_defaults(made, buffer_of({}))
+            assert (settings.get("frames") == "auto") == ("frame_stack" in entry), name
 
 
-def assert_has_settings(buffer: Any, algo: str, name: str) -> None:
-    expected = buffer_settings(algo, name)
-    assert type(buffer) is PrioritizedReplayBuffer
-    assert type(buffer.scheme) is SCHEMES[expected["scheme"]]
-    actual = {**vars(buffer.settings), **vars(buffer.scheme), "scheme": expected["scheme"]}
-    assert {key: actual[key] for key in expected} == expected
+def buffer_of(settings: dict[str, Any], cls: Any = PrioritizedReplayBuffer) -> Any:
+    """Make a buffer with the settings of an entry; ``frames="auto"`` needs the environment of a model."""
+    settings = {key: value for key, value in settings.items() if key != "frames"}
+    return cls(40, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], device="cpu", **settings)
 
 
-def test_numbers_equal_those_of_the_zoo(zoo):
+def assert_defaults(made: Any, default: Any) -> None:
+    assert repr(made.scheme) == repr(default.scheme)
+    alike = dataclasses.replace(made.settings, scheme=default.settings.scheme, alpha=default.settings.alpha)
+    assert alike == default.settings
+    assert getattr(made, "eta", None) == getattr(default, "eta", None)
+
+
+def test_entries_differ_from_those_of_the_zoo_only_in_what_we_add(zoo):
     for algo in ALGORITHMS:
         for name, entry in CONFIGS[algo].items():
-            stock = stock_entry(zoo, algo, name)
-            assert "replay_buffer_kwargs" not in stock  # else it would have to be part of ours
-            expected = {**stock, **recommended(algo, name)}
-            assert {key: value for key, value in entry.items() if key != "replay_buffer_kwargs"} == expected, name
+            if not name.startswith("MinAtar/"):
+                stock = stock_config(zoo, algo)[stock_name(name)]
+                assert ADDED.isdisjoint(stock), name  # else it would have to be part of ours
+                assert {key: value for key, value in entry.items() if key not in ADDED} == stock, name
+
+
+def test_all_games_of_minatar_have_the_same_numbers():
+    """The Zoo has no entries for them. The two algorithms differ in what they add."""
+    entries = [
+        {key: value for key, value in entry.items() if key not in ADDED}
+        for algo in DISCRETE
+        for name, entry in CONFIGS[algo].items()
+        if name.startswith("MinAtar/")
+    ]
+    assert len(entries) == 10 and all(entry == entries[0] for entry in entries)
 
 
 def test_every_environment_of_gymnasium_has_an_entry(zoo):
@@ -232,7 +206,7 @@ def test_an_entry_trains_in_the_zoo(algo, name, zoo, tmp_path):
     assert model.lr_schedule(1) == learning_rate(algo, CONFIGS[algo][name])[0]
     assert getattr(model, "double_q", False) == CONFIGS[algo][name].get("double_q", False)
     assert_learns(manager, model)
-    assert_has_settings(model.replay_buffer, algo, name)
+    assert repr(model.replay_buffer.scheme) == repr(buffer_of(CONFIGS[algo][name]["replay_buffer_kwargs"]).scheme)
     if name == "atari":
         assert model.replay_buffer.settings.frames == 4  # frame_stack in the same entry
         assert model.replay_buffer.frames_per_transition < 1.5
@@ -255,7 +229,6 @@ def test_optimize_memory_usage_can_replace_frames(zoo, tmp_path):
     assert_learns(manager, model)
     assert model.replay_buffer.optimize_memory_usage
     assert not model.replay_buffer.handle_timeout_termination
-    assert_has_settings(model.replay_buffer, algo, name)
 
 
 # Suite and arm that measured each recurrent file.
@@ -279,8 +252,8 @@ def test_recurrent_files_have_the_measured_settings(algo, name):
     assert (suite.environments, entry.pop("n_timesteps"), entry.pop("policy")) == ((name,), suite.steps, "MlpLstmPolicy")
     assert entry.pop("n_envs", None) == suite.variants[arm].n_envs
     assert eval(entry.pop("policy_kwargs")) == expected.pop("policy_kwargs")
-    # The defaults, written out.
-    assert entry.pop("replay_buffer_kwargs") == {**PROPORTIONAL, "eta": 0.9}
+    cls = PrioritizedSequenceReplayBuffer
+    assert_defaults(buffer_of(entry.pop("replay_buffer_kwargs"), cls), buffer_of({}, cls))
     assert entry == expected
 
 
