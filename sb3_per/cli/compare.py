@@ -13,20 +13,22 @@ from fractions import Fraction
 
 from sb3_per.utils.extras import require
 
-# Seeds and factors of the learning rate: of a whole comparison, and of a quick one.
+# Seeds and factors of the learning rate: of a whole comparison, and of a quick one. At one learning rate, eight seeds are the
+# least that can decide. They find a difference of two standard deviations in 49% of cases, ten in 87%.
 SEEDS, QUICK_SEEDS = 10, 3
 RATES = (1 / 3, 1.0, 3.0)
 
 _DESCRIPTION = """
-Train the stock class, its uniform twin (the same class with uniform draws), your setting, and your setting with its priorities
-shuffled within the batch, on your task: several seeds, several learning rates. The setting pays if it beats the twin, and the
-priorities are the reason if it beats the shuffled ones. A stopped comparison continues with the same command.
+Should you change your script, and to what? Train the stock class, its uniform twin (the same class with uniform draws), your
+setting, and your setting with its priorities shuffled within the batch, on your task: several seeds, several learning rates.
+The answer names the best arm, the stock class included, or says that the runs cannot tell. A stopped comparison continues with
+the same command.
 """
 
 
 def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per compare") -> None:
     """
-    Run what is missing, and print a table and a sentence.
+    Run what is missing, and print a table and an answer.
 
     :param arguments: arguments of the command line; ``None``: those of the process
     :param typed: what the user has typed before them, for help and messages
@@ -35,41 +37,55 @@ def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per compare")
     options = parser.parse_args(arguments)
     for package in ("rl_zoo3", "matplotlib", "scipy", "tqdm"):
         require(package, "compare", typed)
-    options.seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
     options.rates = sorted({1.0, *(options.rates or ([] if options.quick else RATES))})
     from sb3_per.compare.command import compare  # after --help, which needs no PyTorch
 
-    compare(parser, options)
+    compare(parser, options, QUICK_SEEDS if options.quick else SEEDS)
 
 
 def _parser(typed: str) -> argparse.ArgumentParser:
     usage = "%(prog)s --algo ALGO --env ENV [options]"
-    parser = argparse.ArgumentParser(typed, usage, _DESCRIPTION)
+    parser = argparse.ArgumentParser(typed, usage, _DESCRIPTION, allow_abbrev=False)
     add = parser.add_argument
-    add("--algo", required=True, help="algorithm with RL Zoo's hyperparameters, e.g. dqn, or with ours, e.g. per_dqn")
-    add("--env", required=True, help="id of the environment, e.g. LunarLander-v3")
+    add("-a", "--algo", required=True, help="algorithm with RL Zoo's hyperparameters, e.g. dqn, or with ours, e.g. per_dqn")
+    add("-e", "--env", required=True, help="id of the environment, e.g. LunarLander-v3")
     add("--setting", action="append", default=[], help="setting to judge, e.g. \"scheme='lap', kappa=0.1\"; repeatable")
-    add("-n", "--n-timesteps", type=int, default=-1, metavar="N", help="environment steps of a run; default: of the file")
+    add("-n", "--n-timesteps", type=_count, default=-1, metavar="N", help="environment steps of a run; default: of the file")
     add("-conf", "--conf-file", metavar="FILE", help="your own hyperparameter file")
     add("-params", "--hyperparams", nargs="+", default=[], metavar="NAME:VALUE", help="replace hyperparameters of the file")
     add("--env-kwargs", nargs="+", default=[], metavar="NAME:VALUE", help="arguments of the environment")
     add("--gym-packages", nargs="+", default=[], metavar="MODULE", help="modules that register environments")
     add("--vec-env", default="dummy", choices=("dummy", "subproc"), help="where several environments run; default: dummy")
     add("--device", default="cpu", help="device of PyTorch; default: cpu")
-    add("--seeds", type=int, metavar="N", help=f"runs of each arm at each learning rate; default: {SEEDS}")
+    add(
+        "--seeds",
+        type=_count,
+        metavar="N",
+        help=f"runs of each arm at each learning rate; default: {SEEDS}, or more if needed",
+    )
     add(
         "--rates", type=_factor, nargs="+", metavar="F", help="factors of the learning rate; 1 is always one; default: 1/3 1 3"
     )
-    add("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds and one learning rate: a first impression")
-    add("--eval-episodes", type=int, dest="n_episodes", default=10, metavar="N", help="episodes of an evaluation; default: 10")
-    add("--workers", type=int, default=1, metavar="N", help="runs at a time, one core each; default: 1")
+    add("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds and one learning rate: a first impression, no verdict")
+    what = "episodes of an evaluation; default: 10"
+    add("--eval-episodes", type=_count, dest="n_episodes", default=10, metavar="N", help=what)
+    add("--workers", type=_count, default=1, metavar="N", help="runs at a time, one core each; default: 1")
     add("-f", "--folder", default="logs", help="results go to its folder compare; default: logs")
     add("--dry-run", action="store_true", help="show the arms, and how long it will take")
     return parser
 
 
+def _count(text: str) -> int:
+    if not text.lstrip("-").isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, not {text!r}")
+    return int(text)
+
+
 def _factor(text: str) -> float:
-    factor = float(Fraction(text))
-    if factor <= 0:
-        raise ValueError
+    try:
+        factor = float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        factor = 0.0
+    if not 0.0 < factor < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, e.g. 1/3, not {text!r}")
     return factor

@@ -1,27 +1,45 @@
-"""What the runs of a comparison say: a table, a picture, and a sentence."""
+"""What the runs of a comparison say: a table, a sentence, and a picture."""
 
+import textwrap
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib import style
 from matplotlib.figure import Figure
+from scipy import stats
 
 from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, thousands
-from sb3_per.compare.statistics import (
-    at_best_rates,
-    better_share,
-    difference,
-    has_learned,
-    holm,
-    mean_interval,
-    permutation_p,
-)
+from sb3_per.compare.statistics import has_learned, holm, paired_interval, tuned_p
 
 # Share of the evaluations, the last ones, whose mean is the score of a run.
 _FINAL = 5
-# Fewer seeds cannot be split into two halves.
-LEAST_SEEDS = 4
+#: Share of the buffer above which draws count as uniform.
+UNIFORM = 0.99
+
+TASK_RATE, BEST_RATE = "at the task's learning rate", "at each arm's best learning rate"
+
+
+class Names(NamedTuple):
+    """
+    Names of the arms by what they are for.
+
+    :param stock: the class that the user has today; ``None``: there is none
+    :param twin: our class with uniform draws
+    :param judged: by name of a setting: name of its shuffled control, if it has one
+    :param algorithm: name of our class
+    """
+
+    stock: str | None
+    twin: str
+    judged: dict[str, str | None]
+    algorithm: str
+
+    @property
+    def today(self) -> str:
+        """What the settings have to beat."""
+        return self.stock or self.twin
 
 
 class Results(NamedTuple):
@@ -43,181 +61,357 @@ class Results(NamedTuple):
         return {arm: values[..., -max(values.shape[-1] // _FINAL, 1) :].mean(axis=-1) for arm, values in self.curves.items()}
 
 
-class Comparison(NamedTuple):
+class Pair(NamedTuple):
     """
-    One row of the table.
+    Two arms that are compared, paired by seed.
 
     :param arm: arm that is judged
     :param other: arm that it is compared with
     :param endpoint: learning rate, in words
-    :param ours: scores of the runs
-    :param theirs: scores of the other's runs
-    :param p: p-value, corrected over the table; ``None``: not tested
+    :param rate: factor of the arm's learning rate, where it is not the task's; 0: the best of each arm
     """
 
     arm: str
     other: str
-    endpoint: str
+    endpoint: str = TASK_RATE
+    rate: float = 1.0
+
+
+class Comparison(NamedTuple):
+    """
+    One row of the table.
+
+    :param pair: what is compared
+    :param ours: scores of the arm, shape (rates, seeds)
+    :param theirs: scores of the other arm, same shape
+    :param p: p-value, corrected over the table
+    """
+
+    pair: Pair
     ours: np.ndarray
     theirs: np.ndarray
-    p: float | None = None
+    p: float
 
     @property
     def shown(self) -> str:
         """What the test shows of the arm: ``"better"``, ``"worse"`` or ``"nothing"``."""
-        if self.p is None or self.p >= 0.05:
-            return "nothing"
-        return "better" if better_share(self.ours, self.theirs) > 0.5 else "worse"
+        return "nothing" if self.p >= 0.05 else "better" if self.interval[0] > 0 else "worse"
+
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """Difference of the means, and its 95% interval."""
+        return paired_interval(self.ours, self.theirs)
+
+    @property
+    def n_better(self) -> float:
+        """Number of seeds with which the arm is better, each arm at the rate that is its best; a tie is half a seed."""
+        ours, theirs = (scores[scores.mean(axis=1).argmax()] for scores in (self.ours, self.theirs))
+        return float((0.5 + 0.5 * np.sign(ours - theirs)).sum())
 
     def __str__(self) -> str:
-        middle, low, high = map(_number, difference(self.ours, self.theirs))
         p = p_text(self.p)
-        return f"{middle} [{low}, {high}], p {p if p.startswith('<') else f'= {p}'}, {self.endpoint}"
+        return f"{difference_text(self)}, p {p if p.startswith('<') else f'= {p}'}"
 
 
-def p_text(p: float | None) -> str:
+def p_text(p: float) -> str:
     """
     Format a p-value.
 
     :param p: p-value
     :return: in a table
     """
-    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def number_text(value: float, sign: str = "") -> str:
+    """
+    Format a return, or a difference of returns.
+
+    :param value: number
+    :param sign: ``"+"`` shows the sign of positive numbers too
+    :return: three digits, and all digits before the point
+    """
+    return format(value, f"{sign},.0f") if abs(value) >= 100 else format(value, f"{sign}.3g")
 
 
-def comparisons(results: Results, stock: str | None, twin: str, judged: dict[str, str | None]) -> list[Comparison]:
+def difference_text(row: Comparison) -> str:
+    """
+    Format a difference and its interval.
+
+    :param row: comparison
+    :return: e.g. ``"+12 [-3.1, +27]"``
+    """
+    middle, low, high = (number_text(value, "+") for value in row.interval)
+    return f"{middle} [{low}, {high}]"
+
+
+def pairs_of(names: Names, rates: list[float]) -> list[Pair]:
+    """
+    List what is tested. Holm's method corrects for all of them.
+
+    :param names: names of the arms
+    :param rates: factors of the learning rate
+    :return: each setting with stock, its twin and its control, and the twin with stock, at the task's rate and at the best
+        rates; stock at each other rate with stock at the task's
+    """
+    pairs = []
+    for endpoint, rate in ((TASK_RATE, 1.0), (BEST_RATE, 0.0))[: min(len(rates), 2)]:
+        for arm, control in names.judged.items():
+            pairs += [Pair(arm, other, endpoint, rate) for other in (names.stock, names.twin, control) if other is not None]
+        if names.stock is not None:
+            pairs.append(Pair(names.twin, names.stock, endpoint, rate))
+    others = [rate for rate in rates if rate != 1.0 and names.stock is not None]
+    return pairs + [Pair(names.today, names.today, "against the task's learning rate", rate) for rate in others]
+
+
+def comparisons(results: Results, names: Names) -> list[Comparison]:
     """
     Compare all arms with their references.
 
     :param results: returns of all runs
-    :param stock: name of the stock arm, which is shown beside the twin and not tested
-    :param twin: name of the uniform twin
-    :param judged: by name of a setting: name of its shuffled control, if it has one
-    :return: rows of the table, at the task's learning rate, and at each arm's best one
+    :param names: names of the arms
+    :return: rows of the table
     """
     scores = results.scores
-    (of_task,) = (i for i, rate in enumerate(results.rates) if rate == 1.0)
-    endpoints = {"at the task's rate": {arm: values[of_task] for arm, values in scores.items()}}
-    if len(results.rates) > 1 and next(iter(scores.values())).shape[1] >= LEAST_SEEDS:
-        endpoints["at each arm's best rate"] = at_best_rates(scores, lambda values: float(values.mean()))[1]
-    pairs = [(arm, other) for arm, control in judged.items() for other in (twin, control) if other is not None]
-    tested = [Comparison(*pair, name, runs[pair[0]], runs[pair[1]]) for name, runs in endpoints.items() for pair in pairs]
-    p_values = holm({i: permutation_p(row.ours[:, None], row.theirs[:, None]) for i, row in enumerate(tested)})
-    tested = [row._replace(p=p_values[i]) for i, row in enumerate(tested)]
-    beside = [Comparison(twin, stock, name, runs[twin], runs[stock]) for name, runs in endpoints.items() if stock is not None]
-    return tested + beside
+    of_task = results.rates.index(1.0)
+
+    def at(arm: str, rate: float) -> np.ndarray:
+        i = results.rates.index(rate) if rate else None
+        return scores[arm] if i is None else scores[arm][i : i + 1]
+
+    rows = []
+    for pair in pairs_of(names, results.rates):
+        ours = at(pair.arm, pair.rate)
+        theirs = at(pair.other, pair.rate) if pair.arm != pair.other else scores[pair.other][of_task : of_task + 1]
+        rows.append(Comparison(pair, ours, theirs, tuned_p(ours, theirs)))
+    p_values = holm({i: row.p for i, row in enumerate(rows)})
+    return [row._replace(p=p_values[i]) for i, row in enumerate(rows)]
 
 
-def table(rows: list[Comparison]) -> str:
+def rate_text(rate: float) -> str:
     """
-    Write the table.
+    Name a factor of the learning rate.
 
-    :param rows: comparisons
-    :return: table, one line a comparison
+    :param rate: factor
+    :return: in words
     """
-    lines = [("compared", "learning rate", "runs", "return", "other", "difference [95%]", "better in", "p")]
-    for row in rows:
-        middle, low, high = map(_number, difference(row.ours, row.theirs))
-        lines.append(
-            (
-                f"{row.arm} - {row.other.removeprefix(f'{row.arm}, ')}",
-                row.endpoint.removeprefix("at "),
-                str(len(row.ours)),
-                _number(row.ours.mean()),
-                _number(row.theirs.mean()),
-                f"{middle} [{low}, {high}]",
-                f"{better_share(row.ours, row.theirs):.0%}",
-                p_text(row.p),
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "the task's learning rate" if rate == 1.0 else f"{rate:.2g} x the learning rate"
 
 
-def verdict(results: Results, rows: list[Comparison], twin: str, judged: dict[str, str | None]) -> str:
+def table(results: Results, rows: list[Comparison], names: Names, tested: bool = True) -> str:
     """
-    Write the conclusion.
+    Write the table. Settings get letters, so that it fits a narrow page.
 
     :param results: returns of all runs
     :param rows: comparisons
-    :param twin: name of the uniform twin
-    :param judged: by name of a setting: name of its shuffled control, if it has one
-    :return: one sentence: better, worse, cannot tell, or that nothing was learned
+    :param names: names of the arms
+    :param tested: whether p-values are shown
+    :return: returns of the arms, and their differences
     """
-    all_runs = [runs for by_rate in results.scores.values() for runs in by_rate]
+    letters = {arm: chr(ord("A") + i) for i, arm in enumerate(names.judged)}
+    short = {**letters, **{control: f"{letters[arm]} shuffled" for arm, control in names.judged.items() if control}}
+    short |= {names.twin: "twin", **({names.stock: "stock"} if names.stock else {})}
+    lines = [f"{letter}: {arm}" for arm, letter in letters.items()]
+    scores = results.scores
+    heads = [f"rate x {rate:.2g}" if rate != 1.0 else "task's rate" for rate in results.rates]
+    cells = [["mean return", *heads]]
+    for arm, by_rate in scores.items():
+        name = arm if arm not in letters and arm not in names.judged.values() else short[arm]
+        cells.append([name, *(number_text(float(each.mean())) for each in by_rate)])
+    cells.append(["random policy", number_text(float(results.of_random.mean()))])
+    lines += ["", *_aligned(cells, right=True)]
+    n_seeds = next(iter(scores.values())).shape[1]
+    for endpoint in dict.fromkeys(row.pair.endpoint for row in rows):
+        cells = [["difference", "[95% interval]", "seeds", *(["p"] if tested else [])]]
+        for row in (row for row in rows if row.pair.endpoint == endpoint):
+            pair = row.pair
+            ours, theirs = short[pair.arm], short[pair.other]
+            name = f"{ours} x {pair.rate:.2g}" if ours == theirs else f"{ours} - {theirs.removeprefix(f'{ours} ')}"
+            cells.append([name, difference_text(row), f"{row.n_better:g}/{n_seeds}", *([p_text(row.p)] if tested else [])])
+        lines += ["", f"{endpoint[0].upper()}{endpoint[1:]}:", *_aligned(cells)]
+    return "\n".join(lines)
+
+
+def _aligned(rows: list[list[str]], right: bool = False) -> list[str]:
+    """Align the columns, the first one left."""
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    lines = []
+    for row in rows:
+        first, *rest = (
+            f"{word:>{width}}" if right and i else f"{word:<{width}}"
+            for i, (word, width) in enumerate(zip(row, widths, strict=False))
+        )
+        lines.append("  ".join([first, *rest]).rstrip())
+    return lines
+
+
+def verdict(
+    results: Results, rows: list[Comparison], names: Names, uniform: Collection[str] = (), impression: str = ""
+) -> str:
+    """
+    Answer whether the user should change the script, and to what.
+
+    :param results: returns of all runs
+    :param rows: comparisons
+    :param names: names of the arms
+    :param uniform: settings whose draws were uniform in all runs, though they should not be
+    :param impression: empty: the tests decide. Otherwise it is a first impression, which ends with these words
+    :return: a few sentences in one line, which begin with the answer
+    """
+    scores = results.scores
+    all_runs = [runs for by_rate in scores.values() for runs in by_rate]
     if not any(has_learned(runs, results.of_random) for runs in all_runs):
         best = max(float(np.median(runs)) for runs in all_runs)
+        of_random = number_text(float(results.of_random.mean()))
         return (
-            f"Nothing learned: no arm beats a random policy ({_number(results.of_random.mean())}) by a clear margin (best: "
-            f"{_number(best)}), so train longer, or tune the stock algorithm first."
+            f"Nothing learned: no arm beats a random policy ({of_random}) by a clear margin "
+            f"(best: {number_text(best)}). Train longer, or tune {names.today} first."
         )
-    sentences = [
-        _of_setting(
-            arm,
-            [row for row in rows if (row.arm, row.other) == (arm, twin)],
-            [row for row in rows if (row.arm, row.other) == (arm, control)],
-        )
-        for arm, control in judged.items()
-    ]
-    said = "; ".join(sentences)
-    n_runs = len(rows[0].ours)
-    weak = f" (weak evidence: {n_runs} seeds)" if n_runs < LEAST_SEEDS else ""
-    return f"{said[0].upper()}{said[1:]}{weak}."
+    if impression:
+        return f"{_impression(rows, names, uniform)} {impression}"
+    found = sorted(_candidates(results, rows, names, uniform), reverse=True)
+    if found:
+        others = "; ".join(candidate.change for candidate in found[1:])
+        also = f" Also better than {names.today} as it runs today: {others}." if others else ""
+        return f"Better: {found[0].change}. {found[0].why}{also}"
+    shown = {arm: {row.shown for row in rows if (row.pair.arm, row.pair.other) == (arm, names.today)} for arm in names.judged}
+    keep = f"keep {names.today}" if names.stock else "keep uniform draws"
+    said = " ".join(_not_better(arm, rows, names, uniform) for arm in names.judged)
+    if all("worse" in each and "better" not in each for each in shown.values()):
+        return f"Worse: {keep}. {said}"
+    return f"Cannot tell, so {keep}: no gain is shown with {_n_seeds(results)} seeds. {said}"
 
 
-def _of_setting(arm: str, against_twin: list[Comparison], against_control: list[Comparison]) -> str:
+class _Candidate(NamedTuple):
     """
-    Write the conclusion on one setting.
+    A change of the script that is shown to be better.
 
-    :param arm: name of a setting
-    :param against_twin: comparisons with the uniform twin
-    :param against_control: comparisons with its shuffled control, at the same endpoints; empty: it has none
+    :param score: mean score of its runs
+    :param change: what to change
+    :param why: by how much it is better, and why
     """
-    better = [i for i, row in enumerate(against_twin) if row.shown == "better"]
-    worse = [i for i, row in enumerate(against_twin) if row.shown == "worse"]
-    if better and worse:
-        one, other = against_twin[better[0]].endpoint, against_twin[worse[0]].endpoint
-        return f"cannot tell: {arm} is better than uniform replay {one} and worse {other}"
-    if worse:
-        return f"worse: {arm} loses to uniform replay, {against_twin[worse[0]]}"
-    if not better:
-        return f"cannot tell: {arm} against uniform replay, {against_twin[0]}"
-    said = f"better: {arm} beats uniform replay, {against_twin[better[0]]}"
-    if not against_control:
-        return said
-    if any(against_control[i].shown == "better" for i in better):
-        return f"{said}, and it beats shuffled priorities, so the priorities are the reason"
-    return f"{said}, but it is not shown to beat shuffled priorities, so the priorities need not be the reason"
+
+    score: float
+    change: str
+    why: str
 
 
-def draw(results: Results, roles: dict[str, str], n_timesteps: int, path: Path) -> None:
+def _candidates(results: Results, rows: list[Comparison], names: Names, uniform: Collection[str]) -> list[_Candidate]:
+    """List what is shown to be better than what the user has today, and worse at no learning rate that is compared."""
+    found = []
+    for arm in (*names.judged, names.twin):
+        against = [row for row in rows if (row.pair.arm, row.pair.other) == (arm, names.today)]
+        shown = {row.shown for row in against}
+        if "better" not in shown or "worse" in shown:
+            continue
+        row = next(row for row in against if row.shown == "better")
+        by_rate = row.ours.mean(axis=1)
+        rate = row.pair.rate or results.rates[int(by_rate.argmax())]
+        what = "scheme='uniform'" if arm == names.twin else arm
+        change = f"change to {names.algorithm} with {what}" + ("" if rate == 1.0 else f" and {rate_text(rate)}")
+        why = f"Against {names.today}: {row}{_at(row)}. {_reason(row, rows, names, uniform)}".strip()
+        found.append(_Candidate(float(by_rate.max()), change, why))
+    for row in rows:
+        if row.pair.arm == row.pair.other and row.shown == "better":
+            change = f"keep {names.today}, with {rate_text(row.pair.rate)}"
+            found.append(_Candidate(float(row.ours.mean()), change, f"Against its learning rate of today: {row}."))
+    return found
+
+
+def _n_seeds(results: Results) -> int:
+    return int(next(iter(results.curves.values())).shape[1])
+
+
+def _at(row: Comparison) -> str:
+    return "" if row.pair.endpoint == TASK_RATE else f", {row.pair.endpoint}"
+
+
+def _reason(row: Comparison, rows: list[Comparison], names: Names, uniform: Collection[str]) -> str:
     """
-    Draw learning curves: the mean over the runs and its 95% bootstrap interval, a panel for each learning rate.
+    Say whether the priorities are the reason of a gain.
+
+    :param row: comparison that shows the gain
+    :param rows: all comparisons
+    :param names: names of the arms
+    :param uniform: settings whose draws were uniform in all runs
+    """
+    arm = row.pair.arm
+    if arm == names.twin:
+        return "It draws uniformly, so priorities are not the reason."
+    if arm in uniform:
+        return "It drew uniformly in all runs, so priorities are not the reason."
+    (twin,) = (each for each in rows if each.pair == row.pair._replace(other=names.twin))
+    if twin.shown != "better":
+        return f"It is not shown to beat the same class with uniform draws ({twin}), so priorities need not be the reason."
+    control = [each for each in rows if each.pair == row.pair._replace(other=names.judged[arm] or "")]
+    if not control:
+        return ""
+    if control[0].shown == "better":
+        return "It also beats shuffled priorities, so the priorities are the reason."
+    return "It is not shown to beat shuffled priorities, so the priorities need not be the reason."
+
+
+_THAN = {"better": "better than", "worse": "worse than", "nothing": "against"}
+
+
+def _not_better(arm: str, rows: list[Comparison], names: Names, uniform: Collection[str]) -> str:
+    """Say what is known of a setting that is not recommended."""
+    against = [row for row in rows if (row.pair.arm, row.pair.other) == (arm, names.today)]
+    shown = [row for row in against if row.shown != "nothing"] or against[:1]
+    today = names.stock or "uniform draws"
+    said = [f"{_THAN[row.shown]} {today}, {row}{_at(row)}" for row in shown]
+    if names.stock:
+        twin = next(row for row in rows if (row.pair.arm, row.pair.other) == (arm, names.twin))
+        said += [f"{_THAN[twin.shown]} the same class with uniform draws, {twin}"] if twin.shown != "nothing" else []
+    if arm in uniform:
+        said.append("it drew uniformly in all runs")
+    return f"{arm}: {'; '.join(said)}."
+
+
+def _impression(rows: list[Comparison], names: Names, uniform: Collection[str]) -> str:
+    """Say what few runs look like. An interval without 0 is no test here: nothing corrects for the number of rows."""
+    today = names.stock or "uniform draws"
+    said = []
+    for arm in names.judged:
+        row = next(row for row in rows if (row.pair.arm, row.pair.other) == (arm, names.today))
+        _, low, high = row.interval
+        looks_like = "looks better than" if low > 0 else "looks worse than" if high < 0 else "cannot be told apart from"
+        drew = ", and it drew uniformly in all runs" if arm in uniform else ""
+        said.append(f"{names.algorithm} with {arm} {looks_like} {today}, {difference_text(row)}{drew}")
+    n_seeds = rows[0].ours.shape[1]
+    return f"First impression ({n_seeds} seed{'s' if n_seeds > 1 else ''}), no verdict: {'; '.join(said)}."
+
+
+def draw(results: Results, roles: dict[str, str], controls: dict[str, str], n_timesteps: int, path: Path) -> None:
+    """
+    Draw learning curves: the mean over the runs and its standard error, a panel for each learning rate, one below the other.
 
     :param results: returns of all runs
-    :param roles: by name of an arm: its look, a key of :data:`~sb3_per.compare.figures.LOOKS`; of a shuffled control, the name
-        of its setting
+    :param roles: by name of an arm that is no control: its look, a key of :data:`~sb3_per.compare.figures.LOOKS`
+    :param controls: by name of a shuffled control: its setting, whose colour it has
     :param n_timesteps: environment steps of a run
     :param path: path of the PNG
     """
-    look = looks({arm: role for arm, role in roles.items() if role not in roles})
-    look.update({arm: {**look[role], "linestyle": ":"} for arm, role in roles.items() if role in roles})
+    look = looks(roles)
+    look.update({control: {**look[arm], "linestyle": ":"} for control, arm in controls.items()})
+    labels = {arm: textwrap.fill(arm, 56) for arm in results.curves}
+    n_lines = sum(1 + label.count("\n") for label in labels.values()) + 1
+    n_panels = len(results.rates)
     with style.context(STYLE):
-        figure = Figure(figsize=(WIDTH, 3.2 + 0.25 * len(roles)))
-        panels = figure.subplots(1, len(results.rates), sharey=True, squeeze=False)[0]
+        figure = Figure(figsize=(WIDTH, 3.0 * n_panels + 0.45 + 0.24 * n_lines))
+        panels = figure.subplots(n_panels, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         for i, (axes, rate) in enumerate(zip(panels, results.rates, strict=True)):
             for arm, curves in results.curves.items():
                 steps = n_timesteps * np.arange(1, curves.shape[-1] + 1) / curves.shape[-1]
                 line = {**look[arm], "marker": ""}
-                axes.plot(steps, curves[i].mean(axis=0), label=arm, **line)
-                axes.fill_between(steps, *mean_interval(curves[i]), color=line["color"], alpha=0.15, linewidth=0)
+                middle = curves[i].mean(axis=0)
+                axes.plot(steps, middle, label=labels[arm], **line)
+                if curves.shape[1] > 1:
+                    error = stats.sem(curves[i], axis=0)
+                    axes.fill_between(steps, middle - error, middle + error, color=line["color"], alpha=0.15, linewidth=0)
             axes.axhline(results.of_random.mean(), color=INK, linewidth=1, label="random policy")
-            axes.set(title="the task's learning rate" if rate == 1.0 else f"{rate:.2g} of it", xlabel="environment steps")
+            axes.set(ylabel="mean return", title=rate_text(rate) if n_panels > 1 else "")
             thousands(axes.xaxis)
-        panels[0].set_ylabel("mean return, 95% interval")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        panels[-1].set_xlabel(f"environment steps; {_n_seeds(results)} seeds, bands: standard error")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=1)
         figure.savefig(path)

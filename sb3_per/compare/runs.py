@@ -2,15 +2,18 @@
 
 import argparse
 import contextlib
+import difflib
 import functools
 import importlib
 import inspect
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import torch as th
 from rl_zoo3.exp_manager import ExperimentManager
@@ -19,8 +22,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import set_random_seed
 
+from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.settings import IgnoredSettingWarning
 from sb3_per.compare.task import Arm, Task
-from sb3_per.monitoring.monitor import PriorityMonitor
+from sb3_per.monitoring.monitor import PriorityMonitor, statistics
 from sb3_per.zoo.registry import register
 
 # Of a timed run: seconds of training that are measured, and after which it ends if training has not begun.
@@ -83,11 +88,31 @@ class ArmManager(ExperimentManager):
 
 
 def _evaluated(words: Sequence[str]) -> dict[str, Any] | None:
-    """Evaluate words such as ``"name:value"`` as the Zoo's command line does."""
+    """
+    Evaluate words such as ``"name:value"`` as the Zoo's command line does.
+
+    :param words: words
+    :return: values by name; ``None`` without words
+    :raises ValueError: for a word without a colon, or whose value is no Python expression
+    """
     options = argparse.ArgumentParser()
     options.add_argument("--words", nargs="+", action=StoreDict)
-    found: dict[str, Any] | None = options.parse_args(["--words", *words] if words else []).words
-    return found
+    found: dict[str, Any] = {}
+    for word in words:
+        if ":" not in word:
+            raise ValueError(
+                f"{word!r} has no colon: write NAME:VALUE, e.g. {word.replace('=', ':', 1) if '=' in word else 'n:1'}"
+            )
+        try:
+            found.update(options.parse_args(["--words", word]).words)
+        except Exception as error:  # the value may be any expression
+            raise ValueError(f"The value of {word!r} is no Python expression: {_line_of(error)}") from error
+    return found or None
+
+
+def _line_of(error: Exception) -> str:
+    """Write an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _scaled(schedule: float | Callable[[float], float], factor: float, progress_remaining: float) -> float:
@@ -110,7 +135,26 @@ def prepare(task: Task) -> None:
     th.set_num_threads(1)
     register()
     for package in task.gym_packages:
-        importlib.import_module(package)
+        importlib.import_module(package)  # its error names it
+
+
+def require_known(task: Task) -> None:
+    """
+    Check the names of a task, after :func:`prepare`.
+
+    :param task: task
+    :raises ValueError: for an unknown algorithm or environment, with the nearest name, and for words that cannot be read
+    """
+    task.our_algo, task.config  # noqa: B018  # they raise
+    if task.env not in gym.registry:
+        meant = difflib.get_close_matches(task.env, gym.registry, n=1)
+        hint = f"did you mean {meant[0]}?" if meant else "register it in a module, and name the module with --gym-packages"
+        raise ValueError(f"--env {task.env} is not registered: {hint}")
+    for option, words in (("-params", task.hyperparams), ("--env-kwargs", task.env_kwargs)):
+        try:
+            _evaluated(words)
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}") from error
 
 
 def entry_of(task: Task) -> dict[str, Any]:
@@ -122,8 +166,85 @@ def entry_of(task: Task) -> dict[str, Any]:
     :raises ValueError: if the file has none for the environment
     """
     with _quiet(), tempfile.TemporaryDirectory() as folder:
-        manager = ArmManager(task, Arm("", f"per_{task.stock_algo}", "uniform"), 1.0, 0, folder)
-        return dict(manager.read_hyperparameters()[1])
+        manager = ArmManager(task, Arm("", task.our_algo, "uniform"), 1.0, 0, folder)
+        try:
+            return dict(manager.read_hyperparameters()[1])
+        except (ValueError, KeyError) as error:
+            raise ValueError(
+                f"{task.config} has no hyperparameters for --env {task.env}: try another --algo, or name a file with -conf"
+            ) from error
+
+
+class Facts(NamedTuple):
+    """
+    What is known of an arm before it trains.
+
+    :param n_timesteps: environment steps of a run
+    :param n_envs: number of training environments
+    :param learning_starts: number of steps before the first update
+    :param algorithm: name of the class
+    :param identity: the class and all settings of the buffer as text: arms with the same identity make the same runs
+    :param warnings: what building it has warned of
+    """
+
+    n_timesteps: int
+    n_envs: int
+    learning_starts: int
+    algorithm: str
+    identity: str
+    warnings: list[str]
+
+
+def inspect_arm(task: Task, arm: Arm) -> Facts:
+    """
+    Build an arm, and do not train it.
+
+    :param task: task
+    :param arm: arm
+    :return: what is known of it
+    :raises ValueError: if it cannot be built, or if its setting has no effect
+    """
+    of_setting = arm.kind in ("setting", "shuffled") and arm.setting is not None
+    with warnings.catch_warnings(record=True) as caught, _quiet(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("always")
+        if of_setting:
+            warnings.simplefilter("error", IgnoredSettingWarning)
+        try:
+            manager = ArmManager(task, arm, 1.0, 0, folder)
+            model: Any = manager.setup_experiment()[0]  # type: ignore[index]
+        except Exception as error:  # hyperparameters and settings are expressions, and may raise anything
+            what = f"--setting {arm.setting}" if of_setting and arm.setting else f"--algo {task.algo} on --env {task.env}"
+            raise ValueError(f"{what}: {_line_of(error)}") from error
+        model.env.close()
+    return Facts(
+        manager.n_timesteps,
+        manager.n_envs,
+        model.learning_starts,
+        type(model).__name__,
+        _identity(model),
+        list(dict.fromkeys(str(warning.message) for warning in caught)),
+    )
+
+
+# Settings that a scheme object brings.
+_OF_SCHEME = {"scheme", "alpha", "epsilon", "kappa", "td_error_reduction"}
+
+
+def _identity(model: Any) -> str:
+    buffer = model.replay_buffer
+    if not isinstance(buffer, PrioritizedReplayBuffer):
+        return type(model).__name__
+    scheme = buffer.scheme
+    settings = {name: value for name, value in vars(buffer.settings).items() if name not in _OF_SCHEME}
+    others = {name: value for name, value in model.replay_buffer_kwargs.items() if name not in vars(buffer.settings)}
+    # Without an exponent, all priorities are equal, and all weights are 1.
+    if not scheme.replaces_loss and (scheme.draws_uniformly or scheme.alpha == 0):
+        made, settings = "uniform", {name: value for name, value in settings.items() if not name.startswith("beta")}
+    else:
+        made, settings = str(type(scheme)), {**settings, **scheme.settings}
+    # An integer equals its float.
+    values = {name: float(value) if isinstance(value, (int, float)) else value for name, value in settings.items()}
+    return repr((type(model), made, values, others))
 
 
 def run(task: Task, arm: Arm, rate: float, seed: int | None) -> dict[str, Any]:
@@ -134,22 +255,71 @@ def run(task: Task, arm: Arm, rate: float, seed: int | None) -> dict[str, Any]:
     :param arm: arm
     :param rate: factor of the learning rate
     :param seed: seed of the run; ``None``: evaluate a random policy, without training
-    :return: ``"returns"``: mean return of each evaluation, as text
+    :return: ``"returns"``: mean return of each evaluation, as text; ``"updates"``: number of gradient steps; ``"spread"``: see
+        :class:`RunLog`
     """
     prepare(task)
     set_random_seed(seed or 0)
+    log = RunLog(task.n_evaluations)
     with _quiet(), tempfile.TemporaryDirectory() as folder:
         manager = ArmManager(task, arm, rate, seed or 0, folder)
-        model, _ = manager.setup_experiment()  # type: ignore[misc]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # `inspect_arm` has shown them
+            model, _ = manager.setup_experiment()  # type: ignore[misc]
         if seed is None:
             means = _random_returns(manager, task)
         else:
+            manager.callbacks.append(log)
             manager.learn(model)
             with np.load(os.path.join(manager.save_path, "evaluations.npz")) as evaluations:
                 means = evaluations["results"].mean(axis=1)[: task.n_evaluations]
             if len(means) < task.n_evaluations:
                 raise KeyboardInterrupt  # the manager ends a run without a word
-    return {"returns": " ".join(f"{mean:.6g}" for mean in means)}
+    return {"returns": " ".join(f"{mean:.6g}" for mean in means), "updates": log.n_updates, "spread": f"{log.spread:.6g}"}
+
+
+class RunLog(BaseCallback):
+    """
+    Notes what a run has done.
+
+    :param n_looks: number of looks at the priorities, in equal distances
+    """
+
+    def __init__(self, n_looks: int):
+        super().__init__()
+        self.n_looks, self.n_looked = n_looks, 0
+        self.n_timesteps = 0
+        #: Number of gradient steps.
+        self.n_updates = 0
+        # Share of the buffer that the draws are spread over, at each look.
+        self.spreads: list[float] = []
+
+    @property
+    def spread(self) -> float:
+        """Median share of the buffer that the draws were spread over, in (0, 1]; 1: they were uniform."""
+        return float(np.median(self.spreads)) if self.spreads else 1.0
+
+    def _on_training_start(self) -> None:
+        self.n_timesteps = self.locals["total_timesteps"]
+
+    def _on_rollout_start(self) -> None:
+        self.n_updates = max(self.n_updates, int(self.logger.name_to_value.get("train/n_updates", 0)))
+        if self.n_updates and self.num_timesteps * self.n_looks >= self.n_looked * self.n_timesteps:
+            self._look()
+
+    def _on_training_end(self) -> None:
+        self._on_rollout_start()
+        if self.n_updates:
+            self._look()
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _look(self) -> None:
+        self.n_looked += 1
+        buffer = getattr(self.model, "replay_buffer", None)
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            self.spreads.append(statistics(buffer)[1].get("buffer_effective_sample_size", 1.0))
 
 
 class RandomPolicy:

@@ -166,30 +166,6 @@ def holm(p_values: dict[Any, float]) -> dict[Any, float]:
     return adjusted
 
 
-def better_share(x: np.ndarray, y: np.ndarray) -> float:
-    """
-    Count how often runs of one arm are better.
-
-    :param x: scores, shape (runs,)
-    :param y: scores of the others, shape (runs,)
-    :return: share of the pairs in which a run of x is better; a tie is half a pair
-    """
-    return float(np.mean(0.5 + 0.5 * np.sign(x[:, None] - y[None])))
-
-
-def difference(x: np.ndarray, y: np.ndarray, n_samples: int = 10_000) -> tuple[float, float, float]:
-    """
-    Estimate the difference of two means.
-
-    :param x: scores, shape (runs,)
-    :param y: scores of the others, shape (runs,)
-    :param n_samples: number of bootstrap samples
-    :return: mean of x minus mean of y, and the ends of its 95% bootstrap interval
-    """
-    low, high = np.quantile(_means(x, n_samples, 0) - _means(y, n_samples, 1), [0.025, 0.975])
-    return float(x.mean() - y.mean()), float(low), float(high)
-
-
 def mean_interval(values: np.ndarray, n_samples: int = 2_000) -> np.ndarray:
     """
     Compute the interval of a mean.

@@ -1,6 +1,7 @@
 """What is compared: a task, the arms on it, and the runs. Everything is text and numbers, so that it names rows of a file."""
 
 import dataclasses
+import difflib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -17,14 +18,17 @@ from stable_baselines3 import HerReplayBuffer
 
 import sb3_per
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.buffers.settings import PrioritySettings, ignored
 from sb3_per.compare.campaign import Job
 from sb3_per.compare.controls import control_of
 from sb3_per.sampling.schemes import make_scheme
-from sb3_per.zoo.registry import config_path
+from sb3_per.zoo.registry import ALGORITHMS, config_path
 
 # Settings of the buffer that are no prioritization: every prioritized arm keeps those of the file.
 _NEUTRAL = ("n_steps", "gamma", "frames")
+
+#: Name of the prioritized algorithm, by that of its stock class in RL Zoo. The stock class need not be there.
+PRIORITIZED = {name.replace("per_", "", 1): name for name in ALGORITHMS}
 
 TWIN = "uniform twin"
 RANDOM = "random policy"
@@ -63,16 +67,40 @@ class Task:
     @property
     def stock_algo(self) -> str:
         """Name of the stock algorithm; it need not exist."""
-        return self.algo.removeprefix("per_")
+        return next((stock for stock, ours in PRIORITIZED.items() if ours == self.algo), self.algo)
+
+    @property
+    def our_algo(self) -> str:
+        """
+        Name of the prioritized algorithm.
+
+        :raises ValueError: if there is none; the message names the nearest
+        """
+        if self.stock_algo in PRIORITIZED:
+            return PRIORITIZED[self.stock_algo]
+        meant = difflib.get_close_matches(self.algo.lower(), [*PRIORITIZED, *PRIORITIZED.values()], n=1)
+        hint = f": did you mean {meant[0]}?" if meant else ""
+        names = ", ".join(PRIORITIZED)
+        raise ValueError(f"--algo must be one of {names}, or one of ours, such as per_dqn, not {self.algo}{hint}")
 
     @property
     def config(self) -> str:
-        """Path of the hyperparameter file, or name of a module."""
+        """
+        Path of the hyperparameter file, or name of a module.
+
+        :raises ValueError: if RL Zoo has no file for the algorithm
+        """
         if self.conf_file is not None:
             return self.conf_file
-        if self.algo.startswith("per_"):
+        if self.algo in ALGORITHMS:
             return str(config_path(self.algo))
-        return str(Path(rl_zoo3.__file__).parent / "hyperparams" / f"{self.algo}.yml")
+        path = Path(rl_zoo3.__file__).parent / "hyperparams" / f"{self.algo}.yml"
+        if not path.exists():
+            raise ValueError(
+                f"RL Zoo has no hyperparameters for --algo {self.algo}: take ours with --algo {self.our_algo}, or name a file "
+                "with -conf"
+            )
+        return str(path)
 
     def fingerprint(self, entry: dict[str, Any]) -> str:
         """
@@ -155,32 +183,45 @@ def evaluated(setting: str) -> dict[str, Any]:
         raise ValueError(message) from error
 
 
-def arms_of(task: Task, settings: list[str]) -> list[Arm]:
+def arms_of(task: Task, settings: Sequence[str]) -> list[Arm]:
     """
     List the arms of a comparison.
 
     :param task: task
     :param settings: settings to judge, as text; empty: that of the hyperparameter file, or the defaults of this package
     :return: stock class, uniform twin, and each setting with its shuffled control
-    :raises ValueError: for an algorithm that has no prioritized class, and a setting that draws uniformly
+    :raises ValueError: for an algorithm that has no prioritized class, and a setting that is no prioritization
     """
-    ours, stock = f"per_{task.stock_algo}", task.stock_algo
-    if ours not in ALGOS:
-        known = ", ".join(name.removeprefix("per_") for name in ALGOS if name.startswith("per_"))
-        raise ValueError(f"--algo must be one of {known}, with or without per_, not {task.algo}")
+    ours, stock = task.our_algo, task.stock_algo
     arms = [Arm(f"stock {ALGOS[stock].__name__}", stock, "stock")] if stock in ALGOS else []
     arms.append(Arm(TWIN, ours, "uniform"))
     judged: list[str | None] = [None] if not settings and task.algo == ours else [*(settings or [""])]
     for setting in judged:
-        given = {} if setting is None else evaluated(setting)
-        scheme = make_scheme(given.get("scheme", "proportional"))
-        if scheme.draws_uniformly and not scheme.replaces_loss and not given.get("age_decay"):
-            raise ValueError("The uniform twin is compared anyway: name a setting that prioritizes")
+        given = evaluated(setting or "")
+        _require_prioritization(given)
         name = "setting of the file" if setting is None else setting or "defaults"
         arms.append(Arm(name, ours, "setting", setting))
-        if not scheme.draws_uniformly:
+        # Shuffled priorities are the same priorities where all are equal.
+        if not make_scheme(given.get("scheme", "proportional")).draws_uniformly and given.get("alpha") != 0:
             arms.append(Arm(f"{name}, shuffled", ours, "shuffled", setting))
     return arms
+
+
+def _require_prioritization(setting: dict[str, Any]) -> None:
+    """
+    Refuse a setting that is the same for all arms, or that has no effect, whatever its value.
+
+    :param setting: keyword arguments of a buffer
+    :raises ValueError: with the name, the value, and what to do
+    """
+    for name, value in setting.items():
+        if name in _NEUTRAL:
+            where = f"{name}:{value!r}" if name != "frames" else f"replay_buffer_kwargs:'dict(frames={value!r})'"
+            raise ValueError(f"--setting {name}={value!r} is no prioritization: give it to all arms, with -params {where}")
+        users = ignored(setting.get("scheme", "proportional"), name)
+        if users is not None:
+            scheme = setting.get("scheme", "proportional")
+            raise ValueError(f"--setting {name}={value!r} has no effect with scheme={scheme!r}: {users}")
 
 
 def jobs_of(task: Task, entry: dict[str, Any], arms: list[Arm], rates: list[float], seeds: int) -> list[Job]:

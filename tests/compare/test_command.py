@@ -59,6 +59,16 @@ def compare(*options: str, command: str = COMMAND) -> None:
     assert main([*command.split(), *options]) == 0
 
 
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Run in this process, which has imported everything."""
+    monkeypatch.setattr(campaign, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers))
+
+
+def rows_without_times(path: Path) -> list[dict[str, str]]:
+    return sorted(({**row, "seconds": ""} for row in read(path)), key=str)
+
+
 def test_a_stopped_comparison_continues_and_reports(folder, monkeypatch, capsys):
     """The comparison uses HER, a hyperparameter file, and a registered environment with arguments."""
     quick = ("--setting", "scheme='lap', kappa=0.1", "--seeds", "1", "--rates", "1")
@@ -66,22 +76,112 @@ def test_a_stopped_comparison_continues_and_reports(folder, monkeypatch, capsys)
     shown = capsys.readouterr().out
     assert "= 4 runs" in shown and "about 1 min for 5 missing runs" in shown
     path = Path("logs/compare/dqn-Flipping-v0.csv")
-    rows = read(path)
-    assert [row["arm"] for row in rows] == [RANDOM, "stock DQN", TWIN, (setting := quick[1]), f"{setting}, shuffled"]
+    rows = rows_without_times(path)
+    assert [row["arm"] for row in read(path)] == [RANDOM, "stock DQN", TWIN, (setting := quick[1]), f"{setting}, shuffled"]
     assert all(len(row["returns"].split()) == 10 for row in rows)
-    assert path.with_suffix(".png").is_file()
-    assert re.search(rf"^{setting} - {TWIN} +the task's rate +1 ", shown, re.MULTILINE)
+    # Two environments, learning starts after 20 of 120 steps, and an update follows every fourth step.
+    assert {row["updates"] for row in rows} == {"0", "13"}
+    (picture,) = path.parent.glob("*.png")
+    assert f"learning curves: {picture}" in shown
+    assert re.search(r"^A - twin +", shown, re.MULTILINE) and f"A: {setting}" in shown
     sentence = shown.splitlines()[-1]
     assert sentence.endswith(".")
 
-    # Remove the last run, as if the comparison had been stopped. Make it in this process, which has imported everything.
+    # Remove the last run, as if the comparison had been stopped.
     monkeypatch.setattr(campaign, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers))
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     compare(*quick)
     shown = capsys.readouterr().out
     assert "about 1 min for 1 missing runs" in shown
-    assert [{**row, "seconds": ""} for row in read(path)] == [{**row, "seconds": ""} for row in rows]
+    assert rows_without_times(path) == rows
     assert shown.splitlines()[-1] == sentence
+
+    # All runs are there: the same command prints the same, and runs nothing.
+    monkeypatch.setattr(campaign, "ProcessPoolExecutor", None)
+    compare(*quick)
+    again = capsys.readouterr().out
+    assert "missing runs" not in again
+    assert again[again.index("A: ") :] == shown[shown.index("A: ") :]
+
+
+def test_the_first_form_of_the_command_runs_to_its_end(folder, in_this_process, capsys):
+    """Without --setting, the defaults are judged. Three seeds are a first impression."""
+    compare("--quick")
+    shown = capsys.readouterr().out
+    assert "--quick gives a first impression" in shown
+    assert "A: defaults" in shown and re.search(r"^A - stock  ", shown, re.MULTILINE)
+    last = shown.splitlines()[-1]
+    assert last.startswith(("First impression (3 seeds), no verdict: ", "Nothing learned: "))
+    assert "p: " not in shown
+
+
+def test_the_result_is_printed_before_the_picture_is_drawn(folder, in_this_process, monkeypatch, capsys):
+    def fail(*_: object) -> None:
+        raise RuntimeError("no picture")
+
+    monkeypatch.setattr("sb3_per.compare.command.draw", fail)
+    with pytest.raises(RuntimeError, match="no picture"):
+        compare("--seeds", "1", "--rates", "1")
+    shown = capsys.readouterr().out
+    assert "A - stock" in shown and shown.splitlines()[-1].startswith(("First impression (1 seed)", "Nothing learned: "))
+
+
+def test_a_comparison_has_a_picture_of_its_own(folder, in_this_process):
+    options = ("--seeds", "1", "--rates", "1")
+    compare(*options)
+    (first,) = Path("logs/compare").glob("*.png")
+    drawn = first.read_bytes()
+    compare(*options, "--setting", "alpha=0.9")
+    assert len(list(Path("logs/compare").glob("*.png"))) == 2 and first.read_bytes() == drawn
+
+
+def test_draws_that_stayed_uniform_are_named(folder, in_this_process, capsys):
+    """Rewards are -1 or 0, so no TD error is much above the default kappa."""
+    options = ("--seeds", "1", "--rates", "1", "--setting", "scheme='lap'", "--setting", "alpha=0.8")
+    compare(*options)
+    shown = capsys.readouterr().out
+    assert shown.count("drew uniformly in all runs: ") == 1
+    assert "warning: scheme='lap' drew uniformly in all runs" in shown and "smaller kappa" in shown
+    spread = {row["arm"]: float(row["spread"]) for row in read(Path("logs/compare/dqn-Flipping-v0.csv"))}
+    assert spread["scheme='lap'"] >= 0.99 > spread["alpha=0.8"]
+
+
+def test_few_seeds_are_named_before_any_run(folder, capsys):
+    compare("--seeds", "7", "--rates", "1", "--dry-run")
+    shown = capsys.readouterr().out
+    assert "7 seeds cannot show a difference, 4 tests need 8: this gives a first impression, no verdict" in shown
+    compare("--seeds", "8", "--rates", "1", "--dry-run")
+    assert "first impression" not in capsys.readouterr().out
+
+
+def test_the_default_number_of_seeds_can_decide(folder, capsys):
+    settings = [word for alpha in (0.1, 0.2, 0.3, 0.4, 0.5) for word in ("--setting", f"alpha={alpha}")]
+    for options, seeds in (([], 10), (settings, 11)):
+        compare("--dry-run", *options)
+        shown = capsys.readouterr().out
+        assert f"x {seeds} seeds" in shown and "first impression" not in shown
+
+
+def test_equal_settings_are_trained_once(folder, capsys):
+    settings = ("alpha=0.6", "scheme='LAP'", "scheme=LAP()", "scheme='lap', kappa=1", "alpha=0.6", "beta_start=0.4")
+    compare("--dry-run", "--quick", *(word for setting in settings for word in ("--setting", setting)))
+    shown = capsys.readouterr().out
+    assert "arms: stock DQN; uniform twin; alpha=0.6; alpha=0.6, shuffled; scheme='LAP'; scheme='LAP', shuffled\n" in shown
+    for same, first in ((settings[2], settings[1]), (settings[3], settings[1]), (settings[5], settings[0])):
+        assert f"{same} is the same as {first}: it is trained once" in shown
+
+
+def test_warnings_of_the_arms_come_before_the_runs(folder, in_this_process, capsys, recwarn):
+    """The environment warns whenever it is made."""
+    text = "import warnings\n\n\ndef make(**arguments):\n    warnings.warn('the bits are old')\n"
+    text += "    from stable_baselines3.common.envs import BitFlippingEnv\n\n    return BitFlippingEnv(**arguments)\n"
+    Path("warning_env.py").write_text(f"import gymnasium as gym\n{text}\n\ngym.register('Flipping-v0', entry_point=make)\n")
+    command = COMMAND.replace("flipping_env", "warning_env").replace("n_bits:4", "n_bits:4 max_steps:4")
+    compare("--quick", "--seeds", "1", command=command)
+    streams = capsys.readouterr()
+    assert streams.out.count("warning: the bits are old") == 1
+    assert streams.out.index("the bits are old") < streams.out.index("measuring the time")
+    assert "the bits are old" not in streams.err
 
 
 def test_a_dry_run_shows_the_plan_and_starts_nothing(folder, capsys):
@@ -177,21 +277,80 @@ def test_resuming_takes_no_row_of_other_settings():
     assert len({tuple(name.items()) for name, _ in jobs}) == len(jobs) == 1 + 6 * 2 * 2
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--setting", "scheme='uniform'"], "uniform twin is compared anyway"),
-        (["--setting", "alpah=0.5"], "did you mean 'alpha'"),
-        (["--setting", "lap"], "--setting takes keyword arguments"),
-        (["--algo", "ppo"], "--algo must be one of"),
-        (["--env", "NoSuch-v0"], "NoSuch"),
-        (["-conf", "missing.yml"], "missing.yml"),
-        (["--rates", "0"], "--rates"),
-    ],
-)
-def test_bad_arguments_are_refused_before_any_run_starts(options, message, folder, capsys):
+# By options: what the message contains.
+REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("--algo", "DQN"): ("--algo DQN", "did you mean dqn?"),
+    ("--algo", "ppo"): ("--algo ppo", "Choose one of sac, "),
+    ("--env", "Flippin-v0"): ("--env Flippin-v0", "did you mean Flipping-v0?"),
+    ("--env", "CartPole-v1"): ("own.yml has no hyperparameters for --env CartPole-v1",),
+    ("--algo", "sac"): ("--algo sac on --env Flipping-v0", "action space"),
+    ("-params", "learning_starts=50"): ("learning_starts=50", "write NAME:VALUE, e.g. learning_starts:50"),
+    ("-params", "learning_starts:fifty"): ("learning_starts:fifty", "fifty"),
+    ("-params", "learning_start:50"): ("learning_start",),
+    ("--env-kwargs", "n_bits=4"): ("n_bits=4", "n_bits:4"),
+    ("--env-kwargs", "n_bit:4"): ("n_bit",),
+    ("--gym-packages", "no_such_module"): ("no_such_module",),
+    ("--workers", "0"): ("--workers", "'0'"),
+    ("--seeds", "0"): ("--seeds", "'0'"),
+    ("--seeds", "-3"): ("--seeds", "'-3'"),
+    ("--eval-episodes", "0"): ("--eval-episodes", "'0'"),
+    ("-n", "0"): ("-n", "'0'"),
+    ("-n", "5"): ("-n 5 is too short", "10 evaluations with 2 environments need 20 steps"),
+    ("-n", "20"): ("no run reaches learning_starts=20 in 20 steps",),
+    ("-f", "own.yml"): ("own.yml is a file",),
+    ("-f", "/proc/none"): ("/proc/none",),
+    ("-conf", "missing.yml"): ("missing.yml",),
+    ("--device", "abacus"): ("abacus",),
+    ("--rates", "0"): ("--rates", "'0'"),
+    ("--rates", "a/b"): ("--rates", "'a/b'"),
+    ("--setting", "lap"): ("--setting takes keyword arguments", "'lap'"),
+    ("--setting", "alpah=0.5"): ("alpah", "did you mean 'alpha'"),
+    ("--setting", "alpha=-1"): ("alpha", "-1"),
+    ("--setting", "scheme='uniform'"): ("scheme='uniform' draws as the uniform twin",),
+    ("--setting", "alpha=0"): ("alpha=0 draws as the uniform twin",),
+    ("--setting", "kappa=0.1"): ("kappa=0.1 has no effect with scheme='proportional'",),
+    ("--setting", "kappa=1"): ("kappa=1 has no effect with scheme='proportional'",),
+    ("--setting", "scheme='lap', beta_start=0.5"): ("beta_start=0.5 has no effect with scheme='lap'",),
+    ("--setting", "recency_min=10"): ("recency_min=10 has no effect",),
+    ("--setting", "n_steps=3"): ("n_steps=3 is no prioritization", "-params n_steps:3"),
+}
+
+
+@pytest.mark.parametrize("options", REFUSED, ids=" ".join)
+def test_bad_input_is_one_line_that_names_the_value_before_anything_is_timed(options, folder, monkeypatch, capsys):
+    monkeypatch.setattr("sb3_per.compare.command.seconds_of", None)
     with pytest.raises(SystemExit) as stopped:
         compare(*options)
     assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+    *usage, line = capsys.readouterr().err.splitlines()
+    assert not usage or usage[0].startswith("usage: ")
+    assert line.startswith("sb3-per compare: ") and all(part in line for part in REFUSED[options])
     assert not Path("logs").exists()
+
+
+def test_an_algorithm_without_a_file_of_the_zoo_names_ours(folder, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        compare(command="compare --algo sac_lstm --env Pendulum-v1")
+    assert stopped.value.code == 2
+    assert "take ours with --algo per_sac_lstm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("phase", ["inspect_arm", "seconds_of"])
+def test_an_interrupt_before_the_runs_is_one_line(phase, folder, monkeypatch, capsys):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"sb3_per.compare.command.{phase}", interrupt)
+    with pytest.raises(SystemExit) as stopped:
+        compare()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "\nsb3-per compare: stopped before any run\n"
+
+
+def test_results_of_another_version_are_not_mixed(folder, capsys):
+    path = Path("logs/compare/dqn-Flipping-v0.csv")
+    path.parent.mkdir(parents=True)
+    path.write_text("arm,rate,seed,task,seconds,returns\nstock DQN,1,0,abc,1.0,1 2\n")
+    with pytest.raises(SystemExit) as stopped:
+        compare()
+    assert stopped.value.code == 2 and str(path) in capsys.readouterr().err

@@ -10,8 +10,6 @@ from sb3_per import LAP
 from sb3_per.compare import controls
 from sb3_per.compare.statistics import (
     at_best_rates,
-    better_share,
-    difference,
     has_learned,
     holm,
     least_p,
@@ -117,20 +115,6 @@ def test_the_interval_is_that_of_students_test():
 def test_holm_correction_equals_its_definition():
     assert holm({"a": 0.03, "b": 0.01, "c": 0.02}) == pytest.approx({"a": 0.04, "b": 0.03, "c": 0.04})
     assert holm({"a": 0.4, "b": 0.6}) == pytest.approx({"a": 0.8, "b": 0.8})
-
-
-def test_the_interval_of_a_difference_equals_a_list_of_all_bootstrap_samples():
-    x, y = np.array([3.0, 8.0, 4.0]), np.array([1.0, 2.0, 6.0])
-    means_x, means_y = (np.array(list(itertools.product(values, repeat=3))).mean(axis=1) for values in (x, y))
-    expected = np.quantile(np.subtract.outer(means_x, means_y), [0.025, 0.975])
-    middle, low, high = difference(x, y)
-    assert middle == pytest.approx(2.0)
-    np.testing.assert_allclose([low, high], expected, atol=0.35)
-    assert difference(x, y) == (middle, low, high)  # always the same
-
-
-def test_better_share_counts_pairs():
-    assert better_share(np.array([1.0, 3.0]), np.array([0.0, 3.0])) == (1 + 0 + 1 + 0.5) / 4
 
 
 def test_the_best_rate_is_chosen_on_one_half_of_the_seeds_and_measured_on_the_other():
