@@ -197,7 +197,7 @@ def _distinct(arms: list[Arm], facts: dict[Arm, Facts]) -> tuple[list[Arm], list
             continue
         if facts[arm].identity == twin:
             raise ValueError(
-                f"--setting {arm.name} draws as the uniform twin, which is compared anyway: name one that prioritizes"
+                f"--setting {arm.name} draws uniformly, and the uniform twin is compared anyway: name one that prioritizes"
             )
         same = first.setdefault(facts[arm].identity, arm)
         if same is not arm:
