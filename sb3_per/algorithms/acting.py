@@ -1,7 +1,7 @@
 """Hooks for environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
 
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn
@@ -18,6 +18,9 @@ class ActingMixin(OffPolicyAlgorithm):
     #: Number of priorities that came too late, because their transition was already overwritten. Counted over all calls of
     #: ``train``, not saved.
     n_stale_updates = 0
+
+    #: Whether actors can act with copies of the policy.
+    can_act_in_copies: ClassVar[bool] = True
 
     def _setup_model(self) -> None:
         super()._setup_model()

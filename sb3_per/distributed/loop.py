@@ -49,7 +49,7 @@ class LearningLoop:
         Refuse algorithms and settings that do not work with actors.
 
         :param model: the algorithm that is to learn
-        :raises NotImplementedError: for HER, sequences, and ``train_freq`` in episodes
+        :raises NotImplementedError: for HER, sequences, networks of SBX, and ``train_freq`` in episodes
         :raises ValueError: for a ladder without random actions, and for wrappers that actors cannot rebuild
         """
         buffer, name = model.replay_buffer, type(model).__name__
@@ -58,6 +58,8 @@ class LearningLoop:
             and "its episodes lie in consecutive rows, which all environments share",
             "replay of sequences": isinstance(buffer, PrioritizedSequenceReplayBuffer)
             and "windows and recurrent states would have to go with the chunks",
+            "networks of SBX": not model.can_act_in_copies
+            and "actors act with copies of PyTorch's networks. Use the class of the same name from sb3_per",
             f"train_freq={model.train_freq}": model.train_freq.unit == TrainFrequencyUnit.EPISODE
             and "episodes of several actors end at any time. Count in steps",
         }

@@ -196,6 +196,23 @@ class PriorityScheme:
             losses = losses.sum(dim=1, keepdim=True)
         return (weights * losses).mean()
 
+    def jax_loss(self, losses: Any, td_errors: Any, weights: Any) -> Any:
+        """
+        Compute :meth:`loss` of JAX arrays, for :mod:`sb3_per.sbx`. A scheme with a loss of its own implements both.
+
+        :param losses: the algorithm's own unreduced loss, shape (batch_size, n_critics)
+        :param td_errors: signed TD errors, target minus estimate, with gradient, shape (batch_size, n_critics)
+        :param weights: importance-sampling weights, shape (batch_size, 1)
+        :return: scalar to minimise
+        """
+        return (weights * losses.sum(axis=1, keepdims=True)).mean()
+
+    @property
+    def has_jax_loss(self) -> bool:
+        """Whether :meth:`jax_loss` belongs to :meth:`loss`: no class below the one that says it replaces the loss alone."""
+        of_jax, of_torch = (next(cls for cls in type(self).__mro__ if name in vars(cls)) for name in ("jax_loss", "loss"))
+        return issubclass(of_jax, of_torch)
+
 
 class Proportional(PriorityScheme):
     """
@@ -275,6 +292,14 @@ class LAP(PriorityScheme):
         huber = F.huber_loss(td_errors, th.zeros_like(td_errors), reduction="none", delta=self.kappa)
         return huber.sum(dim=1).mean()
 
+    def jax_loss(self, losses: Any, td_errors: Any, weights: Any) -> Any:
+        """Huber loss, summed over the critics, see :meth:`PriorityScheme.jax_loss`."""
+        import jax.numpy as jnp
+
+        sizes = jnp.abs(td_errors)
+        huber = jnp.where(sizes < self.kappa, 0.5 * td_errors**2, self.kappa * (sizes - 0.5 * self.kappa))
+        return huber.sum(axis=1).mean()
+
 
 class Uniform(PriorityScheme):
     """
@@ -324,6 +349,19 @@ class PAL(LAP):
         reduced = _TENSOR_REDUCTIONS[self.td_error_reduction](abs_td_errors.detach(), dim=1)
         scale = reduced.clamp(min=self.kappa).pow(self.alpha).mean()
         return th.where(abs_td_errors <= self.kappa, near, far).sum(dim=1).mean() / scale
+
+    def jax_loss(self, losses: Any, td_errors: Any, weights: Any) -> Any:
+        """See :meth:`loss`."""
+        import jax
+        import jax.numpy as jnp
+
+        sizes, beyond = jnp.abs(td_errors), 1.0 + self.alpha
+        near = 0.5 * self.kappa**self.alpha * td_errors**2
+        # As above, the gradient of the power would be NaN at 0.
+        far = self.kappa * jnp.maximum(sizes, self.kappa) ** beyond / beyond
+        reduced = getattr(jax.lax.stop_gradient(sizes), self.td_error_reduction)(axis=1)
+        scale = (jnp.maximum(reduced, self.kappa) ** self.alpha).mean()
+        return jnp.where(sizes <= self.kappa, near, far).sum(axis=1).mean() / scale
 
 
 def as_number(name: str, value: Any) -> Any:

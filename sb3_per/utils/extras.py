@@ -41,5 +41,6 @@ _ARGUMENTS = {
     "cv2": '"opencv-python"',
     "PIL": '"pillow"',
     "minari": '"minari[hdf5]" "pillow"',
+    "sbx": '"sbx-rl>=0.27,<0.30"',
     "rl_zoo3": '"rl_zoo3[plots]" "requests"',
 }

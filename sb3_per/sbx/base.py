@@ -1,0 +1,379 @@
+"""
+The compiled training loop of the prioritized algorithms of SBX.
+
+Write the mixin left of the algorithm of SBX: ``class PERSAC(PrioritizedJaxMixin, SAC)``. The algorithm says which networks
+it has, what its losses and TD errors are, and what it updates after the critics.
+"""
+
+from collections.abc import Hashable
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from sbx.common.off_policy_algorithm import OffPolicyAlgorithmJax
+
+from sb3_per.algorithms.metrics import MeanMetrics
+from sb3_per.algorithms.shared import PrioritizedReplayMixin
+from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.sampling.schemes import PriorityScheme
+from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked
+
+#: Train states by name. ``"critics"`` is a tuple of those whose loss is weighted.
+Networks = dict[str, Any]
+
+#: Metrics of a gradient step, scalars by name.
+Metrics = dict[str, Any]
+
+# The batches of a call go to the device together, up to this size. A call with more gradient steps goes in several parts.
+_MOST_BYTES = 2**28
+
+
+class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
+    """
+    Prioritized experience replay for an off-policy algorithm of SBX, with one compiled function for a call of ``train``.
+
+    Constructor, buffers, settings and files are as in ``sb3_per``, see
+    :class:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin`. With ``gradient_steps=K``, all K batches are drawn before the
+    first update of a call, and their priorities are written after the last one.
+
+    :raises NotImplementedError: for actors of :mod:`sb3_per.distributed`, ``actor_batch="weighted"``, replay of sequences, and
+        schemes with a loss that has no JAX form
+    """
+
+    policy: Any
+
+    can_act_in_copies = False
+
+    #: Names of the attributes that are numbers of the update, such as ``tau``. They may change without another compilation.
+    number_names: ClassVar[tuple[str, ...]] = ()
+
+    #: Functions of SBX that this class does not call: what a subclass says there would have no effect.
+    unused_functions: ClassVar[tuple[str, ...]] = ("update_critic", "_train")
+
+    #: How many gradient steps pass from one update of the actor to the next.
+    policy_delay: int = 1
+
+    # ---- what an algorithm brings
+
+    def _networks(self) -> Networks:
+        """Return the train states by name. ``"critics"`` is a tuple of those that the weighted loss updates."""
+        raise NotImplementedError(f"{type(self).__name__} must implement _networks(), which returns the train states by name")
+
+    def _set_networks(self, networks: Networks) -> None:
+        """
+        Take over train states.
+
+        :param networks: after an update, in the form of :meth:`_networks`
+        """
+        raise NotImplementedError
+
+    def _options(self) -> Hashable:
+        """Return what the compiler must know; each value is compiled for itself."""
+        return None
+
+    def _update_learning_rates(self) -> None:
+        """Let learning rates follow their schedules. SBX does so for some algorithms only."""
+
+    @classmethod
+    def _split_key(cls, key: jax.Array) -> tuple[jax.Array, Any]:
+        """
+        Split the random key as the critics' update of SBX does.
+
+        :param key: key of the algorithm
+        :return: its next key, and keys for :meth:`_value_losses`
+        """
+        return key, ()
+
+    @classmethod
+    def _value_losses(
+        cls, params: tuple[Any, ...], networks: Networks, batch: Batch, keys: Any, numbers: Metrics, options: Any
+    ) -> tuple[jax.Array, jax.Array, tuple[dict[str, Any], ...], Metrics]:
+        """
+        Compute the losses of the critics.
+
+        :param params: parameters of the critics, the only ones that get a gradient
+        :param networks: train states by name
+        :param batch: drawn transitions
+        :param keys: random keys
+        :param numbers: by name, see ``number_names``
+        :param options: see :meth:`_options`
+        :return: the algorithm's own unreduced loss, shape (batch_size, n); signed unweighted TD errors, target minus estimate,
+            shape (batch_size, n_critics); for each critic, attributes of its train state that the forward pass changes; and
+            what to log
+        """
+        raise NotImplementedError(f"{cls.__name__} must implement _value_losses(), which returns losses and TD errors")
+
+    @classmethod
+    def _update_rest(
+        cls, networks: Networks, observations: jax.Array, key: jax.Array, numbers: Metrics, updates_actor: Any
+    ) -> tuple[Networks, jax.Array, Metrics]:
+        """
+        Update what follows the critics: target networks, the actor, the entropy coefficient.
+
+        :param networks: train states by name
+        :param observations: observations that the actor learns from
+        :param key: random key
+        :param numbers: by name, see ``number_names``
+        :param updates_actor: whether this step updates the actor: a bool, or a traced one
+        :return: train states, the next key, and what to log of steps that update the actor
+        """
+        return networks, key, {}
+
+    # ---- the loop
+
+    def td_errors(self, batch: PrioritizedReplayBufferSamples) -> np.ndarray:
+        """
+        Compute TD errors without an update, with the code and the random numbers of the next gradient step. Nothing changes.
+
+        :param batch: transitions, drawn or made by hand
+        :return: signed TD errors, float32 array of shape (batch_size, n_critics)
+        """
+
+        def without_optimizer(state: Any) -> Any:  # so that nothing is compiled again after an update
+            return state.replace(step=0, opt_state=())
+
+        networks = jax.tree.map(without_optimizer, self._networks(), is_leaf=lambda each: hasattr(each, "opt_state"))
+        arrays = of_torch(batch, self.gamma, self._dict_keys)
+        return np.asarray(self._compiled_td_errors(self._options(), networks, self.key, self._numbers(), arrays))
+
+    def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
+        """
+        Draw all batches, update the networks in one compiled loop, and update the priorities.
+
+        :param gradient_steps: number of updates
+        :param batch_size: number of transitions of an update; ``None``: that of the constructor
+        """
+        self._begin_training()
+        metrics = MeanMetrics()
+        done = 0
+        while done < gradient_steps:
+            first = self._draw(batch_size, done, gradient_steps)
+            done += self._train_together(first, batch_size, done, gradient_steps, metrics)
+        self._log_training(metrics)
+
+    def _train_together(
+        self,
+        first: PrioritizedReplayBufferSamples,
+        batch_size: int | None,
+        done: int,
+        gradient_steps: int,
+        metrics: MeanMetrics,
+    ) -> int:
+        """
+        Make as many gradient steps as go to the device together.
+
+        :param first: batch of the first step
+        :param batch_size: number of transitions of an update
+        :param done: number of steps before these
+        :param gradient_steps: number of steps of the call of ``train``
+        :param metrics: of the call
+        :return: number of steps made
+        """
+        batches = [first]
+        arrays = [self._arrays_of(first, self._updates_actor_at(1))]
+        n_bytes: int = sum(each.nbytes for each in arrays[0] if each is not None)
+        n = min(gradient_steps - done, max(_MOST_BYTES // n_bytes, 1))
+        for step in range(1, n):
+            batches.append(self._draw(batch_size, done + step, gradient_steps))
+            arrays.append(self._arrays_of(batches[-1], self._updates_actor_at(step + 1)))
+
+        self._reset_networks()
+        self._update_learning_rates()
+        # Of a length that is a power of two: each length is compiled for itself.
+        counts = np.array([n, (self._n_updates + 1) % self.policy_delay], np.int32)
+        networks, self.key, logged = self._compiled_updates(
+            self.policy_delay,
+            self.replay_buffer.scheme,
+            self._options(),
+            self._networks(),
+            self.key,
+            self._numbers(),
+            stacked(arrays, 1 << (n - 1).bit_length()),
+            counts,
+        )
+        self._set_networks(networks)
+        of_steps = jax.device_get(logged.values)
+        for batch, values in zip(batches, of_steps, strict=False):
+            td_errors, of_step = logged.unpack(values, self._updates_actor_at(1))
+            self._n_updates += 1
+            self._write_priorities(batch, td_errors, metrics)
+            metrics.add(of_step)
+        return n
+
+    def _updates_actor_at(self, step: int) -> bool:
+        """
+        Say whether a gradient step updates the actor.
+
+        :param step: number of the step, from 1 for the next one
+        :return: whether it does
+        """
+        return bool((self._n_updates + step) % self.policy_delay == 0)
+
+    def _arrays_of(self, batch: PrioritizedReplayBufferSamples, updates_actor: bool) -> Batch:
+        """Make arrays of a batch, and draw what the actor learns from, by the setting ``actor_batch``."""
+        arrays, buffer = of_torch(batch, self.gamma, self._dict_keys), self.replay_buffer
+        if buffer.settings.actor_batch != "uniform":
+            return arrays
+        observations = arrays.observations
+        if updates_actor:
+            drawn = buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
+            observations = as_input(drawn, self._dict_keys)
+        return arrays._replace(actor_observations=observations)
+
+    def _numbers(self) -> np.ndarray:
+        """Collect the numbers of an update, float32 of shape (len(number_names),)."""
+        return np.array([getattr(self, name) for name in self.number_names], np.float32)
+
+    @property
+    def _dict_keys(self) -> list[str] | None:
+        space = self.observation_space
+        return list(space.spaces) if isinstance(space, spaces.Dict) else None
+
+    def _reset_networks(self) -> None:
+        """Reset parameters as SBX does, see ``param_resets``. The functions stay, so that nothing is compiled again."""
+        if not self.param_resets:
+            return
+        structure, n_resets = jax.tree.structure(self._networks()), self.reset_idx
+        self._maybe_reset_params()
+        if self.reset_idx > n_resets:
+            self._set_networks(jax.tree.unflatten(structure, jax.tree.leaves(self._networks())))
+
+    def _update_learning_rate(  # type: ignore[override]
+        self, optimizers: Any, learning_rate: float, name: str = "learning_rate"
+    ) -> None:
+        super()._update_learning_rate(optimizers, learning_rate, name)
+        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
+            # Of the type that an update returns: the compiler tells it from a float.
+            optimizer.hyperparams["learning_rate"] = np.float32(learning_rate)
+
+    # ---- what is compiled
+
+    @classmethod
+    def _named(cls, numbers: jax.Array) -> Metrics:
+        return dict(zip(cls.number_names, numbers, strict=True))
+
+    @classmethod
+    @partial(jax.jit, static_argnames=("cls", "options"))
+    def _compiled_td_errors(
+        cls, options: Hashable, networks: Networks, key: jax.Array, numbers: jax.Array, batch: Batch
+    ) -> jax.Array:
+        params = tuple(critic.params for critic in networks["critics"])
+        return cls._value_losses(params, networks, batch, cls._split_key(key)[1], cls._named(numbers), options)[1]
+
+    @classmethod
+    @partial(jax.jit, static_argnames=("cls", "policy_delay", "scheme", "options"))
+    def _compiled_updates(
+        cls,
+        policy_delay: int,
+        scheme: PriorityScheme,
+        options: Hashable,
+        networks: Networks,
+        key: jax.Array,
+        numbers: jax.Array,
+        batches: Batch,
+        counts: jax.Array,
+    ) -> tuple[Networks, jax.Array, Logged]:
+        """
+        Make gradient steps.
+
+        :param policy_delay: steps from one update of the actor to the next
+        :param scheme: its loss
+        :param options: see :meth:`_options`
+        :param networks: train states by name
+        :param key: random key
+        :param numbers: float32 of shape (len(number_names),)
+        :param batches: of all steps, and perhaps more
+        :param counts: number of steps, and number of the first one modulo the delay
+        :return: train states, the next key, and what is handed back of each step
+        """
+        named = cls._named(numbers)
+
+        def update(step: Any, networks: Networks, key: jax.Array) -> tuple[Networks, jax.Array, Logged]:
+            batch = jax.tree.map(lambda each: each[step], batches)
+            updates_actor = True if policy_delay == 1 else (counts[1] + step) % policy_delay == 0
+            return cls._one_update(scheme, options, networks, key, named, batch, updates_actor)
+
+        if batches.scalars.shape[0] == 1:
+            networks, key, logged = update(0, networks, key)
+            return networks, key, jax.tree.map(lambda each: each[None], logged)
+
+        def body(step: Any, carry: Any) -> Any:
+            networks, key, logged = update(step, *carry[:2])
+            return networks, key, jax.tree.map(lambda all_, each: all_.at[step].set(each), carry[2], logged)
+
+        shapes = jax.eval_shape(update, 0, networks, key)[2]
+        logged = jax.tree.map(lambda each: jnp.zeros((batches.scalars.shape[0], *each.shape), each.dtype), shapes)
+        result: tuple[Networks, jax.Array, Logged] = jax.lax.fori_loop(0, counts[0], body, (networks, key, logged))
+        return result
+
+    @classmethod
+    def _one_update(
+        cls,
+        scheme: PriorityScheme,
+        options: Hashable,
+        networks: Networks,
+        key: jax.Array,
+        numbers: Metrics,
+        batch: Batch,
+        updates_actor: Any,
+    ) -> tuple[Networks, jax.Array, Logged]:
+        key, keys = cls._split_key(key)
+
+        def loss_of(params: tuple[Any, ...]) -> tuple[jax.Array, Any]:
+            losses, td_errors, changes, metrics = cls._value_losses(params, networks, batch, keys, numbers, options)
+            return scheme.jax_loss(losses, td_errors, batch.weights), (td_errors, changes, metrics)
+
+        critics = networks["critics"]
+        params = tuple(critic.params for critic in critics)
+        (loss, (td_errors, changes, metrics)), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+        updated = [
+            critic.apply_gradients(grads=gradient).replace(**change)
+            for critic, gradient, change in zip(critics, gradients, changes, strict=True)
+        ]
+        networks = {**networks, "critics": tuple(updated)}
+        networks, key, of_actor = cls._update_rest(networks, batch.for_actor, key, numbers, updates_actor)
+        return networks, key, Logged.pack(td_errors, {"critic_loss": loss, **metrics}, of_actor)
+
+    # ---- the buffer
+
+    def _setup_model(self) -> None:
+        self.device = th.device("cpu")  # of the buffer, whatever the networks are on
+        super()._setup_model()
+
+    def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
+        super()._require_supported(buffer)
+        name, scheme = type(self).__name__, buffer.scheme
+        if buffer.settings.actor_batch == "weighted":
+            raise NotImplementedError(
+                f"{name} with actor_batch='weighted' is not supported: SBX's own function updates the actor, and takes no "
+                "weights. Use actor_batch='uniform' or 'prioritized', or the class of sb3_per"
+            )
+        if not scheme.has_jax_loss:
+            raise NotImplementedError(
+                f"{name} with {scheme} is not supported: {type(scheme).__name__}.loss() is for PyTorch and replaces the loss. "
+                "Write jax_loss() beside it, or use the class of sb3_per"
+            )
+        for function in self.unused_functions:
+            owner = next(cls for cls in type(self).__mro__ if function in vars(cls))
+            if owner.__module__.partition(".")[0] not in ("sbx", "sb3_per"):
+                raise NotImplementedError(
+                    f"{owner.__name__}.{function}() would have no effect: {name} computes the critics' loss in "
+                    "_value_losses(). Override that"
+                )
+
+
+def delayed(condition: Any, function: Any, otherwise: Any, *operands: Any) -> Any:
+    """
+    Call a function in some of the gradient steps.
+
+    :param condition: whether to call it, a bool or a traced one
+    :param function: what to call
+    :param otherwise: called in the other steps, with the same operands and results of the same shapes
+    :param operands: arguments
+    :return: result of the function that was called
+    """
+    return function(*operands) if condition is True else jax.lax.cond(condition, function, otherwise, *operands)

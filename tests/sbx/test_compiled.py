@@ -1,0 +1,88 @@
+"""An update is compiled once, and data travel once each way."""
+
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from stable_baselines3.common.logger import Logger
+
+from tests.sbx.models import BATCH_SIZE, leaves, make, shared
+from tests.utils import fill
+
+COMPILATIONS: list[str] = []
+
+
+def _count(event: str, *args: Any, **kwargs: Any) -> None:
+    if "backend_compile" in event:
+        COMPILATIONS.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+def test_nothing_is_compiled_twice():
+    """The number of steps, the place within a policy delay and numbers such as tau may differ from call to call."""
+    model = shared("td3")
+    model.train(1, BATCH_SIZE)
+    model.train(4, BATCH_SIZE)
+    model.td_errors(model.replay_buffer.sample(BATCH_SIZE))
+    n_before = len(COMPILATIONS)
+    assert n_before > 0
+    for gradient_steps in (1, 3, 4, 1, 1):
+        model.train(gradient_steps, BATCH_SIZE)
+    model.tau, model.target_policy_noise = 0.01, 0.3
+    model.train(1, BATCH_SIZE)
+    model.td_errors(model.replay_buffer.sample(BATCH_SIZE))
+    assert len(COMPILATIONS) == n_before
+
+
+@pytest.mark.slow
+def test_schedules_and_resets_compile_nothing_again():
+    model = make("sac", learning_rate=lambda progress: 1e-3 * progress, param_resets=[10, 20])
+    fill([model.replay_buffer], 30)
+    model.set_logger(Logger(None, []))
+    before = leaves(model)
+    model.train(1, BATCH_SIZE)
+    n_before = len(COMPILATIONS)
+    model._current_progress_remaining = 0.5
+    model.train(1, BATCH_SIZE)
+    assert model.logger.name_to_value["train/learning_rate_actor"] == pytest.approx(5e-4)
+    assert len(COMPILATIONS) == n_before
+    model.num_timesteps = 10
+    trained = leaves(model)
+    model._reset_networks()
+    n_before = len(COMPILATIONS)  # SBX makes new networks
+    assert any((one != other).any() for one, other in zip(leaves(model), trained, strict=True))
+    model.train(1, BATCH_SIZE)
+    assert len(COMPILATIONS) == n_before and model.reset_idx == 1
+    assert [leaf.shape for leaf in leaves(model)] == [leaf.shape for leaf in before]
+
+
+def test_data_travel_once_each_way(monkeypatch):
+    model, calls = shared("td3"), []
+    compiled, device_get = type(model)._compiled_updates, jax.device_get
+    monkeypatch.setattr(model, "_compiled_updates", lambda *args: (calls.append(args), compiled(*args))[1], raising=False)
+    monkeypatch.setattr(jax, "device_get", lambda values: (calls.append(values), device_get(values))[1])
+    model.train(4, BATCH_SIZE)
+    to_device, _ = calls
+    sent = [leaf for leaf in jax.tree.leaves(to_device[3:]) if isinstance(leaf, np.ndarray)]
+    assert {leaf.dtype for leaf in sent} <= {np.dtype(np.float32), np.dtype(np.int32)}
+    # Observations, actions, next observations; rewards, ends, discounts and weights together; numbers; counts.
+    assert len(sent) == 6
+
+
+def test_importing_the_package_loads_neither_jax_nor_sbx():
+    code = "import sys, sb3_per; sb3_per.PERSAC; sb3_per.LAP(); print([m for m in ('jax', 'sbx', 'flax') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_sbx_the_import_names_the_command_that_installs_it(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("sb3_per.sbx")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sbx", None)
+    with pytest.raises(ImportError, match=r'sb3_per\.sbx needs sbx: pip install "sbx-rl>=0\.27,<0\.30", or .*"\.\[sbx\]"'):
+        import sb3_per.sbx  # noqa: F401

@@ -1,0 +1,219 @@
+"""Models have the settings, buffers and files of ``sb3_per``."""
+
+import inspect
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import stable_baselines3
+from gymnasium import spaces
+from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+
+import sb3_per
+from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.distributed import make_actors
+from tests.algorithms.test_demonstrations import Records
+from tests.sbx.models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
+from tests.utils import CountingEnv, fill
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_constructors_are_those_of_sbx(name):
+    mine, stock, _ = ALGORITHMS[name]
+    parameters = dict(inspect.signature(mine).parameters)
+    if name == "dqn":
+        assert parameters.pop("double_q").default is False
+    assert parameters == dict(inspect.signature(stock).parameters)
+    with pytest.raises(TypeError, match=r"replay_buffer_kwargs=dict\(beta_start=0.4\)"):
+        mine("MlpPolicy", "CartPole-v1", beta=0.4)
+
+
+def test_draws_are_those_of_sb3_per():
+    """Same seed, same data: same transitions and weights, whichever side draws, also for several gradient steps."""
+    model = shared("td3")
+    other = sb3_per.PERTD3("MlpPolicy", "Pendulum-v1", buffer_size=80, policy_kwargs=dict(net_arch=[4]))
+    fill([other.replay_buffer], 60)
+    batches: list[Any] = []
+    draw = model._draw
+    model._draw = lambda *args: (batches.append(draw(*args)), batches[-1])[1]
+    np.random.seed(3)
+    model.train(3, BATCH_SIZE)
+    del model._draw
+    np.random.seed(3)
+    first = model.replay_buffer.transition_ids.max() - other.replay_buffer.transition_ids.max()
+    for batch in batches:
+        expected = other.replay_buffer.sample(BATCH_SIZE)
+        np.testing.assert_array_equal(batch.indices - first, expected.indices)
+        np.testing.assert_array_equal(batch.weights, expected.weights)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "named"),
+    [
+        ("td3", dict(replay_buffer_kwargs=dict(actor_batch="weighted")), "actor_batch='weighted'"),
+        ("dqn", dict(replay_buffer_kwargs=dict(actor_batch="uniform")), "it has no actor"),
+        ("dqn", dict(replay_buffer_class=PrioritizedSequenceReplayBuffer), "not recurrent"),
+        pytest.param("tqc", dict(replay_buffer_kwargs=dict(scheme="lap")), "regresses quantiles", marks=pytest.mark.slow),
+        pytest.param("tqc", dict(replay_buffer_kwargs=dict(scheme="pal")), "regresses quantiles", marks=pytest.mark.slow),
+    ],
+)
+def test_what_cannot_work_is_refused_when_constructed(name, kwargs, named):
+    with pytest.raises(NotImplementedError, match=named):
+        make(name, **kwargs)
+
+
+def test_actors_are_refused_when_constructed():
+    env = make_actors("Pendulum-v1", n_actors=1, engine="local")
+    with pytest.raises(NotImplementedError, match="PERTD3 with actors and networks of SBX"):
+        make("td3", env=env)
+    env.close()
+
+
+def test_other_buffers_are_refused():
+    with pytest.raises(ValueError, match="needs a prioritized replay buffer"):
+        make("dqn", replay_buffer_class=type("Own", (stable_baselines3.common.buffers.ReplayBuffer,), {}))
+    with pytest.raises(ValueError, match="n_steps=3 contradicts"):
+        make("dqn", n_steps=3, replay_buffer_kwargs=dict(n_steps=2))
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("name", names("dqn"))
+def test_zips_load_both_ways(name, tmp_path):
+    _, stock, _ = ALGORITHMS[name]
+    kwargs = dict(replay_buffer_kwargs=dict(alpha=0.5, scheme="rank"), n_steps=2)
+    model = make(name, **kwargs)
+    fill([model.replay_buffer], 30)
+    model.set_logger(Logger(None, []))
+    model.train(1, BATCH_SIZE)
+    model.replay_buffer.beta = 0.7
+    model.save(tmp_path / "ours.zip")
+    loaded = type(model).load(tmp_path / "ours.zip", env=model.get_env())
+    assert (loaded.replay_buffer.scheme.alpha, loaded.replay_buffer.beta, loaded.replay_buffer.n_steps) == (0.5, 0.7, 2)
+    theirs = stock.load(tmp_path / "ours.zip", env=model.get_env())
+    theirs.save(tmp_path / "theirs.zip")
+    back = type(model).load(tmp_path / "theirs.zip", env=model.get_env())
+    for other in (loaded, theirs, back):
+        for one, same in zip(leaves(model), leaves(other), strict=True):
+            np.testing.assert_array_equal(one, same)
+    obs = model.observation_space.sample()
+    np.testing.assert_allclose(model.predict(obs, deterministic=True)[0], back.predict(obs, deterministic=True)[0])
+
+
+@pytest.mark.parametrize("path", ["buffer.pkl", "all.buffer"])
+def test_a_buffer_goes_from_pytorch_to_jax_and_back(path, tmp_path):
+    collected = sb3_per.PERTD3("MlpPolicy", "Pendulum-v1", buffer_size=80, policy_kwargs=dict(net_arch=[4]), seed=0)
+    fill([collected.replay_buffer], 30)
+    ids = np.arange(30)
+    collected.replay_buffer.update_priorities(ids, np.random.default_rng(0).normal(size=30))
+    priorities = collected.replay_buffer.priorities
+    collected.save_replay_buffer(tmp_path / path)
+    model = shared("td3")
+    before = model.replay_buffer
+    try:
+        model.load_replay_buffer(tmp_path / path)
+        np.testing.assert_array_equal(model.replay_buffer.priorities, priorities)
+        assert model.replay_buffer.device.type == "cpu"
+        model.train(1, BATCH_SIZE)
+        changed = model.replay_buffer.priorities
+        assert (changed != priorities).any()
+        model.save_replay_buffer(tmp_path / f"back_{path}")
+        collected.load_replay_buffer(tmp_path / f"back_{path}")
+        np.testing.assert_array_equal(collected.replay_buffer.priorities, changed)
+    finally:
+        model.replay_buffer = before
+
+
+# ---- settings of SBX and of the buffer, together
+
+
+class Images(gym.Env):
+    """Images of 36 x 36 pixels, the least that SBX's network takes."""
+
+    observation_space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return np.zeros((36, 36, 1), np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.full((36, 36, 1), self.t, np.uint8), 1.0, self.t >= 7, False, {}
+
+
+def goal_env() -> Any:
+    return make_vec_env(lambda: gym.wrappers.TimeLimit(CountingEnv(goals=True, discrete=False), 6), n_envs=2)
+
+
+CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gsde": ("sac", dict(use_sde=True)),
+    "simba": ("sac", dict(policy="SimbaPolicy", policy_delay=2)),
+    "droq": ("sac", dict(policy_kwargs=dict(dropout_rate=0.01, layer_norm=True), gradient_steps=3, policy_delay=3)),
+    "resets": ("sac", dict(param_resets=[30])),
+    "fixed entropy": ("sac", dict(ent_coef=0.1)),
+    "crossq simba": ("crossq", dict(policy="SimbaPolicy")),
+    "her": ("td3", dict(env=goal_env, policy="MultiInputPolicy", replay_buffer_class=HerReplayBuffer, n_steps=2)),
+    "dict": ("td3", dict(env=goal_env, policy="MultiInputPolicy", n_steps=3)),
+    "uniform actor": ("td3", dict(replay_buffer_kwargs=dict(actor_batch="uniform"))),
+    "pal": ("td3", dict(replay_buffer_kwargs=dict(scheme="pal"))),
+    "normalized": ("td3", dict(env=lambda: VecNormalize(make_vec_env("Pendulum-v1", n_envs=3)), gradient_steps=-1)),
+    "episodes": ("td3", dict(env=goal_env, policy="MultiInputPolicy", train_freq=2, gradient_steps=5)),
+    "double": ("dqn", dict(double_q=True, n_steps=3, replay_buffer_kwargs=dict(scheme="lap"))),
+    "images": ("dqn", dict(env=lambda: VecFrameStack(make_vec_env(Images, n_envs=2), 4), policy="CnnPolicy")),
+}
+QUICK = ("her", "double")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case in QUICK else pytest.mark.slow) for case in CONFIGURATIONS]
+)
+def test_settings_work_together(case):
+    name, kwargs = CONFIGURATIONS[case]
+    kwargs = dict(kwargs)
+    if "env" in kwargs:
+        kwargs["env"] = kwargs["env"]()
+    if case == "images":
+        kwargs["replay_buffer_kwargs"] = dict(frames="auto")
+    model = make(name, **kwargs)
+    model.learn(50)
+    buffer = model.replay_buffer
+    assert model._n_updates > 0 and all(np.isfinite(leaf).all() for leaf in leaves(model))
+    masses = buffer.priorities[buffer.priorities > 0]
+    assert len(np.unique(masses)) > 1 or buffer.scheme.draws_uniformly
+    assert {"per/beta", "per/max_priority", "per/mean_weight", "per/effective_sample_size"} <= logged(model).keys()
+    expected = PrioritizedHerReplayBuffer if case == "her" else PrioritizedReplayBuffer
+    assert isinstance(buffer, expected) and buffer.n_steps == kwargs.get("n_steps", 1)
+
+
+def test_demonstrations_are_learned_before_and_during_training():
+    model = make("dqn", replay_buffer_kwargs=dict(demonstration_fraction=0.25), train_freq=1, target_update_interval=5)
+    expert = make("dqn", learning_starts=100)
+    expert.learn(40)
+    model.replay_buffer.add_demonstrations_from(expert.replay_buffer)
+    records = Records()
+    model.set_logger(Logger(None, [records]))
+    before = leaves(model)
+    assert model.pretrain(6) is model
+    assert (model.num_timesteps, model._n_updates, model.replay_buffer.size()) == (0, 6, 0)
+    assert records.lines[-1]["demonstrations/share"] == 1.0
+    assert any((one != other).any() for one, other in zip(leaves(model), before, strict=True))
+    model.learn(30, log_interval=1_000)
+    last = logged(model)
+    assert last["demonstrations/share"] == 0.25
+    assert all(last[f"demonstrations/{name}"] > 0 for name in ("td_error", "td_error_of_experience", "mean_priority"))
+
+
+def test_a_seed_reproduces_a_run():
+    models = [make("dqn", seed=5, train_freq=2).learn(50) for _ in range(2)]
+    for one, other in zip(*map(leaves, models), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(models[0].replay_buffer.priorities, models[1].replay_buffer.priorities)

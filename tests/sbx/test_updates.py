@@ -1,0 +1,275 @@
+"""An update is that of SBX with weights, and priorities come from its TD errors."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.logger import Logger
+
+from tests.sbx.models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
+from tests.utils import fill
+
+
+@pytest.fixture
+def give(monkeypatch):
+    """Let a model draw these batches, one after the other, and return what it hands back."""
+
+    def apply(model: Any, *batches: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+        remaining, handed_back = list(batches), []
+        buffer = model.replay_buffer
+        monkeypatch.setattr(buffer, "sample", lambda batch_size, env=None: remaining.pop(0))
+        monkeypatch.setattr(
+            buffer, "update_priorities", lambda ids, errors: handed_back.append((ids, np.array(errors))) or len(ids)
+        )
+        return handed_back
+
+    return apply
+
+
+def weighted(batch: Any, seed: int = 0) -> Any:
+    weights = np.random.default_rng(seed).uniform(0.1, 1.0, (len(batch.weights), 1)).astype(np.float32)
+    return batch._replace(weights=th.from_numpy(weights))
+
+
+# ---- equal weights
+
+
+@pytest.mark.parametrize("name", names("sac", "td3", "dqn"))
+def test_an_update_with_equal_weights_is_that_of_sbx(name):
+    """Two updates, so that both sides of a policy delay are seen, with the optimizers of SBX's defaults."""
+    model, stock = make(name, replay_buffer_kwargs=dict(scheme="uniform")), make(name, stock=True)
+    fill([model.replay_buffer], 30)
+    for each in (model, stock):
+        each.set_logger(Logger(None, []))
+    for _ in range(2):
+        batch = model.replay_buffer.sample(BATCH_SIZE)
+        assert (batch.weights == 1).all()
+        with pytest.MonkeyPatch.context() as patch:
+            for each in (model, stock):
+                patch.setattr(each.replay_buffer, "sample", lambda *args, batch=batch, **kwargs: batch)
+                each.train(gradient_steps=1, batch_size=BATCH_SIZE)
+        for mine, theirs in zip(leaves(model), leaves(stock), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
+        np.testing.assert_array_equal(model.key, stock.key)
+    assert model._n_updates == stock._n_updates == 2
+    assert logged(stock).keys() <= logged(model).keys()
+    if name != "tqc":  # SBX logs the loss of the first critic alone
+        assert logged(model)["train/critic_loss"] == pytest.approx(logged(stock)["train/critic_loss"], rel=1e-5)
+
+
+# ---- weights
+
+
+def forward(params: Any, *inputs: np.ndarray) -> np.ndarray:
+    """Compute an MLP with ReLU in NumPy."""
+    x, layers = np.concatenate(inputs, axis=1), params["params"]
+    for i in range(len(layers)):
+        x = x @ np.asarray(layers[f"Dense_{i}"]["kernel"]) + np.asarray(layers[f"Dense_{i}"]["bias"])
+        x = np.maximum(x, 0) if i < len(layers) - 1 else x
+    return x
+
+
+def estimates(name: str, model: Any, batch: Any) -> np.ndarray:
+    """Estimates of the critics in NumPy, shape (batch_size, n_critics); with TQC, means of the quantiles."""
+    obs, actions = batch.observations.numpy(), batch.actions.numpy()
+    if name == "dqn":
+        return np.take_along_axis(forward(model.policy.qf_state.params, obs), actions, axis=1)
+    if name == "tqc":
+        states = (model.policy.qf1_state, model.policy.qf2_state)
+        return np.stack([forward(state.params, obs, actions).mean(axis=1) for state in states], axis=1)
+    stacked = model.policy.qf_state.params["params"]["VmapContinuousCritic_0"]
+    n_critics = len(stacked["Dense_0"]["kernel"])
+    each = [{"params": jax.tree.map(lambda leaf, i=i: leaf[i], stacked)} for i in range(n_critics)]
+    return np.concatenate([forward(params, obs, actions) for params in each], axis=1)
+
+
+@pytest.mark.parametrize("name", [each for each in names("td3", "dqn") if each.values != ("crossq",)])
+def test_td_errors_equal_those_of_numpy(name, give):
+    """All transitions are terminal, so that the target is the reward."""
+    model = shared(name)
+    batch = weighted(model.replay_buffer.sample(BATCH_SIZE))
+    batch = batch._replace(dones=th.ones(BATCH_SIZE, 1))
+    expected = batch.rewards.numpy() - estimates(name, model, batch)
+    before = leaves(model)
+    td_errors = model.td_errors(batch)
+    np.testing.assert_allclose(td_errors, expected, rtol=1e-4, atol=1e-5)
+    for after, leaf in zip(leaves(model), before, strict=True):
+        np.testing.assert_array_equal(after, leaf)
+    handed_back = give(model, batch)
+    model.train(1, BATCH_SIZE)
+    np.testing.assert_allclose(handed_back[0][1], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(handed_back[0][0], batch.indices)
+
+
+def test_targets_are_discounted_next_values():
+    model = shared("dqn")
+    batch = model.replay_buffer.sample(BATCH_SIZE)._replace(dones=th.tensor([[0.0], [1.0]] * (BATCH_SIZE // 2)))
+    params = model.policy.qf_state.params
+    next_q = forward(params, batch.next_observations.numpy())  # the target network is still the same
+    continues = 1 - batch.dones.numpy()
+    expected = batch.rewards.numpy() + continues * 0.99 * next_q.max(axis=1, keepdims=True) - estimates("dqn", model, batch)
+    np.testing.assert_allclose(model.td_errors(batch), expected, rtol=1e-4, atol=1e-5)
+    discounted = batch._replace(discounts=th.full((BATCH_SIZE, 1), 0.5))
+    expected = batch.rewards.numpy() + continues * 0.5 * next_q.max(axis=1, keepdims=True) - estimates("dqn", model, batch)
+    np.testing.assert_allclose(model.td_errors(discounted), expected, rtol=1e-4, atol=1e-5)
+
+
+def written_out(name: str, model: Any, batch: Any) -> Any:
+    """Parameters of the critics after one step of SGD with rate 0.1 on the weighted loss, for terminal transitions."""
+    obs, actions = jnp.asarray(batch.observations.numpy()), jnp.asarray(batch.actions.numpy())
+    rewards, weights = batch.rewards.numpy()[:, 0], batch.weights.numpy()[:, 0]
+    noise_key = jax.random.split(model.key, 3)[1]
+
+    def loss(params: Any) -> Any:
+        total = 0.0
+        if name == "dqn":
+            q = jnp.stack([model.policy.qf_state.apply_fn(params[0], obs)[i, actions[i, 0]] for i in range(BATCH_SIZE)])
+            size = jnp.abs(q - rewards)
+            per_sample = jnp.where(size < 1, 0.5 * size**2, size - 0.5)
+        elif name == "tqc":
+            per_sample = 0.0
+            for state, each in zip(model._networks()["critics"], params, strict=True):
+                quantiles = state.apply_fn(each, obs, actions)
+                delta = rewards[:, None] - quantiles
+                huber = jnp.where(jnp.abs(delta) > 1, jnp.abs(delta) - 0.5, 0.5 * delta**2)
+                midpoints = (jnp.arange(5) + 0.5) / 5
+                per_sample += (jnp.where(delta < 0, 1 - midpoints, midpoints) * huber).mean(axis=1)
+        else:
+            state = model.policy.qf_state
+            if name == "crossq":
+                actor = model.policy.actor_state
+                variables = {"params": actor.params, "batch_stats": actor.batch_stats}
+                next_obs = jnp.asarray(batch.next_observations.numpy())
+                next_actions = actor.apply_fn(variables, next_obs, train=False).sample(seed=noise_key)
+                q = state.apply_fn(
+                    {"params": params[0], "batch_stats": state.batch_stats},
+                    jnp.concatenate([obs, next_obs]),
+                    jnp.concatenate([actions, next_actions]),
+                    mutable=["batch_stats"],
+                    train=True,
+                )[0][:, :BATCH_SIZE, 0]
+            else:
+                q = state.apply_fn(params[0], obs, actions)[:, :, 0]
+            per_sample = (0.5 * (q - rewards) ** 2).sum(axis=0)
+        for i in range(BATCH_SIZE):
+            total += weights[i] * per_sample[i] / BATCH_SIZE
+        return total
+
+    params = tuple(state.params for state in model._networks()["critics"])
+    gradients = jax.jit(jax.grad(loss))(params)
+    rate = {"ddpg": 1e-3}.get(name, 0.1)
+    return jax.tree.map(lambda each, gradient: np.asarray(each - rate * gradient), params, gradients)
+
+
+@pytest.mark.parametrize("name", names("td3", "dqn"))
+def test_a_weighted_update_is_the_one_written_out(name, give):
+    model = shared(name)
+    batch = weighted(model.replay_buffer.sample(BATCH_SIZE))._replace(dones=th.ones(BATCH_SIZE, 1))
+    expected = written_out(name, model, batch)
+    before = [state.params for state in model._networks()["critics"]]
+    give(model, batch)
+    model.train(1, BATCH_SIZE)
+    after = tuple(state.params for state in model._networks()["critics"])
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-6), after, expected)
+    changes = jax.tree.map(lambda one, other: float(jnp.abs(one - other).max()), tuple(before), after)
+    assert max(jax.tree.leaves(changes)) > 1e-5
+    assert logged(model)["per/mean_weight"] == pytest.approx(float(batch.weights.mean()), rel=1e-6)
+
+
+# ---- several gradient steps
+
+
+@pytest.mark.parametrize("name", names("td3", "dqn"))
+def test_several_gradient_steps_of_a_call_are_as_many_calls_with_delayed_priorities(name, give):
+    """Three steps, which are compiled for up to four."""
+    model = shared(name)
+    batches = [weighted(model.replay_buffer.sample(BATCH_SIZE), seed) for seed in range(3)]
+    handed_back = give(model, *batches)
+    for _ in range(3):
+        model.train(1, BATCH_SIZE)
+    one_by_one, key, metrics = leaves(model), model.key, logged(model)
+
+    model = shared(name)
+    together = give(model, *batches)
+    model.train(3, BATCH_SIZE)
+    for mine, other in zip(leaves(model), one_by_one, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(model.key, key)
+    assert model._n_updates == 3 and logged(model).keys() == metrics.keys()
+    for (ids, errors), (same_ids, same_errors) in zip(together, handed_back, strict=True):
+        np.testing.assert_array_equal(ids, same_ids)
+        np.testing.assert_allclose(errors, same_errors, rtol=1e-4, atol=1e-5)
+
+
+def record_calls(buffer: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    calls: list[str] = []
+
+    def recorded(name: str, method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return method(*args, **kwargs)
+
+        return call
+
+    for name in ("sample", "update_priorities"):
+        monkeypatch.setattr(buffer, name, recorded(name, getattr(buffer, name)))
+    return calls
+
+
+def test_batches_of_a_call_are_drawn_before_the_first_update_and_priorities_written_in_order(monkeypatch):
+    model = shared("dqn")
+    buffer, calls = model.replay_buffer, record_calls(model.replay_buffer, monkeypatch)
+    before = buffer.priorities
+    model.train(3, BATCH_SIZE)
+    assert calls == ["sample"] * 3 + ["update_priorities"] * 3
+    assert (buffer.priorities != before).sum() > BATCH_SIZE
+
+
+def test_a_large_call_goes_to_the_device_in_parts(monkeypatch):
+    """A part sees the priorities of those before."""
+    monkeypatch.setattr("sb3_per.sbx.base._MOST_BYTES", 2 * BATCH_SIZE * (4 + 4 + 1 + 4) * 4)
+    model = shared("dqn")
+    calls = record_calls(model.replay_buffer, monkeypatch)
+    model.train(3, BATCH_SIZE)
+    assert calls == ["sample"] * 2 + ["update_priorities"] * 2 + ["sample", "update_priorities"] and model._n_updates == 3
+
+
+# ---- what stops a run, and what a subclass changes
+
+
+def test_a_nan_stops_before_the_priorities(monkeypatch):
+    model = shared("dqn")
+    before = model.replay_buffer.priorities
+    (state,) = model._networks()["critics"]
+    broken = state.replace(params=jax.tree.map(lambda leaf: leaf * np.nan, state.params))
+    model._set_networks({"critics": (broken,)})
+    with pytest.raises(ValueError, match="td_errors must be finite, not nan"):
+        model.train(1, BATCH_SIZE)
+    np.testing.assert_array_equal(model.replay_buffer.priorities, before)
+
+
+def test_a_subclass_that_overrides_a_function_of_sbx_is_honoured():
+    class Frozen(ALGORITHMS["td3"][0]):
+        @staticmethod
+        def soft_update(tau: Any, qf_state: Any, actor_state: Any) -> Any:
+            return qf_state, actor_state
+
+    model = Frozen("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(net_arch=[4, 4]), seed=0, buffer_size=80)
+    fill([model.replay_buffer], 30)
+    model.set_logger(Logger(None, []))
+    before = model.policy.qf_state
+    model.train(1, BATCH_SIZE)
+    after = model.policy.qf_state
+    jax.tree.map(np.testing.assert_array_equal, before.target_params, after.target_params)
+    assert any(jax.tree.leaves(jax.tree.map(lambda one, other: bool((one != other).any()), before.params, after.params)))
+
+
+@pytest.mark.parametrize("name", ["td3", "dqn"])
+def test_a_subclass_whose_critic_update_would_be_ignored_is_refused(name):
+    function = "update_qnetwork" if name == "dqn" else "update_critic"
+    cls = type("Own", (ALGORITHMS[name][0],), {function: staticmethod(lambda *args: args)})
+    with pytest.raises(NotImplementedError, match=rf"Own.{function}\(\) would have no effect.*_value_losses"):
+        cls("MlpPolicy", "CartPole-v1" if name == "dqn" else "Pendulum-v1", policy_kwargs=dict(net_arch=[4, 4]))
