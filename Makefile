@@ -64,6 +64,8 @@ evidence: .venv/benchmark
 	$(BIN)/python benchmarks/dose_response.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/dose_report.py
 	$(BIN)/python benchmarks/chain_sizes.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/doorkey_sizes.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/ages.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/campaign_report.py
 	$(BIN)/python benchmarks/modern_dqn.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/modern_dqn_report.py

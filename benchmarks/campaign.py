@@ -6,7 +6,7 @@ One description of a campaign, and the runner of all that are described so: `cha
 
 All arms learn the same tasks with the same seeds. Each has its own learning rate, and its own option where it has several: the
 choosing seeds choose them. Where an arm's choice is the smallest or the largest rate, the grid grows by one rate in that
-direction, for all arms, at most ``GROWTH`` times in each direction. The reporting seeds, which chose nothing, are reported.
+direction, for all arms, at most ``growth`` times in each direction. The reporting seeds, which chose nothing, are reported.
 """
 
 import argparse
@@ -24,8 +24,6 @@ import numpy as np
 from sb3_per.compare.campaign import Job, missing, read, run_missing
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
-# Most rates by which a grid grows in each direction.
-GROWTH = 2
 Row = dict[str, str]
 
 
@@ -51,17 +49,19 @@ class Campaign:
 
     :param name: name of the CSV file and of the report
     :param endpoint: score of a run in words
-    :param task_name: what a task is, for headings
+    :param unit: what the numbers are that name the tasks, for headings
     :param tasks: tasks, which are numbers if a contrast is over their slope
     :param arms: by arm its options, one of which is chosen with the rate; the first arm is the twin
-    :param rates: learning rates, ascending; the grid grows by the ratio of the outer two
-    :param choosing: seeds that choose
+    :param rates: learning rates, ascending; the grid grows by the ratio of two neighbours
+    :param choosing: seeds that choose; empty if there is one option and one rate
     :param reporting: seeds that are reported
     :param settings: all that a run depends on, as text and numbers; rows of other settings do not count
     :param train: takes task, arm, option, rate and seed; returns the columns of a row
     :param score: score of a row, more is better
     :param primary: tests of the primary endpoint, with Holm's correction over them
     :param secondary: other tests, with a correction of their own
+    :param other_scores: by name: another score of a row; the primary tests are repeated for it, with a correction of their own
+    :param growth: largest number of rates by which a grid grows in each direction
     :param chooses_by_task: whether each task has its own choice; otherwise an arm has one for all
     :param is_log: whether scores are logarithms, whose differences are reported as factors
     :param is_relative: whether scores are in units of the twin's mean in the task, or when choosing, of the mean of all runs
@@ -71,7 +71,7 @@ class Campaign:
 
     name: str
     endpoint: str
-    task_name: str
+    unit: str
     tasks: tuple[Any, ...]
     arms: dict[str, tuple[str, ...]]
     rates: tuple[float, ...]
@@ -82,6 +82,8 @@ class Campaign:
     score: Callable[[Row], float]
     primary: tuple[Contrast, ...]
     secondary: tuple[Contrast, ...] = ()
+    other_scores: dict[str, Callable[[Row], float]] = field(default_factory=dict)
+    growth: int = 2
     chooses_by_task: bool = True
     is_log: bool = False
     is_relative: bool = False
@@ -157,6 +159,8 @@ def choices(campaign: Campaign, task: Any, rates: Sequence[float], rows: list[Ro
     :param rows: rows of the file
     :return: by arm: option and rate; ``None`` while runs are missing
     """
+    if not campaign.choosing:
+        return {arm: (options[0], campaign.rates[0]) for arm, options in campaign.arms.items()}
     tasks = [task] if campaign.chooses_by_task else campaign.tasks
     found, means = runs_of(campaign, rows), []
     for each in tasks:
@@ -176,8 +180,8 @@ def grid(campaign: Campaign, task: Any, rows: list[Row]) -> tuple[float, ...]:
     n_below = n_above = 0
     while chosen := choices(campaign, task, rates, rows):
         taken = {rate for _, rate in chosen.values()}
-        down, up = rates[0] in taken and n_below < GROWTH, rates[-1] in taken and n_above < GROWTH
-        if len(campaign.rates) == 1 or not (down or up):
+        down, up = rates[0] in taken and n_below < campaign.growth, rates[-1] in taken and n_above < campaign.growth
+        if not (down or up):
             break
         grown = (*([rates[0] / step] if down else []), *rates, *([rates[-1] * step] if up else []))
         rates = tuple(float(f"{rate:.3g}") for rate in grown)

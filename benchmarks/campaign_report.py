@@ -8,19 +8,24 @@ seed. Estimates are means over the seeds with 95% bootstrap intervals, and p is 
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ages import CAMPAIGNS as AGES
 from campaign import OUT, Campaign, Contrast, Row, all_choosing_jobs, choices, grid, key_of, reporting_jobs, runs_of
 from chain_sizes import CAMPAIGN as CHAIN
+from doorkey_sizes import CAMPAIGN as DOORKEY
 from figures import INK, LOOKS, figure_of, save
 from report import cell, iqm, p_cell, table
 
 from sb3_per.compare.campaign import read
 from sb3_per.compare.statistics import holm, mean_interval, paired_p
 
-CAMPAIGNS = (CHAIN,)
+CAMPAIGNS = (CHAIN, DOORKEY, *AGES)
+# What a contrast compares, in words.
+WORDS = {"mean": "mean over the tasks", "slope": "slope over the size", "pairs": "all pairs of seed and task"}
 # By arm: values of shape (seeds, tasks).
 Values = dict[str, np.ndarray]
 
@@ -46,12 +51,13 @@ def progress(campaign: Campaign, rows: list[Row]) -> tuple[str, bool]:
     return words, n_done == n_reporting
 
 
-def values_of(campaign: Campaign, rows: list[Row]) -> tuple[Values, dict[str, np.ndarray]]:
+def values_of(campaign: Campaign, rows: list[Row], score: Callable[[Row], float]) -> tuple[Values, dict[str, np.ndarray]]:
     """
     Load the reporting runs of a complete campaign.
 
     :param campaign: campaign
     :param rows: rows of its file
+    :param score: score of a row
     :return: by arm the scores, more is better, in the twin's units if the campaign says so; by arm the number of runs of each
         task that were stopped
     """
@@ -60,7 +66,7 @@ def values_of(campaign: Campaign, rows: list[Row]) -> tuple[Values, dict[str, np
     shape = (len(campaign.reporting), len(campaign.tasks))
     for arm in campaign.arms:
         own = [found[name] for name in names if name[1] == arm]  # seed by seed, task by task
-        values[arm] = np.array([campaign.score(row) for row in own]).reshape(shape)
+        values[arm] = np.array([score(row) for row in own]).reshape(shape)
         n_stopped[arm] = np.array([row.get("solved") == "0" for row in own]).reshape(shape).sum(axis=0)
     if campaign.is_relative:
         units = np.maximum(values[campaign.twin].mean(axis=0), 1e-9)
@@ -77,7 +83,8 @@ def differences(campaign: Campaign, contrast: Contrast, values: Values) -> np.nd
     :param values: by arm, shape (seeds, tasks)
     :return: one number a seed, or one for each seed and task, shape (n,)
     """
-    each = values[contrast.arm] - values[contrast.reference]
+    # Rounded: scores that are equal may differ in their last digits, always with the same sign.
+    each = np.round(values[contrast.arm] - values[contrast.reference], 9)
     if contrast.over == "slope":
         return np.polyfit(np.array(campaign.tasks, dtype=float), each.T, 1)[0]
     return each.mean(axis=1) if contrast.over == "mean" else each.ravel()
@@ -92,9 +99,27 @@ def formatted(campaign: Campaign, values: np.ndarray, digits: int) -> str:
     return f"{middle} [{low}, {high}]"
 
 
+def headings(campaign: Campaign) -> list[str]:
+    """Name the tasks."""
+    return [f"{task} {campaign.unit}".strip() for task in campaign.tasks]
+
+
 def choice_cell(option: str, rate: float) -> str:
     """Format what was chosen for an arm."""
     return f"{rate:g}, {option}" if option else f"{rate:g}"
+
+
+def tests(campaign: Campaign, title: str, contrasts: tuple[Contrast, ...], values: Values) -> list[str]:
+    """Write the table of some tests, with a correction of its own."""
+    found = {contrast: differences(campaign, contrast, values) for contrast in contrasts}
+    p_values = holm({contrast: paired_p(each) for contrast, each in found.items()})
+    cells = [
+        [contrast.arm, contrast.reference, WORDS[contrast.over], formatted(campaign, each, 3), p_cell(p_values, contrast)]
+        for contrast, each in found.items()
+    ]
+    what = "factor" if campaign.is_log else "difference"
+    lines = [f"{title}, paired, with Holm's correction over the {len(contrasts)} tests of the table:", ""]
+    return lines + table(["arm", "against", "what", f"{what} [95% interval]", "p"], cells)
 
 
 def report(campaign: Campaign, rows: list[Row], rarity: list[Row]) -> list[str]:
@@ -113,11 +138,11 @@ def report(campaign: Campaign, rows: list[Row], rarity: list[Row]) -> list[str]:
         of_tasks = [counts[str(task)] for task in campaign.tasks]
         shares = [f"{100 * int(row['successes']) / int(row['episodes']):.2g}%" for row in of_tasks]
         lines += [f"Share of {int(of_tasks[0]['episodes']):,} episodes of a random policy that succeed:", ""]
-        lines += table([campaign.task_name, *map(str, campaign.tasks)], [["share", *shares]])
+        lines += table(["", *headings(campaign)], [["share", *shares]])
     if not is_complete:
         return [*lines, "The campaign is not complete, so no result is shown."]
-    values, n_stopped = values_of(campaign, rows)
-    heading = ["arm", *(f"{campaign.task_name} {task}" for task in campaign.tasks)]
+    values, n_stopped = values_of(campaign, rows, campaign.score)
+    heading = ["arm", *headings(campaign)]
     shown = {arm: -each if campaign.is_log else each for arm, each in values.items()}
     lines += [f"{campaign.endpoint} Mean over {len(campaign.reporting)} seeds [95% interval] (number of stopped runs):", ""]
     cells = []
@@ -130,34 +155,19 @@ def report(campaign: Campaign, rows: list[Row], rarity: list[Row]) -> list[str]:
         lines += ["Interquartile mean over seeds and tasks [95% stratified bootstrap interval]:", ""]
         middle = iqm(values)
         lines += table(["arm", "IQM"], [[arm, cell(middle, arm, 3)] for arm in campaign.arms])
-    unit = "factor" if campaign.is_log else "difference"
-    for title, contrasts in (("Primary endpoint", campaign.primary), ("Beside it", campaign.secondary)):
-        p_values = holm({contrast: paired_p(differences(campaign, contrast, values)) for contrast in contrasts})
-        cells = [
-            [
-                contrast.arm,
-                contrast.reference,
-                WORDS[contrast.over],
-                formatted(campaign, differences(campaign, contrast, values), 3),
-                p_cell(p_values, contrast),
-            ]
-            for contrast in contrasts
-        ]
-        lines += [f"{title}, paired, with Holm's correction over the {len(contrasts)} tests of the table:", ""]
-        lines += table(["arm", "against", "what", f"{unit} [95% interval]", "p"], cells)
+    lines += tests(campaign, "Primary endpoint", campaign.primary, values)
+    lines += tests(campaign, "Secondary", campaign.secondary, values)
+    for name, score in campaign.other_scores.items():
+        lines += tests(campaign, f"Secondary, {name}", campaign.primary, values_of(campaign, rows, score)[0])
     chosen = {task: choices(campaign, task, grid(campaign, task, rows), rows) for task in campaign.tasks}
     lines += ["Chosen on other seeds, among the learning rates and the options:", ""]
     cells = [[arm, *(choice_cell(*chosen[task][arm]) for task in campaign.tasks)] for arm in campaign.arms]  # type: ignore[index]
     return lines + table(heading, cells)
 
 
-# What a contrast compares, in words.
-WORDS = {"mean": "mean over the tasks", "slope": "slope over the size", "pairs": "all pairs of seed and task"}
-
-
 def draw(campaign: Campaign, rows: list[Row], path: Path) -> None:
     """Draw the gain of each arm over the twin, by task and for all tasks; hollow and dashed: shuffled priorities."""
-    values, _ = values_of(campaign, rows)
+    values, _ = values_of(campaign, rows, campaign.score)
     figure = figure_of(3.8)
     axes = figure.subplots()
     arms = [arm for arm in campaign.arms if arm != campaign.twin]
@@ -177,7 +187,7 @@ def draw(campaign: Campaign, rows: list[Row], path: Path) -> None:
         axes.set_yscale("log")
     axes.set_xticks(places, [*map(str, campaign.tasks), "all"])
     gain = "twin's steps over the arm's" if campaign.is_log else "score minus the twin's"
-    axes.set(xlabel=campaign.task_name, ylabel=f"{gain}\n({len(campaign.reporting)} seeds, more is better)")
+    axes.set(xlabel=campaign.unit, ylabel=f"{gain}\n({len(campaign.reporting)} seeds, more is better)")
     figure.legend(loc="outside lower center", ncols=3)
     save(figure, path)
 

@@ -155,7 +155,7 @@ def score(row: Row) -> float:
 CAMPAIGN = Campaign(
     name="chain-sizes",
     endpoint="Steps until the way to the end of the chain is known.",
-    task_name="states",
+    unit="states",
     tasks=SIZES,
     arms=dict.fromkeys(ARMS, ("",)),
     rates=(1e-3, 3e-3, 1e-2, 3e-2),

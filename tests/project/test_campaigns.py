@@ -1,4 +1,4 @@
-"""The campaigns of one description: declared seeds, the choice of rates, the growth of the grid, and the order of the runs."""
+"""The campaigns of one description: declared seeds, the choice of rates, the order of the runs, and reports."""
 
 import dataclasses
 import math
@@ -7,65 +7,85 @@ import pytest
 
 from tests.utils import benchmark
 
+ages = benchmark("ages")
 campaign = benchmark("campaign")
 campaign_report = benchmark("campaign_report")
 cartpole_again = benchmark("cartpole_again")
 chain_sizes = benchmark("chain_sizes")
+doorkey_sizes = benchmark("doorkey_sizes")
 learning = benchmark("learning")
-CAMPAIGNS = [chain_sizes.CAMPAIGN]
+CAMPAIGNS = campaign_report.CAMPAIGNS
+CHAIN, DOORKEY, AGES = chain_sizes.CAMPAIGN, doorkey_sizes.CAMPAIGN, ages.GAMES_CAMPAIGN
+by_name = pytest.mark.parametrize("each", CAMPAIGNS, ids=lambda each: each.name)
 
 
-def rows_of(jobs, steps) -> list[dict[str, str]]:
-    return [{key: str(value) for key, value in {**name, "steps": steps(name), "solved": 1}.items()} for name, _ in jobs]
+def columns_with(each, score: float) -> dict:
+    """Make the columns of a run with this score."""
+    if each is CHAIN:
+        return {"steps": math.exp(-score), "solved": 1}
+    n_evaluations = doorkey_sizes.N_EVALUATIONS if each is DOORKEY else 15
+    return {str(1_000 * (i + 1) if each is not DOORKEY else i + 1): score for i in range(n_evaluations)}
+
+
+def rows_of(each, jobs, score) -> list[dict[str, str]]:
+    return [{key: str(value) for key, value in {**name, **columns_with(each, score(name))}.items()} for name, _ in jobs]
 
 
 def best_at(rate: float):
-    """Make a function of steps that are fewest at this rate."""
-    return lambda name: 100 + 1_000 * abs(float(name["rate"]) - rate)
+    """Make a function of scores that are highest at this rate, and below zero."""
+    return lambda name: -1.0 - abs(math.log(float(name["rate"]) / rate))
 
 
-@pytest.mark.parametrize("each", CAMPAIGNS, ids=lambda each: each.name)
+@by_name
 def test_declared_seeds_and_contrasts(each):
     assert set(each.choosing).isdisjoint(each.reporting) and len(each.reporting) >= 10
+    assert list(each.rates) == sorted(each.rates) and each.twin == "uniform"
     for contrast in (*each.primary, *each.secondary):
-        assert {contrast.arm, contrast.reference} <= set(each.arms) and contrast.over in ("mean", "slope", "pairs")
+        assert {contrast.arm, contrast.reference} <= set(each.arms) and contrast.over in campaign_report.WORDS
     names = [tuple(name.values()) for name, _ in campaign.all_choosing_jobs(each, [])]
-    assert len(set(names)) == len(names)
-    assert campaign.reporting_jobs(each, []) == []
+    assert len(set(names)) == len(names) and bool(names) == bool(each.choosing)
+    assert bool(campaign.reporting_jobs(each, [])) != bool(each.choosing)
 
 
-@pytest.mark.parametrize("each", CAMPAIGNS, ids=lambda each: each.name)
+@by_name
 def test_the_grid_grows_where_a_choice_is_at_its_edge_and_reporting_waits_for_it(each):
     task, rows = each.tasks[0], []
-    for n_grown in range(campaign.GROWTH + 1):
+    for n_grown in range(each.growth + 1 if each.choosing else 0):
         assert len(campaign.grid(each, task, rows)) == len(each.rates) + n_grown
         assert campaign.reporting_jobs(each, rows) == []
-        done = {tuple(row[key] for key in ("task", "arm", "option", "rate", "seed")) for row in rows}
-        jobs = campaign.all_choosing_jobs(each, rows)
-        jobs = [job for job in jobs if tuple(str(value) for value in list(job[0].values())[:5]) not in done]
-        rows += rows_of(jobs, lambda name: round(1_000 / float(name["rate"])))
+        done = campaign.runs_of(each, rows)
+        jobs = [job for job in campaign.all_choosing_jobs(each, rows) if campaign.key_of(job[0]) not in done]
+        rows += rows_of(each, jobs, best_at(1e3))
     rates = campaign.grid(each, task, rows)
-    assert len(rates) == len(each.rates) + campaign.GROWTH and list(rates) == sorted(rates)
+    assert len(rates) == len(each.rates) + (each.growth if each.choosing else 0) and list(rates) == sorted(rates)
     jobs = campaign.reporting_jobs(each, rows)
-    assert len(jobs) == len(each.reporting) * len(each.tasks) * len(each.arms)
-    assert {name["seed"] for name, _ in jobs[: len(each.tasks) * len(each.arms)]} == {each.reporting[0]}  # seed by seed
+    n_of_a_seed = len(each.tasks) * len(each.arms)
+    assert len(jobs) == len(each.reporting) * n_of_a_seed
+    assert {name["seed"] for name, _ in jobs[:n_of_a_seed]} == {each.reporting[0]}  # seed by seed
+    assert {arguments[3] for _, arguments in jobs} == {rates[-1]}
 
 
-def test_rates_inside_the_grid_are_chosen_by_size_and_reported():
-    each = chain_sizes.CAMPAIGN
-    rows = rows_of(campaign.all_choosing_jobs(each, []), lambda name: best_at(3e-3 if name["task"] < 10 else 1e-2)(name))
-    jobs = campaign.reporting_jobs(each, rows)
-    assert {(name["task"], name["rate"]) for name, _ in jobs} == {
-        (n, "0.003" if n < 10 else "0.01") for n in chain_sizes.SIZES
-    }
-    assert {arguments[3] for _, arguments in jobs} == {3e-3, 1e-2}
+def test_rates_inside_the_grid_are_chosen_by_size():
+    rows = rows_of(
+        CHAIN, campaign.all_choosing_jobs(CHAIN, []), lambda name: best_at(3e-3 if name["task"] < 10 else 1e-2)(name)
+    )
+    jobs = campaign.reporting_jobs(CHAIN, rows)
+    assert {(name["task"], name["rate"]) for name, _ in jobs} == {(n, "0.003" if n < 10 else "0.01") for n in CHAIN.tasks}
+
+
+def test_one_rate_for_both_sizes_is_the_best_of_their_mean():
+    """1e-3 is the best rate of 5x5 by little, 3e-4 that of 6x6 by much."""
+    scores = {(5, "0.001"): 0.6, (5, "0.0003"): 0.5, (6, "0.001"): 0.1, (6, "0.0003"): 0.4}
+    rows = rows_of(
+        DOORKEY, campaign.all_choosing_jobs(DOORKEY, []), lambda name: scores.get((name["task"], name["rate"]), 0.0)
+    )
+    assert {name["rate"] for name, _ in campaign.reporting_jobs(DOORKEY, rows)} == {"0.0003"}
 
 
 def test_rows_of_other_settings_do_not_count():
-    each = chain_sizes.CAMPAIGN
-    rows = rows_of(campaign.all_choosing_jobs(each, []), best_at(3e-3))
-    other = dataclasses.replace(each, settings={**each.settings, "period": 6})
-    assert campaign.reporting_jobs(each, rows) and not campaign.reporting_jobs(other, rows)
+    rows = rows_of(CHAIN, campaign.all_choosing_jobs(CHAIN, []), best_at(3e-3))
+    other = dataclasses.replace(CHAIN, settings={**CHAIN.settings, "period": 6})
+    assert campaign.reporting_jobs(CHAIN, rows) and not campaign.reporting_jobs(other, rows)
 
 
 @pytest.mark.parametrize("arm", ["stock", "shuffled, defaults"])
@@ -76,10 +96,130 @@ def test_a_run_on_the_chain_is_reproducible_and_ends_when_the_way_is_known(arm):
     assert chain_sizes.train(5, arm, "", 3e-3, 901) == first
 
 
-def test_random_successes_on_the_chain_become_rarer_with_its_size(monkeypatch):
+def test_a_run_of_doorkey_has_all_evaluations(monkeypatch):
+    for name, value in (("STEPS", {6: 1_040}), ("N_EVALUATIONS", 2), ("N_EPISODES", 2)):
+        monkeypatch.setattr(doorkey_sizes, name, value)
+    row = doorkey_sizes.train(6, "no weights", "", 1e-3, 901)
+    assert list(row) == ["1", "2"] and all(0 <= share <= 1 for share in row.values())
+
+
+@pytest.mark.parametrize(
+    ("task", "arm", "option"), [("Breakout", "age", "decay 3"), ("Pendulum", "defaults times age", "decay 1")]
+)
+def test_a_run_of_the_ages_has_its_decay_and_all_evaluations(monkeypatch, task, arm, option):
+    suite = learning.quick(ages.SUITES[task])
+    monkeypatch.setitem(ages.SUITES, task, suite)
+    made = []
+    make_model = learning.make_model
+    monkeypatch.setattr(learning, "make_model", lambda *args: made.append(make_model(*args)) or made[0])
+    row = ages.train(task, arm, option, 0.5, 901)
+    assert list(row) == list(map(str, learning.evaluation_steps(suite)))
+    assert made[0].replay_buffer.settings.age_decay == float(option[-1])
+    assert made[0].learning_rate == 0.5 * suite.settings["learning_rate"]
+    scheme = "uniform" if arm == "age" else "proportional"
+    assert made[0].replay_buffer.settings.scheme == scheme
+
+
+def test_random_successes_become_rarer_with_the_size(monkeypatch):
     monkeypatch.setattr(chain_sizes, "RANDOM_EPISODES", 400)
     shares = [chain_sizes.random_successes(n)[1] / 400 for n in (5, 7, 9)]
     assert 0.4 < shares[0] < 0.7 and shares[0] > shares[1] > shares[2]
+    monkeypatch.setattr(doorkey_sizes, "RANDOM_EPISODES", 100)
+    assert 0 <= doorkey_sizes.random_successes(5)[1] <= 10
+
+
+GAIN = 0.1
+
+
+def chain_rows() -> list[dict[str, str]]:
+    """
+    Make all rows of the chain. The gain of the defaults grows by exp(0.1) a state from 5 on, that of draws without weights has
+    another sign for each second seed, and the controls gain nothing. One run of the defaults was stopped.
+    """
+    rows = rows_of(CHAIN, campaign.all_choosing_jobs(CHAIN, []), best_at(3e-3))
+
+    def score(name) -> float:
+        gain = {"defaults": GAIN * (name["task"] - 5), "no weights": (-1) ** name["seed"] * GAIN}.get(name["arm"], 0.0)
+        return gain - math.log(2 ** name["task"] * (1 + 0.01 * (name["seed"] - 200)))
+
+    rows += rows_of(CHAIN, campaign.reporting_jobs(CHAIN, rows), score)
+    stopped = next(row for row in rows if (row["seed"], row["task"], row["arm"]) == ("203", "15", "defaults"))
+    stopped["solved"] = "0"
+    return rows
+
+
+def test_the_report_finds_the_gain_and_its_slope(tmp_path):
+    rows = chain_rows()
+    rarity = [dict(campaign=CHAIN.name, task=str(n), episodes="1000", successes=str(512 // n)) for n in CHAIN.tasks]
+    text = "\n".join(campaign_report.report(CHAIN, rows, rarity))
+    assert text.startswith("1,440 of 1,440 choosing runs and 1,440 of 1,440 reporting runs are there.")
+    assert "|  | 5 states | 7 states |" in text and "| share | 10% | 7.3% |" in text
+    mean, slope = math.exp(5 * GAIN), math.exp(GAIN)
+    for reference in ("uniform", "shuffled, defaults"):
+        assert f"| defaults | {reference} | mean over the tasks | {mean:.3f} [{mean:.3f}, {mean:.3f}] | < 0.001 |" in text
+        assert f"| defaults | {reference} | slope over the size | {slope:.3f} [{slope:.3f}, {slope:.3f}] | < 0.001 |" in text
+    row = next(line for line in text.splitlines() if line.startswith("| no weights | uniform | mean"))
+    assert "| 1.000 [" in row and row.endswith("| 1.000 |")
+    assert next(line for line in text.splitlines() if line.startswith("| defaults | ")).endswith("] (1) |")
+    campaign_report.draw(CHAIN, rows, tmp_path / "chain-sizes.png")
+    assert (tmp_path / "chain-sizes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_compares_doorkey_over_both_sizes():
+    """The defaults gain 0.2 in one size and 0.1 in the other, and so does their control: it is not the priorities."""
+    rows = rows_of(DOORKEY, campaign.all_choosing_jobs(DOORKEY, []), best_at(1e-3))
+    gains = {"defaults": {5: 0.2, 6: 0.1}, "shuffled, defaults": {5: 0.2, 6: 0.1}, "no weights": {5: -0.1, 6: 0.1}}
+    rows += rows_of(
+        DOORKEY, campaign.reporting_jobs(DOORKEY, rows), lambda name: 0.5 + gains.get(name["arm"], {}).get(name["task"], 0.0)
+    )
+    text = "\n".join(campaign_report.report(DOORKEY, rows, []))
+    assert "| defaults | uniform | mean over the tasks | 0.150 [0.150, 0.150] | < 0.001 |" in text
+    assert "| no weights | uniform | mean over the tasks | 0.000 [0.000, 0.000] | 1.000 |" in text
+    assert "| defaults | shuffled, defaults | mean over the tasks | 0.000 [0.000, 0.000] | 1.000 |" in text
+
+
+def test_the_report_of_the_ages_is_in_units_of_the_twin():
+    """Age has 20% more than the twin in every game but not at its end; the product 30% more."""
+    factors = {"age": 1.2, "defaults times age": 1.3}
+
+    def score(name) -> float:
+        of_option = 1.0 if name["rate"] == "0.5" and name["option"] in ("", "decay 3") else 0.5
+        of_game = 10.0 ** ages.GAMES.index(name["task"])
+        return of_option * of_game * factors.get(name["arm"], 1.0) * (1 + 0.01 * (-1) ** name["seed"])
+
+    rows = rows_of(AGES, campaign.all_choosing_jobs(AGES, []), score)
+    rows += rows_of(AGES, campaign.reporting_jobs(AGES, rows), score)
+    for row in rows:
+        if row["arm"] == "age":
+            for column in ("13000", "14000", "15000"):
+                row[column] = str(float(row[column]) / 1.2)
+    text = "\n".join(campaign_report.report(AGES, rows, []))
+    assert "| age | 0.5, decay 3 | 0.5, decay 3 |" in text and "| defaults | 0.5 | 0.5 |" in text
+    assert f"| age | {1.2 * 0.8 + 0.2:.3f} [" in text and "| defaults times age | 1.300 [" in text
+    assert "| age | uniform | all pairs of seed and task | 0.160 [" in text
+    assert "| defaults times age | uniform | all pairs of seed and task | 0.300 [" in text
+    last = text[text.index("Secondary, last three evaluations") :]
+    assert "| age | uniform | all pairs of seed and task | 0.000 [0.000, 0.000] | 1.000 |" in last
+    assert "| defaults times age | uniform | all pairs of seed and task | 0.300 [" in last
+
+
+@by_name
+def test_an_incomplete_campaign_shows_counts_and_no_result(each):
+    rows = rows_of(each, campaign.all_choosing_jobs(each, []), best_at(each.rates[len(each.rates) // 2]))
+    rows += rows_of(each, campaign.reporting_jobs(each, rows), lambda name: -1.0)
+    n_reporting = len(each.reporting) * len(each.tasks) * len(each.arms)
+    assert campaign_report.progress(each, rows)[1]
+    assert not campaign_report.progress(each, rows[:-1])[1]
+    lines = campaign_report.report(each, rows[:-1], [])
+    assert f" and {n_reporting - 1:,} of {n_reporting:,} reporting runs" in lines[0]
+    assert lines[1:] == ["", "The campaign is not complete, so no result is shown."]
+
+
+@by_name
+def test_the_published_page_follows_from_the_runs(each):
+    rows, rarity = (campaign.read(campaign.OUT / f"{name}.csv") for name in (each.name, "rarity"))
+    page = "\n".join(campaign_report.report(each, rows, rarity)).rstrip() + "\n"
+    assert (campaign.OUT / f"{each.name}.md").read_text() == page
 
 
 def test_cartpole_shows_the_last_policy_beside_the_mean_of_the_last_fifth():
@@ -94,60 +234,3 @@ def test_cartpole_shows_the_last_policy_beside_the_mean_of_the_last_fifth():
     text = cartpole_again.report(rows)
     assert text[4].startswith("| last policy | 500 | 200 | 14 of 15 | 200, 500,")
     assert text[5].startswith("| mean of the last fifth | 500 | 350 | 14 of 15 | 350, 500,")
-
-
-GAIN = 0.1
-
-
-def chain_rows() -> list[dict[str, str]]:
-    """
-    Make all rows of the chain. The gain of the defaults grows by exp(0.1) a state from 5 on, that of draws without weights has
-    another sign for each second seed, and the controls gain nothing. One run of the defaults was stopped.
-    """
-    each = chain_sizes.CAMPAIGN
-    rows = rows_of(campaign.all_choosing_jobs(each, []), best_at(3e-3))
-
-    def steps(name) -> float:
-        gain = {"defaults": GAIN * (name["task"] - 5), "no weights": (-1) ** name["seed"] * GAIN}.get(name["arm"], 0.0)
-        return 2 ** name["task"] * (1 + 0.01 * (name["seed"] - 200)) / math.exp(gain)
-
-    rows += rows_of(campaign.reporting_jobs(each, rows), steps)
-    stopped = next(row for row in rows if (row["seed"], row["task"], row["arm"]) == ("203", "15", "defaults"))
-    stopped["solved"] = "0"
-    return rows
-
-
-def test_the_report_finds_the_gain_and_its_slope(tmp_path):
-    each, rows = chain_sizes.CAMPAIGN, chain_rows()
-    rarity = [dict(campaign=each.name, task=str(n), episodes="1000", successes=str(512 // n)) for n in chain_sizes.SIZES]
-    text = "\n".join(campaign_report.report(each, rows, rarity))
-    assert text.startswith("1,440 of 1,440 choosing runs and 1,440 of 1,440 reporting runs are there.")
-    assert "| share | 10% | 7.3% |" in text
-    mean, slope = math.exp(5 * GAIN), math.exp(GAIN)
-    for reference in ("uniform", "shuffled, defaults"):
-        assert f"| defaults | {reference} | mean over the tasks | {mean:.3f} [{mean:.3f}, {mean:.3f}] | < 0.001 |" in text
-        assert f"| defaults | {reference} | slope over the size | {slope:.3f} [{slope:.3f}, {slope:.3f}] | < 0.001 |" in text
-    assert text.count("| no weights | uniform | mean over the tasks | 1.000 [") == 1
-    row = next(line for line in text.splitlines() if line.startswith("| no weights | uniform | mean"))
-    assert row.endswith("| 1.000 |")
-    assert next(line for line in text.splitlines() if line.startswith("| defaults | ")).endswith("] (1) |")
-    campaign_report.draw(each, rows, tmp_path / "chain-sizes.png")
-    assert (tmp_path / "chain-sizes.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_an_incomplete_campaign_shows_counts_and_no_result(tmp_path):
-    each, rows = chain_sizes.CAMPAIGN, chain_rows()
-    for kept, words in (
-        (rows[:-1], "1,440 of 1,440 choosing runs and 1,439 of 1,440"),
-        ([], "0 of 1,440 choosing runs"),
-    ):
-        lines = campaign_report.report(each, kept, [])
-        assert lines[0].startswith(words)
-        assert lines[1:] == ["", "The campaign is not complete, so no result is shown."]
-
-
-def test_the_published_pages_follow_from_the_runs():
-    for each in CAMPAIGNS:
-        rows, rarity = (campaign.read(campaign.OUT / f"{name}.csv") for name in (each.name, "rarity"))
-        page = "\n".join(campaign_report.report(each, rows, rarity)).rstrip() + "\n"
-        assert (campaign.OUT / f"{each.name}.md").read_text() == page

@@ -1,0 +1,154 @@
+"""
+Draws by age, and priorities times age: do they help where rewards are common?
+
+    python benchmarks/ages.py                  # what is missing; then campaign_report.py
+    python benchmarks/ages.py --seconds 600    # start no run after ten minutes; call again to continue
+    python benchmarks/ages.py --only ages      # MinAtar alone
+
+Korniak et al. 2026 (arXiv 2605.10236) find in five suites that replay pays which is not uniform where few transitions are
+replayed for each step of the environment, and favours recent ones; their draw is a truncated geometric distribution over age,
+here ``scheme="uniform", age_decay=c``. The product of priorities and age is ``age_decay=c`` alone. In a pilot with seeds 300
+to 302, with decay 3 and one rate, age had a fifth more return than the twin in SpaceInvaders and Breakout, the product a third
+more, and age a tenth less in Freeway. No run of the pilot is reported.
+
+Written down before the first run of the campaign:
+
+- Arms: the uniform twin; draws by age; the defaults; the defaults times age. Settings are those of modern_dqn.py: five games
+  of MinAtar, 300,000 steps, Double Q and 3 steps.
+- Each arm has one rate, half the task's or the task's, and with age one decay, 1 or 3, for all games: those with the highest
+  mean over the games of the endpoint, each game in units of the mean of all its choosing runs, on two seeds. With two rates
+  each choice is at the edge of the grid, which does not grow here: every further rate costs three core hours.
+- All that is reported comes from ten other seeds, which run one after the other, each in all games with all arms, and only
+  when all ten are complete. Nobody looks at their results before.
+- Endpoint of a run: mean return over all of its 15 evaluations, in units of the twin's mean in that game. Reported as the
+  interquartile mean over games and seeds; tested as the mean of the 50 differences, paired by seed and game, with 200,000
+  random choices of their signs, two-sided.
+- Primary: age, and the product, against the twin, with Holm's correction for the two. Secondary, with a correction of their
+  own: the product against age alone and against the defaults, and the defaults against the twin; and the primary tests for the
+  last three evaluations, which modern_dqn.py scores.
+- The counter-case, where the paper expects nothing, since SAC replays 256 transitions a step: ages-pendulum, SAC on Pendulum
+  for 10,000 steps, and ages-pairs, the pairs of learning.py. Decay 3, the tasks' rates, ten seeds, mean return over all
+  evaluations; age and the product against the twin, with Holm's correction for the two of a task. "Could not be told apart" is
+  not "no difference".
+
+Budget: MinAtar 320 runs of 175 seconds on an idle core (modern-dqn.csv), 16 core hours; SAC 80 runs of about a minute.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
+
+from dataclasses import replace
+from typing import Any
+
+import learning
+import modern_dqn
+import numpy as np
+from campaign import Campaign, Contrast, Row, main
+from suite import Suite, Variant
+
+GAMES = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
+DECAYS = ("decay 1", "decay 3")
+ARMS: dict[str, tuple[str, ...]] = {"uniform": ("",), "age": DECAYS, "defaults": ("",), "defaults times age": DECAYS}
+SUITES: dict[str, Suite] = {
+    **{game: replace(modern_dqn.SUITE, environments=(f"MinAtar/{game}-v1",)) for game in GAMES},
+    "Pendulum": replace(
+        learning.SUITES["pairs"], environments=("Pendulum-v1",), steps=10_000, n_envs=1, n_episodes=20, episode_length=None
+    ),
+    "pairs": learning.SUITES["pairs"],
+}
+
+
+def buffer_settings(arm: str, option: str) -> dict[str, Any]:
+    """Return ``replay_buffer_kwargs`` of an arm."""
+    scheme = {} if arm.startswith("defaults") else dict(scheme="uniform")
+    return scheme | (dict(age_decay=float(option.removeprefix("decay "))) if option else {})
+
+
+def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
+    """
+    Train and evaluate one run.
+
+    :param task: a key of :data:`SUITES`
+    :param arm: a key of :data:`ARMS`
+    :param option: how soon the chance of a draw falls with age
+    :param rate: factor of the task's learning rate
+    :param seed: of the environments, the networks and the draws
+    :return: mean return by step of the environment
+    """
+    suite, is_game = SUITES[task], task in GAMES
+    settings: dict[str, Any] = dict(double_q=True, n_steps=3) if is_game else {}
+    settings |= dict(learning_rate=rate * suite.settings["learning_rate"], replay_buffer_kwargs=buffer_settings(arm, option))
+    variant = Variant("PERDQN" if is_game else "PERSAC", settings)
+    return learning.train(replace(suite, variants={arm: variant}), suite.environments[0], arm, seed)
+
+
+def returns_of(row: Row) -> list[float]:
+    """Return the evaluations of a run in their order."""
+    return [float(row[column]) for column in sorted(filter(str.isdigit, row), key=int)]
+
+
+def score(row: Row) -> float:
+    """Score a run: mean return over all evaluations."""
+    return float(np.mean(returns_of(row)))
+
+
+def last_score(row: Row) -> float:
+    """Score the end of a run: mean return of the last three evaluations."""
+    return float(np.mean(returns_of(row)[-3:]))
+
+
+def settings_of(tasks: tuple[str, ...]) -> dict[str, Any]:
+    """List what the runs of these tasks depend on."""
+    suites = {task: SUITES[task] for task in tasks}
+    numbers = {k: [s.steps, s.n_envs, s.n_evaluations, s.n_episodes, s.env_kwargs, s.settings] for k, s in suites.items()}
+    return dict(suites=numbers, arms={f"{arm} {option}": buffer_settings(arm, option) for arm in ARMS for option in ARMS[arm]})
+
+
+GAMES_CAMPAIGN = Campaign(
+    name="ages",
+    endpoint="Mean return over all evaluations, in units of the twin's mean in the game.",
+    unit="",
+    tasks=GAMES,
+    arms=ARMS,
+    rates=(0.5, 1.0),
+    choosing=range(400, 402),
+    reporting=range(500, 510),
+    settings=settings_of(GAMES),
+    train=train,
+    score=score,
+    primary=(Contrast("age", "uniform", "pairs"), Contrast("defaults times age", "uniform", "pairs")),
+    secondary=(
+        Contrast("defaults times age", "age", "pairs"),
+        Contrast("defaults times age", "defaults", "pairs"),
+        Contrast("defaults", "uniform", "pairs"),
+    ),
+    other_scores={"last three evaluations": last_score},
+    growth=0,
+    chooses_by_task=False,
+    is_relative=True,
+    seconds=dict.fromkeys(GAMES, 175.0),
+)
+_PENDULUM = replace(
+    GAMES_CAMPAIGN,
+    name="ages-pendulum",
+    endpoint="Mean return over all evaluations.",
+    tasks=("Pendulum",),
+    arms={arm: options[-1:] for arm, options in ARMS.items()},
+    rates=(1.0,),
+    choosing=range(0),
+    settings=settings_of(("Pendulum",)),
+    primary=tuple(contrast._replace(over="mean") for contrast in GAMES_CAMPAIGN.primary),
+    secondary=tuple(contrast._replace(over="mean") for contrast in GAMES_CAMPAIGN.secondary),
+    other_scores={},
+    is_relative=False,
+    seconds={"Pendulum": 60.0},
+)
+CAMPAIGNS = (
+    GAMES_CAMPAIGN,
+    _PENDULUM,
+    replace(_PENDULUM, name="ages-pairs", tasks=("pairs",), settings=settings_of(("pairs",)), seconds={"pairs": 55.0}),
+)
+
+if __name__ == "__main__":
+    main(CAMPAIGNS)
