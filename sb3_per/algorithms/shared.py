@@ -80,10 +80,9 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         :return: the batch
         """
         buffer = self.replay_buffer
-        arguments: dict[str, Any] = {"env": self._vec_normalize_env}
-        if buffer.settings.recency < 1.0 and gradient_steps > 1:
-            arguments["position"] = (gradient_step + 1) / gradient_steps
-        return buffer.sample(self.batch_size if batch_size is None else batch_size, **arguments)
+        if gradient_steps > 1:
+            buffer.sampler.position = (gradient_step + 1) / gradient_steps
+        return buffer.sample(self.batch_size if batch_size is None else batch_size, env=self._vec_normalize_env)
 
     def _write_priorities(self, batch: PrioritizedReplayBufferSamples, td_errors: Any, metrics: MeanMetrics) -> None:
         """

@@ -1,4 +1,4 @@
-"""Replay buffers: storage is Stable-Baselines3's, drawing is ours. One file a kind."""
+"""SB3's storage with prioritized draws; one file per kind of buffer."""
 
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.her import PrioritizedHerReplayBuffer

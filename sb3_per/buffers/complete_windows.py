@@ -193,7 +193,7 @@ class CompleteWindows:
             "recurrent_states": self.states.state(n),
         }
 
-    def load(self, state: dict[str, Any], is_known: bool) -> None:
+    def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`; also of a buffer without sequences."""
         ring, first = self.ring, int(self.ring.first[0])
         ring.require_even()
@@ -212,7 +212,7 @@ class CompleteWindows:
         self.episode_steps[: len(steps)] = steps
         self.oldest_admitted = oldest
         self.states.load(state["recurrent_states"])
-        if is_known and state["n_recorded"] == self.n_recorded:
+        if keeps_masses and state["n_recorded"] == self.n_recorded:
             self._load_ready(state)
         else:
             self.forget_changes()
@@ -223,7 +223,7 @@ class CompleteWindows:
             raise ValueError("windows of another ring")
         if looked_at.dtype != np.int64 or looked_at.max() > ring.most:
             raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most}")
-        # Steps that have come since the last draw lie over windows that are not retired yet.
+        # Newer steps may have overwritten windows still marked ready.
         held = np.arange(max(int(ring.first[0]), self.oldest_admitted), ring.most)
         rows = held % ring.n_rows
         is_window = (is_ready[rows] != 0) & (held[:, None] < looked_at)

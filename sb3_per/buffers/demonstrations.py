@@ -61,10 +61,9 @@ class Demonstrations:
     def _make_parts(self, n_rows: int) -> tuple[Ring, Sampler]:
         ring = Ring(n_rows, 1)
         settings = self.settings.some("max_priority_interval stratified uniform_fraction unique")
-        mean_or_max = "mean" if self.settings.initial_priority == "mean" else "max"
-        draw_settings = dict(settings, initial_priority=mean_or_max, recency=1.0, recency_min=1)
-        bonus = self.settings.demonstration_bonus
-        return ring, Sampler(self.scheme, n_rows, HeldTransitions(ring), bonus=bonus, **draw_settings)
+        settings["initial_priority"] = "mean" if self.settings.initial_priority == "mean" else "max"
+        settings["bonus"] = self.settings.demonstration_bonus
+        return ring, Sampler(self.scheme, n_rows, HeldTransitions(ring), **settings)
 
     def __len__(self) -> int:
         """Number of demonstrations."""
@@ -172,7 +171,6 @@ class Demonstrations:
                 )
             return 0
         self._are_unused = False
-        experience.settle()
         share = 1.0 if self._alone else self.share
         if len(self) == 0 and share > 0.0:
             raise ValueError(
@@ -180,24 +178,33 @@ class Demonstrations:
                 "none. Add some first: buffer.add_demonstrations(...), buffer.add_demonstrations_from(other_buffer), or "
                 "from_minari(dataset, buffer, demonstrations=True)"
             )
-        return batch_size if experience.tree.total == 0.0 and len(self) else round(share * batch_size)
+        return batch_size if len(self) and not experience.can_draw() else round(share * batch_size)
 
-    def draw(self, n: int, n_p: np.ndarray, n_eligible: int) -> tuple[np.ndarray, np.ndarray]:
+    def added_to(self, slots: np.ndarray, n_p: np.ndarray, batch_size: int, n_eligible: int) -> tuple[np.ndarray, np.ndarray]:
         """
-        Draw demonstrations, and join their probabilities with those of the rest of the batch.
+        Draw the rest of a batch, and count N P over experience and demonstrations together.
 
-        :param n: how many demonstrations, at least 1
-        :param n_p: N P of the rest of the batch, counting experience alone, shape (batch_size - n,)
+        :param slots: slots of experience, int64 of shape (n,), with n below ``batch_size``
+        :param n_p: their N P, counting experience alone, float64 of shape (n,)
+        :param batch_size: number of transitions of the batch
         :param n_eligible: number of transitions of experience that can be drawn
-        :return: slots, int64 of shape (n,), and N P of the whole batch, counting both parts, float64 of shape (batch_size,)
+        :return: slots of the batch, those of demonstrations plus ``FIRST_ID``, int64, and N P, float64, both of shape
+            (batch_size,)
         """
         self.sampler.settle()
-        slots, relative = self.sampler.draw(n)
-        of_these = self.sampler.drawing.n_p(relative)
-        n_all, batch_size = n_eligible + len(self), n + len(n_p)
-        share = n / batch_size
-        parts = (n_p * ((1.0 - share) * n_all / max(n_eligible, 1)), of_these * (share * n_all / len(self)))
-        return slots, np.concatenate(parts)
+        own_slots, own_n_p = self.sampler.draw(batch_size - len(slots))
+        n_all, share = n_eligible + len(self), len(own_slots) / batch_size
+        n_p = np.append(n_p * ((1.0 - share) * n_all / max(n_eligible, 1)), own_n_p * (share * n_all / len(self)))
+        return np.append(slots, own_slots + FIRST_ID), n_p
+
+    def n_before(self, slots: np.ndarray) -> int:
+        """
+        Count the slots of experience in a batch.
+
+        :param slots: drawn slots; those of demonstrations come last, plus ``FIRST_ID``
+        :return: number of those before them
+        """
+        return len(slots) - int(np.count_nonzero(slots >= FIRST_ID)) if self.are_drawn else len(slots)
 
     def draw_observations(self, n: int) -> Any:
         """
@@ -208,18 +215,18 @@ class Demonstrations:
         """
         assert self.storage is not None
         self.sampler.settle()
-        return self.storage.read_observations(self.sampler.drawing.uniform(n))
+        return self.storage.read_observations(self.sampler.draw_uniformly(n))
 
     def read(self, slots: np.ndarray, env: VecNormalize | None) -> Transitions:
         """
         Read demonstrations.
 
-        :param slots: int64 of shape (n,)
+        :param slots: of demonstrations, plus ``FIRST_ID``, int64 of shape (n,)
         :param env: associated VecNormalize
         :return: these demonstrations
         """
         assert self.storage is not None
-        *arrays, ids = read_transitions(self.storage, self.ring, self.returns, slots, env)
+        *arrays, ids = read_transitions(self.storage, self.ring, self.returns, slots - FIRST_ID, env)
         return (*arrays, ids + FIRST_ID)
 
     # ---- saving

@@ -81,9 +81,9 @@ class HeldTransitions:
         """Number of steps that :meth:`changes` has reported."""
         return {"known": self._known}
 
-    def load(self, state: dict[str, Any], is_known: bool) -> None:
+    def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
-        if not is_known:
+        if not keeps_masses:
             self.forget_changes()
             return
         known, added = np.array(state["known"]), self.ring.added

@@ -128,7 +128,7 @@ class FinishedEpisodes:
             "finished_slots": slots[flat(self.ep_length)[slots] > 0],
         }
 
-    def load(self, state: dict[str, Any], is_known: bool) -> None:
+    def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
         ring, n = self.ring, self.ring.n_rows_used
         ring.require_even()
@@ -144,7 +144,7 @@ class FinishedEpisodes:
             raise ValueError("a transition is not in its own episode")
         self.ep_start[:n], self.ep_length[:n], self.current_ep_start[:] = start, length, current
         self.forget_changes()
-        if not is_known:
+        if not keeps_masses:
             return
         slots = np.array(state["finished_slots"])
         if slots.dtype != np.int64 or not 0 <= slots.min(initial=0) <= slots.max(initial=0) < ring.capacity:
@@ -273,15 +273,15 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         HerReplayBuffer.sample(self, 1)  # raises SB3's own error
         raise AssertionError("no finished episode, and SB3 draws nevertheless")
 
-    def _draw(self, batch_size: int, position: float | None) -> tuple[np.ndarray, np.ndarray]:
-        slots, relative = super()._draw(batch_size, position)
-        if self.sampler.drawing.is_stock:
+    def _draw_experience(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        slots, n_p = super()._draw_experience(n)
+        if self.sampler.is_stock:
             # The first ones are virtual, and come last in the batch.
-            order = np.roll(np.arange(batch_size), -self._n_virtual(batch_size))
+            order = np.roll(np.arange(n), -self._n_virtual(n))
         else:
             # Stratified draws are sorted by age: without shuffling, the old transitions would never be relabelled.
-            order = np.random.permutation(len(slots))
-        return slots[order], relative[order]
+            order = np.random.permutation(n)
+        return slots[order], n_p[order]
 
     def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         n = len(ids) if self.update_from_virtual else len(ids) - self._n_virtual(len(ids))

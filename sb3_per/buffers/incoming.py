@@ -8,9 +8,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 
-from sb3_per.sampling.rank_tree import RankTree
-from sb3_per.sampling.schemes import LARGEST_MASS
-from sb3_per.sampling.sum_tree import SumTree, as_batch
+from sb3_per.sampling.sum_tree import as_batch
 from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
 
 _NUMBERS = frozenset(map(np.dtype, ("?", *"bhilqBHILQefd")))
@@ -316,22 +314,20 @@ def checked_rows(rows: Any, n_rows: int) -> np.ndarray:
     return np.asarray(rows % n_rows, np.int64)
 
 
-def checked_masses(masses: Any, n_steps: int, n_envs: int, tree: SumTree) -> np.ndarray:
+def checked_masses(masses: Any, n_steps: int, n_envs: int, largest: float) -> np.ndarray:
     """
     Check sampling masses that transitions come with.
 
     :param masses: of new transitions
     :param n_steps: number of steps
     :param n_envs: number of environments
-    :param tree: that they go into
+    :param largest: largest mass of the scheme
     :return: the same, float64 of shape (n_steps, n_envs)
     :raises ValueError: for another shape, or a mass that is not allowed
     """
     masses = np.asarray(masses, dtype=np.float64)
     if masses.shape != (n_steps, n_envs):
         raise ValueError(f"masses of shape {masses.shape} do not fit {n_steps} steps of {n_envs} environments")
-    # Ranks are not added up.
-    largest = np.inf if isinstance(tree, RankTree) else LARGEST_MASS
     bad = masses[~((masses > 0.0) & (masses <= largest))]
     if bad.size:
         raise ValueError(f"A mass must be above 0 and at most {largest}, so that their sum is finite, not {bad[0]}")

@@ -6,7 +6,7 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -115,7 +115,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         require_values(observation_space=observation_space, action_space=action_space)
         self._require_fitting(observation_space, optimize_memory_usage)
         frames = frames_of(self.settings, observation_space)
-        # SB3's constructors allocate everything; of what is stored in frames, nothing.
+        # Keep SB3 from allocating arrays that frames replace.
         space = without(observation_space, frames) if frames else observation_space
         self._init_stock(buffer_size, space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
         self.observation_space = observation_space
@@ -378,7 +378,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         n = len(reward)
         steps = checked_recording(self.storage, (n, self.n_envs), obs, next_obs, action, reward, done, infos)
         if masses is not None:
-            masses = checked_masses(masses, n, self.n_envs, self.sampler.tree)
+            masses = checked_masses(masses, n, self.n_envs, self.scheme.largest_mass)
         with self.lock:
             for i in range(n):
                 self._write(None, 1, part_of(steps, i), None if masses is None else masses[i])
@@ -507,57 +507,52 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # ---- drawing
 
-    def sample(  # type: ignore[override]
-        self, batch_size: int, env: VecNormalize | None = None, position: float | None = None
-    ) -> PrioritizedReplayBufferSamples:
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> PrioritizedReplayBufferSamples:  # type: ignore[override]
         """
         Draw transitions with probability P(i) = mass_i / total, with replacement; settings change that.
 
         :param batch_size: number of transitions
         :param env: associated VecNormalize, to normalize the observations and rewards
-        :param position: k / K of the k-th of K draws in a row, for ``recency``; ``None``: a random number
         :return: exactly ``batch_size`` transitions, with their weights and ids
         :raises ValueError: for a batch size below 1, or if no transition can be drawn, or with ``unique`` not so many
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         with self.lock:
-            n_demonstrations, demonstrations = self._prepare_draw(batch_size), None
-            slots, relative = _NO_SLOTS, _NO_MASSES
-            n_p: Callable[[np.ndarray], np.ndarray] = np.asarray
-            if n_demonstrations < batch_size:
-                slots, relative = self._draw(batch_size - n_demonstrations, position)
-                n_p = self.sampler.drawing.n_p
-            if n_demonstrations > 0:
-                n_eligible = self.sampler.eligible.n
-                demonstrations, relative = self.demonstrations.draw(n_demonstrations, n_p(relative), n_eligible)
-                n_p = np.asarray  # these numbers are N P already
-            weights = self.weights(relative, n_p)
-            samples = self._gather(slots, weights, env, demonstrations)
-            if self.demonstrations.are_drawn:
-                samples.is_demonstration = samples.indices >= FIRST_ID
+            slots, n_p = self._draw(batch_size)
+            weights = self.weights(n_p)
+            samples = self._gather(slots, weights, env)
             if self.settings.actor_batch == "weighted":
-                samples.n_p = n_p(relative)
+                samples.n_p = n_p
             if self.draw_record is not None:
-                self.draw_record.add(samples.indices[: len(slots)], weights[: len(slots)], self.ring.added)
+                n = self.demonstrations.n_before(slots)
+                self.draw_record.add(samples.indices[:n], weights[:n], self.ring.added)
             self.weights.count_draw()
         return samples
 
-    def _prepare_draw(self, batch_size: int) -> int:
-        """Bring the sampler up to date, and return how many transitions of the next batch are demonstrations."""
-        n_demonstrations = self.demonstrations.n_in(batch_size, self.sampler)
-        if n_demonstrations < batch_size:
-            self.sampler.settle()
-            if self.sampler.tree.total == 0.0:
-                self._refuse_to_draw()
-        return n_demonstrations
+    def _draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Draw slots of experience and, after them, the share of the demonstrations.
+
+        :return: slots, int64, and their N P, float64, both of shape (batch_size,)
+        """
+        n = batch_size - self.demonstrations.n_in(batch_size, self.sampler)
+        slots, n_p = self._draw_experience(n) if n > 0 else (_NO_SLOTS, np.empty(0))
+        if n < batch_size:
+            slots, n_p = self.demonstrations.added_to(slots, n_p, batch_size, self.sampler.eligible.n)
+        return slots, n_p
+
+    def _draw_experience(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw slots of experience, see :meth:`~sb3_per.sampling.sampler.Sampler.draw`."""
+        self._require_experience()
+        return self.sampler.draw(n)
+
+    def _require_experience(self) -> None:
+        if not self.sampler.can_draw():
+            self._refuse_to_draw()
 
     def _refuse_to_draw(self) -> NoReturn:
         raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
-
-    def _draw(self, batch_size: int, position: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """See :class:`~sb3_per.sampling.draw.Draw`."""
-        return self.sampler.draw(batch_size, position)
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """
@@ -570,12 +565,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         require("batch_size", batch_size, integer())
         with self.lock:
-            n_demonstrations, slots = self._prepare_draw(batch_size), _NO_SLOTS
-            if n_demonstrations < batch_size:
-                slots = self.sampler.drawing.uniform(batch_size - n_demonstrations)
+            n, slots = batch_size - self.demonstrations.n_in(batch_size, self.sampler), _NO_SLOTS
+            if n > 0:
+                self._require_experience()
+                slots = self.sampler.draw_uniformly(n)
             obs = self._gather_observations(slots)
-            if n_demonstrations > 0:
-                demonstrations = self.demonstrations.draw_observations(n_demonstrations)
+            if n < batch_size:
+                demonstrations = self.demonstrations.draw_observations(batch_size - n)
                 obs = tree_map(lambda *parts: np.concatenate(parts), obs, demonstrations)
             return tree_map(to_torch_of(self), self._normalize_obs(obs, env))
 
@@ -608,22 +604,23 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         return self._gather(slots, np.ones((len(slots), 1), np.float32), env)
 
-    def _gather(
-        self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None, demonstrations: np.ndarray | None = None
-    ) -> PrioritizedReplayBufferSamples:
+    def _gather(self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
         """
         Read a batch.
 
-        :param slots: slots of experience, int64 of shape (n,)
-        :param weights: importance-sampling weights of the batch, float32 of shape (batch_size, 1)
+        :param slots: drawn slots, int64 of shape (batch_size,)
+        :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
-        :param demonstrations: slots of demonstrations, the rest of the batch; ``None``: there is none
         :return: the transitions in these slots
         """
-        transitions = read_transitions(self.storage, self.ring, self.returns, slots, env, self._relabel)
-        if demonstrations is not None:
-            transitions = joined(transitions, self.demonstrations.read(demonstrations, env))
-        return to_samples(transitions, weights, to_torch_of(self))
+        n = self.demonstrations.n_before(slots)
+        transitions = read_transitions(self.storage, self.ring, self.returns, slots[:n], env, self._relabel)
+        if n < len(slots):
+            transitions = joined(transitions, self.demonstrations.read(slots[n:], env))
+        samples = to_samples(transitions, weights, to_torch_of(self))
+        if self.demonstrations.are_drawn:
+            samples.is_demonstration = samples.indices >= FIRST_ID
+        return samples
 
     # ---- updating
 
@@ -678,4 +675,4 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.demonstrations.follow(progress_remaining)
 
 
-_NO_SLOTS, _NO_MASSES = np.empty(0, np.int64), np.empty(0)
+_NO_SLOTS = np.empty(0, np.int64)

@@ -194,15 +194,12 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             )
         super()._refuse_to_draw()
 
-    def sample(  # type: ignore[override]
-        self, batch_size: int, env: VecNormalize | None = None, position: float | None = None
-    ) -> SequenceReplayBufferSamples:
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> SequenceReplayBufferSamples:  # type: ignore[override]
         """
         Draw windows, see :meth:`PrioritizedReplayBuffer.sample`.
 
         :param batch_size: number of windows
         :param env: associated VecNormalize, to normalize the observations and rewards
-        :param position: without influence
         :return: exactly ``batch_size`` windows, with their weights and the ids of their first steps
         :raises ValueError: for a batch size below 1, or if no window can be drawn, or with ``unique`` not so many
         """
@@ -220,7 +217,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         raise NotImplementedError("A sequence buffer cannot read single rows: draw windows with sample()")
 
     def _gather(  # type: ignore[override]
-        self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None, demonstrations: None = None
+        self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None
     ) -> SequenceReplayBufferSamples:
         """
         Read windows.
@@ -228,7 +225,6 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :param slots: anchors of complete windows, int64 of shape (batch_size,)
         :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
-        :param demonstrations: always ``None``
         :return: the windows
         """
         lengths = self._lengths_at(slots, self.windows.n_recorded)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, LAP, PriorityScheme, RankBased, make_scheme
+from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -196,11 +196,9 @@ class PrioritySettings:
             )
         if self.initial_priority != "max" and scheme.draws_uniformly:
             raise ValueError(f"initial_priority={self.initial_priority!r} has no effect with {scheme}, which draws uniformly")
-        if self.initial_priority == "mean" and isinstance(scheme, RankBased):
+        if self.initial_priority == "mean" and scheme.ranks:
             raise ValueError(f"initial_priority='mean' has no meaning with {scheme}: ranks have no mean priority")
-        if self.max_priority_interval is not None and (
-            scheme.draws_uniformly or isinstance(scheme, RankBased) or scheme.alpha == 0.0
-        ):
+        if self.max_priority_interval is not None and (scheme.draws_uniformly or scheme.ranks or scheme.alpha == 0.0):
             raise ValueError(
                 f"max_priority_interval={self.max_priority_interval} has no effect with {scheme}: its masses do not follow "
                 "from priorities"
@@ -208,7 +206,7 @@ class PrioritySettings:
 
     def _require_fitting_decay(self, scheme: PriorityScheme) -> None:
         reasons = {
-            f"scheme={scheme}": isinstance(scheme, RankBased) and "the masses of ranks are not in proportion to a priority",
+            f"scheme={scheme}": scheme.ranks and "the masses of ranks are not in proportion to a priority",
             f"recency={self.recency}": self.recency != 1.0 and "both favour recent transitions. Choose one",
             f"uniform_fraction={self.uniform_fraction}": self.uniform_fraction != 0.0
             and "old transitions are drawn the more often the smaller age_decay is",
@@ -241,16 +239,15 @@ def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
     """
     # A scheme object brings alpha and so on; giving these again as settings is an error elsewhere.
     made = make_scheme(scheme)
-    is_lap, is_rank = isinstance(made, LAP), isinstance(made, RankBased)
     by_priority, weighted = not made.draws_uniformly, made.importance_sampling
     weights = "'proportional' and 'rank' have importance-sampling weights"
     rules = {
-        "alpha": (by_priority or is_lap, "'proportional', 'rank', 'lap' and 'pal' have an alpha"),
-        "td_error_reduction": (by_priority or is_lap, "'proportional', 'rank', 'lap' and 'pal' reduce TD errors"),
-        "epsilon": (weighted and not is_rank, "'proportional' adds it to |td|"),
-        "kappa": (is_lap, "'lap' and 'pal' have a kappa"),
+        "alpha": (by_priority or made.replaces_loss, "'proportional', 'rank', 'lap' and 'pal' have an alpha"),
+        "td_error_reduction": (by_priority or made.replaces_loss, "'proportional', 'rank', 'lap' and 'pal' reduce TD errors"),
+        "epsilon": (weighted and not made.ranks, "'proportional' adds it to |td|"),
+        "kappa": (made.replaces_loss, "'lap' and 'pal' have a kappa"),
         "uniform_fraction": (by_priority, "'proportional', 'rank' and 'lap' draw by priority"),
-        "demonstration_bonus": (by_priority and not is_rank, "'proportional' and 'lap' draw in proportion to a priority"),
+        "demonstration_bonus": (by_priority and not made.ranks, "'proportional' and 'lap' draw in proportion to a priority"),
         **dict.fromkeys(("beta_start", "beta_end", "beta_anneal_steps"), (weighted, weights)),
     }
     is_used, users = rules.get(name, (True, ""))

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from sb3_per.sampling.eligibility import Eligibility
-from sb3_per.sampling.sum_tree import ALL_WRITTEN, SumTree, spread
+from sb3_per.sampling.sum_tree import ALL_WRITTEN, LEAST_MASS, SumTree, spread
 from sb3_per.utils.compiled import kernel
 
 # Largest logarithm of a factor in the tree, that of the newest transition: 100 capacities at c = 3.
 _MOST = 300.0
 
-# Bounds of what is in the tree. A transition that can be drawn never has mass 0, however old, and sums are finite.
-_LEAST_MASS = float(np.finfo(np.float64).tiny)
+# Largest mass in the tree, so that sums are finite.
 _LARGEST_MASS = 1e300
 
 
@@ -50,7 +49,7 @@ def _times_factors(
             age += capacity
         if masses[i] > 0.0:
             product = masses[i] * np.exp(sign * (lifts[env] - rate * age))
-            masses[i] = _LEAST_MASS if product < _LEAST_MASS else product
+            masses[i] = LEAST_MASS if product < LEAST_MASS else product
             largest = max(largest, product)
     return largest
 
@@ -147,7 +146,7 @@ class Ages:
         _, firsts, counts, stride = self._runs
         envs = slots % len(self.tops)
         ages = (self._cursors[envs] - slots) % self.ring.capacity
-        factors = np.maximum(np.exp(-self.rate * ages), _LEAST_MASS)
+        factors = np.maximum(np.exp(-self.rate * ages), LEAST_MASS)
         held: np.ndarray = np.where(ages < (firsts + stride * counts)[envs], factors, 0.0)
         return held
 
@@ -250,22 +249,23 @@ class AgedTree(SumTree):
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         return super()._find(prefix_sums * float(np.exp(self._lifts[0])))
 
-    def draw(self, uniforms: np.ndarray, stratified: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """
         Draw slots, see :meth:`SumTree.draw`.
 
         :param uniforms: numbers in [0, 1), float64 of shape (batch_size,)
         :param stratified: whether each is for its own of ``batch_size`` equal slices
-        :return: slots, int64, and p^alpha, float64, both of shape (batch_size,)
+        :param scale: factor of the masses that are returned
+        :return: slots, int64, and p^alpha times ``scale``, float64, both of shape (batch_size,)
         """
         slots, masses = super().draw(uniforms, stratified)
-        self._ages.multiply(slots, masses, self._lifts, -1.0)
+        self._ages.multiply(slots, masses, self._lifts - math.log(scale), -1.0)
         return slots, masses
 
 
 def _times(constants: np.ndarray, masses: np.ndarray) -> np.ndarray:
     """Multiply masses by constants. Those above 0 stay above 0."""
-    return np.where(masses > 0.0, np.maximum(constants * masses, _LEAST_MASS), 0.0)
+    return np.where(masses > 0.0, np.maximum(constants * masses, LEAST_MASS), 0.0)
 
 
 class AgeDraw(SumTree):
@@ -324,7 +324,7 @@ class AgeDraw(SumTree):
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         return self._ages.find(prefix_sums / self.total)
 
-    def draw(self, uniforms: np.ndarray, stratified: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """Draw slots, see :meth:`AgedTree.draw`."""
         self._ages.follow()
-        return self._ages.find(spread(uniforms, 1.0, stratified)), np.ones(len(uniforms))
+        return self._ages.find(spread(uniforms, 1.0, stratified)), np.full(len(uniforms), scale)

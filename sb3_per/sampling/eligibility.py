@@ -111,12 +111,12 @@ class Eligibility(Protocol):
     def state(self) -> dict[str, Any]:
         """Return numbers and arrays, see :meth:`load`. Arrays by row end at the last row that holds anything."""
 
-    def load(self, state: dict[str, Any], is_known: bool) -> None:
+    def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
         """
         Restore a state.
 
         :param state: from :meth:`state`, of a ring with the same position
-        :param is_known: whether the sampler has the masses that go with it; otherwise everything is reported as new
+        :param keeps_masses: whether the sampler has the masses that go with it; otherwise everything is reported as new
         :raises ValueError: if it is not such a state
         """
 

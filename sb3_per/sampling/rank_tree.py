@@ -97,8 +97,8 @@ class RankTree(SumTree):
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         return find(self._order, self._cumulative, self.alpha, prefix_sums)[0]
 
-    def draw(self, uniforms: np.ndarray, stratified: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """Draw one slot for each uniform number, see :meth:`SumTree.draw`."""
         self._require_mass()
         slots, ranks = find(self._order, self._cumulative, self.alpha, spread(uniforms, self.total, stratified))
-        return slots, (ranks + 1.0) ** -self.alpha
+        return slots, (ranks + 1.0) ** -self.alpha * scale

@@ -1,4 +1,4 @@
-"""The sampler: the sampling mass of every slot, from its insertion over updates to the draw."""
+"""Keep one sampling mass per slot: insert, update, draw."""
 
 import warnings
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from sb3_per.sampling.aged_tree import AgeDraw, AgedTree
-from sb3_per.sampling.draw import Draw
+from sb3_per.sampling.draw import draw_from, find_uniformly, newest_of
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.schemes import PriorityScheme, positive
+from sb3_per.sampling.sum_tree import spread
 
 # Number of draws in a row without an update after which a warning is given, once.
 _MANY_DRAWS = 10
@@ -33,8 +34,12 @@ class Sampler:
     :param max_priority_interval: number of updates after which ``max_priority`` becomes the largest in the tree; ``None``:
         never
     :param bonus: added to all priorities, in units of the TD error
+    :param stratified: whether to draw once from each of ``batch_size`` equal slices
+    :param uniform_fraction: share eta of uniform draws, in [0, 1)
+    :param unique: whether a batch holds no slot twice
+    :param recency: factor in (0, 1]: emphasizes recent experience (ERE, Wang & Ross 2019, arXiv 1906.04009); 1: off
+    :param recency_min: least number of transitions to draw from with ``recency``
     :param age_decay: c of :class:`~sb3_per.sampling.aged_tree.AgedTree`; 0: age has no influence
-    :param draw_settings: settings of :class:`~sb3_per.sampling.draw.Draw`
     """
 
     def __init__(
@@ -45,18 +50,28 @@ class Sampler:
         initial_priority: str = "max",
         max_priority_interval: int | None = None,
         bonus: float = 0.0,
+        stratified: bool = True,
+        uniform_fraction: float = 0.0,
+        unique: bool = False,
+        recency: float = 1.0,
+        recency_min: int = 1,
         age_decay: float = 0.0,
-        **draw_settings: Any,
     ):
         self.scheme, self.eligible = scheme, eligible
         self.initial_priority, self.max_priority_interval, self.bonus = initial_priority, max_priority_interval, bonus
-        self.tree = scheme.make_tree(capacity)
-        if age_decay / capacity > 0.0:
+        self.stratified, self.unique, self.recency, self.recency_min = stratified, unique, recency, recency_min
+        self.tree, is_aged = scheme.make_tree(capacity), age_decay / capacity > 0.0
+        if is_aged:
             is_closed = scheme.draws_uniformly and eligible.are_newest
             self.tree = (AgeDraw if is_closed else AgedTree)(age_decay, eligible)
         self.tree.update(0, 0.0)  # changes nothing, but loads the kernel before the first step
-        #: draws slots; call :meth:`draw`, which counts draws, for those by mass
-        self.drawing = Draw(self.tree, scheme, eligible, **draw_settings)
+        self._eta = 0.0 if scheme.draws_uniformly else uniform_fraction
+        # Whether each slot is drawn from the whole tree, whatever else is in the batch.
+        self._is_plain = self._eta == 0.0 and recency == 1.0 and not unique
+        #: whether draws are those of SB3's own buffer, with the same random numbers
+        self.is_stock = scheme.draws_as_stock and not stratified and self._is_plain and not is_aged
+        #: k / K of the next draw, the k-th of K in a row, for ``recency``; ``None``: a random number
+        self.position: float | None = None
         # Number of draws in a row without an update; no longer reset once it has reached `_MANY_DRAWS`.
         self._n_unanswered = 0
         #: largest priority seen so far, in units of the TD error (before the exponent)
@@ -68,18 +83,48 @@ class Sampler:
 
     # ---- drawing
 
-    def draw(self, batch_size: int, position: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """
-        Draw slots, and warn if nobody updates priorities.
+    def can_draw(self) -> bool:
+        """Whether any slot can be drawn, also of those that have come since the last call."""
+        self.settle()
+        return self.tree.total > 0.0
 
-        :param batch_size: number of slots
-        :param position: k / K of the k-th of K draws, for ``recency``; ``None``: a random number
-        :return: slots, int64, and numbers in proportion to their probabilities, float64, both of shape (batch_size,)
+    def draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Draw slots by mass, with all settings of the draw. Warn if nobody updates priorities.
+
+        :param batch_size: number of slots, where at least one can be drawn
+        :return: slots, int64, and their N P, by which importance-sampling weights correct the draw, float64, both of shape
+            (batch_size,)
+        :raises ValueError: with ``unique``, if fewer slots than ``batch_size`` can be drawn
         """
         self._n_unanswered += 1
         if self._n_unanswered == _MANY_DRAWS and self.scheme.alpha > 0.0:
             warnings.warn(_NO_UPDATES)
-        return self.drawing(batch_size, position)
+        n = self.eligible.n
+        if self.is_stock:
+            return self.eligible.stock_draw(batch_size), np.ones(batch_size)
+        if self._is_plain:
+            uniforms = np.random.random_sample(batch_size)
+            return self.tree.draw(uniforms, self.stratified, self.tree.count(n) / self.tree.total)
+        if self.recency < 1.0:
+            n = min(max(int(n * self.recency ** (1000.0 * self._next_position())), self.recency_min), n)
+        distribution = newest_of(self.tree, self.eligible, n, self._eta, not self.scheme.ranks)
+        slots = draw_from(distribution, batch_size, self.stratified, self.unique)
+        return slots, distribution.n_p(slots)
+
+    def _next_position(self) -> float:
+        position, self.position = self.position, None
+        return float(np.random.random_sample()) if position is None else position
+
+    def draw_uniformly(self, batch_size: int) -> np.ndarray:
+        """
+        Draw slots that are equally likely.
+
+        :param batch_size: number of slots
+        :return: slots, int64 of shape (batch_size,)
+        """
+        fractions = spread(np.random.random_sample(batch_size), 1.0, self.stratified)
+        return find_uniformly(self.eligible, self.eligible.n, fractions)
 
     # ---- new transitions
 

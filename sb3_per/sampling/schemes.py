@@ -79,6 +79,15 @@ class PriorityScheme:
     #: Whether all masses are equal, whatever the TD errors.
     draws_uniformly: ClassVar[bool] = False
 
+    #: Whether unstratified draws are those of SB3's own buffer, with the same random numbers.
+    draws_as_stock: ClassVar[bool] = False
+
+    #: Whether only the order of the priorities counts.
+    ranks: ClassVar[bool] = False
+
+    #: Largest mass that a transition may come with.
+    largest_mass: ClassVar[float] = LARGEST_MASS
+
     #: Whether :meth:`loss` replaces the algorithm's own loss. It needs scalar TD errors then.
     replaces_loss: ClassVar[bool] = False
 
@@ -243,6 +252,9 @@ class RankBased(PriorityScheme):
     :raises ValueError: for a negative alpha, or an unknown reduction
     """
 
+    ranks = True
+    largest_mass = np.inf  # ranks are not added up
+
     def __init__(self, alpha: float = 0.7, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
 
@@ -311,6 +323,7 @@ class Uniform(PriorityScheme):
 
     importance_sampling = False
     draws_uniformly = True
+    draws_as_stock = True
 
     def __init__(self, td_error_reduction: str = "mean"):
         super().__init__(alpha=0.0, td_error_reduction=td_error_reduction)

@@ -19,6 +19,9 @@ from sb3_per.utils.compiled import kernel, prefetch
 # What `_write` returns if all entries are good. Otherwise it returns the position of the first bad one.
 ALL_WRITTEN = -1
 
+# Least mass of a leaf that can be drawn, although a product can underflow.
+LEAST_MASS = float(np.finfo(np.float64).tiny)
+
 # Children of a node: as many as fit into a cache line.
 _WIDTH = 8
 
@@ -152,12 +155,18 @@ def spread(uniforms: np.ndarray, total: float, stratified: bool) -> np.ndarray:
 
 @kernel
 def _draw(
-    sums: np.ndarray, starts: np.ndarray, uniforms: np.ndarray, stratified: bool, leaves: np.ndarray, masses: np.ndarray
+    sums: np.ndarray,
+    starts: np.ndarray,
+    uniforms: np.ndarray,
+    stratified: bool,
+    scale: float,
+    leaves: np.ndarray,
+    masses: np.ndarray,
 ) -> None:
     """Find the leaves of uniform numbers and read the masses."""
     _find(sums, starts, spread(uniforms, sums[-1], stratified), leaves)
     for i in range(uniforms.size):
-        masses[i] = sums[leaves[i]]
+        masses[i] = max(sums[leaves[i]] * scale, LEAST_MASS)
 
 
 def as_batch(values: Any, dtype: type) -> np.ndarray:
@@ -286,19 +295,20 @@ class SumTree:
         leaves = self._find(flat).reshape(values.shape)
         return leaves if values.ndim else int(leaves)
 
-    def draw(self, uniforms: np.ndarray, stratified: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """
         Draw one leaf for each uniform number, with probability proportional to its mass.
 
         :param uniforms: numbers in [0, 1), float64 of shape (batch_size,); the tree has no generator of its own
         :param stratified: cut ``[0, total)`` into ``batch_size`` equal parts and draw once in each
             (Schaul et al. 2016, appendix B.2.1), instead of ``batch_size`` independent draws
-        :return: leaves, int64, and their masses, float64, both of shape (batch_size,)
+        :param scale: factor of the masses that are returned
+        :return: leaves, int64, and their masses times ``scale``, above 0, float64, both of shape (batch_size,)
         :raises ValueError: if all leaves are empty
         """
         self._require_mass()
         leaves, masses = np.empty(len(uniforms), np.int64), np.empty(len(uniforms))
-        _draw(self._sums, self._starts, uniforms, stratified, leaves, masses)
+        _draw(self._sums, self._starts, uniforms, stratified, scale, leaves, masses)
         return leaves, masses
 
     def part(self, first: int, n: int) -> tuple[float, Callable[[np.ndarray], np.ndarray]]:

@@ -1,7 +1,5 @@
 """Importance-sampling weights, and the exponent beta that is annealed."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from sb3_per.sampling.schemes import PriorityScheme
@@ -28,25 +26,24 @@ class ImportanceWeights:
         #: number of draws, counted for ``beta_anneal_steps``
         self.n_draws = 0
 
-    def __call__(self, relative: np.ndarray, n_p: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    def __call__(self, n_p: np.ndarray) -> np.ndarray:
         """
         Compute the weights of a batch.
 
-        :param relative: numbers in proportion to the probabilities of the drawn transitions, shape (batch_size,)
-        :param n_p: turns such numbers into N P
+        :param n_p: N P of the drawn transitions, above 0, shape (batch_size,)
         :return: weights, float32 of shape (batch_size, 1)
         """
         if not self.scheme.importance_sampling:
-            return np.ones((len(relative), 1), np.float32)
-        weights = self.scheme.weights(relative, self.beta)
+            return np.ones((len(n_p), 1), np.float32)
+        weights = self.scheme.weights(n_p, self.beta)
         if self.normalization == "max":
             return weights
         if self.normalization == "mean":
             return np.asarray(weights / weights.mean())
         # The scheme's weights are 1 for the least probable transition.
         with np.errstate(over="ignore"):
-            unnormalized = weights * n_p(relative.min()) ** -self.beta
-        return np.minimum(unnormalized, np.finfo(np.float32).max).astype(np.float32)
+            unnormalized = weights * n_p.min() ** -self.beta
+        return np.asarray(np.minimum(unnormalized, np.finfo(np.float32).max), np.float32)
 
     def count_draw(self) -> None:
         """Anneal beta by one draw, with ``beta_anneal_steps``."""

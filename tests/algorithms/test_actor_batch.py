@@ -134,7 +134,8 @@ def test_actor_weights_invert_the_probabilities(kind, scheme, kwargs):
     ids = drawable_ids(buffer)
     if "recency" in kwargs:
         ids = ids[-max(int(len(ids) * 0.999**1000), 4) :]
-    batch = buffer.sample(len(ids) if "unique" in kwargs else 200, position=1.0)
+    buffer.sampler.position = 1.0
+    batch = buffer.sample(len(ids) if "unique" in kwargs else 200)
     expected = len(ids) * probabilities(buffer, ids, kwargs.get("uniform_fraction", 0.0))
     np.testing.assert_allclose(batch.n_p, expected[np.searchsorted(ids, batch.indices)], rtol=1e-9)
     assert filled_buffer(kind, scheme=scheme, **kwargs).sample(4).n_p is None

@@ -22,7 +22,8 @@ def test_only_the_newest_transitions_are_drawn(n_added, scheme, eta):
     for position in (0.1, 0.5, 1.0):
         ids = everything[-n_newest(len(everything), 0.998, 3, position) :]
         expected = MANY * probabilities(buffer, ids, 0.0 if scheme in ("uniform",) else eta)
-        counts = counts_of(buffer.sample(MANY, position=position).indices, ids)
+        buffer.sampler.position = position
+        counts = counts_of(buffer.sample(MANY).indices, ids)
         assert (np.abs(counts - expected) <= 3).all()
 
 
@@ -36,7 +37,8 @@ def test_rounding_never_draws_an_older_transition():
         buffer.update_priorities(ids, 10.0 ** rng.integers(-12, 12, len(ids)))
         position = rng.random()
         n = n_newest(1000, 0.999, 1, position)
-        assert buffer.sample(64, position=position).indices.min() >= ids[-n]
+        buffer.sampler.position = position
+        assert buffer.sample(64).indices.min() >= ids[-n]
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.25])
@@ -49,7 +51,8 @@ def test_large_masses_of_old_transitions_do_not_disturb_the_newest(alpha, old_er
     fill([buffer], n_added)
     ids = drawable_ids(buffer)
     buffer.update_priorities(ids, np.where(ids < n_added - 100, old_error, 0.0))
-    batch = buffer.sample(10_000, position=1.0)
+    buffer.sampler.position = 1.0
+    batch = buffer.sample(10_000)
     counts = counts_of(batch.indices, ids[-100:])
     assert counts.min() >= 98 and counts.max() <= 102
     np.testing.assert_allclose(batch.weights, 1.0, rtol=1e-6)

@@ -369,7 +369,8 @@ def test_draws_from_uneven_environments_follow_the_masses(scheme, kwargs):
     np.random.seed(1)
     counts = np.zeros(masses.size)
     for _ in range(300):
-        batch = buffer.sample(4, position=1.0 if "recency" in kwargs else None)
+        buffer.sampler.position = 1.0 if "recency" in kwargs else None
+        batch = buffer.sample(4)
         if "unique" in kwargs:
             assert len(set(batch.indices.tolist())) == 4
         np.add.at(counts, batch.indices % masses.size, 1)

@@ -1,5 +1,8 @@
 """Importance-sampling weights follow their definition, and beta its schedule."""
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 import torch as th
@@ -46,45 +49,65 @@ def test_n_in_the_weights_counts_transitions_of_all_environments(beta):
     np.testing.assert_allclose(batch.weights[:, 0], expected / expected.max(), rtol=1e-6)
 
 
+DRAWS = {
+    "plain": {},
+    "a uniform share": dict(uniform_fraction=0.2),
+    "the newest": dict(recency=0.999, recency_min=4),
+    "both": dict(uniform_fraction=0.3, recency=0.999, recency_min=4),
+}
+
+
+def drawn(normalization: str, kind: str, beta: float, **kwargs: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Draw many transitions. Return their weights, and N P by the definition, from a list of all that can be drawn."""
+    buffer = filled_buffer(kind, beta_start=beta, beta_end=beta, weight_normalization=normalization, **kwargs)
+    ids = drawable_ids(buffer)
+    n_newest = max(kwargs.get("recency_min", 1), int(len(ids) * kwargs.get("recency", 1.0) ** 1000))
+    ids = ids[-n_newest:]
+    buffer.sampler.position = 1.0
+    batch = buffer.sample(MANY)
+    assert (batch.weights.dtype, batch.weights.shape) == (th.float32, (MANY, 1))
+    n_p = len(ids) * probabilities(buffer, ids, kwargs.get("uniform_fraction", 0.0))
+    return batch.weights[:, 0].numpy(), n_p[np.searchsorted(ids, batch.indices)]
+
+
 @pytest.mark.parametrize(
-    "kwargs",
+    "kind, kwargs",
     [
-        {},
-        dict(uniform_fraction=0.2),
-        dict(recency=0.999, recency_min=4),
-        dict(uniform_fraction=0.3, recency=0.999, recency_min=4),
+        *itertools.product(["plain", "memory"], DRAWS.values()),
+        ("her", {}),
+        ("her", DRAWS["a uniform share"]),  # recency is refused with hindsight
     ],
 )
 @pytest.mark.parametrize("scheme, beta", [("proportional", 1.0), ("rank", 0.4)])
-@pytest.mark.parametrize("kind", ["plain", "memory", "her"])
 def test_weights_follow_their_definition(kind, scheme, kwargs, beta):
     """w = (N P)^-beta, unchanged or divided by its maximum or its mean in the batch."""
-    if kind == "her" and "recency" in kwargs:
-        pytest.skip("recency is refused with hindsight")
-    eta = kwargs.get("uniform_fraction", 0.0)
-    for normalization in ("none", "max", "mean"):
-        settings = dict(beta_start=beta, beta_end=beta, weight_normalization=normalization)
-        buffer = filled_buffer(kind, scheme=scheme, **settings, **kwargs)
-        ids = drawable_ids(buffer)
-        if "recency" in kwargs:
-            ids = ids[-max(4, int(len(ids) * 0.999**1000)) :]
-        batch = buffer.sample(MANY, position=1.0)
-        n_p = len(ids) * probabilities(buffer, ids, eta)
-        expected = n_p[np.searchsorted(ids, batch.indices)] ** -beta
-        expected /= {"none": 1.0, "max": expected.max(), "mean": expected.mean()}[normalization]
-        np.testing.assert_allclose(batch.weights[:, 0], expected, rtol=1e-4)
-        assert (batch.weights.dtype, batch.weights.shape) == (th.float32, (MANY, 1))
-        if normalization == "mean":
-            assert batch.weights.double().mean().item() == pytest.approx(1.0, abs=1e-5)
-        if normalization == "max":
-            assert batch.weights.max() == 1
-        if normalization == "none" and eta:
-            assert batch.weights.max() <= eta**-beta * 1.0001
-        if normalization == "none" and beta == 1.0:
-            # These weights are unbiased: in expectation, every transition counts P w = 1 / N.
-            _, first = np.unique(batch.indices, return_index=True)
-            p = probabilities(buffer, ids, eta)[np.searchsorted(ids, batch.indices[first])]
-            np.testing.assert_allclose(p * batch.weights[first, 0].numpy(), 1 / len(ids), rtol=1e-4)
+    for normalization, divisor in (("none", np.ones_like), ("max", np.max), ("mean", np.mean)):
+        weights, n_p = drawn(normalization, kind, beta, scheme=scheme, **kwargs)
+        expected = n_p**-beta
+        np.testing.assert_allclose(weights, expected / divisor(expected), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kwargs", DRAWS.values(), ids=DRAWS)
+def test_normalized_weights_have_a_largest_or_a_mean_of_1(kwargs):
+    assert drawn("max", "plain", 0.7, **kwargs)[0].max() == 1.0
+    assert drawn("mean", "plain", 0.7, **kwargs)[0].mean(dtype=np.float64) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("eta", [0.05, 0.4])
+def test_a_uniform_share_bounds_the_weights(eta):
+    assert drawn("none", "plain", 0.7, uniform_fraction=eta)[0].max() <= eta**-0.7 * 1.0001
+
+
+@pytest.mark.parametrize("kind", ["plain", "memory", "her"])
+def test_weights_with_beta_1_make_the_draw_unbiased(kind):
+    """In a batch in which transition i occurs B P_i times, the weights of each transition add up to B / N."""
+    buffer = filled_buffer(kind, beta_start=1.0, weight_normalization="none")
+    ids = drawable_ids(buffer)
+    batch = buffer.sample(MANY)
+    sums = np.bincount(np.searchsorted(ids, batch.indices), batch.weights[:, 0].numpy(), minlength=len(ids))
+    # Stratified draws are off by less than three, each with its weight.
+    tolerance = 3 / (len(ids) * probabilities(buffer, ids, 0.0))
+    assert (np.abs(sums - MANY / len(ids)) <= tolerance).all()
 
 
 def test_extreme_weights_are_finite():

@@ -226,7 +226,7 @@ def test_a_save_writes_damaged_files_again(tmp_path):
 class FaultyEpisodes(HeldTransitions):
     """An eligibility that cannot be restored."""
 
-    def load(self, state: dict[str, Any], is_known: bool) -> None:
+    def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
         self.missing.load(state)  # type: ignore[attr-defined]
 
 
