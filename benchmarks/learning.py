@@ -35,9 +35,9 @@ from suite import Suite, Variant
 from torch import nn
 
 import sb3_per
+from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
 from sb3_per.compare.campaign import Job, run_missing
 from sb3_per.compare.controls import control_of
-from sb3_per.persistence.model_zip import PRIORITIZED_CLASSES
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from pairs_trading_env import PairsTradingEnv

@@ -1,19 +1,61 @@
 """Hooks for environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
 
-from contextlib import nullcontext
-from typing import Any, ClassVar, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.utils.extras import require
 
 SelfActingMixin = TypeVar("SelfActingMixin", bound="ActingMixin")
 
 
+class CollectingLoop(Protocol):
+    """Collect transitions in place of an algorithm."""
+
+    @property
+    def model(self) -> "ActingMixin | None":
+        """The algorithm that learns now."""
+
+    def require_supported(self, model: "ActingMixin") -> None:
+        """
+        Refuse algorithms and settings that the loop does not support.
+
+        :param model: algorithm that is to learn
+        :raises NotImplementedError: for a combination that is not supported
+        """
+
+    def acting_for(self, model: "ActingMixin") -> AbstractContextManager[None]:
+        """
+        Collect for an algorithm while it learns.
+
+        :param model: algorithm that learns
+        :return: context of its ``learn``
+        """
+
+    def collect(self, *args: Any, **kwargs: Any) -> RolloutReturn:
+        """
+        Store transitions.
+
+        :param args: arguments of SB3's ``collect_rollouts`` after the environments
+        :param kwargs: its keyword arguments
+        :return: see SB3
+        """
+
+
+class CollectingVecEnv(VecEnv):
+    """Environments that collect on their own while an algorithm of this package learns with them."""
+
+    learning_loop: CollectingLoop
+
+
 class ActingMixin(OffPolicyAlgorithm):
-    """Learn from environments that have a ``learning_loop``, which collects in place of the algorithm."""
+    """Let the loop of a :class:`CollectingVecEnv` collect in place of the algorithm."""
+
+    replay_buffer: PrioritizedReplayBuffer
 
     #: Number of priorities that came too late, because their transition was already overwritten. Counted over all calls of
     #: ``train``, not saved.
@@ -68,15 +110,15 @@ class ActingMixin(OffPolicyAlgorithm):
         loop = _learning_loop_of(env)
         if loop is None or loop.model is not self:
             return super().collect_rollouts(env, *args, **kwargs)
-        rollout: RolloutReturn = loop.collect(*args, **kwargs)
-        return rollout
+        return loop.collect(*args, **kwargs)
 
 
-def _learning_loop_of(env: Any) -> Any:
+def _learning_loop_of(env: VecEnv | None) -> CollectingLoop | None:
     """
-    Find the learning loop of environments.
+    Find the loop that collects in environments.
 
-    :param env: environment of an algorithm, or ``None``
-    :return: its learning loop, or ``None``
+    :param env: environments of an algorithm, wrapped or not
+    :return: their loop; ``None`` if the algorithm collects
     """
-    return getattr(getattr(env, "unwrapped", None), "learning_loop", None)
+    innermost = None if env is None else env.unwrapped
+    return innermost.learning_loop if isinstance(innermost, CollectingVecEnv) else None

@@ -9,6 +9,8 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.algorithms.acting import ActingMixin
+
 
 class AlgorithmState:
     """
@@ -17,7 +19,7 @@ class AlgorithmState:
     :param model: a prioritized algorithm, of the learner or of an actor
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: ActingMixin):
         self.model = model
 
     @property

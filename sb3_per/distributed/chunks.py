@@ -7,6 +7,7 @@ import cloudpickle
 import numpy as np
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.distributed.algorithm_state import AlgorithmState
 from sb3_per.distributed.random_state import RandomState
 from sb3_per.storage.arrays import flat, keyed, tree_map
@@ -95,7 +96,7 @@ class Storing:
     :param n_envs: environments of each actor
     """
 
-    def __init__(self, model: Any, n_actors: int, n_envs: int):
+    def __init__(self, model: ActingMixin, n_actors: int, n_envs: int):
         self._state, self._buffer, self._normalize = AlgorithmState(model), model.replay_buffer, model.get_vec_normalize_env()
         # Columns of each actor.
         self._columns = np.arange(n_actors * n_envs).reshape(n_actors, n_envs)

@@ -14,6 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.buffers import PrioritizedSequenceReplayBuffer
 from sb3_per.distributed import model_copy, random_state
 from sb3_per.distributed.algorithm_state import AlgorithmState
@@ -35,16 +36,16 @@ class LearningLoop:
     def __init__(self, crew: Crew):
         self.crew = crew
         #: the algorithm that learns now
-        self.model: Any = None
+        self.model: ActingMixin | None = None
         #: the algorithm whose episodes continue if it learns again
-        self.continued_model: Any = None
+        self.continued_model: ActingMixin | None = None
         #: counts of the newest run
         self.metrics: Metrics | None = None
         #: the current run, while actors act
         self.run: Run | None = None
         self._n_runs = 0
 
-    def require_supported(self, model: Any) -> None:
+    def require_supported(self, model: ActingMixin) -> None:
         """
         Refuse algorithms and settings that do not work with actors.
 
@@ -53,6 +54,7 @@ class LearningLoop:
         :raises ValueError: for a ladder without random actions, and for wrappers that actors cannot rebuild
         """
         buffer, name = model.replay_buffer, type(model).__name__
+        assert model.env is not None and isinstance(model.train_freq, TrainFreq)
         reasons = {
             "hindsight (HER)": isinstance(buffer, HerReplayBuffer)
             and "its episodes lie in consecutive rows, which all environments share",
@@ -74,7 +76,7 @@ class LearningLoop:
         wrappers_of(model.env, slice(None))
 
     @contextlib.contextmanager
-    def acting_for(self, model: Any) -> Iterator[None]:
+    def acting_for(self, model: ActingMixin) -> Iterator[None]:
         """
         Let the actors act for an algorithm while it learns.
 
@@ -95,10 +97,10 @@ class LearningLoop:
         finally:
             self.model = self.run = None
 
-    def _begin(self) -> "Run":
+    def _begin(self, model: ActingMixin) -> "Run":
         self._n_runs += 1
-        continues, self.continued_model = self.continued_model is self.model, None
-        self.run = Run(self.crew, self.model, self._n_runs, continues)
+        continues, self.continued_model = self.continued_model is model, None
+        self.run = Run(self.crew, model, self._n_runs, continues)
         self.metrics = self.run.metrics
         return self.run
 
@@ -123,8 +125,9 @@ class LearningLoop:
         :return: see SB3
         """
         model = self.model
+        assert model is not None, "collect() is called within acting_for()"
         model.policy.set_training_mode(False)
-        run = self.run or self._begin()
+        run = self.run or self._begin(model)
         callback.on_rollout_start()
         n_collected = n_episodes = 0
         for _ in range(train_freq.frequency):
@@ -159,7 +162,7 @@ class Run:
     :param continues: whether the actors go on where the last run ended
     """
 
-    def __init__(self, crew: Crew, model: Any, number: int, continues: bool):
+    def __init__(self, crew: Crew, model: ActingMixin, number: int, continues: bool):
         self.crew, self.settings, self.model = crew, crew.settings, model
         self.state = AlgorithmState(model)
         self.metrics = Metrics(crew, model)
@@ -201,9 +204,11 @@ class Run:
             return None if obs is None else tree_map(lambda part: np.array(part[columns]), obs)
 
         last_obs, last_original_obs = self.state.last_obs
+        env = self.model.env
+        assert env is not None
         setup = Setup(
             seed=random_state.derived_seed(*self._seed, actor, crew.starts[actor]),
-            wrappers=None if self._continues and not is_restart else wrappers_of(self.model.env, columns),
+            wrappers=None if self._continues and not is_restart else wrappers_of(env, columns),
             epsilon=exploration_ladder(crew.n_actors)[actor] if self.settings.exploration == "ladder" else None,
             wants_td_errors=self._wants_td_errors,
             last_obs=None if is_restart else (own(last_obs), own(last_original_obs)),

@@ -1,8 +1,8 @@
 """Metrics of a run with actors, for the log."""
 
 import time
-from typing import Any
 
+from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.distributed.algorithm_state import AlgorithmState
 from sb3_per.distributed.crew import Crew
 
@@ -18,7 +18,7 @@ class Metrics:
     :param model: the algorithm that learns
     """
 
-    def __init__(self, crew: Crew, model: Any):
+    def __init__(self, crew: Crew, model: ActingMixin):
         self._crew, self._model, self._state = crew, model, AlgorithmState(model)
         self._began, self._waited_before = time.monotonic(), crew.seconds_waited
         self._updates_before, self._stale_before = self._state.n_updates, model.n_stale_updates

@@ -8,8 +8,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from sb3_per.algorithms.acting import CollectingVecEnv
 from sb3_per.distributed import random_state
 from sb3_per.distributed.chunks import concatenated
 from sb3_per.distributed.crew import Crew, Settings
@@ -18,7 +19,7 @@ from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.loop import LearningLoop
 
 
-class ActorVecEnv(VecEnv):
+class ActorVecEnv(CollectingVecEnv):
     """
     Step the environments of actors. :func:`~sb3_per.distributed.make.make_actors` makes it.
 
@@ -33,8 +34,8 @@ class ActorVecEnv(VecEnv):
     def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
         self.engine = engine
         self.crew = Crew(engine, n_actors, recipe, settings)
-        #: what the algorithms of this package run instead of synchronous steps
-        self.learning_loop = LearningLoop(self.crew)
+        #: collects for the algorithms of this package, in place of synchronous steps
+        self.learning_loop: LearningLoop = LearningLoop(self.crew)
         self._step_handles: list[Any] = []
         try:
             super().__init__(n_actors * self.crew.n_envs, *self._start())

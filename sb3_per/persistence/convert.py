@@ -6,8 +6,8 @@ from pathlib import Path
 from stable_baselines3.common.save_util import load_from_pkl
 
 from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
-from sb3_per.persistence.model_zip import PRIORITIZED_CLASSES
 
 
 def convert(source: str | Path, target: str | Path) -> None:

@@ -9,18 +9,14 @@ from typing import Any, TypeVar
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.save_util import data_to_json, json_to_data
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers import (
-    PrioritizedDictReplayBuffer,
-    PrioritizedHerReplayBuffer,
-    PrioritizedReplayBuffer,
-)
+from sb3_per.algorithms.buffer_choice import BufferChoiceMixin
+from sb3_per.buffers import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, PrioritySettings
 from sb3_per.buffers.transfer import SCHEME_SETTINGS, settings_without, take_over
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
@@ -38,41 +34,17 @@ _OF_ONE_ALGORITHM = frozenset(
 
 SelfMixin = TypeVar("SelfMixin", bound="CheckpointMixin")
 
-#: Prioritized counterparts of exactly these classes of SB3.
-PRIORITIZED_CLASSES: dict[type[ReplayBuffer], type[PrioritizedReplayBuffer]] = {
-    ReplayBuffer: PrioritizedReplayBuffer,
-    NStepReplayBuffer: PrioritizedReplayBuffer,
-    DictReplayBuffer: PrioritizedDictReplayBuffer,
-    HerReplayBuffer: PrioritizedHerReplayBuffer,
-}
-
 # Keyword arguments that SB3's buffers do not have.
 _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
 
 
-class CheckpointMixin(OffPolicyAlgorithm):
+class CheckpointMixin(BufferChoiceMixin):
     """Save and load a model with a prioritized buffer, see :class:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin`."""
-
-    replay_buffer: PrioritizedReplayBuffer
 
     _continued_buffer: PrioritizedReplayBuffer | None
 
     # Whether the training progress is that of this run. That of a loaded zip is not, until `learn` counts anew.
     _progress_is_current = True
-
-    # ---- implemented by the algorithm
-
-    def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
-        raise NotImplementedError
-
-    def _buffer_kwargs(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def _make_buffer(self) -> PrioritizedReplayBuffer:
-        raise NotImplementedError
-
-    def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
-        raise NotImplementedError
 
     def _beta(self) -> float:
         """Current beta; 0 if the buffer was deleted to save memory, as SB3 allows."""
