@@ -27,7 +27,7 @@ demonstration_fraction 0.25 never succeeded: 30,000 steps of partial observation
 with more updates and 3 steps. At gamma 0.99 an action without effect is worth 1% less than the best one; at 0.9 it is 10%.
 With the settings below and caps of 8,000 to 12,000, PERDQN with 0.25 took 6,000 steps, DQN, preloaded, 6,000, and DQN 10,000.
 No run of the pilot is reported. Time may end DoorKey before the tenth reporting seed, said before the first of them: then the
-seeds that are complete are reported. The clock decides, not the results.
+seeds that are complete are reported. Time decides, not the results.
 """
 
 import argparse

@@ -18,7 +18,7 @@ Written down before the first run of the campaign:
   of three seeds and a rate for each game.
 - All that is reported comes from the reporting seeds, at most eight. They run one after the other, each in all games with all
   arms. Added before the first of these runs: time may end before the eighth seed. Then the seeds that are complete are
-  reported, and the campaign is over. The clock decides, not the results; nobody looks at the scores of these seeds before.
+  reported, and the campaign is over. Time decides, not the results; nobody looks at the scores of these seeds before.
 - Primary endpoint: interquartile mean over games and seeds of the score, in units of the mean score of the uniform twin in
   that game. Intervals: stratified bootstrap. Test: exact permutation of the runs within each game, two-sided, against the
   twin, with Holm's correction for the two arms.

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import stable_baselines3
-from figures import GREY, INK, LOOKS, figure_of, looks, save, thousands
+from figures import INK, LOOKS, figure_of, looks, save, thousands
 from learning import (
     OUT,
     SUITES,
@@ -516,7 +516,7 @@ def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
         lines += ([f"{environment}:", ""] if len(suite.environments) > 1 else []) + of_this
     (reference,) = set(arm_references(suite, scores).values())
     n_runs = {"at its own best rate": suite.seeds // 2, "mean over the rates": suite.seeds}
-    draw_rates(panels, what, reference, n_runs, path)
+    draw_rates(panels, f"{'steps saved' if suite.solved is not None else suite.score}, against {reference}", n_runs, path)
     return lines
 
 
@@ -527,7 +527,7 @@ def rates_in_one(suite: Suite, scores: dict[str, np.ndarray], what: str) -> tupl
     :param suite: suite at several learning rates
     :param scores: scores in the environment, see :func:`by_rate`
     :param what: name of the scores
-    :return: tables; figures with intervals of each arm at its own best rate, and of its mean over the rates
+    :return: tables; mean gain of each arm over its reference at its own best rate, and as the mean over the rates
     """
     sign = -1 if suite.solved is not None else 1
     digits = digits_for(scores)
@@ -544,33 +544,32 @@ def rates_in_one(suite: Suite, scores: dict[str, np.ndarray], what: str) -> tupl
     }
     pairs = {name: pairs_of(each, references) for name, each in endpoints.items()}
     ps = p_cells({(name, arm): pair for name, of_arms in pairs.items() for arm, pair in of_arms.items()})
-    middles = []
+    gains = []
     for (name, each), first in zip(endpoints.items(), ({"best rate": best_rate}, {}), strict=True):
         natural = {arm: sign * values for arm, values in each.items()}
-        middles.append(iqm(natural))
+        gains.append({arm: with_interval((x - y).mean(axis=1, keepdims=True)) for arm, (x, y) in pairs[name].items()})
         lines += [f"Against the reference{name}; one correction for both tables:", ""]
         of_this = {arm: text for (which, arm), text in ps.items() if which == name}
         lines += compare(what, natural, digits, references, sign, of_this, first)
     lines += against_controls(endpoints, digits)
-    return lines, middles
+    return lines, gains
 
 
-def draw_rates(panels: dict[str, list[Estimates]], what: str, reference: str, n_runs: dict[str, int], path: Path) -> None:
-    """Draw figures and intervals of all arms beside those of the reference, a row for each environment."""
+def draw_rates(panels: dict[str, list[Estimates]], what: str, n_runs: dict[str, int], path: Path) -> None:
+    """Draw the mean gain of each arm over its reference, a row for each environment."""
     arms = list(next(iter(panels.values()))[0])
     figure = figure_of((1.5 + 0.37 * len(arms)) * len(panels))
     rows = figure.subplots(len(panels), 2, sharey=True, squeeze=False)
-    less_is_better = "less is better" in what
-    for row, (environment, estimates_of) in zip(rows, panels.items(), strict=True):
-        for axes, (title, n), estimates in zip(row, n_runs.items(), estimates_of, strict=True):
-            axes.axvspan(*estimates[reference][1:, 0], color=GREY, alpha=0.2, linewidth=0)
+    for row, (environment, gains_of_this) in zip(rows, panels.items(), strict=True):
+        for axes, (title, n), gains in zip(row, n_runs.items(), gains_of_this, strict=True):
+            axes.axvline(0, color=INK)
             for place, arm in enumerate(arms):
-                errorbars(axes, {arm: estimates[arm]}, [-place], role_of(arm), is_control="shuffled" in arm)
+                errorbars(axes, {arm: gains[arm]}, [-place], role_of(arm), is_control="shuffled" in arm)
             axes.set_yticks(-np.arange(len(arms)), [textwrap.fill(arm, 26) for arm in arms])
             title = f"{title},\n{n} runs"
-            axes.set(title=title if len(panels) == 1 else f"{environment}, {title}", xlabel=what.partition(",")[0])
-            thousands(axes.xaxis)
-            better_towards(axes, "left" if less_is_better else "right")
+            axes.set(title=title if len(panels) == 1 else f"{environment}, {title}")
+            better_towards(axes, "right")
+    figure.supxlabel(what, fontsize="medium")
     save(figure, path)
 
 

@@ -193,7 +193,7 @@ class SumTree:
     Fixed number of non-negative masses with their prefix sums (Schaul et al. 2016, appendix B.2.1).
 
     All sums are float64, because float32 sums were seen to return leaves of mass 0. Any capacity keeps the leaves in the order
-    of their indices. Memory: 9.2 bytes per leaf.
+    of their indices. Memory: 9.1 bytes per leaf.
 
     :param capacity: number of leaves, at least 1
     :raises ValueError: if the capacity is below 1

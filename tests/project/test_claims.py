@@ -164,12 +164,12 @@ SENTENCES = {
         "It takes {speed('sample(256) + update, rank-based'):.1f} times as long",
     ],
     PAGE: [
-        "and {growth['defaults']:.2f} times as much for each doubling of the rarity (p < {below(0.001, 8 * growth_p)})",
-        "Rare rewards in the data: {gain['defaults'][-1]:.1f} times the updates",
+        "This factor grows by {growth['defaults']:.2f} with each doubling of the rarity (p < {below(0.001, 8 * growth_p)})",
+        "Rare rewards in the data: uniform draws need {gain['defaults'][-1]:.1f} times the updates of the defaults",
         "save {chain.gain('defaults'):.0f} of {-chain.scores['uniform'].mean():.0f} steps on the chain (p = {chain.p('defaults'):.4f} "
         "alone; {all_tasks('chain-rates', 'defaults')} over all tasks)",
         "needs {chain.share('defaults'):.0f}% fewer steps",
-        "{gain['no weights'][-1]:.1f} times the updates without them, and {chain.share('no weights'):.0f}% fewer steps",
+        "need {gain['no weights'][-1]:.1f} times their updates, and on the chain they save {chain.share('no weights'):.0f}% of the steps",
         "{solved['demonstrations']['PERSAC, demonstrations 0.25']} of 10 runs solve MountainCarContinuous, against "
         "{solved['demonstrations']['SAC']} of 10 without",
         "a success of {iqm(bits.scores['defaults']):.2f} against {iqm(bits.scores['uniform']):.2f}, as the mean",

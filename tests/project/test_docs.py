@@ -12,8 +12,12 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 import yaml
+from stable_baselines3 import SAC
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from sb3_per import PERSAC
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
 from sb3_per.cli.convert import main as convert
 from tests import newcomer
 from tests.utils import ROOT, alone_with_ray, benchmark
@@ -259,3 +263,39 @@ def test_newcomer_finds_its_commands_in_the_readme():
 def test_newcomer_tries_every_command():
     page = (ROOT / "docs" / "command_line.md").read_text()
     assert set(newcomer.COMMANDS) == set(re.findall(r"^\| `sb3-per (\w+)` \|", page, re.MULTILINE))
+
+
+class Unprioritized(ReplayBuffer):
+    """A buffer of a user's own."""
+
+
+def _mixin_on_the_right():
+    class Own(SAC, PrioritizedOffPolicyMixin):
+        pass
+
+    Own("MlpPolicy", "Pendulum-v1")
+
+
+# What makes each message of the table "A keyword is refused" in docs/troubleshooting.md.
+MISTAKES = {
+    "PERSAC has no argument 'alpha'": lambda: PERSAC("MlpPolicy", "Pendulum-v1", alpha=0.7),
+    "Pass a number, not a string": lambda: PERSAC("MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=dict(epsilon="1e-3")),
+    "'n_sampled_goal', it is one of PrioritizedHerReplayBuffer": lambda: PERSAC(
+        "MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=dict(n_sampled_goal=4)
+    ),
+    "has no stock algorithm right of PrioritizedOffPolicyMixin": _mixin_on_the_right,
+    "has no effect with": lambda: PERSAC(
+        "MlpPolicy", "Pendulum-v1", replay_buffer_kwargs=dict(scheme="uniform", initial_priority="td_error")
+    ),
+    "needs a prioritized replay buffer, and PositiveRewards is not": lambda: PERSAC(
+        "MlpPolicy", "Pendulum-v1", replay_buffer_class=type("PositiveRewards", (Unprioritized,), {})
+    ),
+}
+
+
+def test_the_messages_of_troubleshooting_are_raised():
+    table = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## A keyword is refused")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE) == list(MISTAKES)
+    for message, make in MISTAKES.items():
+        with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+            make()

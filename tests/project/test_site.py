@@ -158,6 +158,8 @@ for (const name of PAGES) {
         figures: figures.map(image => [image.getAttribute("src"), image.naturalWidth, size(image)]),
         width: page.documentElement.scrollWidth,
         cut: [...page.querySelectorAll("pre")].filter(block => block.scrollWidth > block.clientWidth).length,
+        tables: [...page.querySelectorAll("table.docutils")].filter(table => !table.querySelector("th:nth-child(4)"))
+            .filter(table => table.scrollWidth > table.parentElement.clientWidth).length,
     };
     ids[page.location.pathname] = new Set([...page.querySelectorAll("[id]")].map(element => element.id));
     for (const link of page.querySelectorAll("a[href]"))
@@ -214,6 +216,7 @@ def test_formulas_and_figures_in_a_browser(probed, pages):
             assert width > 0 and shown > 100, (name, source)
         assert page["width"] <= 390, name
         assert page["cut"] == 0, name
+        assert page["tables"] == 0, name  # with up to three columns, no table has to be scrolled
     assert len(probed["pages"]["how_it_works.html"]["formulas"]) >= 18
     shown = {Path(source).name for page in probed["pages"].values() for source, *_ in page["figures"]}
     assert shown >= {Path(figure).name for figure in FIGURES}
