@@ -10,7 +10,6 @@ seed. Estimates are means over the seeds with 95% bootstrap intervals, and p is 
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from ages import CAMPAIGNS as AGES
@@ -36,19 +35,21 @@ def progress(campaign: Campaign, rows: list[Row]) -> tuple[str, bool]:
 
     :param campaign: campaign
     :param rows: rows of its file
-    :return: a sentence, and whether all runs are there
+    :return: in words, with the time that is left, and whether all runs are there
     """
     found = runs_of(campaign, rows)
-
-    def n_there(jobs: list[Any]) -> int:
-        return sum(key_of(name) in found for name, _ in jobs)
-
-    choosing, reporting = all_choosing_jobs(campaign, rows), reporting_jobs(campaign, rows)
-    n_reporting = len(campaign.reporting) * len(campaign.tasks) * len(campaign.arms)
-    n_done = n_there(reporting)
-    n_chosen = f"{n_there(choosing):,} of {len(choosing):,} choosing runs"
-    words = f"{n_chosen} and {n_done:,} of {n_reporting:,} reporting runs are there."
-    return words, n_done == n_reporting
+    choosing = [name for name, _ in all_choosing_jobs(campaign, rows)]
+    lacking = [name for name in choosing if key_of(name) not in found]
+    done = [name for name, _ in reporting_jobs(campaign, rows) if key_of(name) in found]
+    n_of_a_task = len(campaign.reporting) * len(campaign.arms)
+    n_reporting = n_of_a_task * len(campaign.tasks)
+    seconds = n_of_a_task * sum(campaign.seconds.values())
+    seconds += sum(campaign.seconds[name["task"]] for name in lacking) - sum(campaign.seconds[name["task"]] for name in done)
+    chosen = f"{len(choosing) - len(lacking):,} of {len(choosing):,} choosing runs and "
+    words = f"{chosen * bool(choosing)}{len(done):,} of {n_reporting:,} reporting runs are there."
+    if len(done) == n_reporting:
+        return words, True
+    return f"{words} The others take about {seconds / 3600:.1f} core hours.", False
 
 
 def values_of(campaign: Campaign, rows: list[Row], score: Callable[[Row], float]) -> tuple[Values, dict[str, np.ndarray]]:

@@ -38,6 +38,9 @@ at n = 5 at most.
 
 Budget: 2,880 runs. A run of the pilot took 0.3, 0.6, 1.2, 3.5, 8 and 25 CPU seconds at the six sizes, on two cores that others
 used as well: five hours of one core.
+
+Looks: the choosing runs of 5 and 7 states, when those of 9 were running, to see whether the grid has to grow. It had not. No
+reporting run was there.
 """
 
 import os

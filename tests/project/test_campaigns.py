@@ -208,10 +208,13 @@ def test_an_incomplete_campaign_shows_counts_and_no_result(each):
     rows = rows_of(each, campaign.all_choosing_jobs(each, []), best_at(each.rates[len(each.rates) // 2]))
     rows += rows_of(each, campaign.reporting_jobs(each, rows), lambda name: -1.0)
     n_reporting = len(each.reporting) * len(each.tasks) * len(each.arms)
+    choosing = "" if not each.choosing else f"{len(rows) - n_reporting:,} of {len(rows) - n_reporting:,} choosing runs and "
     assert campaign_report.progress(each, rows)[1]
     assert not campaign_report.progress(each, rows[:-1])[1]
     lines = campaign_report.report(each, rows[:-1], [])
-    assert f" and {n_reporting - 1:,} of {n_reporting:,} reporting runs" in lines[0]
+    left = f"The others take about {each.seconds[each.tasks[-1]] / 3600:.1f} core hours."
+    words = f"{choosing}{n_reporting - 1:,} of {n_reporting:,} reporting runs are there. {left}"
+    assert lines[0] == words
     assert lines[1:] == ["", "The campaign is not complete, so no result is shown."]
 
 
