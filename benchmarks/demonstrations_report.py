@@ -6,15 +6,13 @@ Report the runs of `demonstrations.py`: a table and a figure for each task, with
 Only reporting seeds with all arms count.
 """
 
-import argparse
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from demonstrations import OUT, REPORTING, TASKS, arms_of, chosen_rates, preloaded, reporting_jobs
-from report import draw_runs, p_cells, table, with_interval
-
-from sb3_per.compare.campaign import read
+from demonstrations import REPORTING, TASKS, arms_of, chosen_rates, preloaded, reporting_jobs
+from report import draw_runs, p_cells, publish, table, with_interval
 
 
 class Results(NamedTuple):
@@ -103,17 +101,8 @@ def draw(name: str, rows: list[dict[str, str]], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the tables and the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files, the tables and the figures")
-    args = parser.parse_args(arguments)
-    for name in TASKS:
-        rows = read(args.out / f"{name}.csv")
-        if not rows or not load(name, rows)[0]:
-            print(f"{name}: no complete seed")
-            continue
-        (args.out / f"{name}.md").write_text("\n".join(report(name, rows)).rstrip() + "\n")
-        draw(name, rows, args.out / f"{name}.png")
-        print(args.out / f"{name}.md")
+    campaigns = {name: (partial(load, name), partial(report, name), partial(draw, name)) for name in TASKS}
+    publish(str(__doc__), campaigns, arguments)
 
 
 if __name__ == "__main__":

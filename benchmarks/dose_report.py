@@ -6,18 +6,16 @@ Report the runs of `dose_response.py`: write ``dose-response.md`` and ``dose-res
 Only complete reporting seeds count, with all sizes and arms. Means over seeds are geometric.
 """
 
-import argparse
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dose_response import ARMS, MAX_UPDATES, OUT, PERIOD, REPORTING, SIZES, chosen_rates, reporting_jobs
+from dose_response import ARMS, MAX_UPDATES, PERIOD, REPORTING, SIZES, chosen_rates, reporting_jobs
 from figures import INK, LOOKS, figure_of, save
 from matplotlib import rc_context
-from report import p_cell, table, with_interval
+from report import p_cell, publish, table, with_interval
 
-from sb3_per.compare.campaign import read
 from sb3_per.compare.statistics import holm, paired_p
 
 TWIN = "uniform"
@@ -188,17 +186,8 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the tables and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of dose-response.csv, .md and .png")
-    args = parser.parse_args(arguments)
-    rows = read(args.out / "dose-response.csv")
-    if not rows or not load(rows)[0]:
-        print("dose-response: no complete seed")
-        return
-    (args.out / "dose-response.md").write_text("\n".join(report(rows)).rstrip() + "\n")
-    draw(rows, args.out / "dose-response.png")
-    print(args.out / "dose-response.md")
+    """Write the tables and the figures."""
+    publish(str(__doc__), {"dose-response": (load, report, draw)}, arguments)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,13 @@ Report the runs of `modern_dqn.py`: write ``modern-dqn.md`` and ``modern-dqn.png
 Only reporting seeds with all games and all arms count. Endpoints and tests are in `modern_dqn.py`.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 from figures import INK, figure_of, save
-from modern_dqn import ARMS, GAMES, OUT, RANDOM, REPORTING, chosen_rates, random_jobs, reporting_jobs, score
-from report import Estimates, Scores, better_towards, cell, errorbars, improvement, iqm, p_cell, p_of, table
+from modern_dqn import ARMS, GAMES, RANDOM, REPORTING, chosen_rates, random_jobs, reporting_jobs, score
+from report import Estimates, Scores, better_towards, cell, errorbars, improvement, iqm, p_cell, p_of, publish, table
 
-from sb3_per.compare.campaign import read
 from sb3_per.compare.statistics import holm
 
 TWIN = "uniform"
@@ -122,17 +120,8 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the tables and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of modern-dqn.csv, .md and .png")
-    args = parser.parse_args(arguments)
-    rows = read(args.out / "modern-dqn.csv")
-    if not rows or not load(rows)[0]:
-        print("modern-dqn: no complete seed")
-        return
-    (args.out / "modern-dqn.md").write_text("\n".join(report(rows)).rstrip() + "\n")
-    draw(rows, args.out / "modern-dqn.png")
-    print(args.out / "modern-dqn.md")
+    """Write the tables and the figures."""
+    publish(str(__doc__), {"modern-dqn": (load, report, draw)}, arguments)
 
 
 if __name__ == "__main__":

@@ -622,6 +622,28 @@ def write(name: str, suite: Suite, out: Path) -> None:
     print(f"{out / name}.md")
 
 
+def publish(about: str, campaigns: dict[str, tuple[Any, Any, Any]], arguments: list[str] | None) -> None:
+    """
+    Write ``<name>.md`` and ``<name>.png`` of the campaigns that have a complete seed.
+
+    :param about: help of the command
+    :param campaigns: by name of the CSV file, three functions of its rows: the first returns the complete seeds before all
+        else, the second the lines of Markdown, and the third draws the figure, whose path it takes too
+    :param arguments: arguments of the command; ``None``: those of the process
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files, the tables and the figures")
+    out = parser.parse_args(arguments).out
+    for name, (load, report, draw) in campaigns.items():
+        rows = read(out / f"{name}.csv")
+        if not rows or not load(rows)[0]:
+            print(f"{name}: no complete seed")
+            continue
+        (out / f"{name}.md").write_text("\n".join(report(rows)).rstrip() + "\n")
+        draw(rows, out / f"{name}.png")
+        print(out / f"{name}.md")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Write the reports of the chosen suites."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

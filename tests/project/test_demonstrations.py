@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import pytest
 
+from sb3_per.compare.campaign import read
 from tests.utils import ROOT, benchmark
 
 demonstrations = benchmark("demonstrations")
@@ -97,5 +98,5 @@ def test_the_report_counts_only_complete_seeds(tmp_path):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_published_table_follows_from_the_runs(name):
-    rows = report.read(EVIDENCE / f"{name}.csv")
+    rows = read(EVIDENCE / f"{name}.csv")
     assert (EVIDENCE / f"{name}.md").read_text() == "\n".join(report.report(name, rows)).rstrip() + "\n"

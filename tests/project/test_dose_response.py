@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch as th
 
+from sb3_per.compare.campaign import read
 from tests.utils import ROOT, benchmark
 
 dose = benchmark("dose_response")
@@ -96,5 +97,5 @@ def test_the_report_finds_the_slope_from_complete_seeds(tmp_path):
 
 
 def test_the_published_table_follows_from_the_runs():
-    rows = dose_report.read(EVIDENCE / "dose-response.csv")
+    rows = read(EVIDENCE / "dose-response.csv")
     assert (EVIDENCE / "dose-response.md").read_text() == "\n".join(dose_report.report(rows)).rstrip() + "\n"

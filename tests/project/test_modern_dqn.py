@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import pytest
 
+from sb3_per.compare.campaign import read
 from tests.utils import ROOT, benchmark
 
 campaign = benchmark("modern_dqn")
@@ -69,5 +70,5 @@ def test_a_random_policy_is_evaluated_as_often_as_an_agent():
 
 
 def test_the_published_table_follows_from_the_runs():
-    rows = report.read(EVIDENCE / "modern-dqn.csv")
+    rows = read(EVIDENCE / "modern-dqn.csv")
     assert (EVIDENCE / "modern-dqn.md").read_text() == "\n".join(report.report(rows)).rstrip() + "\n"
