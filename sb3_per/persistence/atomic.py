@@ -129,7 +129,7 @@ def sync_directory(path: Path) -> None:
 
 def make_directory(path: Path) -> None:
     """
-    Make a directory and those above it, durably.
+    Make a directory and its missing parents, durably.
 
     :param path: absolute path of the directory
     :raises NotADirectoryError: if a file has this name
@@ -138,9 +138,9 @@ def make_directory(path: Path) -> None:
         raise NotADirectoryError(f"{path} is a file, and a directory is needed: remove the file, or choose another name")
     n_missing = sum(not folder.exists() for folder in path.parents)
     os.makedirs(path, exist_ok=True)
-    # Also if the directory exists: the process that made it may have been killed before the name was durable.
+    # Even if the directory exists: the process that made it may have been killed before the name was durable.
     for folder in path.parents[: n_missing + 1]:
-        with suppress(PermissionError):  # a folder of others, which may be passed but not read
+        with suppress(PermissionError):  # a parent that we may enter, but not read
             sync_directory(folder)
 
 

@@ -1,8 +1,8 @@
 """
 Save a buffer to a directory of files, see :mod:`sb3_per.persistence.generations`, and load it.
 
-Rows and frames, e.g. observations and actions, go into files that are never written again. All that may change later is small,
-and is written in full every time.
+Rows and frames, e.g. observations and actions, go into files that are never written again. Values that may change later are
+small, and each save writes all of them.
 """
 
 import functools
@@ -33,10 +33,10 @@ SUFFIX = ".buffer"
 
 BufferT = TypeVar("BufferT", bound=PrioritizedReplayBuffer)
 
-# Largest size of a file. Larger files are written if there would be more than this number: the manifest names them all.
+# Largest size of a file. Files become larger if there would be more than this number, because the manifest names them all.
 _PART_BYTES, _MANY_PARTS = 64 * 2**20, 128
 
-# Files below this size, or this share of the stream, are joined with newer rows, so that a few dozen files are enough.
+# Files below this size, or this share of the stream, are joined with newer rows. This keeps the number at a few dozen.
 _SMALL_BYTES, _SMALL_SHARE = 4 * 2**20, 1 / 64
 
 # More threads do not make a disk faster.
@@ -46,8 +46,8 @@ _MAX_THREADS = 4
 _MOST_SLOTS = 2**27
 
 
-# Files that the next save can keep, by directory and stream. By storage, so that a copy of a buffer, or one whose frames were
-# stored anew, writes everything anew.
+# Files that the next save can keep, by storage, directory and stream. A copied buffer, or one whose frames were stored again,
+# has another storage and writes everything.
 _SAVED: "weakref.WeakKeyDictionary[ArrayStorage, dict[tuple[Path, str], list[Part]]]" = weakref.WeakKeyDictionary()
 
 
@@ -122,7 +122,7 @@ def _write(buffer: PrioritizedReplayBuffer, directory: Path, num_timesteps: int,
 
 def _require_restorable(buffer: PrioritizedReplayBuffer, state: dict[str, Any]) -> None:
     """
-    Load a state before it is written: a generation that cannot be loaded must not replace one that can.
+    Try to load a state before it is written: a generation that cannot be loaded must not replace one that can.
 
     :param buffer: buffer to save
     :param state: its state
@@ -192,9 +192,9 @@ def _plan(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], list[
 
 def in_parallel(functions: Sequence[Callable[[], Any]]) -> None:
     """
-    Call functions that read or write one file each. Checksums, copies and the disk overlap.
+    Call functions in threads, so that checksums, copies and the disk overlap.
 
-    :param functions: functions to call; all have returned at the end
+    :param functions: functions that read or write one file each; all have returned at the end
     :raises Exception: the first error
     """
     with ThreadPoolExecutor(min(len(functions), os.cpu_count() or 1, _MAX_THREADS)) as pool:
@@ -206,10 +206,10 @@ def in_parallel(functions: Sequence[Callable[[], Any]]) -> None:
 
 def is_buffer_path(path: Path) -> bool:
     """
-    Tell a saved buffer in files from a pickle.
+    Tell the directory of a saved buffer from a pickle.
 
     :param path: any path
-    :return: whether this is a saved buffer in files or, if nothing exists there, the name of one
+    :return: whether this is such a directory, a manifest in one or, if nothing exists there, the name of one
     """
     return (
         path.is_dir()
@@ -322,7 +322,7 @@ def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, 
     """
     Read a generation.
 
-    :param buffer: empty buffer of the form that was saved; useless after an error
+    :param buffer: empty buffer of the form that was saved. Discard it after an error
     :param directory: path of the directory
     :param manifest: manifest of the generation
     :param keeps_masses: whether the buffer has the scheme that was saved
@@ -348,5 +348,5 @@ def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, 
 
 
 def _range_of(parts: list[Part]) -> tuple[int, int]:
-    """The first number, and the number after the last."""
+    """Return the first number of some parts, and the number after the last."""
     return (parts[0].first, parts[-1].end) if parts else (0, 0)

@@ -14,15 +14,15 @@ from sb3_per.persistence.atomic import make_directory, remove_temporary, sync_di
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
 from sb3_per.persistence.generations import manifests_in, numbers_in, whole_generations
 
-#: follows the prefix in the name of a buffer
+#: Part of the name of a buffer after the prefix.
 BUFFER = f"_replay_buffer{SUFFIX}"
 
 
 class BufferCheckpointCallback(CheckpointCallback):
     """
-    SB3's checkpoint callback with files that stay complete if the run is killed. All checkpoints of the replay buffer share a
-    directory, ``PREFIX_replay_buffer.buffer``, and each adds only what is new.
+    Save checkpoints as SB3's callback does, in files that stay complete if the run is killed.
 
+    All checkpoints of the replay buffer share a directory, ``PREFIX_replay_buffer.buffer``, and each adds only what is new.
     The buffer is saved last, so that its newest generation always has a model.
 
     :param save_freq: number of calls between checkpoints; each call is one step of every environment

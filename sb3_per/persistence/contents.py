@@ -1,7 +1,7 @@
 """
-What is saved of a buffer: facts, rows, pools of frames, and state.
+Select what to save of a buffer: facts, rows, frames and state.
 
-Rows and frames are streams, which are written once. The state is small and is written with every generation.
+Rows and frames are streams and are written once. The state is small and is written with every generation.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _FLAGS = ("dones", "timeouts")
 # With ``optimize_memory_usage``: the next observations of the newest steps. In a full ring they take the place of the oldest.
 _NEWEST = "newest_next_observations"
 
-#: First part of the names of what belongs to the demonstrations.
+#: Prefix of the streams and arrays of demonstrations.
 DEMONSTRATIONS = "demonstrations/"
 
 
@@ -87,7 +87,7 @@ def _describe(space: spaces.Space, with_bounds: bool) -> dict[str, Any]:
 @dataclass
 class Stream:
     """
-    Rows or frames of a buffer. Each has a number, which it keeps, so that it is written only once.
+    Rows or frames of a buffer. Each keeps its number, so that it is written only once.
 
     :param name: name of the stream
     :param storage: storage that holds the rows or frames
@@ -140,11 +140,10 @@ class Stream:
 
 def collections_of(buffer: PrioritizedReplayBuffer) -> list[tuple[str, Ring, ArrayStorage]]:
     """
-    List all transitions that a buffer owns. Everything below goes through this list.
+    List the collections of transitions that a buffer owns: experience and demonstrations.
 
     :param buffer: prioritized buffer
-    :return: the transitions that ``add`` stores, and the demonstrations: first part of the names of their streams and arrays,
-        the position of each environment, and the storage
+    :return: of each collection the prefix of its streams and arrays, its ring, and its storage
     """
     others, collections = buffer.demonstrations, [("", buffer.ring, buffer.storage)]
     if others.storage is not None:
@@ -235,7 +234,7 @@ def _name(array: str, key: str | None) -> str:
 
 def state_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """
-    Collect all that may change after a step. Arrays by row begin with row 0.
+    Collect the values that may change after a step is stored. Arrays by row begin with row 0.
 
     :param buffer: prioritized buffer
     :return: numbers and arrays, of which some are views; names of nested dictionaries are joined with slashes
@@ -305,7 +304,7 @@ def put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_mass
     """
     Restore the state of a buffer.
 
-    :param buffer: empty buffer of the kind and size that was saved, whose rows and frames are read; useless after an error
+    :param buffer: empty buffer of the kind and size that was saved, whose rows and frames are read. Discard it after an error
     :param state: from :func:`state_of`
     :param keeps_masses: whether the buffer has the scheme that was saved
     :raises ValueError: if the state contradicts itself

@@ -1,4 +1,4 @@
-"""Demonstrations from files: a buffer directory or a Minari dataset."""
+"""Add demonstrations from a buffer directory or a Minari dataset."""
 
 import importlib.util
 import warnings
@@ -34,7 +34,7 @@ def require_saved(path: str | Path) -> None:
 
 def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) -> int:
     """
-    Add what is saved to the demonstrations of a buffer.
+    Add saved transitions to the demonstrations of a buffer.
 
     :param buffer: buffer that gets the demonstrations
     :param path: a ``.buffer`` directory, of any size and number of environments, or the name of a Minari dataset on this
@@ -54,7 +54,7 @@ def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) 
         spaces = (buffer.observation_space, buffer.action_space)
         form = _PLAIN[about["kind"]](size, *spaces, device="cpu", n_envs=n_envs, frames=frames)
     with warnings.catch_warnings():
-        # Masses are computed anew in any case.
+        # Demonstrations get new masses whatever the scheme was.
         warnings.filterwarnings("ignore", message=".*was saved with the scheme")
         source = load_buffer(form, path)
     before = len(buffer.demonstrations)

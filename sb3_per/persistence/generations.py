@@ -1,5 +1,5 @@
 """
-A directory of generations: which files belong together, which are complete, and which can be removed.
+Keep generations of a saved buffer in a directory: find those that are complete, add one, and remove old ones.
 
 A generation is a manifest, ``gen-<number>-<num_timesteps>.json``, and the files that it names. It counts from the moment its
 manifest exists. The first line of a manifest is the CRC-32 of everything after it.
@@ -35,7 +35,7 @@ _MANIFEST = re.compile(r"gen-([0-9]{1,12})-([0-9]{1,18})\.json")
 _PART = re.compile(r"(?:seg|frm)-[0-9a-f]{12}-[0-9]{1,18}-[0-9]{1,18}\.npz|state-[0-9]{1,12}\.npz")
 _OURS = re.compile(rf"{_MANIFEST.pattern}|{_PART.pattern}")
 
-# A manifest has a few hundred bytes for each of its files. In RAM it can take 25 times as much.
+# Largest size of a manifest, bytes. It has a few hundred bytes for each of its files, and can take 25 times its size in RAM.
 _MAX_MANIFEST = 4 * 2**20
 
 # Errors of JSON that has the right checksum and another form than expected.
@@ -56,7 +56,7 @@ class Part:
     :param end: number after the last
     :param size: size of the file, bytes
     :param members: its arrays by name
-    :raises ValueError: for anything else
+    :raises ValueError: for another name, a number that is not a count, or a size below that of its arrays
     """
 
     name: str
@@ -100,7 +100,7 @@ class Manifest:
     :param about: kind, spaces and form of the buffer, from :func:`~sb3_per.persistence.contents.about`
     :param numbers: numbers of the state, by name
     :param parts: files of the generation
-    :raises ValueError: for anything else
+    :raises ValueError: for a value of another type
     """
 
     generation: int

@@ -1,4 +1,4 @@
-"""Info dictionaries as JSON: a HER buffer keeps them with ``copy_info_dict``, and loading a pickle could run code."""
+"""Encode info dictionaries as JSON. A HER buffer keeps them with ``copy_info_dict``, and loading a pickle could run code."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ def decode(texts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     :param texts: first result of :func:`encode`
     :param ends: second result of :func:`encode`
     :return: array of dictionaries, in the shape of ``ends``
-    :raises ValueError: for anything else
+    :raises ValueError: if these are not info dictionaries as JSON
     """
     infos = np.empty(ends.size, object)
     data, start = texts.tobytes(), 0
@@ -45,7 +45,7 @@ def decode(texts: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """A value in the types of JSON."""
+    """Express a value in the types of JSON."""
     if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)):
         return value
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":

@@ -1,7 +1,5 @@
 """
-Transitions to and from Minari datasets: export a buffer as episodes, import demonstrations.
-
-Imported transitions go through ``add``.
+Export a buffer to a Minari dataset as episodes, and import a dataset as experience or demonstrations.
 """
 
 import math
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from minari import MinariDataset
     from minari.data_collector import EpisodeBuffer
 
-# Number of steps that are compared, or added, at a time.
+# Number of steps to compare, or to add, at a time.
 _BLOCK = 256
 
 
@@ -32,14 +30,13 @@ _BLOCK = 256
 
 def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -> "MinariDataset":
     """
-    Write all transitions of a buffer to a new Minari dataset: the episodes of one environment after the other, each in the
-    order of its steps.
+    Write all transitions of a buffer to a new Minari dataset, as episodes, environment by environment.
 
     An episode of T transitions has T + 1 observations; the last is the last next observation. An episode ends with the stored
     termination or truncation. It also ends, with a truncation, after the newest transition and wherever a next observation
     differs from the following observation. If its beginning was overwritten, an episode begins with the oldest transition.
 
-    Actions are those of the environment; SB3 stores actions of a Box scaled to [-1, 1]. Rewards and observations are written
+    Actions are scaled back to their space; SB3 stores actions of a Box scaled to [-1, 1]. Rewards and observations are written
     as stored, without loss: ``jpeg_encoding`` is off by default.
 
     Priorities, ids and infos are not written. Without ``handle_timeout_termination`` the buffer does not know truncations, and
@@ -298,7 +295,7 @@ def _minari_for(buffer: ReplayBuffer) -> Any:
 
 
 def _spaces_of(space: spaces.Space) -> Any:
-    """An observation space, or a dictionary of spaces, in the form of the observations."""
+    """Return an observation space in the form of its observations: a space, or a dictionary of spaces."""
     return space.spaces if isinstance(space, spaces.Dict) else space
 
 
@@ -327,8 +324,8 @@ def _is_transposed(outside: Any, inside: Any) -> bool:
 
 def _scaling(space: spaces.Space) -> tuple[Any, Any]:
     """
-    Say how actions of a Box are stored: as (a - middle) / half, in [-1, 1]. SB3 computes the same from the bounds; this way,
-    ranges like [-1, 1] and [-2, 2] lose no bit.
+    Return the scaling of actions: of a Box, (a - middle) / half is stored, in [-1, 1]. SB3 computes the same from the bounds.
+    This form loses no bit for ranges like [-1, 1] and [-2, 2].
 
     :param space: action space
     :return: middle and half of its range; 0 and 1 for spaces that are not scaled

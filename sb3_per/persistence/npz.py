@@ -1,10 +1,10 @@
 """
-NumPy's ``.npz``, not compressed, written from and read into arrays that exist already.
+Write arrays to uncompressed ``.npz`` files, and read such files into existing arrays.
 
-``numpy.load`` can read these files, but we do not use it. It believes the header in the file, and allocates what that asks
-for. It copies every array once more: loading takes 1.4 times as long, and 64 MiB of RAM more for each file that is read at
-the same time. Here the manifest says where the bytes of an array are, how many, and their CRC-32. Nothing else in the file is
-read.
+``numpy.load`` can read these files, but we do not use it: it trusts the header in the file and allocates what the header asks
+for. It also copies every array once more. Loading then takes 1.4 times as long, and 64 MiB more RAM for each file that is read
+in parallel. Here the manifest says where the bytes of an array are, how many there are, and their CRC-32. Nothing else in the
+file is read.
 """
 
 import errno
@@ -25,12 +25,12 @@ from numpy.lib import format as npy
 #: arrays by name, each in parts along the first axis, at least one
 Arrays = dict[str, list[np.ndarray]]
 
-# Bytes that are read or written at a time. They are still in the cache when their checksum is computed.
+# Number of bytes to read or write at a time: few enough to be in the cache when their checksum is computed.
 _CHUNK = 2**20
 
 
 class DamagedFileError(ValueError):
-    """A file is not as it was written. The message names the file and the damage."""
+    """Report a file that is not as it was written. The message names the file and the damage."""
 
 
 def require_counts(*numbers: Any) -> None:
@@ -51,11 +51,11 @@ class Member:
     Description of an array in a file.
 
     :param shape: shape of the array
-    :param dtype: type as NumPy writes it, e.g. ``"<f4"``; booleans or numbers of this machine: no objects, and no strings
+    :param dtype: NumPy's type string, e.g. ``"<f4"``, of booleans or of numbers in native byte order
     :param offset: position of the header of the array in the file, bytes
     :param n_bytes: size of header and array
     :param crc32: checksum of both
-    :raises ValueError: for anything else
+    :raises ValueError: for another type, or a number that is not a count
     """
 
     shape: list[int]
@@ -74,10 +74,10 @@ class Member:
 
     def fits(self, arrays: Sequence[np.ndarray]) -> bool:
         """
-        Compare arrays with the description.
+        Tell whether the last entries of this array can be read into other arrays.
 
         :param arrays: any arrays
-        :return: whether the last entries of this array could be read into them
+        :return: whether types, shapes and total size fit
         """
         forms = {(array.dtype.str, array.shape[1:]) for array in arrays}
         return forms <= {(self.dtype, tuple(self.shape[1:]))} and sum(array.nbytes for array in arrays) <= self.n_bytes
@@ -114,13 +114,13 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 
 def read_member(file: BinaryIO, name: str, member: Member, into: Sequence[np.ndarray] = ()) -> None:
     """
-    Read an array to its end. The last bytes go into given arrays, and all bytes into the checksum.
+    Read the last bytes of an array into other arrays, and check the checksum over all its bytes.
 
     :param file: file, open for reading
     :param name: name of file and array, for errors
     :param member: description of the array
     :param into: contiguous arrays that fit
-    :raises DamagedFileError: if the bytes are not those that were written; do not use what was read then
+    :raises DamagedFileError: if the checksum differs. Discard what was read
     """
     n_before = member.n_bytes - sum(array.nbytes for array in into)
     file.seek(member.offset)
