@@ -1,5 +1,6 @@
 """
-Collect on many cores and machines: ``make_actors`` instead of ``make_vec_env`` (Ape-X, Horgan et al. 2018, arXiv 1803.00933).
+Collect with actors on many cores and machines (Ape-X, Horgan et al. 2018, arXiv 1803.00933): write ``make_actors`` in place of
+``make_vec_env``.
 
 Ray is imported only when it is used.
 """

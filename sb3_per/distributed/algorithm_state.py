@@ -1,6 +1,6 @@
 """
-The state of an algorithm that acting reads and changes. Stable-Baselines3 keeps it under private names; of this package, no
-other module uses them.
+Read and change what acting needs of an algorithm's state. Stable-Baselines3 has private names for it, which only this module
+of the folder uses.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ class AlgorithmState:
 
     @property
     def total_timesteps(self) -> int:
-        """Number of transitions at which the run ends. The schedules refer to it."""
+        """Number of transitions at which the run ends, as the schedules count."""
         return int(self.model._total_timesteps)
 
     @property
@@ -51,7 +51,7 @@ class AlgorithmState:
 
     def tensors(self) -> dict[str, th.Tensor]:
         """
-        Find what is learned beside the policy, e.g. the entropy coefficient.
+        Return the learned tensors outside the policy, e.g. the entropy coefficient.
 
         :return: the tensors by name
         """
@@ -60,8 +60,7 @@ class AlgorithmState:
 
     def count_step(self, infos: list[dict[str, Any]], dones: np.ndarray) -> None:
         """
-        Do what SB3 does after each step: update the statistics of episodes, the progress, the target networks and the
-        exploration rate.
+        Update what SB3 updates after each step: statistics of episodes, progress, target networks and exploration rate.
 
         :param infos: one dictionary per transition
         :param dones: bool array of shape (n_transitions,)

@@ -1,4 +1,4 @@
-"""Chunks that have arrived: count their steps, show them to callbacks, and store them."""
+"""Store the chunks that actors send, and show their transitions to callbacks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +19,8 @@ class Chunk:
     T successive steps of an actor's k environments.
 
     :param version: number of updates of the weights that it acted with
-    :param steps: arguments of ``add_steps``: observations before normalization, rewards before normalization of shape (T, k),
-        and so on; with TD errors by the actor's weights if they are wanted, shape (T, k, n_critics)
+    :param steps: arguments of ``add_steps``, e.g. observations and rewards before normalization, of shape (T, k, ...); with TD
+        errors by the actor's weights if they are wanted, shape (T, k, n_critics)
     :param infos: pickled list of one dictionary per transition, step by step
     :param last_obs: observations that the actor acts on next, shape (k, ...): normalized, and before normalization
     :param random_state: random state after the last step, if the learner sent one
@@ -56,7 +56,7 @@ class Transitions:
         """
         Take the next transitions.
 
-        :param n: most transitions to take
+        :param n: largest number of transitions to take
         :return: what callbacks find in ``locals``: arrays and infos with one entry per transition
         """
         first = self._n - self.n_left
@@ -120,7 +120,7 @@ class Storing:
 
     def cut(self, actor: int) -> None:
         """
-        Cut the episodes of an actor after the last step that is stored, because its next step does not follow.
+        Cut the episodes of an actor after its last stored step, which its next step does not follow.
 
         :param actor: number of the actor
         """
@@ -157,7 +157,7 @@ def update_statistics(normalize: VecNormalize, columns: np.ndarray, chunk: Chunk
     if normalize.norm_obs:
         obs, last = keyed(chunk.steps["obs"]), keyed(chunk.last_obs[1])
         for key, statistics in keyed(normalize.obs_rms).items():
-            # What an environment returned after a step, or after the reset that followed, is what it was in next.
+            # The next step begins at what the environment returned after this step, or after the reset that followed.
             after = np.concatenate((obs[key][1:], last[key][None]))
             statistics.update(flat(after[:n_steps]))
     rewards, dones = (chunk.steps[name][:n_steps] for name in ("rewards", "dones"))

@@ -1,4 +1,4 @@
-"""Lead the actors: permit them to act, wait for their answers, and restart them."""
+"""Direct the actors: let them act, wait for their answers, and restart them."""
 
 import time
 import warnings
@@ -12,15 +12,15 @@ from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.engines import Engine
 from sb3_per.distributed.environments import EnvRecipe
 
-# After so many restarts in a row without a chunk, another restart will not help either.
+# Number of restarts in a row without a chunk after which an actor has failed: another restart would not help either.
 FRUITLESS_RESTARTS = 3
 
-# Most seconds of one wait, after which the crew checks whether to warn.
+# Longest wait in seconds. After it, the crew checks whether to warn.
 _SLICE = 1.0
 
 
 class NoActorAliveError(RuntimeError):
-    """No process of an actor has run for ``timeout`` seconds."""
+    """Report that no process of an actor has run for ``timeout`` seconds."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Settings:
     """
     Settings of all actors, see :func:`~sb3_per.distributed.make.make_actors`.
 
-    :param chunk: most steps of a call, of each environment
+    :param chunk: largest number of steps of each environment in a call
     :param exploration: ``"ladder"`` or ``None``
     :param initial_priorities: ``"actor"`` or ``"max"``
-    :param in_flight: most unanswered calls of an actor; with two, it does not wait for the learner
+    :param in_flight: largest number of unanswered calls of an actor; with two, it does not wait for the learner
     :param lockstep: whether answers are taken in the order of the calls
-    :param max_restarts: most restarts of each actor in a run
+    :param max_restarts: largest number of restarts of each actor in a run
     :param timeout: seconds of silence before a warning or an error
     """
 
@@ -56,7 +56,7 @@ class _Request:
 
 class Crew:
     """
-    Lead the actors through all runs.
+    Direct the actors in all runs.
 
     :param engine: engine that the actors run on
     :param n_actors: number of actors
@@ -170,7 +170,7 @@ class Crew:
         Begin to act.
 
         :param n_steps: steps of an actor's environments, over all actors
-        :param chunk: most steps of a call
+        :param chunk: largest number of steps in a call
         :param get_ready: function of an actor's number, and of whether it was just restarted, that asks the actor to get
             ready and returns the handle of its answer
         :param act: function of an actor's number, a number of steps, and the number of steps that are left, that asks the
@@ -211,7 +211,7 @@ class Crew:
 
     def done_with(self, actor: int) -> None:
         """
-        Allow an actor another call, because its chunk is used up.
+        Allow an actor another call after its chunk is used up.
 
         :param actor: number of the actor
         """
@@ -219,7 +219,7 @@ class Crew:
             self._idle.append(actor)
 
     def _give_permissions(self) -> None:
-        """Ask idle actors to act, as long as steps are left."""
+        """Ask idle actors to act while steps are left."""
         while self._idle and self._n_steps_left > 0:
             actor, n_steps = self._idle.pop(0), min(self._chunk, self._n_steps_left)
             handle = self._act(actor, n_steps, self._n_steps_left)

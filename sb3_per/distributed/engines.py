@@ -1,4 +1,4 @@
-"""Engines start actors and call them. Here: their interface, and the engine without processes."""
+"""Start actors and call them: the interface of engines, and the engine without processes."""
 
 import contextlib
 import copy
@@ -18,7 +18,7 @@ class Engine(Protocol):
 
         :param actor: its number
         :param recipe: a pickled :class:`~sb3_per.distributed.environments.EnvRecipe`
-        :param start: how often it was started before
+        :param start: number of earlier starts
         """
 
     def has_started(self, actor: int) -> bool:
@@ -52,7 +52,7 @@ class Engine(Protocol):
         Wait for an answer.
 
         :param handles: handles of answers, at least one
-        :param timeout: most seconds to wait
+        :param timeout: longest wait in seconds
         :return: a handle whose answer has arrived or will never arrive; ``None`` after ``timeout``
         """
 
@@ -94,7 +94,7 @@ class LocalEngine:
 
     def stop(self, actor: int) -> None:
         """See :class:`Engine`."""
-        with contextlib.suppress(Exception):  # as a process that is killed
+        with contextlib.suppress(Exception):  # a process that is killed raises nothing either
             self.workers.pop(actor).venv.close()
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:

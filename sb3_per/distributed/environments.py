@@ -38,7 +38,7 @@ class EnvRecipe:
         Make the environments of an actor.
 
         :param actor: its number, from 0
-        :param start: how often it was started before
+        :param start: number of earlier starts
         :return: the environments
         """
         if self.spec is not None:
@@ -51,8 +51,8 @@ class EnvRecipe:
         return make_vec_env(**arguments)
 
 
-#: Classes of wrappers, the innermost first. Each with its arguments after the environment, and with the frames that it stacks
-#: in the actor's environments, or ``None``.
+#: Wrappers, the innermost first: class, arguments after the environment, and the frames that it stacks in the actor's
+#: environments, or ``None``.
 Wrappers = list[tuple[type, dict[str, Any], Any]]
 
 

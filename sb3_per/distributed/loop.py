@@ -1,8 +1,8 @@
 """
-The learner's loop, which replaces SB3's ``collect_rollouts``. The algorithm calls it while its environments are actors.
+Collect from actors in place of SB3's ``collect_rollouts``.
 
-A *tick* is as many transitions as there are environments, which SB3 counts as one step of all of them. Its transitions are
-successive steps of an actor, or of several actors. Counters, callbacks and updates go by ticks.
+A *tick* is one transition for each environment in number, which SB3 counts as one step of all environments. Its transitions
+are successive steps of one actor or of several. Counters, callbacks and updates advance by ticks.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class LearningLoop:
         self.model: ActingMixin | None = None
         #: the algorithm whose episodes continue if it learns again
         self.continued_model: ActingMixin | None = None
-        #: counts of the newest run
+        #: metrics of the newest run
         self.metrics: Metrics | None = None
         #: the current run, while actors act
         self.run: Run | None = None
@@ -154,12 +154,12 @@ class LearningLoop:
 
 class Run:
     """
-    Lead the actors through one run.
+    Direct the actors in one run, a call of ``learn``.
 
     :param crew: the actors
     :param model: the algorithm that learns
     :param number: number of the run, from 1; it changes the seeds
-    :param continues: whether the actors go on where the last run ended
+    :param continues: whether the actors continue where the last run ended
     """
 
     def __init__(self, crew: Crew, model: ActingMixin, number: int, continues: bool):
@@ -259,7 +259,7 @@ class Run:
         """
         End the run.
 
-        :return: whether the environments are where the buffer ends, so that another run may go on from there
+        :return: whether the environments are where the buffer ends, so that another run can continue from there
         """
         has_all_answers = self.crew.end()
         # All environments of the last step count.

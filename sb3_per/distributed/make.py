@@ -66,12 +66,12 @@ def make_actors(
         ``replay_buffer_kwargs`` sets ``initial_priority``; ``"max"``: the largest priority, as without actors
     :param lockstep: whether chunks are stored in a fixed order, which is slower, and reproducible to the bit
     :param address: address of a Ray cluster, e.g. ``"auto"``; ``None``: ``RAY_ADDRESS`` or, without it, this machine
-    :param max_restarts: most restarts of each actor in a run, at least 0
+    :param max_restarts: largest number of restarts of each actor in a run, at least 0
     :param timeout: seconds of silence, above 0, before a warning or, if no process of an actor runs, an error. A process runs
         while it makes or resets its environments
     :param engine: ``"ray"``; or ``"local"`` to run all actors in this process, without Ray
-    :param in_flight: most calls of an actor without an answer, 1 or 2. ``None``: 2, so that no actor waits for the learner;
-        1 with ``lockstep`` and with ``engine="local"``
+    :param in_flight: largest number of unanswered calls of an actor, 1 or 2. ``None``: 2, so that no actor waits for the
+        learner; 1 with ``lockstep`` and with ``engine="local"``
     :param ray_options: further arguments of ``ray.init``, if it is called here
     :return: ``n_actors * n_envs`` environments
     :raises ValueError: for an argument outside of its range; nothing is started then

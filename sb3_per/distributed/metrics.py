@@ -1,4 +1,4 @@
-"""Metrics of a run with actors, for the log."""
+"""Log the metrics of a run with actors."""
 
 import time
 
@@ -53,7 +53,7 @@ class Metrics:
 
     @property
     def line(self) -> str:
-        """One sentence on whether more actors help, for the end of a run."""
+        """Sentence on whether more actors help, for the end of a run."""
         share = self.share_waited
         if self.bound == "environment-bound":
             return f"environment-bound: the learner waited for actors for {share:.0%} of the time, and more actors help"

@@ -1,4 +1,4 @@
-"""Copies of the learner's algorithm: the learner sends it once to its actors, and its weights again and again."""
+"""Copy the learner's algorithm to its actors: everything at the beginning of a run, and its weights during the run."""
 
 import copy
 import io
@@ -27,7 +27,7 @@ _NOT_SENT = frozenset(
 @dataclass(frozen=True)
 class Weights:
     """
-    Weights that the learner publishes, and what else changes during a run.
+    Weights that the learner publishes, and other values that change during a run.
 
     :param version: number of the learner's updates so far
     :param policy: state of the policy, arrays by name
@@ -45,16 +45,16 @@ def packed(model: Any, n_rows: int) -> bytes:
     """
     Pickle the learner's algorithm for its actors, with the classes of the user's script.
 
-    Without SB3's ``save``, because ``load`` makes optimizers, for which PyTorch imports its compiler. That would take each
-    actor 1.5 more seconds of a core to start, and 70 MB more.
+    SB3's ``save`` is not used, because ``load`` makes optimizers and PyTorch then imports its compiler. Each actor would take
+    1.5 s more CPU time to start, and 70 MB more RAM.
 
     :param model: a prioritized algorithm, on any device
-    :param n_rows: most steps of a call
+    :param n_rows: largest number of steps in a call
     :return: the pickle
     """
     file, buffer = io.BytesIO(), model.replay_buffer
     state = {name: value for name, value in vars(model).items() if name not in _NOT_SENT}
-    # Settings of the learner's buffer that change what a transition is.
+    # Settings that change the content of a transition.
     settings = dict(n_steps=buffer.n_steps, gamma=buffer.gamma, handle_timeout_termination=buffer.handle_timeout_termination)
     th.save((type(model), state, n_rows, settings), file, pickle_module=cloudpickle)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""The random numbers of an actor: a state of its own, so that acting does not change the generators of the process."""
+"""Give each actor a random state of its own, so that acting does not change the generators of the process."""
 
 import contextlib
 import random
@@ -38,9 +38,9 @@ def set_current(state: RandomState, space: spaces.Space) -> None:
 
 class RandomNumbers:
     """
-    The random numbers of an actor.
+    Draw the random numbers of an actor.
 
-    :param state: state to draw from, which the draws change
+    :param state: state to draw from, which draws change
     :param space: action space of the actor
     """
 
@@ -50,7 +50,7 @@ class RandomNumbers:
     @classmethod
     def seeded(cls, seed: int, space: spaces.Space) -> "RandomNumbers":
         """
-        Begin at the state that ``set_random_seed`` would set, without setting it.
+        Start from the state that ``set_random_seed`` would set, without setting it.
 
         :param seed: seed of all generators
         :param space: action space, which has a generator of its own; it is seeded
@@ -64,13 +64,13 @@ class RandomNumbers:
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
         """
-        Draw from these random numbers, with one thread. Afterwards, the generators of the process are as before.
+        Draw from these random numbers, with one thread. Then restore the generators of the process.
 
         :return: context
         """
         before, n_threads = current(self.space), th.get_num_threads()
         set_current(self.state, self.space)
-        # With one thread, sums do not depend on the number of cores: the same numbers here and on another machine.
+        # With one thread, sums do not depend on the number of cores, so another machine computes the same numbers.
         th.set_num_threads(1)
         try:
             yield
@@ -82,7 +82,7 @@ class RandomNumbers:
 
 def derived_seed(*numbers: int) -> int:
     """
-    Make one seed from several numbers. Other numbers give another seed.
+    Derive a seed from several numbers. Other numbers give another seed.
 
     :param numbers: integers of at least 0, e.g. a seed, the number of an actor, and how often it was started
     :return: a seed below 2^31

@@ -10,7 +10,7 @@ import ray
 # Seconds that actors get to close their environments before they are killed.
 _TIME_TO_CLOSE = 2.0
 
-# Engines that share the Ray which the first of them has started. The last one that closes shuts it down.
+# Engines that share the Ray that the first of them started. The last one to close shuts it down.
 _users: set[int] = set()
 
 
@@ -21,8 +21,8 @@ def process_class() -> type:
     :return: the class
     """
 
-    # Ray sends the code of a local class, not the name of a module. So the process sets its import path first, and answers
-    # `hello` before it spends seconds on importing PyTorch.
+    # Of a local class, Ray sends the code and not the name of its module. So the process can set its import path first, and
+    # answer `hello` before it spends seconds on importing PyTorch.
     class ActorProcess:
         def __init__(self, path: list[str], *args: Any):
             # In the learner's order, because two modules may have the same name.
@@ -65,7 +65,7 @@ class RayEngine:
             _users.add(id(self))
         elif _users:
             _users.add(id(self))
-        # No number of cores is given, so that there may be more actors than cores.
+        # Without a number of cores, there may be more actors than cores.
         self._remote_class: Any = ray.remote(process_class()).options(
             max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
@@ -106,7 +106,7 @@ class RayEngine:
         return ray.put(value)
 
     def close(self) -> None:
-        """See :class:`~sb3_per.distributed.engines.Engine`. Also shut down Ray, if an engine has started it."""
+        """See :class:`~sb3_per.distributed.engines.Engine`. Also shut down Ray if an engine started it."""
         if not ray.is_initialized():  # already shut down, and the actors with it
             _users.clear()
             return

@@ -1,6 +1,6 @@
 """
-The environments of all actors as one ``VecEnv``. Stock algorithms step it synchronously, like ``SubprocVecEnv``; those of this
-package let the actors act on their own.
+Present the environments of all actors as one ``VecEnv``. Stock algorithms step it synchronously, like ``SubprocVecEnv``. With
+the algorithms of this package, the actors act on their own.
 """
 
 from collections.abc import Sequence
@@ -86,12 +86,12 @@ class ActorVecEnv(CollectingVecEnv):
         return self.engine.ask(actor, "reset", seed, self._options[columns])
 
     def _take_over(self) -> None:
-        """Prepare for synchronous steps. A later run cannot continue the episodes of the last one."""
+        """Prepare for synchronous steps, after which a run cannot continue the episodes of the last one."""
         self.crew.require_open()
         if self.learning_loop.run is not None:
             raise ValueError(
-                "The environments cannot be reset or stepped while an algorithm learns with them. Do it after learn(), or use "
-                "other environments, e.g. for an evaluation"
+                "The environments cannot be reset or stepped while an algorithm learns with them. Wait until learn() returns, "
+                "or use other environments, e.g. for an evaluation"
             )
         self.learning_loop.continued_model = None
 

@@ -1,4 +1,4 @@
-"""An actor: its environments, its copy of the algorithm, and SB3's own ``collect_rollouts``."""
+"""Act with a copy of the algorithm: an actor steps its environments in SB3's own ``collect_rollouts``."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,7 @@ def exploration_ladder(n_actors: int, epsilon: float = 0.4, alpha: float = 7.0) 
 @dataclass(frozen=True)
 class Setup:
     """
-    Settings of an actor for one run. It gets them when ``learn`` begins, and after a restart.
+    Settings of an actor for one run, sent when ``learn`` begins and after a restart.
 
     :param seed: seed of its random numbers
     :param wrappers: wrappers around its environments; ``None``: those of the last run, whose episodes continue
@@ -69,7 +69,7 @@ class ActorWorker:
 
     :param recipe: a pickled :class:`~sb3_per.distributed.environments.EnvRecipe`
     :param actor: number of this actor
-    :param start: how often it was started before
+    :param start: number of earlier starts
     """
 
     state: AlgorithmState
@@ -87,7 +87,7 @@ class ActorWorker:
         """
         Reset the environments.
 
-        :param seed: seed of the first of them, see ``VecEnv.seed``; ``None``: they go on with their random numbers
+        :param seed: seed of the first of them, see ``VecEnv.seed``; ``None``: they continue with their random numbers
         :param options: one dictionary per environment
         :return: observations, and the infos of the resets
         """
@@ -123,7 +123,7 @@ class ActorWorker:
         Get ready to act.
 
         :param content: the algorithm, see :func:`~sb3_per.distributed.model_copy.packed`
-        :param setup: all else that the actor needs
+        :param setup: settings for this run
         """
         if setup.wrappers is not None:
             self.env = rebuild(self.venv, setup.wrappers)
@@ -193,7 +193,7 @@ class ActorWorker:
         :return: signed TD errors, shape (n_steps, n_envs, n_critics)
         """
         model, buffer = self.model, self.model.replay_buffer
-        # The random numbers are the actor's own, even if it has acted with the learner's.
+        # From the actor's own random numbers, even if it acted with the learner's.
         with self.random.drawing():
             batch = buffer.read(np.arange(buffer.size() * buffer.n_envs), model.get_vec_normalize_env())
             errors: np.ndarray = model.td_errors(batch).numpy()

@@ -1,1 +1,1 @@
-"""Statistics and plots of priorities."""
+"""Log and plot priorities."""

@@ -10,7 +10,7 @@ from sb3_per.utils.compiled import kernel
 
 class DrawRecord:
     """
-    Count draws, and keep the newest batches. It takes a few microseconds per batch and 12 bytes per slot.
+    Count draws, and keep the newest batches. This takes a few microseconds per batch and 12 bytes per slot.
 
     :param capacity: number of slots, over all environments
     :param n_batches: number of batches to keep; ``None``: all
@@ -20,15 +20,15 @@ class DrawRecord:
         #: ids and weights of the newest batches, and how many steps each environment had added
         self.batches: deque[tuple[np.ndarray, np.ndarray, np.ndarray]] = deque(maxlen=n_batches)
         self._counts = np.zeros(capacity, dtype=np.int32)
-        # Id of the transition that a count belongs to. A transition that takes over its slot starts at 0.
+        # Id of the transition that each count belongs to: a new transition in the slot starts at 0.
         self._counted_ids = np.full(capacity, -1)
 
     def emptied(self, capacity: int) -> "DrawRecord":
         """
-        Make an empty record.
+        Make an empty record that keeps as many batches.
 
         :param capacity: number of slots
-        :return: empty record that keeps as many batches
+        :return: the new record
         """
         return DrawRecord(capacity, self.batches.maxlen)
 

@@ -14,7 +14,7 @@ from sb3_per.monitoring.draw_record import DrawRecord
 
 class PriorityMonitor(BaseCallback):
     """
-    Log how the buffer is drawn from, to all outputs of the logger: TensorBoard, terminal, CSV, JSON.
+    Log priorities, weights and ages of draws to all outputs of the logger: TensorBoard, terminal, CSV, JSON.
 
     Histograms:
 
@@ -25,7 +25,7 @@ class PriorityMonitor(BaseCallback):
 
     Scalars:
 
-    - ``per/never_drawn``: share of the stored transitions without a draw since they were stored, or since counting began;
+    - ``per/never_drawn``: share of the stored transitions that were never drawn, or not since counting began;
     - ``per/buffer_effective_sample_size``: Kish's (sum m)^2 / (N sum m^2) over the masses, in (0, 1]; 1 if draws are uniform.
 
     Outputs other than TensorBoard show three quantiles of each histogram, such as ``per/priorities_p05``, ``_p50`` and
@@ -73,7 +73,7 @@ class PriorityMonitor(BaseCallback):
             return
         histograms, scalars = statistics(self.model.replay_buffer, self.max_transitions)  # type: ignore[attr-defined]
         writers = [form.writer for form in formats if isinstance(form, TensorBoardOutputFormat)]
-        # The logger would write them later, at another step.
+        # Written here, because the logger would write them later, at another step.
         for writer in writers:
             for name, values in histograms.items():
                 writer.add_histogram(f"per/{name}", values, self.num_timesteps)
@@ -111,7 +111,7 @@ def statistics(
         slots = slots[::stride]
     if slots.size:
         histograms["priorities"] = masses = priorities[slots]
-        # Relative to the largest, whose square may overflow.
+        # Relative to the largest: the square of a mass may overflow.
         relative = masses / masses.max()
         scalars["buffer_effective_sample_size"] = float(relative.sum() ** 2 / np.square(relative).sum() / masses.size)
     record = buffer.draw_record

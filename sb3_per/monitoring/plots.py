@@ -1,4 +1,4 @@
-"""Plot a prioritized buffer. It needs matplotlib, which comes with the extra ``extra``."""
+"""Plot a prioritized buffer with matplotlib, which comes with the extra ``extra``."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sb3_per.utils.extras import require
 
 def plot_buffer(buffer: Any, n_bins: int = 50) -> Any:
     """
-    Plot priority against age: the median, and the bands that hold half and 90% of the transitions.
+    Plot sampling mass against age: the median, and the bands that hold half and 90% of the transitions.
 
     A second plot shows the number of draws against age, if a :class:`~sb3_per.monitoring.monitor.PriorityMonitor` counts them.
 
