@@ -9,7 +9,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_w
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.storage.frames import GOALS
+from sb3_per.storage.frame_setting import GOALS
 
 
 class BufferChoiceMixin(OffPolicyAlgorithm):

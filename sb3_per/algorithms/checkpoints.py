@@ -22,6 +22,7 @@ from sb3_per.buffers.transfer import SCHEME_SETTINGS, settings_without, take_ove
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
 from sb3_per.sampling.schemes import PriorityScheme, make_scheme
+from sb3_per.storage.mapped import Folder
 
 # Modules with the policies of a single algorithm each.
 _OF_ONE_ALGORITHM = frozenset(
@@ -155,6 +156,14 @@ class CheckpointMixin(BufferChoiceMixin):
         if "replay_buffer_class" not in replaced and self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
             # SB3 has copied them from the algorithm, whose own may have been changed by `load`.
             kwargs = {k: v for k, v in kwargs.items() if k not in own}
+        folder = content["settings"].get("storage_folder")
+        if folder is not None and "replay_buffer_kwargs" not in replaced:
+            try:
+                Folder(folder)  # given back at once
+            except OSError as error:
+                # The run that has it may go on while this model is evaluated.
+                warnings.warn(f"The loaded model keeps its transitions in RAM: {error}")
+                del content["settings"]["storage_folder"]
         # Arguments of `load` count.
         outdated = set() if "replay_buffer_kwargs" in replaced else own & replaced
         self.replay_buffer_kwargs = {k: v for k, v in {**kwargs, **content["settings"]}.items() if k not in outdated}

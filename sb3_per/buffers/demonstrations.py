@@ -108,7 +108,7 @@ class Demonstrations:
         """
         if self.storage is not None and n_rows <= self.ring.n_rows:
             return self.storage
-        storage = like.emptied(max(n_rows, 2 * self.ring.n_rows), like.frames, n_envs=1, with_infos=False)
+        storage = like.emptied(max(n_rows, 2 * self.ring.n_rows), like.frames, n_envs=1, with_infos=False, folder=like)
         if self.storage is not None:
             rows = np.arange(len(self))[:, None]
             storage.write(rows, _ENV, self.storage.read_steps(rows))
@@ -262,16 +262,16 @@ class Demonstrations:
         self.sampler.eligible.load(state["eligible"], keeps_masses)
         self.sampler.load(state["sampler"], keeps_masses)
 
-    def take(self, other: "Demonstrations", frames: dict[str | None, int], keeps_masses: bool) -> None:
+    def take(self, other: "Demonstrations", like: ArrayStorage, keeps_masses: bool) -> None:
         """
         Take over the demonstrations of another buffer; storage is shared, unless its observations have another form.
 
         :param other: not to be used any more
-        :param frames: number of frames in a stack, by key; all other observations are in arrays from now on
+        :param like: storage whose form they have from now on
         :param keeps_masses: whether it has the same scheme
         """
         if other.storage is not None:
-            self.storage = other.storage.converted(other.ring, frames)
+            self.storage = other.storage.converted(other.ring, like.frames, like.folder)
             self.ring, self.sampler = self._make_parts(self.storage.n_rows)
             self.load(other.state(), keeps_masses)
 

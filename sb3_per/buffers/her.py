@@ -12,8 +12,8 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.settings import HER_ARGUMENTS, takes_settings
-from sb3_per.storage.arrays import Steps, flat, take
-from sb3_per.storage.frames import GOALS
+from sb3_per.storage.arrays import Steps, flat
+from sb3_per.storage.frame_setting import GOALS
 from sb3_per.storage.ring import Ring
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         """
         assert self.env is not None, "HER needs its environment to compute rewards: call set_env() first"
         infos: Any = copy.deepcopy(flat(self.infos)[slots]) if self.copy_info_dict else [{} for _ in slots]
-        achieved_goals = take(self.next_observations["achieved_goal"], slots)
+        achieved_goals = self.storage.stores["achieved_goal"].read(slots, True)
         rewards = np.asarray(self.env.env_method("compute_reward", achieved_goals, goals, infos, indices=[0])[0])
         n = len(slots)
         if rewards.shape not in ((n,), (n, 1)):

@@ -6,14 +6,13 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, to_samples, to_torch_of
@@ -45,15 +44,15 @@ from sb3_per.buffers.incoming import (
 )
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import integer, make_settings, require, takes_settings
-from sb3_per.buffers.transfer import converted, frames_of, parts_of, storage_of
+from sb3_per.buffers.transfer import converted, frames_of, made_storage, parts_of
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.weights import ImportanceWeights
 from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
-from sb3_per.storage.frames import without
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
+from sb3_per.storage.store import ObservationStore
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -92,8 +91,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     #: arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.PrioritySettings`
     own_arguments: tuple[str, ...] = ()
-    #: set another class to keep transitions elsewhere than in SB3's arrays
-    storage_class: type[ArrayStorage] = ArrayStorage
+    #: set a class to keep observations elsewhere than in SB3's arrays, see :class:`~sb3_per.storage.store.ObservationStore`
+    store_class: Callable[..., ObservationStore] | None = None
     # HER's new goals.
     _relabel: Relabel | None = None
 
@@ -114,13 +113,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.settings = make_settings(type(self), settings)
         require_values(observation_space=observation_space, action_space=action_space)
         self._require_fitting(observation_space, optimize_memory_usage)
-        frames = frames_of(self.settings, observation_space)
-        # Keep SB3 from allocating arrays that frames replace.
-        space = without(observation_space, frames) if frames else observation_space
-        self._init_stock(buffer_size, space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
-        self.observation_space = observation_space
-        self.obs_shape = get_obs_shape(observation_space)  # type: ignore[assignment]
-        self.make_parts(storage_of(self, frames, self.storage_class))
+        frames_of(self.settings, observation_space)  # raises before memory is allocated
+        # SB3's constructors allocate all rows: a single one shows the shapes and types.
+        stock = (observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
+        self._init_stock(n_envs, *stock)
+        self.make_parts(made_storage(self, max(buffer_size // n_envs, 1)))
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
         self.draw_record: Any = None
 
@@ -188,6 +185,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         inherited = getattr(super(), "__setstate__", None)
         inherited(state) if inherited else vars(self).update(state)
+        self.use_storage(self.storage)  # whose arrays may have moved
         self.lock = threading.RLock()
 
     # ---- what SB3 and users read
@@ -224,7 +222,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         n_held = int((self.ring.added - self.ring.first).sum())
         facts = [f"{n_held:,} of {self.ring.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
         facts += [f"{name}={getattr(self, name)}" for name in ("n_steps", *self.own_arguments)]
-        facts += [f"{name}={value}" for name, value in self.settings.some("frames").items() if value is not None]
+        optional = self.settings.some("frames storage_folder").items()
+        facts += [f"{name}={value}" for name, value in optional if value is not None]
         facts += [f"{len(self.demonstrations):,} demonstrations"] * (len(self.demonstrations) > 0)
         return f"{type(self).__name__}({', '.join(facts)})"
 

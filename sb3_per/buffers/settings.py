@@ -8,6 +8,7 @@ import difflib
 import inspect
 import math
 import numbers
+import os
 import warnings
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeVar
@@ -110,6 +111,7 @@ def _setting(default: Any, *allowed: Allowed, none: bool = False) -> Any:
 
 
 FRACTION = number("in [0, 1]", lambda x: 0.0 <= x <= 1.0)
+PATH = Allowed("a path", lambda value: isinstance(value, (str, os.PathLike)) and os.fspath(value) != "")
 _AT_LEAST_0 = number("of at least 0", lambda x: x >= 0.0)
 _ABOVE_0 = number("above 0", lambda x: x > 0.0)
 
@@ -144,6 +146,7 @@ class PrioritySettings:
     n_steps: int = _setting(1, integer())
     gamma: float = _setting(0.99, FRACTION)
     frames: int | dict[str, int] | None = None
+    storage_folder: str | None = _setting(None, PATH, none=True)
     demonstration_fraction: float = _setting(0.0, FRACTION)
     demonstration_fraction_end: float | None = _setting(None, FRACTION, none=True)
     demonstration_bonus: float = _setting(0.0, _AT_LEAST_0)

@@ -5,6 +5,8 @@ Buffers are typed ``Any``: the module of their class imports this one.
 """
 
 import dataclasses
+import shutil
+import warnings
 from collections.abc import Collection
 from typing import Any, TypeVar
 
@@ -14,9 +16,15 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.settings import PrioritySettings
-from sb3_per.storage.arrays import ArrayStorage, keyed
-from sb3_per.storage.frames import framed, frames_by_key
+from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.frame_setting import frames_by_key
+from sb3_per.storage.mapped import Folder
 from sb3_per.storage.ring import Ring
+
+try:
+    import psutil
+except ImportError:  # as in SB3
+    psutil = None
 
 _Buffer = TypeVar("_Buffer", bound=ReplayBuffer)
 
@@ -36,28 +44,6 @@ def frames_of(settings: PrioritySettings, space: spaces.Space) -> dict[str | Non
     return {} if settings.frames is None else frames_by_key(settings.frames, space)
 
 
-def _with_frames(
-    observations: Any, next_observations: Any, space: spaces.Space, frames: dict[str | None, int]
-) -> tuple[Any, Any]:
-    """
-    Replace arrays by empty frames.
-
-    :param observations: SB3's arrays
-    :param next_observations: in the same form; ``None`` with ``optimize_memory_usage``
-    :param space: of the observations
-    :param frames: number of frames in a stack by key
-    :return: the same, with empty frames in place of the arrays that are named
-    """
-    for key, n_frames in frames.items():
-        part = space if key is None else space.spaces[key]  # type: ignore[attr-defined]
-        n_rows, n_envs = keyed(observations)[key].shape[:2]
-        pair = framed(n_rows, n_envs, part, n_frames)
-        if key is None:
-            return pair
-        observations, next_observations = {**observations, key: pair[0]}, {**next_observations, key: pair[1]}
-    return observations, next_observations
-
-
 def converted(cls: type[_Buffer], buffer: Any, settings: dict[str, Any]) -> _Buffer:
     """
     Make a prioritized buffer of another buffer.
@@ -72,17 +58,20 @@ def converted(cls: type[_Buffer], buffer: Any, settings: dict[str, Any]) -> _Buf
         raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
     is_stock = not hasattr(buffer, "sampler")
     kept = {} if is_stock else settings_without(buffer, settings, cls)
-    made: Any = cls(buffer.n_envs, **{**kept, **settings, **_stock_arguments(buffer)})
+    wanted = {**kept, **settings, **_stock_arguments(buffer)}
+    path = wanted.pop("storage_folder", None)
+    made: Any = cls(buffer.n_envs, **wanted)
+    made.settings = dataclasses.replace(made.settings, storage_folder=path)
     ring, storage = parts_of(buffer)
-    frames = frames_of(made.settings, made.observation_space)
-    made.make_parts(storage.converted(ring, frames))
+    frames, folder = frames_of(made.settings, made.observation_space), None if path is None else Folder.shared(path)
+    made.make_parts(storage.converted(ring, frames, folder))
     if is_stock:
         made.ring.load(ring.state())
         made.sampler.eligible.load(_stock_episodes(buffer), False)
     else:
         # Masses are valid only with the same scheme, and where they belong to the same thing.
         keeps_masses = repr(made.scheme) == repr(buffer.scheme) and made.sampler.eligible.unit == buffer.sampler.eligible.unit
-        made.demonstrations.take(buffer.demonstrations, frames, keeps_masses)
+        made.demonstrations.take(buffer.demonstrations, made.storage, keeps_masses)
         load_parts(made, state_of_parts(buffer), keeps_masses)
     result: _Buffer = made
     return result
@@ -96,22 +85,58 @@ def _stock_arguments(buffer: Any) -> dict[str, Any]:
     return {name: getattr(buffer, name) for name in names.split()}
 
 
-def storage_of(
-    buffer: Any, frames: dict[str | None, int] | None = None, cls: type[ArrayStorage] = ArrayStorage
-) -> ArrayStorage:
+def storage_of(buffer: Any) -> ArrayStorage:
     """
     Make a storage of SB3's arrays, which are shared.
 
-    :param buffer: of SB3, or prioritized
-    :param frames: number of frames in a stack, by key of the observations whose arrays empty frames replace; ``None``: none
-    :param cls: class of the storage
+    :param buffer: of SB3
     :return: the storage
     """
     next_observations = None if buffer.optimize_memory_usage else buffer.next_observations
-    pair = _with_frames(buffer.observations, next_observations, buffer.observation_space, frames or {})
     infos = buffer.infos if isinstance(buffer, HerReplayBuffer) and buffer.copy_info_dict else None
     rest = (buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts)
-    return cls(*pair, *rest, infos, buffer.handle_timeout_termination)
+    return ArrayStorage(buffer.observations, next_observations, *rest, infos, buffer.handle_timeout_termination)
+
+
+def made_storage(buffer: Any, n_rows: int) -> ArrayStorage:
+    """
+    Make the storage of a new buffer.
+
+    :param buffer: prioritized, with SB3's arrays of a single row
+    :param n_rows: number of rows
+    :return: an empty storage of the form that the settings ask for
+    :raises OSError: if ``storage_folder`` belongs to another buffer, or cannot be made
+    :warns UserWarning: if the full storage would be larger than the memory or the space that is free
+    """
+    path, one_row = buffer.settings.storage_folder, storage_of(buffer)
+    one_row.store_class = buffer.store_class
+    folder = None if path is None else Folder(path)
+    storage = one_row.emptied(n_rows, frames_of(buffer.settings, buffer.observation_space), folder=folder)
+    warn_if_too_large(*storage.full_nbytes(), folder)
+    return storage
+
+
+def warn_if_too_large(n_ram: int, n_disk: int, folder: Folder | None) -> None:
+    """
+    Warn, as SB3 does, if a buffer will not find enough memory.
+
+    :param n_ram: bytes of RAM that the full buffer takes
+    :param n_disk: bytes of the disk
+    :param folder: folder on the disk
+    """
+    has_psutil = psutil is not None
+    if has_psutil and n_ram > psutil.virtual_memory().available:
+        available = psutil.virtual_memory().available
+        warnings.warn(
+            "This system does not have apparently enough memory to store the complete replay buffer "
+            f"{n_ram / 1e9:.2f}GB > {available / 1e9:.2f}GB. Set frames=... if observations are stacks, "
+            "storage_folder=... to keep transitions on a disk, or a smaller buffer_size"
+        )
+    if folder is not None and n_disk > (free := shutil.disk_usage(folder.path).free):
+        warnings.warn(
+            f"The disk of storage_folder={str(folder.path)!r} has {free / 1e9:.2f}GB of free space, and the complete replay "
+            f"buffer takes {n_disk / 1e9:.2f}GB"
+        )
 
 
 def parts_of(buffer: Any) -> tuple[Ring, ArrayStorage]:
@@ -203,7 +228,8 @@ def emptied(buffer: Any, n_rows: int | None = None, frames: Any = None, storage:
     if n_rows is not None:
         twin.settings = dataclasses.replace(buffer.settings, frames=frames)
     if storage is None:
-        storage = buffer.storage.emptied(n_rows or buffer.buffer_size, frames_of(twin.settings, twin.observation_space))
+        by_key = frames_of(twin.settings, twin.observation_space)
+        storage = buffer.storage.emptied(n_rows or buffer.buffer_size, by_key, folder=buffer.storage)
     twin.make_parts(storage)
     if buffer.draw_record is not None:
         twin.draw_record = buffer.draw_record.emptied(twin.ring.capacity)
@@ -232,7 +258,7 @@ def take_steps(target: Any, source: Any, keeps_masses: bool = True) -> None:
     n_taken = int((target.ring.added - target.ring.begin).min())
     rows, old_rows = ((r.most - n_taken + np.arange(n_taken)) % r.n_rows for r in (target.ring, ring))
     target.sampler.eligible.take(source.sampler.eligible, rows, old_rows)
-    target.demonstrations.take(source.demonstrations, target.storage.frames, keeps_masses)
+    target.demonstrations.take(source.demonstrations, target.storage, keeps_masses)
     target.weights.load(source.weights.state())
     target.sampler.load_numbers(source.sampler.state(0))
 

@@ -27,7 +27,7 @@ from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Manifest, Part, manifests_in, numbers_in
 from sb3_per.persistence.npz import CONTRADICTIONS, Arrays, DamagedFileError, as_damage
 from sb3_per.storage.arrays import ArrayStorage
-from sb3_per.storage.frames import frames_by_key
+from sb3_per.storage.frame_setting import frames_by_key
 
 SUFFIX = ".buffer"
 

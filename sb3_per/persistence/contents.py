@@ -17,8 +17,8 @@ from sb3_per.buffers.transfer import load_parts, state_of_parts
 from sb3_per.persistence import infos
 from sb3_per.persistence.generations import Part
 from sb3_per.persistence.npz import Arrays
-from sb3_per.storage.arrays import ArrayStorage, keyed
-from sb3_per.storage.frames import FramedArray, FrameStore
+from sb3_per.storage.arrays import ArrayStorage, ArrayStore, keyed
+from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.ring import Ring
 
 # Flags that SB3 stores as floats. They are saved as bytes.
@@ -133,6 +133,9 @@ class Stream:
         :return: number of the first entry that there is room for
         """
         if self.store is None:
+            if self.storage.files is not None:
+                # With `optimize_memory_usage`, the newest next observation goes into the row after the last one.
+                self.storage.files.reserve(min(end + 1, self.storage.n_rows))
             return int(max(first, end - self.storage.n_rows))
         self.store.pool.reserve_numbers(first, end)
         return first
@@ -175,9 +178,14 @@ def _rows_of(storage: ArrayStorage) -> dict[str, np.ndarray]:
     """See :class:`Stream`."""
     rows = {"actions": storage.actions, "rewards": storage.rewards}
     for key, obs in keyed(storage.observations).items():
-        if isinstance(obs, FramedArray):
-            rows[_name("references", key)] = obs.store.references
+        store = storage.stores[key]
+        if isinstance(store, FrameStore):
+            rows[_name("references", key)] = store.references
             continue
+        if not isinstance(store, ArrayStore):
+            raise NotImplementedError(
+                f"Observations in a {type(store).__name__} cannot be saved to a directory: save the buffer to a pickle"
+            )
         rows[_name("observations", key)] = obs
         if storage.next_observations is not None:
             rows[_name("next_observations", key)] = keyed(storage.next_observations)[key]

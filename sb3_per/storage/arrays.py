@@ -1,7 +1,5 @@
 """
-Storage of transitions in SB3's arrays, or with frames in place of the observations, see :mod:`sb3_per.storage.frames`.
-
-A buffer needs two methods of a storage: :meth:`ArrayStorage.write` and :meth:`ArrayStorage.read`.
+Storage of transitions: observations in stores, see :mod:`sb3_per.storage.store`, and everything else in SB3's arrays.
 """
 
 from collections.abc import Callable
@@ -9,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.storage.frames import FramedArray, FrameStore, framed
+from sb3_per.storage.frames import FrameStore
+from sb3_per.storage.mapped import Files, Folder
 from sb3_per.storage.ring import Ring
+from sb3_per.storage.store import ObservationStore, StoredArray
 
 #: Observations, next observations, actions, rewards, dones, timeouts, infos: arrays of shape (n_envs, ...) for one step of all
 #: environments, (T, k, ...) for T steps of k environments. Observations are dictionaries for Dict observation spaces; timeouts
@@ -32,17 +32,15 @@ def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return function(tree, *others)
 
 
-def take(stored: Any, slots: np.ndarray) -> Any:
+def take(stored: np.ndarray, slots: np.ndarray) -> np.ndarray:
     """
     Read slots. ``take`` from the flat view is several times faster than ``stored[rows, envs]``.
 
-    :param stored: array of shape (n_rows, n_envs, ...), frames, or a dictionary of these
+    :param stored: array of shape (n_rows, n_envs, ...)
     :param slots: integers of any shape
-    :return: a copy, shape (*slots.shape, ...), or a dictionary of copies
+    :return: a copy, shape (*slots.shape, ...)
     """
-    if isinstance(stored, np.ndarray):
-        return stored.reshape(-1, *stored.shape[2:]).take(slots, axis=0)
-    return {key: take(part, slots) for key, part in stored.items()} if isinstance(stored, dict) else stored.at(slots)
+    return flat(stored).take(slots, axis=0)
 
 
 def flat(stored: np.ndarray) -> np.ndarray:
@@ -55,20 +53,73 @@ def flat(stored: np.ndarray) -> np.ndarray:
     return stored.reshape(-1, *stored.shape[2:])
 
 
+class ArrayStore:
+    """
+    Keep observations in arrays, see :class:`~sb3_per.storage.store.ObservationStore`.
+
+    :param observations: shape (n_rows, n_envs, ...)
+    :param next_observations: in the same shape; ``None`` with ``optimize_memory_usage``: the next observation of a row is the
+        observation of the following row
+    :param files: in which the arrays are; ``None``: in RAM
+    """
+
+    def __init__(self, observations: np.ndarray, next_observations: np.ndarray | None, files: Files | None = None):
+        self.observations, self.next_observations, self.files = observations, next_observations, files
+        self.n_rows, self.n_envs = observations.shape[:2]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both arrays."""
+        return self.observations.nbytes + (0 if self.next_observations is None else self.next_observations.nbytes)
+
+    def reserve(self, rows: Any, envs: np.ndarray | None) -> None:
+        """Allocate blocks of the disk, if the arrays are in files."""
+        if self.files is not None:
+            # With `optimize_memory_usage`, the next observation goes into the row after the last one.
+            self.files.reserve((rows if envs is None else int(rows.max(initial=-1))) + 2)
+
+    def write(self, rows: Any, envs: np.ndarray | None, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        """See :class:`~sb3_per.storage.store.ObservationStore`."""
+        at = rows if envs is None else (rows, envs)
+        self.observations[at] = observations
+        if self.next_observations is not None:
+            self.next_observations[at] = next_observations
+        elif envs is None:
+            self.observations[(rows + 1) % self.n_rows] = next_observations
+        elif len(rows):
+            self.observations[(rows[-1] + 1) % self.n_rows, envs] = next_observations[-1]
+
+    def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
+        """See :class:`~sb3_per.storage.store.ObservationStore`."""
+        if not is_next:
+            return take(self.observations, slots)
+        if self.next_observations is None:
+            return take(self.observations, (slots + self.n_envs) % (self.n_rows * self.n_envs))
+        return take(self.next_observations, slots)
+
+    def clear(self) -> None:
+        """Rows are written over."""
+
+
 class ArrayStorage:
     """
-    Keep transitions in SB3's arrays of shape (n_rows, n_envs, ...).
+    Keep transitions in SB3's arrays of shape (n_rows, n_envs, ...), and observations in stores.
 
-    :param observations: array, frames, or a dictionary of these
-    :param next_observations: in the same form; ``None`` with ``optimize_memory_usage``, where the next observation of a row is
-        the observation of the following row
+    With a folder, observations and actions are in files. What a draw or an n-step return looks at one by one stays in RAM.
+
+    :param observations: array, view of a store, or a dictionary of these
+    :param next_observations: in the same form; ``None`` with ``optimize_memory_usage``
     :param actions: as SB3 stores them
     :param rewards: shape (n_rows, n_envs), as the next two
     :param dones: ends of episodes
     :param timeouts: which of them are truncations
     :param infos: info dictionaries, an array of objects; ``None``: not kept
     :param handles_timeouts: SB3's ``handle_timeout_termination``; otherwise ``timeouts`` stay 0
+    :param files: in which arrays of observations and actions are; ``None``: in RAM
     """
+
+    #: makes stores of observations, by ``(n_rows, n_envs, shape, dtype)``; ``None``: arrays
+    store_class: Callable[..., ObservationStore] | None = None
 
     def __init__(
         self,
@@ -80,24 +131,46 @@ class ArrayStorage:
         timeouts: np.ndarray,
         infos: np.ndarray | None = None,
         handles_timeouts: bool = True,
+        files: Files | None = None,
     ):
-        self.observations, self.next_observations = observations, next_observations
         self.actions, self.rewards, self.dones, self.timeouts, self.infos = actions, rewards, dones, timeouts, infos
-        self.handles_timeouts = handles_timeouts
+        self.handles_timeouts, self.files = handles_timeouts, files
         self.n_rows, self.n_envs = rewards.shape
-        self._all_envs = np.arange(self.n_envs)
+        self._use(observations, next_observations)
         #: shape of one observation, or a dictionary of shapes; and shape of one action
         self.obs_shape: Any = tree_map(lambda part: part.shape[2:], observations)
         self.action_shape: tuple[int, ...] = actions.shape[2:]
-        #: stores of frames by key; ``None`` is the key of observations that are no dictionary
-        self.frame_stores: dict[str | None, FrameStore] = {
-            key: part.store for key, part in keyed(observations).items() if isinstance(part, FramedArray)
+
+    def _use(self, observations: Any, next_observations: Any) -> None:
+        """Use these observations, and a store for each."""
+        self.observations, self.next_observations = observations, next_observations
+        pairs = {key: (obs, keyed(next_observations).get(key)) for key, obs in keyed(observations).items()}
+        #: stores by key; ``None`` is the key of observations that are no dictionary
+        self.stores: dict[str | None, ObservationStore] = {
+            key: pair[0].store if isinstance(pair[0], StoredArray) else ArrayStore(*pair, self.files)
+            for key, pair in pairs.items()
         }
+        #: those of them that share frames
+        self.frame_stores = {key: store for key, store in self.stores.items() if isinstance(store, FrameStore)}
+        # The usual case, found without a look into the dictionary.
+        self._only_store = self.stores.get(None)
+        # Rows below this one have room.
+        self._n_ready = self._count_ready()
+
+    def _count_ready(self) -> int:
+        if not all(isinstance(store, ArrayStore) for store in self.stores.values()):
+            return 0
+        return self.n_rows if self.files is None or self.files.n_reserved >= self.n_rows else self.files.n_reserved - 1
 
     @property
     def frames(self) -> dict[str | None, int]:
         """Number of frames in a stack, by key of the observations that are stored in frames."""
         return {key: store.n_frames for key, store in self.frame_stores.items()}
+
+    @property
+    def folder(self) -> Folder | None:
+        """Folder of the files; ``None``: everything is in RAM."""
+        return None if self.files is None else self.files.folder
 
     def frames_per(self, n_transitions: int) -> float:
         """
@@ -117,8 +190,29 @@ class ArrayStorage:
         found = {name: getattr(self, name) for name in names.split()}
         return {name: array for name, array in found.items() if array is not None}
 
+    def full_nbytes(self) -> tuple[int, int]:
+        """
+        Estimate the size of the full storage, with one frame for each transition where frames are shared.
+
+        :return: bytes of RAM, and bytes of the disk
+        """
+        small = self.rewards.nbytes + self.dones.nbytes + self.timeouts.nbytes
+        frames = sum(store.frame_bytes for store in self.frame_stores.values()) * self.rewards.size
+        large = self.actions.nbytes + frames
+        for store in self.stores.values():
+            if isinstance(store, FrameStore):
+                small += store.references_nbytes
+            else:
+                large += store.nbytes
+        return (small + large, 0) if self.files is None else (small, large)
+
     def emptied(
-        self, n_rows: int, frames: dict[str | None, int], n_envs: int | None = None, with_infos: bool = True
+        self,
+        n_rows: int,
+        frames: dict[str | None, int],
+        n_envs: int | None = None,
+        with_infos: bool = True,
+        folder: "Folder | ArrayStorage | None" = None,
     ) -> "ArrayStorage":
         """
         Make an empty storage of the same shapes.
@@ -127,57 +221,74 @@ class ArrayStorage:
         :param frames: number of frames in a stack, by key; all other observations are kept in arrays
         :param n_envs: number of environments; ``None``: as many as here
         :param with_infos: whether infos are kept if they are kept here
+        :param folder: folder for files; ``None``: in RAM; a storage: where that one is
         :return: the new storage
         """
-
         n_envs = self.n_envs if n_envs is None else n_envs
+        folder = folder.folder if isinstance(folder, ArrayStorage) else folder
+        files = None if folder is None else Files(folder)
 
-        def empty(array: Any) -> Any:
+        def empty(array: Any, files: Files | None = None) -> Any:
             # `zeros_like` would write to all memory; this way only rows that are written take any.
-            return None if array is None else np.zeros((n_rows, n_envs, *array.shape[2:]), array.dtype)
+            make = np.zeros if files is None else files.array
+            return None if array is None else make((n_rows, n_envs, *array.shape[2:]), array.dtype)
 
         pairs: dict[str | None, Any] = {}
         for key, obs in keyed(self.observations).items():
+            form = (n_rows, n_envs, *obs.shape[2:])
+            store: ObservationStore | None = None
             if key in frames:
-                pairs[key] = framed(n_rows, n_envs, obs, frames[key])
+                store = FrameStore(n_rows, n_envs, obs.shape[2:], obs.dtype, frames[key], files)
+            elif self.store_class is not None:
+                store = self.store_class(n_rows, n_envs, obs.shape[2:], obs.dtype)
+            if store is None:
+                pairs[key] = empty(obs, files), None if self.next_observations is None else empty(obs, files)
             else:
-                pairs[key] = empty(obs), None if self.next_observations is None else empty(obs)
+                pairs[key] = StoredArray(store, form, obs.dtype, False), StoredArray(store, form, obs.dtype, True)
         obs, next_obs = pairs[None] if None in pairs else ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
-        rest: dict[str, Any] = {name: empty(getattr(self, name)) for name in ("actions", "rewards", "dones", "timeouts")}
+        rest: dict[str, Any] = {name: empty(getattr(self, name)) for name in ("rewards", "dones", "timeouts")}
         # One dictionary for all: infos are replaced, and never written to.
         rest["infos"] = np.full((n_rows, n_envs), {}) if with_infos and self.infos is not None else None
-        return type(self)(obs, next_obs, **rest, handles_timeouts=self.handles_timeouts)
+        made = type(self)(obs, next_obs, empty(self.actions, files), **rest, files=files)
+        made.handles_timeouts, made.store_class = self.handles_timeouts, self.store_class
+        return made
 
-    def converted(self, ring: Ring, frames: dict[str | None, int]) -> "ArrayStorage":
+    def converted(self, ring: Ring, frames: dict[str | None, int], folder: Folder | None) -> "ArrayStorage":
         """
-        Move observations from arrays to frames, or back.
+        Move observations from arrays to frames, or from RAM to files, or back.
 
         :param ring: ring, which says what is held
         :param frames: number of frames in a stack, by key
+        :param folder: folder for files; ``None``: in RAM
         :return: a new storage in this form; this one if it has the form already
         """
-        if frames == self.frames:
+        if frames == self.frames and folder is self.folder:
             return self
-        storage = self.emptied(self.n_rows, frames)
+        storage = self.emptied(self.n_rows, frames, folder=folder)
         for envs, steps in ring.blocks(ring.first):
             rows = steps % ring.n_rows
             storage.write(rows, envs, self.read_steps(rows * ring.n_envs + envs))
         return storage
 
     def clear(self) -> None:
-        """Forget all frames; rows are written over."""
-        for store in self.frame_stores.values():
+        """Forget all observations; rows are written over."""
+        for store in self.stores.values():
             store.clear()
 
-    def reserve(self, n_steps: int) -> None:
+    def reserve(self, rows: Any, envs: np.ndarray | None) -> None:
         """
         Make room for steps, so that :meth:`write` cannot fail.
 
-        :param n_steps: number of steps that are written next, counting every environment
+        :param rows: as in :meth:`write`
+        :param envs: as in :meth:`write`
         :raises MemoryError: if there is no memory for them; nothing has changed then
+        :raises OSError: if there is no space on the disk; nothing has changed then
         """
-        for store in self.frame_stores.values():
-            store.reserve(n_steps)
+        if self.files is not None:
+            self.files.reserve((rows if envs is None else int(rows.max(initial=-1))) + 1)
+        for store in self.stores.values():
+            store.reserve(rows, envs)
+        self._n_ready = self._count_ready()
 
     def write(self, rows: Any, envs: np.ndarray | None, steps: Steps) -> None:
         """
@@ -187,20 +298,17 @@ class ArrayStorage:
         :param envs: environments of the steps, int64 of shape (k,); ``None``: all of them
         :param steps: arrays in the matching shapes
         :raises MemoryError: see :meth:`reserve`; nothing has changed then
+        :raises OSError: see :meth:`reserve`; nothing has changed then
         """
         at = rows if envs is None else (rows, envs)
         obs, next_obs, actions, rewards, dones, timeouts, infos = steps
-        if self.frame_stores:
-            self._write_frames(rows, envs, obs, next_obs)
-        _put(self.observations, at, obs)
-        if self.next_observations is None:
-            # The newest next observation goes into the row after the last one.
-            if envs is None:
-                self.observations[(rows + 1) % self.n_rows] = next_obs
-            elif len(rows):
-                self.observations[(rows[-1] + 1) % self.n_rows, envs] = next_obs[-1]
+        if envs is not None or rows >= self._n_ready:
+            self.reserve(rows, envs)  # for all of them, before one of them changes
+        if self._only_store is not None:
+            self._only_store.write(rows, envs, obs, next_obs)
         else:
-            _put(self.next_observations, at, next_obs)
+            for key, store in self.stores.items():
+                store.write(rows, envs, obs[key], next_obs[key])
         self.actions[at] = actions
         self.rewards[at] = rewards
         self.dones[at] = dones
@@ -220,15 +328,6 @@ class ArrayStorage:
         # As in SB3's HER: without `handle_timeout_termination`, a truncation is stored as a termination.
         if self.handles_timeouts:
             self.timeouts[rows, envs] = 1
-
-    def _write_frames(self, rows: Any, envs: np.ndarray | None, observations: Any, next_observations: Any) -> None:
-        self.reserve(self.n_envs if envs is None else rows.size)  # for all of them, before one of them changes
-        for key, store in self.frame_stores.items():
-            obs, next_obs = (each if key is None else each[key] for each in (observations, next_observations))
-            if envs is None:
-                store.write(self._all_envs, rows, obs[None], next_obs[None])
-            elif rows.size:
-                store.write(envs, rows[0], obs, next_obs)
 
     def read(self, slots: np.ndarray, last: np.ndarray) -> tuple[Any, Any, np.ndarray]:
         """
@@ -258,7 +357,7 @@ class ArrayStorage:
         :param slots: integers of any shape
         :return: a copy, shape (*slots.shape, ...); a dictionary for Dict observation spaces
         """
-        return take(self.observations, slots)
+        return self._read(slots, False)
 
     def read_next_observations(self, slots: np.ndarray) -> Any:
         """
@@ -267,9 +366,36 @@ class ArrayStorage:
         :param slots: integers of any shape
         :return: a copy, in the form of :meth:`read_observations`
         """
-        if self.next_observations is None:
-            return take(self.observations, (slots + self.n_envs) % (self.n_rows * self.n_envs))
-        return take(self.next_observations, slots)
+        return self._read(slots, True)
+
+    def _read(self, slots: np.ndarray, is_next: bool) -> Any:
+        if self._only_store is not None:
+            return self._only_store.read(slots, is_next)
+        return {key: store.read(slots, is_next) for key, store in self.stores.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Move the arrays of a copy into files of its own."""
+        vars(self).update(state)
+        files = self.files
+        if files is None:  # in RAM, also if the folder of the original cannot be had
+            self._use(self.observations, self.next_observations)
+            return
+
+        def moved(array: Any) -> Any:
+            if not isinstance(array, np.ndarray):
+                return array  # the store of the view has moved itself
+            new = files.array(array.shape, array.dtype)
+            pairs.append((new, array))
+            return new
+
+        pairs: list[tuple[np.ndarray, np.ndarray]] = []
+        obs, next_obs, self.actions = (
+            tree_map(moved, each) for each in (self.observations, self.next_observations, self.actions)
+        )
+        files.reserve(self.n_rows)
+        for new, array in pairs:
+            new[:] = array
+        self._use(obs, next_obs)
 
 
 def keyed(observations: Any) -> dict[str | None, Any]:
@@ -280,12 +406,3 @@ def keyed(observations: Any) -> dict[str | None, Any]:
     :return: a dictionary, with the key ``None`` for a single array
     """
     return dict(observations) if isinstance(observations, dict) else {None: observations}
-
-
-def _put(stored: Any, at: Any, given: Any) -> None:
-    """Write to arrays; frames were written before."""
-    if isinstance(stored, np.ndarray):
-        stored[at] = given
-    elif isinstance(stored, dict):
-        for key, part in stored.items():
-            _put(part, at, given[key])

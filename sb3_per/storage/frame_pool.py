@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
+from sb3_per.storage.mapped import Files
 from sb3_per.utils.compiled import kernel
 
 # Largest size of a piece. Pieces are allocated when they are reached, and are smaller if the whole pool is.
@@ -57,11 +58,14 @@ class FramePool:
 
     :param frame_bytes: size of a frame
     :param n_slots: slots of the buffer, for the size of a piece
+    :param files: that hold the pieces; ``None``: they are in RAM
     """
 
-    def __init__(self, frame_bytes: int, n_slots: int):
-        self.frame_bytes = frame_bytes
-        n_frames = min(max(_PIECE_BYTES // max(frame_bytes, 1), 1), max(n_slots // 64, 8))
+    def __init__(self, frame_bytes: int, n_slots: int, files: Files | None = None):
+        self.frame_bytes, self.files = frame_bytes, files
+        n_frames = max(n_slots // 64, 8)
+        if files is None:  # each file takes one of the few descriptors of a process
+            n_frames = min(max(_PIECE_BYTES // max(frame_bytes, 1), 1), n_frames)
         self.shift = int(np.log2(n_frames))
         #: number of the first frame that is held, and of the frame that comes next
         self.first = self.end = 0
@@ -77,11 +81,16 @@ class FramePool:
 
         :param n_frames: number of frames that come next
         :raises MemoryError: if there is no memory for another piece; nothing has changed then
+        :raises OSError: if there is no space on the disk; nothing has changed then
         """
         n_missing = (self.end + n_frames >> self.shift) + 1 - self._first_piece - len(self._pieces)
         if n_missing > 0:
-            self._pieces.extend([np.empty(self.frame_bytes << self.shift, np.uint8) for _ in range(n_missing)])
+            self._pieces.extend([self._piece() for _ in range(n_missing)])
             self._note_addresses()
+
+    def _piece(self) -> np.ndarray:
+        n_bytes = self.frame_bytes << self.shift
+        return np.empty(n_bytes, np.uint8) if self.files is None else self.files.piece(n_bytes)
 
     def release(self, number: int) -> None:
         """
@@ -147,5 +156,8 @@ class FramePool:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._pieces = deque(map(np.array, self._pieces))  # also if they came from `copy.copy`
+        copies = deque(self._piece() for _ in self._pieces)  # also if they came from `copy.copy`
+        for piece, original in zip(copies, self._pieces, strict=True):
+            piece[:] = original
+        self._pieces = copies
         self._note_addresses()

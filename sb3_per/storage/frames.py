@@ -7,88 +7,20 @@ So every transition comes out as it came in, whatever its padding or done flags.
 """
 
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from sb3_per.storage.frame_kernels import ZERO, decode, encode
 from sb3_per.storage.frame_pool import FramePool
-
-# Observations that hindsight replaces.
-GOALS = ("achieved_goal", "desired_goal")
+from sb3_per.storage.frame_setting import stack_axis
+from sb3_per.storage.mapped import Files
 
 # Rows whose references are checked at a time.
 _CHECKED_ROWS = 2**14
 
 # Number of adds after which a warning says that the observations are no stacks.
 _JUDGED_ADDS = 1000
-
-
-def stack_axis(shape: tuple[int, ...], n_frames: int) -> int:
-    """
-    Find the axis that frames are stacked along. Images of Stable-Baselines3 have channels first. VecFrameStack stacks vectors
-    and images with channels last along the last axis. Gymnasium's FrameStackObservation adds a first axis.
-
-    :param shape: shape of an observation
-    :param n_frames: number of frames in a stack
-    :return: 0 or the last axis
-    :raises ValueError: if neither can be cut into so many frames
-    """
-    first, last = 0, len(shape) - 1
-    fitting = [axis for axis in (first, last) if shape and shape[axis] % n_frames == 0]
-    if not fitting:
-        raise ValueError(f"frames={n_frames} divides neither the first nor the last axis of observations of shape {shape}")
-    if shape[first] == n_frames or len(fitting) == 1:
-        return fitting[0]
-    # Channels are fewer than rows and columns.
-    return first if len(shape) == 3 and shape[first] <= shape[last] else last
-
-
-def frames_by_key(frames: Any, space: spaces.Space) -> dict[str | None, int]:
-    """
-    Check the setting ``frames``.
-
-    :param frames: number of frames in a stack; for Dict observations, by key
-    :param space: space of the observations
-    :return: number of frames by key, with the key ``None`` for observations that are no dictionary
-    :raises ValueError: if it does not fit the observations
-    """
-    if frames == "auto":
-        raise ValueError("frames='auto' asks the environment of an algorithm; a buffer on its own needs the number of frames")
-    if isinstance(space, spaces.Dict) != isinstance(frames, dict):
-        example = "frames=dict(image=4)" if isinstance(space, spaces.Dict) else "frames=4"
-        raise ValueError(f"frames={frames!r} does not fit observations of {type(space).__name__}: write e.g. {example}")
-    by_key: dict[str | None, int] = dict(frames) if isinstance(frames, dict) else {None: frames}
-    for key, n_frames in by_key.items():
-        if isinstance(n_frames, bool) or not isinstance(n_frames, (int, np.integer)) or n_frames < 1:
-            raise ValueError(f"frames must be an integer of at least 1, not {n_frames!r}")
-        if key in GOALS:
-            raise ValueError(f"frames cannot be named for {key!r}: hindsight writes goals anew")
-        part = space
-        if isinstance(space, spaces.Dict):
-            if key not in space.spaces:
-                raise ValueError(f"frames names {key!r}, which is not among the observations: {sorted(space.spaces)}")
-            part = space.spaces[key]
-        if not isinstance(part, (spaces.Box, spaces.MultiBinary)):
-            raise ValueError(f"frames={n_frames} needs observations that are arrays, not {part}")
-        stack_axis(part.shape or (), int(n_frames))
-    return by_key
-
-
-def without(space: spaces.Space, keys: Iterable[str | None]) -> spaces.Space:
-    """
-    Remove what is stored in frames from a space.
-
-    :param space: space of the observations
-    :param keys: keys of those that are stored elsewhere; ``None`` for observations that are no dictionary
-    :return: the same space with these empty, so that SB3 allocates nothing for them
-    """
-    keys = set(keys)
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: without(part, [None]) if key in keys else part for key, part in space.spaces.items()})
-    return spaces.Box(0, 1, (0,), space.dtype) if None in keys else space  # type: ignore[arg-type]
 
 
 class FrameStore:
@@ -100,22 +32,26 @@ class FrameStore:
     :param shape: shape of an observation
     :param dtype: type of an observation
     :param n_frames: number of frames in a stack
+    :param files: that hold the frames; ``None``: they are in RAM
     :raises ValueError: if the observations cannot be cut into so many frames
     """
 
-    def __init__(self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_frames: int):
-        self.n_rows, self.n_envs, self.shape, self.dtype, self.n_frames = n_rows, n_envs, shape, np.dtype(dtype), n_frames
-        self.axis = stack_axis(shape, n_frames)
+    def __init__(
+        self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_frames: int, files: Files | None = None
+    ):
+        self.n_rows, self.n_envs, self.shape, self.dtype, self.n_frames = n_rows, n_envs, shape, np.dtype(dtype), int(n_frames)
+        self.axis = stack_axis(shape, self.n_frames)
         self.frame_bytes = int(np.prod(shape)) * self.dtype.itemsize // n_frames
         # Frames are compared in words of this type.
         self._word: type = np.uint64 if self.frame_bytes % 8 == 0 else np.uint8
         #: frames, each with its number
-        self.pool = FramePool(self.frame_bytes, n_rows * n_envs)
+        self.pool = FramePool(self.frame_bytes, n_rows * n_envs, files)
         # References of both observations of a slot, and the least number of a frame that one of them refers to.
         self._references = np.full((n_rows * n_envs, 2 * n_frames), ZERO, np.uint32)
         self._lowest = np.zeros((n_rows, n_envs), np.int64)
         # By environment: the row that is written next, and the number of steps written since the ring was empty.
         self._cursors = np.zeros((n_envs, 2), np.int64)
+        self._all_envs = np.arange(n_envs)
         # By environment, the numbers of the frames of the newest next observation, -1 for the zero frame.
         self._last_numbers = np.full((n_envs, n_frames), -1, np.int64)
         # Number of the first steps, until it is known whether their observations are stacks.
@@ -124,19 +60,33 @@ class FrameStore:
 
     # ---- writing
 
-    def write(self, envs: np.ndarray, rows: Any, observations: np.ndarray, next_observations: np.ndarray) -> None:
+    def reserve(self, rows: Any, envs: np.ndarray | None) -> None:
         """
-        Store T successive steps of k environments in place of what was in their rows.
+        Make room for whatever comes, see :class:`~sb3_per.storage.store.ObservationStore`.
 
-        :param envs: different environments, int64 of shape (k,)
-        :param rows: row of the first step of each, shape (k,), or one for all
-        :param observations: shape (T, k, ...)
-        :param next_observations: in the same shape
+        :param rows: as in :meth:`write`
+        :param envs: as in :meth:`write`
         :raises MemoryError: if there is no memory for another piece of the pool; nothing has changed then
+        :raises OSError: if there is no space on the disk for it; nothing has changed then
         """
+        self.pool.reserve(2 * self.n_frames * (self.n_envs if envs is None else rows.size))
+
+    def write(self, rows: Any, envs: np.ndarray | None, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        """
+        Store successive steps, see :class:`~sb3_per.storage.store.ObservationStore`. There must be room for them.
+
+        :param rows: row of one step of all environments, or int64 of shape (T, k)
+        :param envs: environments of the steps, int64 of shape (k,); ``None``: all of them
+        :param observations: shape (n_envs, ...), or (T, k, ...)
+        :param next_observations: in the same shape
+        """
+        if envs is None:
+            envs, observations, next_observations = self._all_envs, observations[None], next_observations[None]
+        elif rows.size:
+            rows = rows[0]
+        else:
+            return
         frames, next_frames = self._as_frames(observations), self._as_frames(next_observations)
-        n_steps = len(frames) * len(envs)
-        self.reserve(n_steps)
         self._cursors[envs, 0] = rows
         pool = self.pool
         pool.end, first = encode(
@@ -152,16 +102,7 @@ class FrameStore:
         )
         pool.release(first)
         if not self._is_judged:
-            self._judge(n_steps)
-
-    def reserve(self, n_steps: int) -> None:
-        """
-        Make room for whatever comes.
-
-        :param n_steps: number of steps that are written next
-        :raises MemoryError: see :meth:`write`
-        """
-        self.pool.reserve(2 * self.n_frames * n_steps)
+            self._judge(len(frames) * len(envs))
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -194,7 +135,7 @@ class FrameStore:
 
     # ---- reading
 
-    def gather(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
+    def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
         """
         Read stacks.
 
@@ -270,82 +211,14 @@ class FrameStore:
     @property
     def nbytes(self) -> int:
         """Memory of the pool and the references."""
-        return self.pool.nbytes + self._references.nbytes + self._lowest.nbytes
+        return self.pool.nbytes + self.references_nbytes
+
+    @property
+    def references_nbytes(self) -> int:
+        """Memory of the references alone, which stay in RAM."""
+        return self._references.nbytes + self._lowest.nbytes
 
 
 def _numbers_of(references: np.ndarray, oldest: int) -> np.ndarray:
     """Turn references, which are modulo 2^32, into numbers from the oldest on; the zero frame gets -1."""
     return np.where(references == ZERO, -1, oldest + (references.astype(np.int64) - oldest) % 2**32)
-
-
-class FramedArray:
-    """
-    Looks like SB3's array of observations, or of next observations; indexing reads a copy.
-
-    :param store: store of both
-    :param is_next: whether it shows next observations
-    """
-
-    def __init__(self, store: FrameStore, is_next: bool):
-        self.store, self.is_next = store, is_next
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """As of the plain array."""
-        return self.store.n_rows, self.store.n_envs, *self.store.shape
-
-    @property
-    def dtype(self) -> Any:
-        """As of the plain array."""
-        return self.store.dtype
-
-    @property
-    def ndim(self) -> int:
-        """As of the plain array."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Half of the memory of the store; the other half is counted for the other array."""
-        return self.store.nbytes // 2 if self.is_next else self.store.nbytes - self.store.nbytes // 2
-
-    def __len__(self) -> int:
-        return self.store.n_rows
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        decoded: np.ndarray = self[:]
-        return decoded if dtype is None else decoded.astype(dtype)
-
-    def __getitem__(self, index: Any) -> Any:
-        """As of the plain array; a copy."""
-        slots = np.arange(self.store.n_rows * self.store.n_envs).reshape(self.store.n_rows, self.store.n_envs)
-        if index is Ellipsis or (isinstance(index, tuple) and any(part is Ellipsis for part in index)):
-            return self[:][index]
-        parts = index if isinstance(index, tuple) else (index,)
-        slots = np.asarray(slots[parts[:2]])
-        decoded = self.at(slots)
-        return decoded[(slice(None),) * slots.ndim + parts[2:]]
-
-    def at(self, slots: np.ndarray) -> np.ndarray:
-        """
-        Read stacks.
-
-        :param slots: integers of any shape
-        :return: a copy of these slots
-        """
-        return self.store.gather(slots, self.is_next)
-
-
-def framed(n_rows: int, n_envs: int, observations: Any, n_frames: int) -> tuple[FramedArray, FramedArray]:
-    """
-    Make empty frames.
-
-    :param n_rows: number of rows of the ring
-    :param n_envs: number of environments
-    :param observations: array or frames of shape (any, n_envs, ...), or a space; only the shape and type count
-    :param n_frames: number of frames in a stack
-    :return: empty observations and next observations
-    """
-    shape = observations.shape if isinstance(observations, spaces.Space) else observations.shape[2:]
-    store = FrameStore(n_rows, n_envs, shape or (), observations.dtype, int(n_frames))
-    return FramedArray(store, False), FramedArray(store, True)

@@ -1,5 +1,6 @@
 """Adding steps: ids, resets, several steps at once, and a custom storage."""
 
+import copy
 import pickle
 from typing import Any
 
@@ -9,10 +10,20 @@ import torch as th
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_per import PERDQN, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.transfer import emptied, take_steps
-from sb3_per.storage.arrays import ArrayStorage, Steps
-from tests.utils import add_one, assert_same_batches, assert_same_state, contents_of, counting_env, fill, make_buffer
+from sb3_per.persistence.buffer_files import save_buffer
+from sb3_per.storage.arrays import ArrayStorage
+from tests.utils import (
+    add_one,
+    assert_same,
+    assert_same_batches,
+    assert_same_state,
+    contents_of,
+    counting_env,
+    fill,
+    make_buffer,
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -182,46 +193,77 @@ def test_extend_with_bad_masses_or_shapes_stores_nothing(masses, value):
     assert_same_state(contents_of(buffer), before)
 
 
-class NegatedStorage(ArrayStorage):
-    """Stores observations negated."""
+class PickledObservations:
+    """A store with the methods of the protocol and no base class: each observation is a pickle."""
 
-    def write(self, rows: Any, envs: np.ndarray | None, steps: Steps) -> None:
-        super().write(rows, envs, (-steps[0], -steps[1], *steps[2:]))
+    def __init__(self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any):
+        self.n_envs, self.shape, self.dtype = n_envs, shape, dtype
+        self.stored: dict[int, tuple[bytes, bytes]] = {}
 
-    def read_observations(self, slots: np.ndarray) -> Any:
-        return -super().read_observations(slots)
+    @property
+    def nbytes(self) -> int:
+        return sum(len(one) + len(other) for one, other in self.stored.values())
 
-    def read_next_observations(self, slots: np.ndarray) -> Any:
-        return -super().read_next_observations(slots)
+    def reserve(self, rows: Any, envs: np.ndarray | None) -> None:
+        pass
+
+    def write(self, rows: Any, envs: np.ndarray | None, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        envs = np.arange(self.n_envs) if envs is None else envs
+        slots = np.asarray(rows * self.n_envs + envs)
+        arrays = (np.asarray(each, self.dtype).reshape(-1, *self.shape) for each in (observations, next_observations))
+        for slot, obs, next_obs in zip(slots.ravel().tolist(), *arrays, strict=True):
+            self.stored[slot] = pickle.dumps(obs), pickle.dumps(next_obs)
+
+    def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
+        found = np.zeros((slots.size, *self.shape), self.dtype)
+        for i, slot in enumerate(slots.ravel().tolist()):
+            if slot in self.stored:
+                found[i] = pickle.loads(self.stored[slot][is_next])
+        return found.reshape(*slots.shape, *self.shape)
+
+    def clear(self) -> None:
+        self.stored.clear()
 
 
-class OtherStorageBuffer(PrioritizedReplayBuffer):
-    """A buffer that stores its observations negated."""
+class OtherStoreBuffer(PrioritizedReplayBuffer):
+    """A buffer whose observations are in a store of the user's."""
 
-    storage_class = NegatedStorage
+    store_class = PickledObservations
+
+
+class OtherStoreDictBuffer(PrioritizedDictReplayBuffer):
+    """The same for Dict observations."""
+
+    store_class = PickledObservations
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_a_custom_storage_gives_the_same_batches(n_steps):
-    plain = make_buffer(10, n_envs=2, n_steps=n_steps)
-    other = OtherStorageBuffer(20, plain.observation_space, plain.action_space, "cpu", 2, n_steps=n_steps)
+@pytest.mark.parametrize("obs_space", ["box", "image", "dict"])
+def test_a_store_without_a_base_class_gives_the_same_batches(obs_space, n_steps):
+    plain = make_buffer(10, n_envs=2, n_steps=n_steps, obs_space=obs_space)
+    cls = OtherStoreDictBuffer if obs_space == "dict" else OtherStoreBuffer
+    other = cls(20, plain.observation_space, plain.action_space, "cpu", 2, n_steps=n_steps)
     fill([plain, other], 23)
-    np.testing.assert_array_equal(other.observations, -plain.observations)
+    plain.add_demonstrations_from(copy.deepcopy(plain))
+    other.add_demonstrations_from(copy.deepcopy(other))
+    assert_same_state(contents_of(other)["observations"], contents_of(plain)["observations"])
     batches = []
     for buffer in (plain, pickle.loads(pickle.dumps(other))):
         np.random.seed(0)
         batches.append([buffer.sample(30), buffer._get_samples(np.arange(10))])
+        with buffer.demonstrations.only():
+            batches[-1].append(buffer.sample(10))
     for actual, expected in zip(batches[1], batches[0], strict=True):
         assert_same_batches(actual, expected)
     np.random.seed(0)
     observations = plain.sample_observations(8)
     np.random.seed(0)
-    assert th.equal(other.sample_observations(8), observations)
+    assert_same(other.sample_observations(8), observations)
 
 
-def test_training_with_a_custom_storage_gives_the_same_parameters():
+def test_training_with_a_custom_store_gives_the_same_parameters():
     parameters = []
-    for buffer_class in (PrioritizedReplayBuffer, OtherStorageBuffer):
+    for buffer_class in (PrioritizedReplayBuffer, OtherStoreBuffer):
         kwargs: dict[str, Any] = dict(
             buffer_size=60, learning_starts=5, batch_size=8, policy_kwargs=dict(net_arch=[4]), seed=0
         )
@@ -231,18 +273,17 @@ def test_training_with_a_custom_storage_gives_the_same_parameters():
         assert th.equal(value, parameters[1][key]), key
 
 
-def test_an_emptied_buffer_keeps_its_storage_class():
-    """Steps that are copied or loaded from a file then go through the custom storage too."""
+def test_an_emptied_buffer_keeps_its_store_class(tmp_path):
+    """Steps that are copied then go through the custom store too; a directory cannot hold it."""
     plain = make_buffer(10, n_envs=2)
-    other = OtherStorageBuffer(20, plain.observation_space, plain.action_space, "cpu", 2)
+    other = OtherStoreBuffer(20, plain.observation_space, plain.action_space, "cpu", 2)
     fill([plain, other], 7)
     twin = emptied(other, 12)
     take_steps(twin, other)
-    assert isinstance(twin.storage, NegatedStorage)
-    np.testing.assert_array_equal(twin.observations[:7], other.observations[:7])
-    np.testing.assert_array_equal(
-        twin.storage.read_observations(np.arange(14)), plain.storage.read_observations(np.arange(14))
-    )
+    assert isinstance(twin.storage.stores[None], PickledObservations)
+    np.testing.assert_array_equal(twin.observations[:7], plain.observations[:7])
+    with pytest.raises(NotImplementedError, match="PickledObservations cannot be saved to a directory: save the buffer to a"):
+        save_buffer(other, tmp_path / "other.buffer")
 
 
 def test_infos_are_not_read_without_handle_timeout_termination():

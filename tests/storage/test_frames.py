@@ -15,7 +15,8 @@ from sb3_per import (
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
 )
-from sb3_per.storage.frames import FrameStore, stack_axis
+from sb3_per.storage.frame_setting import stack_axis
+from sb3_per.storage.frames import FrameStore
 
 ACTIONS = spaces.Discrete(3)
 
@@ -381,8 +382,9 @@ def test_a_store_of_one_row_and_one_byte_works():
     """The smallest possible store has one row with one frame of one byte."""
     store = FrameStore(1, 1, (1,), np.uint8, 1)
     for value in (0, 5, 5, 0, 255):
-        store.write(np.zeros(1, np.int64), 0, np.array([[[value]]]), np.array([[[value ^ 1]]]))
-        assert store.gather(np.array([0]), False).tolist() == [[value]]
-        assert store.gather(np.array([0]), True).tolist() == [[value ^ 1]]
+        store.reserve(0, None)
+        store.write(0, None, np.array([[value]]), np.array([[value ^ 1]]))
+        assert store.read(np.array([0]), False).tolist() == [[value]]
+        assert store.read(np.array([0]), True).tolist() == [[value ^ 1]]
     with pytest.raises(IndexError, match="1"):
-        store.gather(np.array([1]), False)
+        store.read(np.array([1]), False)

@@ -1,0 +1,113 @@
+"""Rows of the benchmark about transitions in the files of a folder, and what a batch costs while they are not in RAM."""
+
+import itertools
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from frame_rows import _ACTIONS, _IMAGES, _steps
+from timing import MILLION, Row, box, compare, sample_and_update, seconds
+
+from sb3_per import PrioritizedReplayBuffer
+
+
+def _vectors() -> Iterator[tuple[Any, ...]]:
+    """Make steps with 17 numbers."""
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(64, 1, 17)).astype(np.float32)
+    for t in itertools.count():
+        yield arrays[t % 64], arrays[(t + 1) % 64], np.zeros((1, 6)), np.zeros(1), np.zeros(1), [{}]
+
+
+#: by name: observations, actions, settings, steps, number of transitions, batch size
+FORMS: dict[str, tuple[Any, Any, dict[str, Any], Callable[[], Iterator[Any]], int, int]] = {
+    "obs 17, act 6": (box(17), box(6), {}, _vectors, MILLION // 2, 256),
+    "images": (_IMAGES, _ACTIONS, {}, lambda: _steps(1), 30_000, 32),
+    "frames": (_IMAGES, _ACTIONS, dict(frames=4), lambda: _steps(1), 100_000, 32),
+}
+
+
+def _filled(name: str, size: int, folder: str | None) -> Any:
+    """Fill a buffer, and a little more."""
+    observations, actions, settings, steps, _, _ = FORMS[name]
+    buffer = PrioritizedReplayBuffer(size, observations, actions, "cpu", storage_folder=folder, **settings)
+    stream = steps()
+    for _ in range(size + 200):
+        buffer.add(*next(stream))
+    return buffer
+
+
+def folder_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """Measure buffers in a folder against the same buffers in RAM, while the operating system keeps everything in RAM."""
+
+    def row(name: str, what: str) -> Row:
+        size, batch_size = FORMS[name][4:]
+        size = min(size, 2_000) if quick else size
+        with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
+            buffers = [_filled(name, size, each) for each in (str(Path(folder, "transitions")), None)]
+            if what == "add":
+                recorded = [next(stream) for stream in [FORMS[name][3]()] for _ in range(400)]
+                both = [itertools.cycle(recorded) for _ in range(2)]
+                ours, theirs = lambda: buffers[0].add(*next(both[0])), lambda: buffers[1].add(*next(both[1]))
+                return compare(f"add in a folder, {name}", "in RAM", 1.10, ours, theirs, 400, rounds=25)
+            runs = [sample_and_update(buffer, batch_size) for buffer in buffers]
+            return compare(f"sample({batch_size}) + update in a folder, {name}", "in RAM", 1.10, *runs, 100, rounds=25)
+
+    for name in FORMS:
+        for what in ("add", "sample"):
+            yield f"folder {what} {name}", lambda name=name, what=what: row(name, what)  # type: ignore[misc]
+
+
+# ---- the cache of the operating system dropped
+
+
+def _drop_cache(buffer: PrioritizedReplayBuffer) -> int:
+    """Write all files of a buffer to the disk and drop them from RAM. Return their size in bytes."""
+    arrays = [array for array, _ in buffer.storage.files._arrays]
+    arrays += [piece for store in buffer.storage.frame_stores.values() for piece in store.pool._pieces]
+    for array in arrays:
+        mapped: Any = array
+        while not isinstance(mapped, mmap.mmap):
+            mapped = mapped.base
+        mapped.flush()
+        mapped.madvise(mmap.MADV_DONTNEED)
+    n_bytes = 0
+    for path in buffer.storage.folder.path.glob("*.mapped"):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+        n_bytes += path.stat().st_size
+    return n_bytes
+
+
+def cold_table(quick: bool = False) -> str:
+    """Measure the first batches after the cache was dropped, as Markdown."""
+    lines = ["| transitions | on disk | batch | cached | nothing cached | a tenth read before |", "|---|---|---|---|---|---|"]
+    for name, (*_, size, batch_size) in FORMS.items():
+        size = min(size, 2_000) if quick else size
+        with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
+            buffer = _filled(name, size, str(Path(folder, "transitions")))
+            run = sample_and_update(buffer, batch_size)
+            seconds(run, 20)
+            warm = np.median([seconds(run, 10) for _ in range(9)])
+            cold, partly = [], []
+            for _ in range(5):
+                n_bytes = _drop_cache(buffer)
+                cold.append(seconds(run, 1))
+                _drop_cache(buffer)
+                held = np.random.default_rng(0).permutation(size)[: size // 10]
+                for slots in np.array_split(held, 100):
+                    buffer.storage.read(slots, slots)
+                partly.append(seconds(run, 5))
+            times = " | ".join(f"{1e3 * np.median(each):.2f} ms" for each in (warm, cold, partly))
+            lines.append(f"| {size:,}, {name} | {n_bytes / 1e9:.2f} GB | {batch_size} | {times} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    print(cold_table())

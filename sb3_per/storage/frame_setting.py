@@ -1,0 +1,60 @@
+"""The setting ``frames``: which observations are stacks, of how many frames, along which axis."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+#: Observations that hindsight replaces.
+GOALS = ("achieved_goal", "desired_goal")
+
+
+def stack_axis(shape: tuple[int, ...], n_frames: int) -> int:
+    """
+    Find the axis that frames are stacked along. Images of Stable-Baselines3 have channels first. VecFrameStack stacks vectors
+    and images with channels last along the last axis. Gymnasium's FrameStackObservation adds a first axis.
+
+    :param shape: shape of an observation
+    :param n_frames: number of frames in a stack
+    :return: 0 or the last axis
+    :raises ValueError: if neither can be cut into so many frames
+    """
+    first, last = 0, len(shape) - 1
+    fitting = [axis for axis in (first, last) if shape and shape[axis] % n_frames == 0]
+    if not fitting:
+        raise ValueError(f"frames={n_frames} divides neither the first nor the last axis of observations of shape {shape}")
+    if shape[first] == n_frames or len(fitting) == 1:
+        return fitting[0]
+    # Channels are fewer than rows and columns.
+    return first if len(shape) == 3 and shape[first] <= shape[last] else last
+
+
+def frames_by_key(frames: Any, space: spaces.Space) -> dict[str | None, int]:
+    """
+    Check the setting ``frames``.
+
+    :param frames: number of frames in a stack; for Dict observations, by key
+    :param space: space of the observations
+    :return: number of frames by key, with the key ``None`` for observations that are no dictionary
+    :raises ValueError: if it does not fit the observations
+    """
+    if frames == "auto":
+        raise ValueError("frames='auto' asks the environment of an algorithm; a buffer on its own needs the number of frames")
+    if isinstance(space, spaces.Dict) != isinstance(frames, dict):
+        example = "frames=dict(image=4)" if isinstance(space, spaces.Dict) else "frames=4"
+        raise ValueError(f"frames={frames!r} does not fit observations of {type(space).__name__}: write e.g. {example}")
+    by_key: dict[str | None, int] = dict(frames) if isinstance(frames, dict) else {None: frames}
+    for key, n_frames in by_key.items():
+        if isinstance(n_frames, bool) or not isinstance(n_frames, (int, np.integer)) or n_frames < 1:
+            raise ValueError(f"frames must be an integer of at least 1, not {n_frames!r}")
+        if key in GOALS:
+            raise ValueError(f"frames cannot be named for {key!r}: hindsight writes goals anew")
+        part = space
+        if isinstance(space, spaces.Dict):
+            if key not in space.spaces:
+                raise ValueError(f"frames names {key!r}, which is not among the observations: {sorted(space.spaces)}")
+            part = space.spaces[key]
+        if not isinstance(part, (spaces.Box, spaces.MultiBinary)):
+            raise ValueError(f"frames={n_frames} needs observations that are arrays, not {part}")
+        stack_axis(part.shape or (), int(n_frames))
+    return by_key
