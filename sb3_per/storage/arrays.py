@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sb3_per.storage.frames import FrameStore
-from sb3_per.storage.mapped import Files, Folder
+from sb3_per.storage.mapped import PAGE, Files, Folder, rows_will_be_needed
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.store import ObservationStore, StoredArray
 
@@ -66,6 +66,9 @@ class ArrayStore:
     def __init__(self, observations: np.ndarray, next_observations: np.ndarray | None, files: Files | None = None):
         self.observations, self.next_observations, self.files = observations, next_observations, files
         self.n_rows, self.n_envs = observations.shape[:2]
+        slot_bytes = flat(observations)[:1].nbytes
+        # Smaller rows take less time to read than to ask for, while they are in RAM.
+        self._asked_bytes = slot_bytes if files is not None and slot_bytes >= PAGE else 0
 
     @property
     def nbytes(self) -> int:
@@ -91,11 +94,14 @@ class ArrayStore:
 
     def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
         """See :class:`~sb3_per.storage.store.ObservationStore`."""
-        if not is_next:
-            return take(self.observations, slots)
-        if self.next_observations is None:
-            return take(self.observations, (slots + self.n_envs) % (self.n_rows * self.n_envs))
-        return take(self.next_observations, slots)
+        array = self.observations
+        if is_next and self.next_observations is None:
+            slots = (slots + self.n_envs) % (self.n_rows * self.n_envs)
+        elif is_next:
+            array = self.next_observations  # type: ignore[assignment]
+        if self._asked_bytes:
+            rows_will_be_needed(array.ctypes.data, self._asked_bytes, np.ascontiguousarray(slots).reshape(-1))
+        return take(array, slots)
 
     def clear(self) -> None:
         """Rows are written over."""

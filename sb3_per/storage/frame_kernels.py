@@ -3,6 +3,7 @@
 import numpy as np
 
 from sb3_per.storage.frame_pool import Memory, frame_at
+from sb3_per.storage.mapped import will_need
 from sb3_per.utils.compiled import kernel
 
 # Reference to the frame whose bytes are all 0. It is never stored, and no frame gets this number.
@@ -136,6 +137,30 @@ def _copy(target: np.ndarray, source: np.ndarray) -> None:
     # A loop: ``target[:] = source`` takes several times as long for single bytes.
     for i in range(target.size):
         target[i] = source[i]
+
+
+@kernel
+def frames_will_be_needed(references: np.ndarray, slots: np.ndarray, memory: Memory, frame_bytes: int) -> None:
+    """
+    Ask for the frames of stacks that are in files, see :func:`~sb3_per.storage.mapped.will_need`.
+
+    :param references: references of every slot, uint32 of shape (capacity, n_frames)
+    :param slots: slots that are read next, int64 of shape (n,)
+    :param memory: of the pool
+    :param frame_bytes: size of a frame
+    """
+    addresses, shift = memory
+    for i in range(slots.size):
+        first, n = 0, 0  # neighbours, which are asked for at once
+        for j in range(references.shape[1] + 1):
+            number = int(np.int64(references[slots[i], j])) if j < references.shape[1] else ZERO
+            if n > 0 and (number != first + n or number >> shift != first >> shift):
+                piece = int(np.int64(addresses[(first >> shift) % addresses.size]))
+                will_need(piece + (first & ((1 << shift) - 1)) * frame_bytes, n * frame_bytes)
+                n = 0
+            if number != ZERO:
+                first = number if n == 0 else first
+                n += 1
 
 
 @kernel

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.storage.frame_kernels import ZERO, decode, encode
+from sb3_per.storage.frame_kernels import ZERO, decode, encode, frames_will_be_needed
 from sb3_per.storage.frame_pool import FramePool
 from sb3_per.storage.frame_setting import stack_axis
 from sb3_per.storage.mapped import Files
@@ -150,6 +150,8 @@ class FrameStore:
             raise IndexError(f"Slots are in [0, {len(self._references)}), not {flat.min()} to {flat.max()}")
         found = np.empty((flat.size, n, self.frame_bytes), np.uint8)
         references = self._references[:, n:] if is_next else self._references[:, :n]
+        if self.pool.files is not None:
+            frames_will_be_needed(references, flat, self.pool.memory, self.frame_bytes)
         decode(references, flat, self.pool.memory, found)
         frames = found.reshape(-1).view(self.dtype)
         if self.axis != 0:

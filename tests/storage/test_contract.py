@@ -1,5 +1,7 @@
 """Every store of observations keeps the contract."""
 
+import mmap
+import os
 from typing import Any
 
 import numpy as np
@@ -67,3 +69,36 @@ def test_the_contract_notices_a_store_that_breaks_it():
     for cls in (Views, Mixed, Forgetful):
         with pytest.raises(AssertionError):
             check_store(cls)
+
+
+@pytest.mark.parametrize("frames", [False, True])
+def test_rows_of_several_pages_are_read_from_the_disk(frames, tmp_path):
+    """The system is asked for rows before they are read; nothing of them is in RAM here."""
+    files, shape = Files(Folder.shared(tmp_path / "folder")), (20, 2, 3, 70, 90)
+    rng = np.random.default_rng(0)
+    if frames:
+        store: Any = FrameStore(20, 2, shape[2:], np.uint8, 3, files)
+    else:
+        store = ArrayStore(files.array(shape, np.uint8), files.array(shape, np.uint8), files)
+    frame = rng.integers(0, 255, (23, 2, 70, 90), np.uint8)
+    frame[5] = 0
+    for row in range(20):
+        stacks = [np.stack([frame[row + j + i] for j in range(3)], axis=1) for i in range(2)]
+        store.reserve(row, None)
+        store.write(row, None, *stacks)
+    arrays = store.pool._pieces if frames else [store.observations, store.next_observations]
+    for array in arrays:
+        mapped: Any = array
+        while not isinstance(mapped, mmap.mmap):
+            mapped = mapped.base
+        mapped.flush()
+        mapped.madvise(mmap.MADV_DONTNEED)
+    for path in (tmp_path / "folder").glob("*.mapped"):
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    slots = rng.permutation(40)
+    for is_next in (False, True):
+        found = store.read(slots, is_next)
+        for slot, stack in zip(slots.tolist(), found, strict=True):
+            first = slot // 2 + is_next
+            np.testing.assert_array_equal(stack, frame[first : first + 3, slot % 2])
