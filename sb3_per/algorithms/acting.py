@@ -1,4 +1,4 @@
-"""Hooks for environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
+"""Learn from environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -57,7 +57,7 @@ class ActingMixin(OffPolicyAlgorithm):
 
     replay_buffer: PrioritizedReplayBuffer
 
-    #: Number of priorities that came too late, because their transition was already overwritten. Counted over all calls of
+    #: Number of priorities that came too late: their transitions were already overwritten. Counted over all calls of
     #: ``train``, not saved.
     n_stale_updates = 0
 
@@ -86,7 +86,7 @@ class ActingMixin(OffPolicyAlgorithm):
         :param callback: called at every step
         :param log_interval: number of episodes between two records
         :param tb_log_name: name of the run in TensorBoard; ``None``: the name of the class
-        :param reset_num_timesteps: ``False``: go on counting, in the newest run of this name
+        :param reset_num_timesteps: ``False``: continue counting, in the newest run of this name
         :param progress_bar: whether to show a progress bar
         :return: this model
         :raises ImportError: if ``tensorboard_log`` was given and TensorBoard is not installed

@@ -1,4 +1,4 @@
-"""The buffer of an algorithm: its class, its settings, and which combinations are supported."""
+"""Choose the class and the settings of an algorithm's buffer, and refuse combinations that are not supported."""
 
 from typing import Any, ClassVar
 
@@ -64,7 +64,7 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
         """Collect the keyword arguments of the buffer in a new dictionary."""
         buffer_kwargs = {"n_steps": self.n_steps, "gamma": self.gamma, **self.replay_buffer_kwargs}
         if issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer):
-            # Not in the attribute, which is saved: environments are not.
+            # Not in the attribute, which is saved: environments cannot be saved.
             assert self.env is not None, "HER needs an environment: pass one to the constructor or to load()"
             buffer_kwargs["env"] = self.env
         # `n_steps=1` may be a default that the dictionary replaces. The losses use `gamma` whatever it is.

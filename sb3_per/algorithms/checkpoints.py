@@ -1,4 +1,4 @@
-"""Save and load a model and its buffer, in a zip that the stock algorithms can load too."""
+"""Save and load a model, in a zip that the stock algorithm can load too, and its buffer."""
 
 import copy
 import io
@@ -44,11 +44,11 @@ class CheckpointMixin(BufferChoiceMixin):
 
     _continued_buffer: PrioritizedReplayBuffer | None
 
-    # Whether the training progress is that of this run. That of a loaded zip is not, until `learn` counts anew.
+    # Whether the training progress belongs to this run. In a loaded model it does not until `learn` counts again.
     _progress_is_current = True
 
     def _beta(self) -> float:
-        """Current beta; 0 if the buffer was deleted to save memory, as SB3 allows."""
+        """Return the current beta, or 0 if the buffer was deleted to save RAM, as SB3 allows."""
         buffer = getattr(self, "replay_buffer", None)
         return 0.0 if buffer is None else float(buffer.beta)
 
@@ -61,8 +61,8 @@ class CheckpointMixin(BufferChoiceMixin):
         include: Iterable[str] | None = None,
     ) -> None:
         """
-        Save the model. The stock algorithm can load the zip too; settings that it does not have are saved under another name.
-        A zip of the same name stays until this one is complete.
+        Save the model. The stock algorithm can load the zip too: it ignores the settings of the buffer. A zip of the same name
+        stays until this one is complete.
 
         :param path: path of the zip file
         :param exclude: names of further attributes to leave out
@@ -85,7 +85,7 @@ class CheckpointMixin(BufferChoiceMixin):
         save = super(CheckpointMixin, checkpoint).save
         if isinstance(path, (str, pathlib.Path)):
             path = pathlib.Path(path)
-            # Named as SB3 does, and resolved, so that a link stays a link.
+            # SB3's rule for the suffix; resolved, so that a link stays a link.
             path = (path if path.suffix else path.with_name(f"{path.name}.zip")).resolve()
             make_directory(path.parent)
             write_file(path, lambda file: save(file, exclude, include))  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ class CheckpointMixin(BufferChoiceMixin):
         Load a model from a zip of this class or of the stock algorithm, see SB3.
 
         :param path: path of the zip file
-        :param env: environment to go on with
+        :param env: environment to continue with
         :param device: device of the networks
         :param custom_objects: objects that replace those of the zip
         :param print_system_info: print the system info of the zip and the current one
@@ -133,7 +133,7 @@ class CheckpointMixin(BufferChoiceMixin):
 
     def _restore_settings(self) -> float:
         """
-        Restore the settings of the buffer from what a zip has put into the attributes.
+        Restore the settings of the buffer from the attributes that a zip has set.
 
         :return: beta of the saved run; 0 for a new model
         :raises ValueError: for the zip of another algorithm, or settings that cannot be read, e.g. because the class of a
@@ -145,7 +145,7 @@ class CheckpointMixin(BufferChoiceMixin):
         self._require_own_policy()
         self._progress_is_current = False
         saved = vars(self).pop("prioritized_replay", None)
-        # Without them, it is a zip of the stock algorithm, or `load` replaces the settings.
+        # They are missing in a zip of the stock algorithm, and `None` if an argument of `load` replaces them.
         content: dict[str, Any] = {"settings": {}, "beta": 0.0} if saved is None else json_to_data(saved)
         if "settings" not in content:
             raise ValueError(
@@ -154,7 +154,7 @@ class CheckpointMixin(BufferChoiceMixin):
             )
         kwargs, own = self.replay_buffer_kwargs, {"n_steps", "gamma"}
         if "replay_buffer_class" not in replaced and self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
-            # SB3 has copied them from the algorithm, whose own may have been changed by `load`.
+            # SB3 copied them from the algorithm, and `load` may have changed those of the algorithm.
             kwargs = {k: v for k, v in kwargs.items() if k not in own}
         folder = content["settings"].get("storage_folder")
         if folder is not None and "replay_buffer_kwargs" not in replaced:
@@ -164,7 +164,7 @@ class CheckpointMixin(BufferChoiceMixin):
                 # The run that has it may go on while this model is evaluated.
                 warnings.warn(f"The loaded model keeps its transitions in RAM: {error}")
                 del content["settings"]["storage_folder"]
-        # Arguments of `load` count.
+        # Arguments of `load` win.
         outdated = set() if "replay_buffer_kwargs" in replaced else own & replaced
         self.replay_buffer_kwargs = {k: v for k, v in {**kwargs, **content["settings"]}.items() if k not in outdated}
         return float(content["beta"])
@@ -190,13 +190,14 @@ class CheckpointMixin(BufferChoiceMixin):
         """
         Save the buffer to a directory, ``NAME.buffer``, or to a pickle as SB3 does.
 
-        Each save adds to the directory what is new. A kill at any moment leaves the last complete save, and loading runs no
-        code.
+        Each save adds the new transitions to the directory. A kill at any moment leaves the last complete save, and loading
+        runs no code.
 
         :param path: path of the directory or of the pickle
         :param full: directory only: write everything again, e.g. because stored observations were changed by hand
         :param keep: directory only: number of generations to keep, at least 1
-        :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or what could not be loaded again
+        :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or a buffer that could not be loaded
+            again
         :raises OSError: e.g. on a full disk; the directory then keeps its last complete save
         """
         if isinstance(path, (str, pathlib.Path)) and pathlib.Path(path).suffix == SUFFIX:
@@ -214,8 +215,8 @@ class CheckpointMixin(BufferChoiceMixin):
         largest priority.
 
         A pickle of a prioritized buffer keeps priorities, ids, beta and maximum; one of an SB3 buffer becomes prioritized
-        without a copy of its data. If settings differ, the model's count, with a warning: ``n_steps``, ``gamma`` and those
-        that ``replay_buffer_kwargs`` names. If the scheme differs, all transitions get the largest priority.
+        without a copy of its data. Where ``n_steps``, ``gamma`` or a setting in ``replay_buffer_kwargs`` differs, the model's
+        wins, with a warning. If the scheme differs, all transitions get the largest priority.
 
         :param path: path of the directory, of the manifest of one of its generations, or of a pickle. **Unpickling runs code
             from the file**

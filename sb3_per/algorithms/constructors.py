@@ -1,4 +1,4 @@
-"""Signatures of the prioritized algorithms, and checks before one is made."""
+"""Make the signatures of the prioritized algorithms, and check the arguments of their constructors."""
 
 import difflib
 import inspect

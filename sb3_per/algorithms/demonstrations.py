@@ -1,4 +1,4 @@
-"""Learning from demonstrations: before the first step in the environment, and what the log says of them."""
+"""Learn from demonstrations before the first step in the environment, and log them."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar

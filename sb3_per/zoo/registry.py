@@ -1,4 +1,4 @@
-"""The prioritized algorithms as RL Zoo is to know them: names, classes, hyperparameter files."""
+"""Register the prioritized algorithms with RL Zoo: names, classes, hyperparameter files and search spaces."""
 
 import functools
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import sb3_per
 from sb3_per.utils.extras import require
 
-#: Classes by the name that RL Zoo has for them.
+#: Class of each algorithm, by its name in RL Zoo.
 ALGORITHMS: dict[str, str] = {
     "per_sac": "PERSAC",
     "per_td3": "PERTD3",
@@ -64,7 +64,7 @@ def register() -> None:
 
 
 def _register_minatar() -> None:
-    """Register the environments of MinAtar, which importing it, as the Zoo's ``--gym-packages`` does, leaves out."""
+    """Register the environments of MinAtar. Importing it, as the Zoo's ``--gym-packages`` does, is not enough."""
     import gymnasium as gym
 
     try:

@@ -1,4 +1,4 @@
-"""Runs of RL Zoo that save their buffers as directories, continue after a kill, and can use actors."""
+"""Run RL Zoo with buffers saved as directories, runs that continue after a kill, demonstrations, and actors."""
 
 import functools
 import shutil
@@ -25,10 +25,10 @@ _DEMONSTRATION_FRACTION = 0.25
 
 class RunManager(exp_manager.ExperimentManager):
     """
-    The Zoo's manager, with checkpoints that are whole whenever the run is killed.
+    Manage a run as the Zoo does, with checkpoints that stay complete if the run is killed.
 
     :param args: arguments of the Zoo
-    :param resume: go on with the newest run of this environment, in its folder, from its newest whole checkpoint. Without
+    :param resume: continue the newest run of this environment, in its folder, from its newest complete checkpoint. Without
         one, a new run begins
     :param demonstrations: a buffer directory, or the name of a Minari dataset; ``None``: no demonstrations
     :param demonstration_fraction: share of the demonstrations in each batch, in (0, 1]; ``None``: that of the hyperparameter
@@ -36,7 +36,7 @@ class RunManager(exp_manager.ExperimentManager):
     :param actors: number of actors, each with ``n_envs`` environments of the hyperparameter file; 0: no actors
     :param kwargs: keyword arguments of the Zoo
     :raises ValueError: for demonstrations or actors with a stock algorithm, and while tuning hyperparameters
-    :raises SystemExit: if the run to resume has come to its end, or there are no such demonstrations
+    :raises SystemExit: if the run to resume is finished, or there are no such demonstrations
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RunManager(exp_manager.ExperimentManager):
                 raise SystemExit(f"--demonstrations: {error}") from error
         # Settings of the buffer from a trial of Optuna.
         self.tuned: dict[str, Any] | None = None
-        # Number of steps of the checkpoint that the run goes on from.
+        # Number of steps of the checkpoint that the run continues from.
         self.resumed_from: int | None = None
         run_id = get_latest_run_id(self.log_path, self.env_name)
         if resume and run_id > 0:
@@ -69,10 +69,10 @@ class RunManager(exp_manager.ExperimentManager):
 
     def _resume(self, folder: Path) -> None:
         """
-        Go on with a run from its newest whole checkpoint, if there is one.
+        Continue a run from its newest complete checkpoint, if there is one.
 
         :param folder: folder of the run
-        :raises SystemExit: if the run has come to its end. That is no error: a script may repeat the command until then
+        :raises SystemExit: with status 0 if the run is finished, because a script may repeat the command until then
         """
         if (folder / f"{self.env_name}.zip").exists():
             print(f"The run in {folder} has come to its end: there is nothing to resume")
@@ -91,7 +91,7 @@ class RunManager(exp_manager.ExperimentManager):
 
     def load_trial(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """
-        Load the hyperparameters of a trial. Settings of the buffer join those of the file later.
+        Load the hyperparameters of a trial. Its settings of the buffer are joined with those of the file later.
 
         :param args: arguments of the Zoo
         :param kwargs: keyword arguments of the Zoo
@@ -109,7 +109,7 @@ class RunManager(exp_manager.ExperimentManager):
         :return: hyperparameters for the run, with the environments of all actors, and those to save
         """
         hyperparams, saved = super().read_hyperparameters()
-        # The command line overrules the trial.
+        # The command line wins over the trial.
         if self.tuned is not None and "replay_buffer_kwargs" not in (self.custom_hyperparams or {}):
             joined = tuning.join(_buffer_settings(hyperparams), self.tuned)
             hyperparams["replay_buffer_kwargs"] = saved["replay_buffer_kwargs"] = joined
@@ -123,7 +123,7 @@ class RunManager(exp_manager.ExperimentManager):
         return hyperparams, saved
 
     def create_callbacks(self) -> None:
-        """Make the Zoo's callbacks; checkpoints come with the buffer, and evaluations continue those of the run."""
+        """Make the Zoo's callbacks. Checkpoints include the buffer, and evaluations continue those of the run."""
         save_freq = self.save_freq
         if self.is_ours:
             self.save_freq = -1
@@ -146,9 +146,9 @@ class RunManager(exp_manager.ExperimentManager):
 
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
         """
-        Make the Zoo's environments. Training environments are actors, if there are any.
+        Make the Zoo's environments. With actors, the training environments are theirs.
 
-        The Zoo has no hook for its call of ``make_vec_env``, so those wrappers that it adds are added here.
+        The Zoo has no hook for its call of ``make_vec_env``, so its wrappers are added here.
 
         :param n_envs: number of environments
         :param eval_env: whether they are for evaluation
@@ -180,7 +180,7 @@ class RunManager(exp_manager.ExperimentManager):
         buffer = _buffer_of(Path(self.trained_agent).parent)
         if self.is_ours and buffer.exists():
             print(f"Loading replay buffer {buffer}")
-            # Of the same moment, or else the newest.
+            # The generation of the same step, or else the newest.
             generation = manifest_of(buffer, model.num_timesteps) or buffer
             model.load_replay_buffer(generation, truncate_last_traj=self.truncate_last_trajectory)
         return model
@@ -206,7 +206,7 @@ class RunManager(exp_manager.ExperimentManager):
 
     def save_trained_model(self, model: Any) -> None:
         """
-        Save the model as the Zoo does, and a prioritized buffer as a directory: that of the checkpoints, if there is one.
+        Save the model as the Zoo does, and a prioritized buffer as a directory, if possible that of the checkpoints.
 
         :param model: trained model
         """
@@ -240,7 +240,7 @@ def _buffer_of(run: Path) -> Path:
 
 
 def _continue_evaluations(callback: EvalCallback, num_timesteps: int) -> None:
-    """Load the evaluations up to the checkpoint, which the callback would write over."""
+    """Load the evaluations up to the checkpoint, which the callback would otherwise overwrite."""
     path = Path(f"{callback.log_path}.npz")
     if not path.exists():
         return

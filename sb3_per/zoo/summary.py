@@ -1,10 +1,10 @@
 """
-Say what a run of RL Zoo has reached, and draw its learning curve.
+Print the result of a run of RL Zoo, and draw its learning curve.
 
     python -m sb3_per.zoo.summary --algo per_sac --env Pendulum-v1 -f runs
 
-Prints the returns of a random policy, of the newest run and of a solved task. Writes ``learning_curve.png`` into the folder of
-the run. It needs the extra ``zoo`` and evaluations, which ``--eval-freq`` of ``train`` switches on.
+It prints the returns of a random policy, of the newest run and of a solved task, and writes ``learning_curve.png`` to the
+folder of the run. It needs the extra ``zoo``, and evaluations: train with ``--eval-freq``.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def random_return(env: str, n_episodes: int = RANDOM_EPISODES) -> float:
 
 def solved_return(env: str) -> float | None:
     """
-    Look up the return at which a task counts as solved.
+    Look up the return from which on a task counts as solved.
 
     :param env: name of the environment
     :return: threshold of Gymnasium or of this module; ``None`` if there is none
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     :param arguments: options; ``None``: those of the command line
     """
-    parser = argparse.ArgumentParser("python -m sb3_per.zoo.summary", description="What a run of RL Zoo has reached")
+    parser = argparse.ArgumentParser("python -m sb3_per.zoo.summary", description="Print the result of a run of RL Zoo")
     parser.add_argument("--algo", required=True, help="algorithm, e.g. per_sac")
     parser.add_argument("--env", required=True, help="environment, e.g. Pendulum-v1")
     parser.add_argument("-f", "--folder", type=Path, default=Path("logs"), help="folder of the runs")
