@@ -3,7 +3,7 @@ Tune PERDQN with Optuna through RL Zoo: the scheme, alpha and beta_start of the 
 
     python examples/tune_with_zoo.py
 
-It is the command line `python -m sb3_per.zoo train --algo per_dqn --env CartPole-v1 -optimize ...`, which takes all options of
+It is the command line `python -m sb3_per.zoo tune --algo per_dqn --env CartPole-v1 ...`, which takes all options of
 the Zoo; 10 short trials show how, a search needs more and longer ones. Needs RL Zoo: pip install "rl_zoo3[plots]" "requests"
 """
 
@@ -15,7 +15,7 @@ STEPS, TRIALS = (500, 2) if os.environ.get("SB3_PER_SHORT") else (10_000, 10)
 
 main(
     [
-        *("train", "--algo", "per_dqn", "--env", "CartPole-v1", "-optimize"),
+        *("tune", "--algo", "per_dqn", "--env", "CartPole-v1"),
         *("--n-timesteps", str(STEPS)),
         *("--n-trials", str(TRIALS)),
         # The pruner needs an evaluation before the last; the first trials are random, and tell it what is bad.

@@ -21,30 +21,11 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 
 sys.path.append(str(ROOT / "benchmarks"))
-from pages import blocks_of, commands_of  # noqa: E402  # this script is not installed
+from first_forms import COMMANDS, PICKLE  # noqa: E402  # beside this script, which is not installed
+from pages import blocks_of, commands_of  # noqa: E402
 
 # Variables of a fresh login.
 INHERITED = re.compile("HOME|LANG|PATH|TMPDIR|USER|PIP_.*")
-
-RUN = ["--algo", "per_dqn", "--env", "CartPole-v1"]
-# Arguments of each command of `sb3-per`, in the order in which they are tried. `enjoy` and `plot` find what `train` has made.
-COMMANDS = {
-    "doctor": [],
-    "train": [*RUN, "-n", "2000", "--eval-freq", "1000", "--eval-episodes", "2", "-f", "logs"],
-    "enjoy": [*RUN, "-n", "100", "--no-render", "-f", "logs"],
-    "plot": [*RUN, "-f", "logs", "-w", "10"],
-    "tune": [*RUN, "-n", "500", "--n-trials", "1", "--n-startup-trials", "1", "--n-evaluations", "1", "--no-optim-plots"],
-    "compare": ["--algo", "dqn", "--env", "CartPole-v1", "--dry-run"],
-    "convert": ["old.pkl", "new.buffer", "--trust"],
-}
-
-PICKLE = """
-from sb3_per import PERDQN
-
-model = PERDQN("MlpPolicy", "CartPole-v1", buffer_size=1_000)
-model.learn(200)
-model.save_replay_buffer("old.pkl")
-"""
 
 
 def blocks(language: str) -> list[str]:
@@ -111,9 +92,13 @@ def play_wheel(clone: Path, project: Path) -> None:
         script.write_text(code)
         run([str(python), script.name], project)
     program = str(python.with_name("sb3-per"))
-    for command, arguments in COMMANDS.items():
+    for command, forms in COMMANDS.items():
         run([program, command, "--help"], project)
-        run([program, command, *arguments], project)
+        run([program, command, *forms.required, *forms.short], project)
+        # A `train` of its own, since many of them train to the end of the file.
+        shorter = () if command == "plot" else ("-n", "300") if "-n" in forms.short else forms.short
+        for option in forms.options:
+            run([program, command, *forms.required, *shorter, *option.split(" ")], project)
 
 
 def main() -> None:

@@ -16,16 +16,16 @@ from sb3_per.zoo.options import SCRIPTS
 from sb3_per.zoo.scripts import run
 
 # Commands that run scripts of RL Zoo.
-ZOO = (*SCRIPTS, "tune")
+ZOO = tuple(SCRIPTS)
 # Commands with a module of their own.
 MODULES = ("compare", "convert", "doctor")
 
 _HELP = """
 commands:
   train         train an agent with RL Zoo
-  tune          tune hyperparameters: train -optimize
+  tune          search for hyperparameters
   enjoy         watch a trained agent
-  record_video  record a video of a trained agent
+  record-video  record a video of a trained agent
   plot          plot returns of training episodes
   compare       find out whether prioritization pays on your task
   convert       turn a pickled replay buffer into a directory that runs no code when loaded
@@ -54,8 +54,6 @@ def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per") -> int:
     try:
         if command in MODULES:
             return int(importlib.import_module(f"sb3_per.cli.{command}").main(options, typed) or 0)
-        if command == "tune":
-            command, options = "train", ["-optimize", *options]
         run(command, options, typed)
         return 0
     except ImportError as error:

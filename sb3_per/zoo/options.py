@@ -6,14 +6,24 @@ import argparse
 
 # What a script is for, by its name.
 SCRIPTS: dict[str, str] = {
-    "train": "Train an agent with RL Zoo, or tune hyperparameters with -optimize",
+    "train": "Train an agent with RL Zoo",
+    "tune": "Search for hyperparameters with RL Zoo and Optuna",
     "enjoy": "Watch a trained agent",
-    "record_video": "Record a video of a trained agent",
+    "record-video": "Record a video of a trained agent",
     "plot": "Plot the returns of training episodes",
 }
 
 # The Zoo's name for the option that has the folder of the runs.
-FOLDERS = {"train": "--log-folder", "enjoy": "--folder", "record_video": "--folder", "plot": "--exp-folder"}
+FOLDERS = {
+    "train": "--log-folder",
+    "tune": "--log-folder",
+    "enjoy": "--folder",
+    "record-video": "--folder",
+    "plot": "--exp-folder",
+}
+
+# The Zoo's module that runs a script, where it has another name.
+MODULES = {"tune": "train", "record-video": "record_video", "plot": "plots.plot_train"}
 
 _OF_PLAYERS = """
   -n N                    number of steps; default: 1000
@@ -37,10 +47,27 @@ _OF_ZOO = {
   --save-freq N           save a checkpoint every N steps
   --save-replay-buffer    save the replay buffer too
   -tb FOLDER              folder of logs for TensorBoard
-  -optimize               tune hyperparameters
+""",
+    "tune": """
+  -n N                    number of environment steps of a trial; default: of the file
+  --n-trials N            number of trials; default: 500
+  --storage PATH          file of the study, e.g. logs/study.log: a search continues from it, and several share it
+  --study-name NAME       name of the study in the storage
+  --n-jobs N              number of trials at a time; default: 1
+  --n-startup-trials N    random trials at the beginning; default: 10
+  --n-evaluations N       evaluations of a trial; default: one for 100,000 steps
+  --eval-episodes N       episodes of an evaluation; default: 5
+  --sampler {random,tpe,auto}  default: tpe
+  --pruner {halving,median,none}  default: median
+  --no-optim-plots        draw no plots of the search
+  -conf FILE              your own hyperparameter file
+  -params NAME:VALUE ...  replace hyperparameters of the file
+  --env-kwargs NAME:VALUE ...  arguments of the environment
+  --gym-packages MODULE ...  modules that register environments
+  --seed N                seed of the search; default: a random one
 """,
     "enjoy": _OF_PLAYERS,
-    "record_video": _OF_PLAYERS,
+    "record-video": _OF_PLAYERS.replace("  --no-render             open no window\n", ""),
     "plot": """
   -x {steps,episodes,time}  default: steps
   -y {success,reward,length}  default: reward
@@ -69,7 +96,7 @@ def parser_of(script: str, typed: str) -> argparse.ArgumentParser:
     :param typed: what the user has typed before the options
     :return: the parser
     """
-    module = "plots.plot_train" if script == "plot" else script
+    module = MODULES.get(script, script)
     epilog = f"options of RL Zoo; python -m rl_zoo3.{module} --help lists all of them:{_OF_ZOO[script]}"
     usage = "%(prog)s --algo ALGO --env ENV [options]"
     form = argparse.RawDescriptionHelpFormatter

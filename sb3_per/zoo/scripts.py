@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sb3_per.utils.extras import require
-from sb3_per.zoo.options import FOLDERS, SCRIPTS, parser_of
+from sb3_per.zoo.options import FOLDERS, MODULES, SCRIPTS, parser_of
 from sb3_per.zoo.registry import ALGORITHMS, class_of, config_path, register
 
 
@@ -43,19 +43,22 @@ def run(script: str, options: list[str], typed: str) -> None:
     known, of_zoo = parser.parse_known_args(options)  # answers --help, before anything heavy is imported
     if script == "plot" and known.output:
         require("matplotlib", "extra", typed).use("Agg")  # needs no display; before the Zoo imports pyplot
+    if script == "tune":
+        of_zoo = ["-optimize", *of_zoo]
     if script == "train" and known.demonstration_fraction is not None and known.demonstrations is None:
         parser.exit(2, f"{parser.prog}: --demonstration-fraction {known.demonstration_fraction} needs --demonstrations PATH\n")
     register()
     _require_algorithm(parser, known)
-    if script != "train":
+    trains = script in ("train", "tune")
+    if not trains:
         _require_runs(parser, known)
     elif known.algo in ALGORITHMS:
         of_zoo = ["--conf-file", str(config_path(known.algo)), *of_zoo]
     with _command_line([typed, "--algo", known.algo, "--env", *known.env, FOLDERS[script], known.folder, *of_zoo]):
-        if script == "train":
+        if trains:
             _train(known)
         elif script == "plot":
-            _plot(parser, known.output)
+            _plot(parser, known)
         else:
             _require_model(parser, known, of_zoo)
             _play(script)
@@ -119,7 +122,7 @@ def _train(known: argparse.Namespace) -> None:
     from sb3_per.zoo.runs import RunManager
 
     names = ("resume", "actors", "demonstrations", "demonstration_fraction")
-    own = {name: getattr(known, name) for name in names}
+    own = {name: value for name, value in vars(known).items() if name in names}
     vars(train)["ExperimentManager"] = functools.partial(RunManager, **own)
     train.train()
 
@@ -130,7 +133,7 @@ def _play(script: str) -> None:
 
     ALGOS.update({algo: _player(class_of(algo)) for algo in ALGORITHMS})
     try:
-        runpy.run_module(f"rl_zoo3.{script}", run_name="__main__")
+        runpy.run_module(f"rl_zoo3.{MODULES.get(script, script)}", run_name="__main__")
     finally:
         register()
 
@@ -140,8 +143,8 @@ def _player(cls: Any) -> Any:
     return SimpleNamespace(load=functools.partial(cls.load, buffer_size=1, optimize_memory_usage=False))
 
 
-def _plot(parser: argparse.ArgumentParser, output: str | None) -> None:
-    """Run the Zoo's script, which shows the plot, and save the plot instead if a file is named."""
+def _plot(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
+    """Run the Zoo's script, which shows the plot. Save the plot instead if a file is named, or if there is no display."""
     from matplotlib import pyplot as plt
     from rl_zoo3.plots import plot_train
 
@@ -153,6 +156,10 @@ def _plot(parser: argparse.ArgumentParser, output: str | None) -> None:
         vars(plt)["show"] = show
     if not any(axes.lines for axes in plt.gcf().axes):
         parser.exit(1, f"{parser.prog}: no run has enough episodes: average over fewer with -w, e.g. -w 10\n")
+    output = known.output
+    if output is None and plt.get_backend().lower() == "agg":  # matplotlib's choice where it can open no window
+        output = Path(known.folder, known.algo, "plot.png")
+        print("There is no display, so the plot is saved. Name a file with -o")
     if output is None:
         plt.show()
         return

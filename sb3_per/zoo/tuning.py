@@ -10,6 +10,7 @@ from typing import Any
 
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
+from sb3_per.buffers.settings import ignored
 from sb3_per.sampling.schemes import PriorityScheme
 
 # The stock class whose search space is used. The Zoo has none for CrossQ, which is SAC without target networks.
@@ -18,17 +19,12 @@ _STOCK = {"per_crossq": "sac"}
 # Settings of the buffer that every trial tunes, also those that the file names.
 _ALWAYS = ("scheme", "alpha", "beta_start", "n_sampled_goal", "goal_selection_strategy")
 
-# Settings that only some schemes use.
-_USES = {
-    "epsilon": ("proportional",),
-    "kappa": ("lap",),
+# Settings that are an error with other schemes. What a scheme ignores, the settings of the buffer know.
+_MUST_FIT = {
     "weight_normalization": ("proportional", "rank"),
     "initial_priority": ("proportional", "lap"),
     "max_priority_interval": ("proportional", "lap"),
 }
-
-# Settings that are an error with other schemes; the others are ignored.
-_MUST_FIT = ("weight_normalization", "initial_priority", "max_priority_interval")
 
 # Parameters of a trial of a recurrent algorithm, with their ranges. `_with_sizes` turns them into arguments.
 _SIZES = {"sequence_length_pow": (3, 6), "burn_in": (0, 40), "lstm_hidden_size_pow": (5, 8)}
@@ -109,7 +105,7 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
     :return: hyperparameters; their ``replay_buffer_kwargs`` are the tuned settings alone
     """
     params = dict(params)
-    names = {*_ALWAYS, *_USES, "uniform_fraction", "actor_batch", "recency", "eta"}
+    names = {*_ALWAYS, *_MUST_FIT, "epsilon", "kappa", "uniform_fraction", "actor_batch", "recency", "eta"}
     tuned = {name: params.pop(name) for name in list(params) if name in names}
     sizes = {name: params.pop(name) for name in _SIZES if name in params}
     if params.get("noise_type", "none") is None:
@@ -121,19 +117,19 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
 
 def join(of_file: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """
-    Join the settings of the buffer. Left out are tuned settings that the scheme does not use, and settings of the file that it
-    refuses.
+    Join the settings of the buffer. Left out is what the scheme of the trial ignores or refuses.
 
     :param of_file: ``replay_buffer_kwargs`` of the hyperparameter file
     :param tuned: settings of a trial
     :return: ``replay_buffer_kwargs``
     """
-
-    def is_used(name: str) -> bool:
-        return tuned["scheme"] in _USES.get(name, (tuned["scheme"],))
-
-    kept = {k: v for k, v in of_file.items() if k not in _ALWAYS and (is_used(k) or k not in _MUST_FIT)}
-    joined = {**kept, **{k: v for k, v in tuned.items() if is_used(k)}}
+    scheme = tuned["scheme"]
+    kept = {name: value for name, value in of_file.items() if name not in _ALWAYS}
+    joined = {
+        name: value
+        for name, value in {**kept, **tuned}.items()
+        if scheme in _MUST_FIT.get(name, (scheme,)) and ignored(scheme, name) is None
+    }
     if "beta_end" in joined:
         # Beta never decreases. Its range is the same in all trials, whatever the file says of its end.
         joined["beta_start"] = min(joined["beta_start"], joined["beta_end"])

@@ -38,11 +38,9 @@ ZOO_LIMITS = {
     "plot": "-w 2",
     "train": "-n 200 --eval-freq 100 --eval-episodes 2",
     "enjoy": "-n 50 --no-render",
-    "record_video": "-n 10",
+    "record-video": "-n 10",
+    "tune": "--n-trials 2 --n-jobs 1 --n-evaluations 1 --no-optim-plots",
 }
-ZOO_TUNING_LIMITS = "--n-trials 2 --n-jobs 1 --n-evaluations 1 --no-optim-plots"
-# Commands of `sb3-per`, and the arguments of the Zoo that they are short for.
-ZOO_COMMANDS = {"train": ["train"], "tune": ["train", "-optimize"], "enjoy": ["enjoy"], "plot": ["plot"]}
 
 # Languages of the blocks that are checked. Blocks of `text` are not: they show output, or code of other libraries.
 LANGUAGES = {"python", "bash", "yaml", "text"}
@@ -139,8 +137,8 @@ def run_or_check(words: list[str]) -> None:
         from sb3_per.zoo import summary
 
         summary.main(words[3:])
-    elif words[0] == "sb3-per" and words[1] in ZOO_COMMANDS:
-        run_zoo([*ZOO_COMMANDS[words[1]], *words[2:]])
+    elif words[0] == "sb3-per" and words[1] in ZOO_LIMITS:
+        run_zoo(words[1:])
     elif words[:2] == ["sb3-per", "convert"]:
         convert(words[2:])
     else:
@@ -151,8 +149,6 @@ def run_zoo(arguments: list[str]) -> None:
     from sb3_per.zoo import main
 
     limits = ZOO_LIMITS.get(arguments[0], "").split()
-    if "-optimize" in arguments:
-        limits += ZOO_TUNING_LIMITS.split()
     if "--trial-id" in arguments:
         limits += ["--trial-id", "1"]  # the last of those that were just made
     try:

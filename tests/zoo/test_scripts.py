@@ -315,7 +315,7 @@ def test_plot_scripts_draw_figures(zoo, monkeypatch):
 
 def test_record_video_writes_a_video(zoo):
     run = zoo("train", "per_sac", entry=settings(n_timesteps=60))
-    main(["record_video", "--algo", "per_sac", "--env", "Pendulum-v1", "-f", "logs", "-n", "10"])
+    main(["record-video", "--algo", "per_sac", "--env", "Pendulum-v1", "-f", "logs", "-n", "10"])
     assert [path.stat().st_size > 0 for path in (run / "videos").glob("*.mp4")] == [True]
 
 

@@ -1,5 +1,7 @@
 """The tuner's search spaces for the prioritized algorithms give settings that work."""
 
+import re
+import warnings
 from typing import Any
 
 import pytest
@@ -10,9 +12,10 @@ import optuna
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
 
 from sb3_per import LAP, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS, IgnoredSettingWarning, PrioritySettings
 from sb3_per.zoo import ALGORITHMS, register
 from sb3_per.zoo.tuning import join
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, ROOT, make_buffer
 from tests.zoo.test_scripts import DISCRETE, RECURRENT, loaded, settings_of, zoo
 
 __all__ = ["zoo"]  # a fixture
@@ -51,7 +54,7 @@ def test_a_tuned_trial_can_be_trained_again(algo, zoo):
     """Settings that are not tuned keep the values of the file."""
     stored = ["--storage", "sqlite:///study.db", "--study-name", "study"]
     tuning = ["-optimize", "--n-trials", "2", "--sampler", "random", "--n-evaluations", "1", "--eval-episodes", "1"]
-    kept = dict(weight_normalization="mean") if algo in RECURRENT else dict(kappa=0.5)
+    kept = dict(weight_normalization="mean") if algo in RECURRENT else dict(uniform_fraction=0.1)
     steps = 150 if algo in RECURRENT else 60  # windows of up to 64 steps
     entry = settings_of(algo, n_timesteps=steps, learning_starts=steps - 40, replay_buffer_kwargs=dict(alpha=0.33, **kept))
     zoo("train", algo, *tuning, "--no-optim-plots", *stored, entry=entry)
@@ -68,7 +71,8 @@ def test_a_tuned_trial_can_be_trained_again(algo, zoo):
     buffer = model.replay_buffer
     assert type(buffer.scheme).__name__.lower().startswith(params["scheme"])
     assert buffer.scheme.alpha == params["alpha"]
-    assert buffer.settings.beta_start == params["beta_start"]
+    if buffer.scheme.importance_sampling:
+        assert buffer.settings.beta_start == params["beta_start"]
     assert model.replay_buffer_kwargs.items() >= kept.items()
     (config,) = run.glob("*/config.yml")
     assert dict(yaml.unsafe_load(config.read_text()))["replay_buffer_kwargs"] == model.replay_buffer_kwargs
@@ -116,9 +120,11 @@ def test_a_study_continues_with_a_changed_file():
         for of_file in files:
             trial = study.ask()
             kwargs = sampled(algo, trial, **of_file)
-            assert buffer_of(algo, **kwargs).settings.beta_end == of_file.get("beta_end", 1.0)
-            assert kwargs["beta_start"] <= of_file.get("beta_end", 1.0)
-            if "epsilon" in of_file:
+            made = buffer_of(algo, **kwargs)
+            if made.scheme.importance_sampling:
+                assert made.settings.beta_end == of_file.get("beta_end", 1.0)
+                assert kwargs["beta_start"] <= of_file.get("beta_end", 1.0)
+            if "epsilon" in of_file and kwargs["scheme"] == "proportional":
                 assert kwargs["epsilon"] == of_file["epsilon"]
             assert converted(algo, trial, **of_file) == kwargs
             study.tell(trial, 1.0)
@@ -154,6 +160,32 @@ def test_settings_of_the_file_that_the_scheme_of_a_trial_refuses_are_left_out():
         "rank": {"weight_normalization"},
         "lap": {"initial_priority", "max_priority_interval"},
     }
+
+
+def test_a_trial_has_no_setting_that_its_scheme_ignores():
+    """A trial of LAP has no beta_start, which the user has not asked for."""
+    study, schemes = study_of(), set()
+    for _ in range(30):
+        kwargs = sampled("per_sac", study.ask())
+        schemes.add(kwargs["scheme"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", IgnoredSettingWarning)
+            buffer_of("per_sac", **kwargs)
+    assert schemes == {"proportional", "rank", "lap"}
+
+
+def test_the_page_lists_the_settings_that_are_tuned():
+    tried: set[str] = set()
+    for algo in ALGORITHMS:
+        for of_file in ({}, dict(n_sampled_goal=4)):
+            if not (of_file and algo in RECURRENT):
+                study = study_of()
+                tried |= {name for _ in range(20) for name in sampled(algo, study.ask(), **of_file)}
+    section = (ROOT / "docs" / "zoo.md").read_text().partition("## Tune")[2].partition("\n## ")[0]
+    rows = "".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
+    listed = set(re.findall(r"`(\w+)`", rows))
+    of_buffer = {*PrioritySettings.names(), *SEQUENCE_ARGUMENTS, "n_sampled_goal", "goal_selection_strategy"}
+    assert tried == listed & of_buffer - {"sequence_length", "burn_in"}
 
 
 def test_tuning_refuses_a_scheme_object():
