@@ -161,7 +161,7 @@ class CheckpointMixin(BufferChoiceMixin):
             try:
                 Folder(folder)  # given back at once
             except OSError as error:
-                # The run that has it may go on while this model is evaluated.
+                # The run that holds the folder may continue while this model is evaluated.
                 warnings.warn(f"The loaded model keeps its transitions in RAM: {error}")
                 del content["settings"]["storage_folder"]
         # Arguments of `load` win.

@@ -75,7 +75,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     def _write_priorities(self, batch: PrioritizedReplayBufferSamples, td_errors: Any, metrics: MeanMetrics) -> None:
         """
-        Set the priorities of a batch, and note what is to be logged of it.
+        Set the priorities of a batch, and record its metrics.
 
         :param batch: the batch
         :param td_errors: its signed unweighted TD errors, an array or a tensor of shape (batch_size, n_critics)

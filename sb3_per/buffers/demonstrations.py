@@ -250,7 +250,7 @@ class Demonstrations:
 
         :param state: from :meth:`state` of demonstrations whose storage is there already; there may be room for more
         :param keeps_masses: whether they are of the same scheme; otherwise all get the largest priority
-        :raises ValueError: if it contradicts itself; these demonstrations are of no use then
+        :raises ValueError: if it contradicts itself. Discard the demonstrations after this error
         """
         progress = float(state["progress"])
         if not 0.0 <= progress <= 1.0:
@@ -332,7 +332,7 @@ def require_demonstrations_in(other: Any, observation_space: spaces.Space, actio
     """
     Check that the transitions of another buffer can become demonstrations.
 
-    :param other: buffer whose transitions are to be demonstrations
+    :param other: buffer with the transitions
     :param observation_space: observation space that it must have
     :param action_space: action space that it must have
     :raises TypeError: for anything but a buffer, e.g. a model

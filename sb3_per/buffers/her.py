@@ -55,7 +55,7 @@ class FinishedEpisodes:
 
     def finish(self, env: int, end: int) -> None:
         """
-        Let the transitions of the episode under way be drawn from now on.
+        Finish the current episode, so that its transitions can be drawn.
 
         :param env: environment whose episode ends
         :param end: row after its last step
@@ -99,7 +99,7 @@ class FinishedEpisodes:
         self._finished.clear()
 
     def among(self, slots: np.ndarray) -> np.ndarray:
-        """Which transitions belong to finished episodes."""
+        """Tell which transitions belong to finished episodes."""
         is_finished: np.ndarray = flat(self.ep_length)[slots] > 0
         return is_finished
 

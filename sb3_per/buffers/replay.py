@@ -436,7 +436,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
 
     def reset(self) -> None:
-        """Forget all transitions but demonstrations. Ids go on, so that ids from before are stale."""
+        """Forget all transitions except demonstrations. Ids continue, so that older ids are stale."""
         with self.lock:
             self.ring.clear()
             self.sampler.clear()

@@ -279,9 +279,9 @@ def takes_settings(init: _Init) -> _Init:
 
 def make_settings(cls: type, given: dict[str, Any]) -> PrioritySettings:
     """
-    Make settings of keyword arguments.
+    Make settings from keyword arguments.
 
-    :param cls: of the buffer, for messages
+    :param cls: class of the buffer, for messages
     :param given: keyword arguments that are not SB3's
     :return: the settings
     :raises TypeError: for a keyword that is not a setting; the message names the nearest

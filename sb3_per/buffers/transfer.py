@@ -185,7 +185,7 @@ def load_parts(buffer: Any, state: dict[str, Any], keeps_masses: bool = True) ->
     :param buffer: prioritized, whose storage is there already
     :param state: from :func:`state_of_parts` of a buffer of the same kind and size
     :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
-    :raises ValueError: if it contradicts itself; this buffer is of no use then
+    :raises ValueError: if it contradicts itself. Discard the buffer after this error
     """
     buffer.ring.load(state["ring"])
     buffer.sampler.eligible.load(state["eligible"], keeps_masses)

@@ -118,7 +118,7 @@ class Stream:
         """
         if self.store is not None:
             return {"frames": self.store.frames(first, end)}
-        # Step s is in row s % n_rows of every environment: after the last row, it goes on at row 0.
+        # Step s is in row s % n_rows of every environment: row 0 follows the last row.
         n_rows = self.storage.n_rows
         begin = first % n_rows
         parts = (slice(begin, begin + end - first), slice(max(begin + end - first - n_rows, 0)))

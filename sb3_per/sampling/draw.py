@@ -42,7 +42,7 @@ class Distribution(NamedTuple):
         return slots
 
     def chances(self, slots: np.ndarray) -> np.ndarray:
-        """Numbers in proportion to the probabilities of slots, float64 in the same shape."""
+        """Return numbers in proportion to the probabilities of slots, float64 in the same shape."""
         chances: np.ndarray = (1.0 - self.eta) * self.tree[slots] * (self.n / self.total) + self.eta
         return chances
 

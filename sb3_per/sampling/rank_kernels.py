@@ -197,7 +197,7 @@ def _locate(order: Order, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def _belongs(order: Order, priority: float, block: int, place: int) -> bool:
-    """Whether :func:`_locate` would still find this place."""
+    """Tell whether :func:`_locate` would still find this place."""
     position, n_blocks = order.positions[block], order.counters[_N_BLOCKS]
     if position >= n_blocks or (position > 0 and order.bounds[position] <= priority):
         return False

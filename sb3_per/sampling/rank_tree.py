@@ -83,13 +83,13 @@ class RankTree(SumTree):
 
         :param state: from :meth:`state` of a tree of the same capacity
         :raises IndexError: for a slot outside ``[0, capacity)``
-        :raises ValueError: for a repeated slot, or a priority that is not above 0. The tree is of no use in either case.
+        :raises ValueError: for a repeated slot, or a priority that is not above 0. Discard the tree after this error
         """
         slots, priorities = as_batch(state["ranked_slots"], np.int64), as_batch(state["ranked_priorities"], np.float64)
         self.clear()
         self.update(slots[::-1], priorities[::-1])  # of equal priorities, the one that is set last ranks first
         if n_ranked(self._order) != len(slots):
-            raise ValueError("Every ranked slot must be there once, with a priority above 0")
+            raise ValueError("Each ranked slot must appear once, with a priority above 0")
 
     def _write(self, slots: np.ndarray, priorities: np.ndarray) -> int:
         return write(self._order, slots, priorities)

@@ -273,7 +273,7 @@ class Sampler:
 
         :param state: from :meth:`state` of a sampler with the same capacity
         :param keeps_masses: whether it has the same scheme; otherwise every transition gets the mass of a new one
-        :raises ValueError: if it is not such a state; this sampler is of no use then
+        :raises ValueError: if it is not such a state. Discard the sampler after this error
         """
         self.load_numbers(state)
         if not keeps_masses:

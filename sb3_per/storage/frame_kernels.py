@@ -15,7 +15,7 @@ _BLOCK = 128
 
 @kernel
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether the words are the same."""
+    """Tell whether the words are equal."""
     for start in range(0, a.size, _BLOCK):
         part_a, part_b = a[start : start + _BLOCK], b[start : start + _BLOCK]
         difference = a.dtype.type(0)
@@ -33,7 +33,7 @@ def _is_zero(frame: np.ndarray) -> bool:
 
 @kernel
 def _are_stored(frames: np.ndarray, numbers: np.ndarray, memory: Memory) -> bool:
-    """Whether the frames of a stack are those with these numbers, where -1 is the zero frame."""
+    """Tell whether the frames of a stack are the stored ones with these numbers, where -1 is the zero frame."""
     for j in range(numbers.size):
         frame, number = frames[j], numbers[j]
         if not (_is_zero(frame) if number < 0 else _are_equal(frame, frame_at(number, memory, frame))):

@@ -112,7 +112,7 @@ class FrameStore:
         self.pool.release(self.pool.end)
 
     def _judge(self, n_steps: int) -> None:
-        """Warn once if the observations are no stacks: then at least ``n_frames`` are stored at every step, instead of one."""
+        """Warn once if the observations are no stacks: each step then stores at least ``n_frames`` frames instead of one."""
         self._n_written += n_steps
         self._is_judged = self._n_written >= _JUDGED_ADDS * self.n_envs
         if self._is_judged and self.pool.end > self._n_written * (1 + self.n_frames) / 2:
@@ -123,7 +123,7 @@ class FrameStore:
             )
 
     def _as_frames(self, observations: np.ndarray) -> np.ndarray:
-        """Words of the frames, shape (T, k, n_frames, words of a frame), contiguous."""
+        """Return the words of the frames, contiguous, shape (T, k, n_frames, words of a frame)."""
         n, shape = self.n_frames, self.shape
         observations = np.asarray(observations, self.dtype)
         lead = observations.shape[:2]
@@ -186,7 +186,7 @@ class FrameStore:
 
         :param first: oldest step of each environment, which is in row ``step % n_rows``, shape (n_envs,)
         :param end_of_env: step after the newest one, shape (n_envs,)
-        :raises ValueError: if a slot refers to a frame that is not held; this store is of no use then
+        :raises ValueError: if a slot refers to a frame that is not held. Discard the store after this error
         """
         oldest, end = self.pool.first, self.pool.end
         least = end
@@ -204,7 +204,7 @@ class FrameStore:
                 # Later rows may need the frames of an older one.
                 self._lowest[held, e] = np.minimum.accumulate(self._lowest[held[::-1], e])[::-1]
                 least = min(least, self._lowest.item(held[0], e))
-                # The next step may go on where this one ends.
+                # The next step may continue where this one ends.
                 self._last_numbers[e] = _numbers_of(self.references[held[-1], e, self.n_frames :], oldest)
         self._is_judged = True
         if self._cursors[:, 1].any():

@@ -131,7 +131,7 @@ class Ring:
         self._added, self._n_newest, self.least, self.most = added, 0, least, most
 
     def clear(self) -> None:
-        """Forget all transitions. Ids go on at the next multiple of ``n_rows``, so that ids from before are stale."""
+        """Forget all transitions. Ids continue at the next multiple of ``n_rows``, so that older ids are stale."""
         self.begin = -(-self.most // self.n_rows) * self.n_rows
         self._stand(np.full(self.n_envs, self.begin))
 

@@ -110,7 +110,7 @@ def admit_windows(
     for e in range(n_envs):
         first[e] = max(n_looked_at[e], oldest)
         end_of_complete = end
-        if dones[newest, e] == 0 and timeouts[newest, e] == 0:  # the newest episode goes on
+        if dones[newest, e] == 0 and timeouts[newest, e] == 0:  # the newest episode continues
             end_of_complete = max(end - 1 - episode_steps[newest, e], end - n_steps + 1)
         n_looked_at[e] = max(end_of_complete, first[e])
     slots = slots_between(first, n_looked_at, n_rows)

@@ -19,7 +19,7 @@ _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 class _Cache(FunctionCache):
     """
-    Keep machine code on disk, and go on without it if the disk is full or a file is damaged.
+    Keep machine code on disk, and continue without it if the disk is full or a file is damaged.
 
     With ``cache=True``, numba raises ``OSError`` on a full disk, even in the first call of a kernel.
     """
