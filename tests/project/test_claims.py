@@ -204,6 +204,7 @@ SENTENCES = {
         "steps ({chain.share('no weights'):.0f}%, p = {chain.p('no weights'):.4f} alone; {chain.corrected_p('no weights'):.3f} within",
         "steps ({chain.corrected_p('candidate'):.3f} within the table)",
         "(p = {chain.corrected_p('LAP'):.2f} within the table)",
+        "steps saved (p = {chain.corrected_p('LAP'):.2f})",
         "lose {-pairs.gain('defaults'):.2f} of {pairs.scores['uniform'].mean():.2f} as the mean over the three rates (p = "
         "{pairs.p('defaults'):.3f} alone; {pairs.corrected_p('defaults'):.3f} within this table; "
         "{all_tasks('pairs-rates', 'defaults')} over all tasks). The unpaired p was {pairs.unpaired_p('defaults'):.3f} alone",

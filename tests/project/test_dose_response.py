@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import pytest
 import torch as th
+from matplotlib.text import Text
 
 from sb3_per.compare.campaign import read
 from tests.utils import ROOT, benchmark
@@ -94,6 +95,25 @@ def test_the_report_finds_the_slope_from_complete_seeds(tmp_path):
     dose_report.main(["--out", str(tmp_path)])
     assert (tmp_path / "dose-response.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "dose-response.md").read_text().startswith("8 seeds")
+
+
+def test_the_figure_can_be_read_on_a_phone_and_counts_stopped_runs(monkeypatch, tmp_path):
+    """Text has at least 11 pixels where the figure is 360 pixels wide."""
+    drawn: list = []
+    monkeypatch.setattr(dose_report, "save", lambda figure, path: drawn.append(figure))
+    rows = read(EVIDENCE / "dose-response.csv")
+    dose_report.draw(rows, tmp_path / "figure.png")
+    texts = [text for text in drawn[0].findobj(Text) if text.get_text()]
+    assert min(text.get_size() / 72 / drawn[0].get_figwidth() * 360 for text in texts) >= 11
+    _, _, solved = dose_report.load(rows)
+    n_stopped = {str(count) for arm in dose.ARMS if (count := (~solved[arm][:, -1]).sum())}
+    assert n_stopped <= {text.get_text() for text in texts}
+
+
+def test_no_run_ends_before_the_target_network_was_copied_for_each_state():
+    _, updates, _ = dose_report.load(read(EVIDENCE / "dose-response.csv"))
+    floor = [dose_report.floor_of(n) for n in dose.SIZES]
+    assert all((each >= floor).all() for each in updates.values())
 
 
 def test_the_published_table_follows_from_the_runs():

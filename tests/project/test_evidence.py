@@ -409,6 +409,27 @@ def test_pages_show_both_summary_figures(page):
     assert "(evidence/summary.png)" in text and "(evidence/dose-response.png)" in text
 
 
+def test_evidence_begins_with_ten_lines_that_have_a_figure():
+    beginning = (ROOT / "docs" / "evidence.md").read_text().partition("\n## ")[0]
+    lines = re.split(r"^\d+\. ", beginning, flags=re.MULTILINE)[1:]
+    assert len(lines) == 10
+    assert all(re.search(r"\d", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arm", "role"),
+    [
+        ("SAC, preloaded", "stock"),
+        ("PERDQN, demonstrations 0.25", "defaults"),
+        ("PERDQN, uniform", "uniform"),
+        ("shuffled, PERDQN", "defaults"),
+        ("PERSAC, LAP", "LAP"),
+    ],
+)
+def test_a_color_means_one_thing_in_all_figures(arm, role):
+    assert report.role_of(arm) == role
+
+
 def test_the_published_summary_has_every_task():
     text = (EVIDENCE / "summary.md").read_text()
     for name, suite in learning.SUITES.items():
