@@ -5,4 +5,4 @@ import sys
 from sb3_per.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(typed="python -m sb3_per"))
+    sys.exit(main(prog="python -m sb3_per"))

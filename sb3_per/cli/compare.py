@@ -26,26 +26,26 @@ the same command.
 """
 
 
-def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per compare") -> None:
+def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per compare") -> None:
     """
     Run what is missing, and print a table and an answer.
 
     :param arguments: arguments of the command line; ``None``: those of the process
-    :param typed: what the user has typed before them, for help and messages
+    :param prog: program name shown in usage and errors
     """
-    parser = _parser(typed)
+    parser = _parser(prog)
     options = parser.parse_args(arguments)
     for package in ("rl_zoo3", "matplotlib", "scipy", "tqdm"):
-        require(package, "compare", typed)
+        require(package, "compare", prog)
     options.rates = sorted({1.0, *(options.rates or ([] if options.quick else RATES))})
     from sb3_per.compare.command import compare  # after --help, which needs no PyTorch
 
     compare(parser, options, QUICK_SEEDS if options.quick else SEEDS)
 
 
-def _parser(typed: str) -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     usage = "%(prog)s --algo ALGO --env ENV [options]"
-    parser = argparse.ArgumentParser(typed, usage, _DESCRIPTION, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog, usage, _DESCRIPTION, allow_abbrev=False)
     add = parser.add_argument
     add("-a", "--algo", required=True, help="algorithm with RL Zoo's hyperparameters, e.g. dqn, or with ours, e.g. per_dqn")
     add("-e", "--env", required=True, help="id of the environment, e.g. LunarLander-v3")

@@ -8,15 +8,15 @@ import argparse
 from collections.abc import Sequence
 
 
-def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per convert") -> None:
+def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per convert") -> None:
     """
     Convert a file.
 
     :param arguments: arguments of the command line; ``None``: those of the process
-    :param typed: what the user has typed before them, for help and messages
+    :param prog: program name shown in usage and errors
     """
     parser = argparse.ArgumentParser(
-        typed, description="Turn a pickled replay buffer into a directory that runs no code when loaded"
+        prog, description="Turn a pickled replay buffer into a directory that runs no code when loaded"
     )
     parser.add_argument("source", help="pickled buffer, e.g. replay_buffer.pkl")
     parser.add_argument("target", help="directory to make, e.g. replay_buffer.buffer")

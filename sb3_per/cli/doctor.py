@@ -11,15 +11,15 @@ import warnings
 from collections.abc import Sequence
 
 
-def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per doctor") -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per doctor") -> int:
     """
     Print the facts and run the checks.
 
     :param arguments: arguments of the command line; ``None``: those of the process
-    :param typed: what the user has typed before them, for help and messages
+    :param prog: program name shown in usage and errors
     :return: exit status: 0 if all checks pass, else 1
     """
-    parser = argparse.ArgumentParser(typed, description="Print versions, cache, threads and GPU, and test the installation")
+    parser = argparse.ArgumentParser(prog, description="Print versions, cache, threads and GPU, and test the installation")
     parser.add_argument("--no-test", action="store_true", help="print the facts only")
     options = parser.parse_args(arguments)
     import numpy as np  # after --help, which needs no PyTorch

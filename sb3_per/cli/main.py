@@ -35,32 +35,32 @@ sb3-per COMMAND --help lists the options of a command.
 """
 
 
-def main(arguments: Sequence[str] | None = None, typed: str = "sb3-per") -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per") -> int:
     """
     Run one of the commands.
 
     :param arguments: name of the command and its options; ``None``: arguments of the process
-    :param typed: what the user has typed before them, for help and messages
+    :param prog: program name shown in usage and errors
     :return: exit status
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(typed, epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog, epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"sb3_per {sb3_per.__version__}")
     parser.add_argument("command", choices=[*ZOO, *MODULES], metavar="COMMAND")
     command = parser.parse_args(arguments[:1]).command
-    typed, options = f"{typed} {command}", arguments[1:]
+    prog, options = f"{prog} {command}", arguments[1:]
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # as `python -m` has it: modules of --gym-packages lie there
     try:
         if command in MODULES:
-            return int(importlib.import_module(f"sb3_per.cli.{command}").main(options, typed) or 0)
-        run(command, options, typed)
+            return int(importlib.import_module(f"sb3_per.cli.{command}").main(options, prog) or 0)
+        run(command, options, prog)
         return 0
     except ImportError as error:
         if "pip install" not in str(error):
             raise
-        parser.exit(1, f"{typed}: {error}\n")
+        parser.exit(1, f"{prog}: {error}\n")
     except (ValueError, FileNotFoundError) as error:
         if command != "convert":
             raise
-        parser.exit(1, f"{typed}: {error}\n")
+        parser.exit(1, f"{prog}: {error}\n")

@@ -88,19 +88,19 @@ def _share(text: str) -> float:
     return share
 
 
-def parser_of(script: str, typed: str) -> argparse.ArgumentParser:
+def parser_of(script: str, prog: str) -> argparse.ArgumentParser:
     """
     Make a parser for the options that we read. It leaves the others to the Zoo.
 
     :param script: name of the script
-    :param typed: what the user has typed before the options
+    :param prog: program name shown in usage and errors
     :return: the parser
     """
     module = MODULES.get(script, script)
     epilog = f"options of RL Zoo; python -m rl_zoo3.{module} --help lists all of them:{_OF_ZOO[script]}"
     usage = "%(prog)s --algo ALGO --env ENV [options]"
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(typed, usage, SCRIPTS[script], epilog, formatter_class=form, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog, usage, SCRIPTS[script], epilog, formatter_class=form, allow_abbrev=False)
     add = parser.add_argument
     add("-a", "--algo", required=True, metavar="ALGO", help="algorithm, e.g. per_sac, or one of the Zoo's, e.g. sac")
     envs = (

@@ -30,19 +30,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run(script, arguments[1:], f"{parser.prog} {script}")
 
 
-def run(script: str, options: list[str], typed: str) -> None:
+def run(script: str, options: list[str], prog: str) -> None:
     """
     Run one of the Zoo's scripts with the prioritized algorithms.
 
     :param script: name of the script
     :param options: its options
-    :param typed: what the user has typed before the options, for help and messages
+    :param prog: program name shown in usage and errors
     :raises SystemExit: after ``--help``, for options that cannot be used, and if there is nothing to play or to plot
     """
-    parser = parser_of(script, typed)
+    parser = parser_of(script, prog)
     known, of_zoo = parser.parse_known_args(options)  # answers --help, before anything heavy is imported
     if script == "plot" and known.output:
-        require("matplotlib", "extra", typed).use("Agg")  # needs no display; before the Zoo imports pyplot
+        require("matplotlib", "extra", prog).use("Agg")  # needs no display; before the Zoo imports pyplot
     if script == "tune":
         of_zoo = ["-optimize", *of_zoo]
     if script == "train" and known.demonstration_fraction is not None and known.demonstrations is None:
@@ -54,7 +54,7 @@ def run(script: str, options: list[str], typed: str) -> None:
         _require_runs(parser, known)
     elif known.algo in ALGORITHMS:
         of_zoo = ["--conf-file", str(config_path(known.algo)), *of_zoo]
-    with _command_line([typed, "--algo", known.algo, "--env", *known.env, FOLDERS[script], known.folder, *of_zoo]):
+    with _command_line([prog, "--algo", known.algo, "--env", *known.env, FOLDERS[script], known.folder, *of_zoo]):
         if trains:
             _train(known)
         elif script == "plot":
