@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sb3_per.sampling.eligibility import Eligibility
-from sb3_per.sampling.sum_tree import ALL_WRITTEN, LEAST_MASS, SumTree, spread
+from sb3_per.sampling.sum_tree import ALL_WRITTEN, LEAST_MASS, SumTree, draw_leaves, spread, write_masses
 from sb3_per.utils.compiled import kernel
 
 # Largest logarithm of a factor in the tree, that of the newest transition: 100 capacities at c = 3.
@@ -23,6 +23,9 @@ _MOST = 300.0
 
 # Largest mass in the tree, so that sums are finite.
 _LARGEST_MASS = 1e300
+
+# What `_write_with_age` returns if a mass would be larger.
+_TOO_LARGE = -2
 
 
 @kernel
@@ -52,6 +55,45 @@ def _times_factors(
             masses[i] = LEAST_MASS if product < LEAST_MASS else product
             largest = max(largest, product)
     return largest
+
+
+@kernel
+def _write_with_age(
+    sums: np.ndarray,
+    starts: np.ndarray,
+    leaves: np.ndarray,
+    masses: np.ndarray,
+    cursors: np.ndarray,
+    lifts: np.ndarray,
+    rate: float,
+    capacity: int,
+) -> int:
+    """Write p^alpha times the factor of age, see :func:`write_masses`. If a product is too large, write nothing."""
+    raised = masses.copy()
+    if not _times_factors(leaves, raised, cursors, lifts, rate, capacity, 1.0) <= _LARGEST_MASS:
+        return _TOO_LARGE
+    return write_masses(sums, starts, capacity, leaves, raised)
+
+
+@kernel
+def _draw_with_age(
+    sums: np.ndarray,
+    starts: np.ndarray,
+    uniforms: np.ndarray,
+    stratified: bool,
+    scale: float,
+    leaves: np.ndarray,
+    masses: np.ndarray,
+    cursors: np.ndarray,
+    lifts: np.ndarray,
+    rate: float,
+    capacity: int,
+) -> None:
+    """Find the leaves of uniform numbers, and read p^alpha times ``scale``."""
+    draw_leaves(sums, starts, uniforms, stratified, 1.0, leaves, masses)
+    _times_factors(leaves, masses, cursors, lifts, rate, capacity, -1.0)
+    for i in range(masses.size):
+        masses[i] = max(masses[i] * scale, LEAST_MASS)
 
 
 @kernel
@@ -103,7 +145,8 @@ class Ages:
         self._added = ring.added
         #: newest id, shape (1,), or that of each environment, from which ages are counted, shape (n_envs,)
         self.tops = (ring.added[:1] if ring.is_even else ring.added) * ring.n_envs - 1
-        self._cursors = self.tops % ring.capacity
+        #: slots of these ids
+        self.cursors = self.tops % ring.capacity
         if self.eligible.are_newest:
             if ring.is_even:
                 firsts, counts, stride = [0], [self.eligible.n], 1
@@ -120,7 +163,7 @@ class Ages:
 
     def multiply(self, slots: np.ndarray, masses: np.ndarray, lifts: np.ndarray, sign: float = 1.0) -> float:
         """See :func:`_times_factors`."""
-        return float(_times_factors(slots, masses, self._cursors, lifts, self.rate, self.ring.capacity, sign))
+        return float(_times_factors(slots, masses, self.cursors, lifts, self.rate, self.ring.capacity, sign))
 
     # ---- where the transitions that can be drawn are the newest ones
 
@@ -133,7 +176,7 @@ class Ages:
         """
         slots = np.empty(len(fractions), np.int64)
         ends, firsts, counts, stride = self._runs
-        _find_by_age(fractions, ends, self._cursors, firsts, counts, stride, self.rate, self.ring.capacity, slots)
+        _find_by_age(fractions, ends, self.cursors, firsts, counts, stride, self.rate, self.ring.capacity, slots)
         return slots
 
     def factors(self, slots: np.ndarray) -> np.ndarray:
@@ -145,7 +188,7 @@ class Ages:
         """
         _, firsts, counts, stride = self._runs
         envs = slots % len(self.tops)
-        ages = (self._cursors[envs] - slots) % self.ring.capacity
+        ages = (self.cursors[envs] - slots) % self.ring.capacity
         factors = np.maximum(np.exp(-self.rate * ages), LEAST_MASS)
         held: np.ndarray = np.where(ages < (firsts + stride * counts)[envs], factors, 0.0)
         return held
@@ -223,12 +266,12 @@ class AgedTree(SumTree):
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
         self._follow_ring()
-        raised = masses.copy()
-        if not self._ages.multiply(leaves, raised, self._lifts) <= _LARGEST_MASS:
+        bad = int(_write_with_age(self._sums, self._starts, leaves, masses, *self._factor_arguments()))
+        if bad == _TOO_LARGE:
             self._set_refs(self._ages.tops)
             raised = masses.copy()
             self._ages.multiply(leaves, raised, self._lifts)
-        bad = super()._write(leaves, raised)
+            bad = super()._write(leaves, raised)
         if self._factors is not None and bad == ALL_WRITTEN:
             factors = (masses > 0.0).astype(np.float64)
             self._ages.multiply(leaves, factors, self._lifts)
@@ -258,9 +301,14 @@ class AgedTree(SumTree):
         :param scale: factor of the masses that are returned
         :return: slots, int64, and p^alpha times ``scale``, float64, both of shape (batch_size,)
         """
-        slots, masses = super().draw(uniforms, stratified)
-        self._ages.multiply(slots, masses, self._lifts - math.log(scale), -1.0)
+        self._require_mass()
+        slots, masses = np.empty(len(uniforms), np.int64), np.empty(len(uniforms))
+        arguments = (self._sums, self._starts, uniforms, stratified, scale, slots, masses)
+        _draw_with_age(*arguments, *self._factor_arguments())
         return slots, masses
+
+    def _factor_arguments(self) -> tuple[np.ndarray, np.ndarray, float, int]:
+        return self._ages.cursors, self._lifts, self.rate, self.capacity
 
 
 def _times(constants: np.ndarray, masses: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 
 from sb3_per.utils.compiled import kernel, prefetch
 
-# What `_write` returns if all entries are good. Otherwise it returns the position of the first bad one.
+# What `write_masses` returns if all entries are good. Otherwise it returns the position of the first bad one.
 ALL_WRITTEN = -1
 
 # Least mass of a leaf that can be drawn, although a product can underflow.
@@ -40,7 +40,7 @@ def _sum(sums: np.ndarray, first: np.uint64) -> float:
 
 
 @kernel
-def _write(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np.ndarray, masses: np.ndarray) -> int:
+def write_masses(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np.ndarray, masses: np.ndarray) -> int:
     """Set masses, or change nothing and return the position of the first bad entry."""
     for i in range(leaves.size):
         if not (0 <= leaves[i] < capacity and 0.0 <= masses[i] < np.inf):  # a NaN fails the comparison as well
@@ -154,7 +154,7 @@ def spread(uniforms: np.ndarray, total: float, stratified: bool) -> np.ndarray:
 
 
 @kernel
-def _draw(
+def draw_leaves(
     sums: np.ndarray,
     starts: np.ndarray,
     uniforms: np.ndarray,
@@ -308,7 +308,7 @@ class SumTree:
         """
         self._require_mass()
         leaves, masses = np.empty(len(uniforms), np.int64), np.empty(len(uniforms))
-        _draw(self._sums, self._starts, uniforms, stratified, scale, leaves, masses)
+        draw_leaves(self._sums, self._starts, uniforms, stratified, scale, leaves, masses)
         return leaves, masses
 
     def part(self, first: int, n: int) -> tuple[float, Callable[[np.ndarray], np.ndarray]]:
@@ -401,7 +401,7 @@ class SumTree:
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
         """Set masses and return ``ALL_WRITTEN``, or change nothing and return the position of the first bad entry."""
-        return _write(self._sums, self._starts, self.capacity, leaves, masses)
+        return write_masses(self._sums, self._starts, self.capacity, leaves, masses)
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         """Find the leaves of prefix sums, shape (batch_size,)."""
