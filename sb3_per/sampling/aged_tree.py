@@ -30,30 +30,40 @@ _TOO_LARGE = -2
 
 @kernel
 def _times_factors(
-    slots: np.ndarray, masses: np.ndarray, cursors: np.ndarray, lifts: np.ndarray, rate: float, capacity: int, sign: float
+    slots: np.ndarray,
+    masses: np.ndarray,
+    is_divided: bool,
+    cursors: np.ndarray,
+    lifts: np.ndarray,
+    coarse: np.ndarray,
+    fine: np.ndarray,
+    bits: int,
+    capacity: int,
 ) -> float:
     """
     Multiply masses by exp(rate (id - ref)), or divide them by it, within their bounds. Return the largest.
 
     :param slots: int64 of shape (n,)
     :param masses: changed, float64 of shape (n,)
+    :param is_divided: whether to divide
     :param cursors: slot of the newest id, shape (n_envs,), or (1,) for all environments
     :param lifts: rate (newest id - ref), in the same shape
-    :param rate: decay for each transition that came after
+    :param coarse: exp(-rate age) of the ages that are multiples of ``2 ** bits``: two reads are faster than ``exp``
+    :param fine: exp(-rate age) of all ages below
+    :param bits: see ``coarse``
     :param capacity: number of slots
-    :param sign: 1 to multiply, -1 to divide
     """
-    largest, env = 0.0, 0
+    heights, largest, env = np.exp(lifts), 0.0, 0
     for i in range(slots.size):
         if cursors.size > 1:
             env = slots[i] % cursors.size
         age = cursors[env] - slots[i]
         if age < 0:
             age += capacity
-        if masses[i] > 0.0:
-            product = masses[i] * np.exp(sign * (lifts[env] - rate * age))
-            masses[i] = LEAST_MASS if product < LEAST_MASS else product
-            largest = max(largest, product)
+        if masses[i] > 0.0 and age >= 0:
+            factor = max(heights[env] * (coarse[age >> bits] * fine[age & (fine.size - 1)]), LEAST_MASS)
+            masses[i] = max(masses[i] / factor if is_divided else masses[i] * factor, LEAST_MASS)
+            largest = max(largest, masses[i])
     return largest
 
 
@@ -65,12 +75,14 @@ def _write_with_age(
     masses: np.ndarray,
     cursors: np.ndarray,
     lifts: np.ndarray,
-    rate: float,
+    coarse: np.ndarray,
+    fine: np.ndarray,
+    bits: int,
     capacity: int,
 ) -> int:
     """Write p^alpha times the factor of age, see :func:`write_masses`. If a product is too large, write nothing."""
     raised = masses.copy()
-    if not _times_factors(leaves, raised, cursors, lifts, rate, capacity, 1.0) <= _LARGEST_MASS:
+    if not _times_factors(leaves, raised, False, cursors, lifts, coarse, fine, bits, capacity) <= _LARGEST_MASS:
         return _TOO_LARGE
     return write_masses(sums, starts, capacity, leaves, raised)
 
@@ -86,12 +98,14 @@ def _draw_with_age(
     masses: np.ndarray,
     cursors: np.ndarray,
     lifts: np.ndarray,
-    rate: float,
+    coarse: np.ndarray,
+    fine: np.ndarray,
+    bits: int,
     capacity: int,
 ) -> None:
     """Find the leaves of uniform numbers, and read p^alpha times ``scale``."""
     draw_leaves(sums, starts, uniforms, stratified, 1.0, leaves, masses)
-    _times_factors(leaves, masses, cursors, lifts, rate, capacity, -1.0)
+    _times_factors(leaves, masses, True, cursors, lifts, coarse, fine, bits, capacity)
     for i in range(masses.size):
         masses[i] = max(masses[i] * scale, LEAST_MASS)
 
@@ -161,10 +175,6 @@ class Ages:
             self.total = ends[-1]
         return True
 
-    def multiply(self, slots: np.ndarray, masses: np.ndarray, lifts: np.ndarray, sign: float = 1.0) -> float:
-        """See :func:`_times_factors`."""
-        return float(_times_factors(slots, masses, self.cursors, lifts, self.rate, self.ring.capacity, sign))
-
     # ---- where the transitions that can be drawn are the newest ones
 
     def find(self, fractions: np.ndarray) -> np.ndarray:
@@ -205,7 +215,11 @@ class AgedTree(SumTree):
 
     def __init__(self, decay: float, eligible: Eligibility):
         self.eligible, self.rate = eligible, decay / eligible.ring.capacity
-        super().__init__(eligible.ring.capacity)
+        capacity = eligible.ring.capacity
+        bits = (capacity.bit_length() + 1) // 2
+        coarse, fine = np.arange((capacity >> bits) + 1) << bits, np.arange(1 << bits)
+        self._tables = np.exp(-self.rate * coarse), np.exp(-self.rate * fine), bits
+        super().__init__(capacity)
 
     def clear(self) -> None:
         """Empty every slot, after the ring was emptied."""
@@ -261,7 +275,7 @@ class AgedTree(SumTree):
     def without_age(self, slots: np.ndarray) -> np.ndarray:
         """p^alpha, see :meth:`SumTree.without_age`."""
         masses = super()._masses_at(slots)
-        self._ages.multiply(slots, masses, self._lifts, -1.0)
+        _times_factors(slots, masses, True, *self._factor_arguments())
         return masses
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
@@ -270,11 +284,11 @@ class AgedTree(SumTree):
         if bad == _TOO_LARGE:
             self._set_refs(self._ages.tops)
             raised = masses.copy()
-            self._ages.multiply(leaves, raised, self._lifts)
+            _times_factors(leaves, raised, False, *self._factor_arguments())
             bad = super()._write(leaves, raised)
         if self._factors is not None and bad == ALL_WRITTEN:
             factors = (masses > 0.0).astype(np.float64)
-            self._ages.multiply(leaves, factors, self._lifts)
+            _times_factors(leaves, factors, False, *self._factor_arguments())
             self._factors.update(leaves, factors)
             self._count = self._factors.total * float(np.exp(-self._lifts[0]))
         return bad
@@ -307,8 +321,9 @@ class AgedTree(SumTree):
         _draw_with_age(*arguments, *self._factor_arguments())
         return slots, masses
 
-    def _factor_arguments(self) -> tuple[np.ndarray, np.ndarray, float, int]:
-        return self._ages.cursors, self._lifts, self.rate, self.capacity
+    def _factor_arguments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, int]:
+        """Last arguments of :func:`_times_factors`."""
+        return self._ages.cursors, self._lifts, *self._tables, self.capacity
 
 
 def _times(constants: np.ndarray, masses: np.ndarray) -> np.ndarray:

@@ -184,7 +184,8 @@ class PriorityScheme:
 
         With P(i) = m_i / total, both N and the total cancel in the division, and (m_min / m_i)^beta is left.
 
-        :param masses: masses m of the drawn transitions, float64 array of shape (batch_size,)
+        :param masses: numbers above 0 in proportion to the masses m of the drawn transitions: N P, float64 array of shape
+            (batch_size,)
         :param beta: exponent in [0, 1]
         :return: weights in (0, 1], the largest exactly 1, float32 array of shape (batch_size, 1)
         """
