@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch as th
 
+from sb3_per.buffers.recurrent_states import RecurrentStates
+from sb3_per.buffers.windows import IS_UNROLLED_FROM, LEAVES_OPEN, admit_windows, number_by_dones, number_next
 from sb3_per.storage.arrays import ArrayStorage
-from sb3_per.storage.recurrent_states import RecurrentStates
 from sb3_per.storage.ring import Ring
-from sb3_per.storage.windows import IS_UNROLLED_FROM, LEAVES_OPEN, admit_windows, number_by_dones, number_next
 
 _NO_SLOTS = np.empty(0, np.int64)
 
@@ -65,7 +65,7 @@ class CompleteWindows:
         before.
 
         :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,)
-        :param states: recurrent states before the step, see :meth:`~sb3_per.storage.recurrent_states.RecurrentStates.store`
+        :param states: recurrent states before the step, see :meth:`~sb3_per.buffers.recurrent_states.RecurrentStates.store`
         :return: numbers of the step within the episodes, the environments whose open episode ends before it, and the states
             to store; ``None`` for none
         """

@@ -18,18 +18,18 @@ from sb3_per.buffers.batches import to_torch_of
 from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.incoming import as_matrix, checked_ids, checked_step, finite_abs
+from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, PrioritySettings, integer, require, takes_settings
-from sb3_per.storage.arrays import flat, take, tree_map
-from sb3_per.storage.recurrent_states import RecurrentStates
-from sb3_per.storage.windows import (
+from sb3_per.buffers.windows import (
     lay_out,
     mix_over_time,
     n_step_targets,
     read_columns,
-    window_lengths,
 )
+from sb3_per.storage.arrays import flat, take, tree_map
+from sb3_per.storage.n_step import window_lengths
 
 
 class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):

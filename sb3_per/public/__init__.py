@@ -19,11 +19,11 @@ from sb3_per.buffers import PrioritizedReplayBuffer as PrioritizedReplayBuffer
 from sb3_per.buffers import PrioritizedReplayBufferSamples as PrioritizedReplayBufferSamples
 from sb3_per.buffers import PrioritizedSequenceReplayBuffer as PrioritizedSequenceReplayBuffer
 from sb3_per.buffers import SequenceReplayBufferSamples as SequenceReplayBufferSamples
+from sb3_per.integrations.minari import from_minari as from_minari
+from sb3_per.integrations.minari import to_minari as to_minari
 from sb3_per.monitoring.monitor import PriorityMonitor as PriorityMonitor
 from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback as BufferCheckpointCallback
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint as latest_checkpoint
-from sb3_per.persistence.minari import from_minari as from_minari
-from sb3_per.persistence.minari import to_minari as to_minari
 from sb3_per.sampling.schemes import LAP as LAP
 from sb3_per.sampling.schemes import PAL as PAL
 from sb3_per.sampling.schemes import PriorityScheme as PriorityScheme

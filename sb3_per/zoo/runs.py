@@ -13,9 +13,9 @@ from rl_zoo3.utils import get_latest_run_id
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
+from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations, require_saved
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
-from sb3_per.persistence.demonstrations import add_saved_demonstrations, require_saved
 from sb3_per.zoo import tuning
 from sb3_per.zoo.registry import ALGORITHMS
 

@@ -12,7 +12,9 @@ FILES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path 
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 
 # A folder imports only those before it. What is imported from `sb3_per` itself is in `public`.
-FOLDERS = "utils sampling storage buffers monitoring persistence algorithms sbx distributed public zoo compare cli".split()
+FOLDERS = (
+    "utils sampling storage buffers monitoring persistence integrations algorithms sbx distributed public zoo compare cli"
+).split()
 
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
-from sb3_per.persistence.demonstrations import add_saved_demonstrations
 from tests.buffers.test_demonstrations import demonstration_ids, demonstrations, mixed
 from tests.utils import assert_same_batches, fill, make_buffer
 

@@ -120,33 +120,6 @@ def admit_windows(
 
 
 @kernel
-def window_lengths(
-    slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, n_envs: int, n_after: np.ndarray, n_steps: int
-) -> np.ndarray:
-    """
-    Count the steps of windows. A window ends early at the end of its episode and at the newest step.
-
-    :param slots: slots of the first steps, int64 of shape (batch_size,)
-    :param dones: ends of episodes by slot, shape (capacity,)
-    :param timeouts: which of these ends are truncations, shape (capacity,)
-    :param n_envs: number of environments
-    :param n_after: number of steps from the first one to the newest, both included, int64 of shape (batch_size,)
-    :param n_steps: largest number of steps
-    :return: numbers of steps, at least 1, int64 of shape (batch_size,)
-    """
-    lengths = np.empty(slots.size, np.int64)
-    for i in range(slots.size):
-        slot, length = slots[i], 1
-        while length < min(n_steps, n_after[i]) and dones[slot] == 0 and timeouts[slot] == 0:
-            length += 1
-            slot += n_envs
-            if slot >= dones.size:
-                slot -= dones.size
-        lengths[i] = length
-    return lengths
-
-
-@kernel
 def lay_out(slots: np.ndarray, lengths: np.ndarray, n_rows: int, n_envs: int, capacity: int) -> np.ndarray:
     """
     List the slots of all steps of windows.

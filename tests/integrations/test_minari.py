@@ -352,7 +352,7 @@ def test_a_failed_export_leaves_no_dataset(datasets_folder, monkeypatch):
     with pytest.raises(ValueError, match="observation space"):
         to_minari(buffer, name, observation_space=spaces.Box(-1, 1, (4,)))
     with monkeypatch.context() as patch:
-        patch.setattr("sb3_per.persistence.minari._episode", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr("sb3_per.integrations.minari._episode", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             to_minari(buffer, name)
     assert not (datasets_folder / name).exists()

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.integrations.minari import from_minari
 from sb3_per.persistence.buffer_files import load_buffer
 from sb3_per.persistence.generations import Manifest, manifests_in
-from sb3_per.persistence.minari import from_minari
 
 _PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (PrioritizedReplayBuffer, PrioritizedDictReplayBuffer)}
 

@@ -1,0 +1,1 @@
+"""Data of other libraries, and of earlier runs."""
