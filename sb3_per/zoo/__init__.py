@@ -4,8 +4,8 @@ Run the scripts of RL Zoo with the prioritized algorithms.
     python -m sb3_per.zoo train --algo per_sac --env Pendulum-v1
     python -m sb3_per.zoo enjoy --algo per_sac --env Pendulum-v1
 
-All options are the Zoo's, except ``--resume`` and ``--actors N`` of ``train`` (see :mod:`sb3_per.zoo.runs`) and ``-o FILE`` of
-``plot``. It needs the extra ``zoo``.
+All options are those of the Zoo, except ``--resume``, ``--actors``, ``--demonstrations`` and ``--demonstration-fraction`` of
+``train`` (see :mod:`sb3_per.zoo.runs`) and ``-o FILE`` of ``plot``. It needs the extra ``zoo``.
 """
 
 from sb3_per.zoo.registry import ALGORITHMS, class_of, config_path, register
