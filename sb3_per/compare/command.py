@@ -126,7 +126,8 @@ def _plan(options: argparse.Namespace, default_seeds: int) -> Plan:
         impression = f"A verdict takes --seeds {least} or more." if seeds < least else ""
     jobs = jobs_of(task, entry, arms, options.rates, seeds)
 
-    print(f"{task.env}, {task.algo}, {of_twin.n_timesteps:,} steps a run, hyperparameters of {task.config}")
+    print(f"{task.env}, {task.algo}, {of_twin.n_timesteps:,} steps a run")
+    print(f"hyperparameters of {task.config}")
     print(f"arms: {'; '.join(arm.name for arm in arms)}")
     factors = ", ".join(f"{rate:.3g}" for rate in options.rates)
     n_runs = len(arms) * len(options.rates) * seeds
@@ -225,10 +226,11 @@ def _report(plan: Plan) -> None:
     compared = comparisons(results, plan.names)
     uniform = [name for name in judged if name in plan.names.judged and _drew_uniformly(rows, name, plan.names)]
     print(f"\n{table(results, compared, plan.names, not plan.impression)}\n")
-    print("mean return: of the last fifth of each run. interval: of the mean difference,")
-    print("paired by seed. seeds: with how many the first is better.")
+    print("mean return: of the last fifth of each run")
+    print("interval: of the mean difference, paired by seed")
+    print("seeds: with how many of them the first is better")
     if not plan.impression:
-        print(f"p: paired test, exact up to 16 seeds, corrected for {len(compared)} tests (Holm)")
+        print(f"p: paired test, corrected for {len(compared)} tests (Holm)")
     print(f"learning curves: {plan.picture}\n")
     untrained = sorted({row["arm"] for row in rows if not int(row["updates"])})
     if untrained:

@@ -218,6 +218,8 @@ def _require_prioritization(setting: dict[str, Any]) -> None:
         if name in _NEUTRAL:
             where = f"{name}:{value!r}" if name != "frames" else f"replay_buffer_kwargs:'dict(frames={value!r})'"
             raise ValueError(f"--setting {name}={value!r} is no prioritization: give it to all arms, with -params {where}")
+        if name == "storage_folder":
+            raise ValueError(f"--setting {name}={value!r} is no prioritization, and runs cannot share a folder: leave it out")
         users = ignored(setting.get("scheme", "proportional"), name)
         if users is not None:
             scheme = setting.get("scheme", "proportional")

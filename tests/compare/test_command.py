@@ -310,6 +310,7 @@ REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--setting", "kappa=1"): ("kappa=1 has no effect with scheme='proportional'",),
     ("--setting", "scheme='lap', beta_start=0.5"): ("beta_start=0.5 has no effect with scheme='lap'",),
     ("--setting", "recency_min=10"): ("recency_min=10 has no effect",),
+    ("--setting", "storage_folder='here'"): ("storage_folder='here' is no prioritization", "leave it out"),
     ("--setting", "n_steps=3"): ("n_steps=3 is no prioritization", "-params n_steps:3"),
 }
 
