@@ -7,7 +7,6 @@ Python's own library is enough: `newcomer.py` runs this list from a wheel, witho
 from typing import NamedTuple
 
 _RUN = ("--algo", "per_dqn", "--env", "CartPole-v1")
-# Arguments that are text for a program, but one word of a command line.
 _PLAYERS = ("-n 20", "--exp-id 1", "--no-render", "-f logs")
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 
-sys.path.append(str(ROOT / "benchmarks"))
-from first_forms import COMMANDS, PICKLE  # noqa: E402  # beside this script, which is not installed
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests")]
+from first_forms import COMMANDS, PICKLE  # noqa: E402  # this script is not installed
 from pages import blocks_of, commands_of  # noqa: E402
 
 # Variables of a fresh login.
@@ -95,10 +95,8 @@ def play_wheel(clone: Path, project: Path) -> None:
     for command, forms in COMMANDS.items():
         run([program, command, "--help"], project)
         run([program, command, *forms.required, *forms.short], project)
-        # A `train` of its own, since many of them train to the end of the file.
-        shorter = () if command == "plot" else ("-n", "300") if "-n" in forms.short else forms.short
         for option in forms.options:
-            run([program, command, *forms.required, *shorter, *option.split(" ")], project)
+            run([program, command, *forms.required, *forms.short, *option.split(" ")], project)
 
 
 def main() -> None:

@@ -258,7 +258,7 @@ def test_newcomer_finds_its_commands_in_the_readme():
 
 def test_newcomer_tries_every_command():
     page = (ROOT / "docs" / "command_line.md").read_text()
-    assert set(newcomer.COMMANDS) == set(re.findall(r"^\| `sb3-per (\w+)` \|", page, re.MULTILINE))
+    assert set(newcomer.COMMANDS) == set(re.findall(r"^\| `sb3-per ([\w-]+)` \|", page, re.MULTILINE))
 
 
 class Unprioritized(ReplayBuffer):
