@@ -14,8 +14,8 @@ from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.algorithms.buffer_choice import frames_of_env
 from sb3_per.algorithms.checkpoints import CheckpointMixin
 from sb3_per.algorithms.constructors import require_arguments, require_order, signature_of
-from sb3_per.algorithms.demonstrations import PretrainingMixin, demonstration_metrics
 from sb3_per.algorithms.metrics import MeanMetrics
+from sb3_per.algorithms.pretraining import PretrainingMixin, demonstration_metrics
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
 
