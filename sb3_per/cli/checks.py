@@ -26,6 +26,7 @@ EXTRAS = {
     "envs": ("Box2D", "mujoco", "ale_py", "minatar", "cv2"),
     "minari": ("minari", "h5py", "PIL"),
     "distributed": ("ray",),
+    "sbx": ("sbx",),
 }
 
 

@@ -26,6 +26,7 @@ from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import IgnoredSettingWarning
 from sb3_per.compare.task import Arm, Task
 from sb3_per.monitoring.monitor import PriorityMonitor, statistics
+from sb3_per.zoo.names import uses_sbx
 from sb3_per.zoo.registry import register
 
 # Of a timed run: seconds of training that are measured, and after which it ends if training has not begun.
@@ -133,7 +134,7 @@ def prepare(task: Task) -> None:
     :param task: task
     """
     th.set_num_threads(1)
-    register()
+    register(uses_sbx(task.algo))
     for package in task.gym_packages:
         importlib.import_module(package)  # its error names it
 
@@ -220,7 +221,7 @@ def inspect_arm(task: Task, arm: Arm) -> Facts:
         manager.n_timesteps,
         manager.n_envs,
         model.learning_starts,
-        type(model).__name__,
+        f"{'sbx.' * uses_sbx(arm.algo)}{type(model).__name__}",
         _identity(model),
         list(dict.fromkeys(str(warning.message) for warning in caught)),
     )

@@ -5,11 +5,10 @@ import difflib
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from importlib.metadata import version
 from typing import Any
 
 import gymnasium
-import rl_zoo3
 import sb3_contrib
 import stable_baselines3
 import torch
@@ -22,13 +21,14 @@ from sb3_per.buffers.settings import PrioritySettings, ignored
 from sb3_per.compare.campaign import Job
 from sb3_per.compare.controls import control_of
 from sb3_per.sampling.schemes import make_scheme
-from sb3_per.zoo.registry import ALGORITHMS, config_path
+from sb3_per.zoo.names import uses_sbx
+from sb3_per.zoo.registry import ALGORITHMS, COMPILED, config_path, zoo_config_path
 
 # Settings of the buffer that are no prioritization: every prioritized arm keeps those of the file.
 _NEUTRAL = ("n_steps", "gamma", "frames")
 
 #: Name of the prioritized algorithm, by that of its stock class in RL Zoo. The stock class need not be there.
-PRIORITIZED = {name.replace("per_", "", 1): name for name in ALGORITHMS}
+PRIORITIZED = {name.replace("per_", "", 1): name for name in (*ALGORITHMS, *COMPILED)}
 
 TWIN = "uniform twin"
 RANDOM = "random policy"
@@ -92,9 +92,9 @@ class Task:
         """
         if self.conf_file is not None:
             return self.conf_file
-        if self.algo in ALGORITHMS:
+        if self.algo in PRIORITIZED.values():
             return str(config_path(self.algo))
-        path = Path(rl_zoo3.__file__).parent / "hyperparams" / f"{self.algo}.yml"
+        path = zoo_config_path(self.algo)
         if not path.exists():
             raise ValueError(
                 f"RL Zoo has no hyperparameters for --algo {self.algo}: take ours with --algo {self.our_algo}, or name a file "
@@ -112,6 +112,8 @@ class Task:
         made_of = {name: value for name, value in vars(self).items() if name != "conf_file"}
         packages = (sb3_per, stable_baselines3, sb3_contrib, gymnasium, torch)
         versions = [str(package.__version__) for package in packages]
+        if uses_sbx(self.algo):
+            versions += [version(package) for package in ("sbx-rl", "jax")]
         text = json.dumps([made_of, entry, versions], sort_keys=True, default=repr)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 

@@ -240,7 +240,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         structure, n_resets = jax.tree.structure(self._networks()), self.reset_idx
         self._maybe_reset_params()
         if self.reset_idx > n_resets:
-            self._set_networks(jax.tree.unflatten(structure, jax.tree.leaves(self._networks())))
+            self._set_networks(jax.tree.unflatten(structure, jax.tree.leaves(typed(self._networks()))))
 
     def _update_learning_rate(  # type: ignore[override]
         self, optimizers: Any, learning_rate: float, name: str = "learning_rate"
@@ -343,6 +343,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
     def _setup_model(self) -> None:
         self.device = th.device("cpu")  # of the buffer, whatever the networks are on
         super()._setup_model()
+        self._set_networks(typed(self._networks()))
 
     def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
         super()._require_supported(buffer)
@@ -364,6 +365,23 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
                     f"{owner.__name__}.{function}() would have no effect: {name} computes the critics' loss in "
                     "_value_losses(). Override that"
                 )
+
+
+def typed(networks: Networks) -> Networks:
+    """
+    Give all numbers of train states the type that an update returns. To the compiler, a Python number and an array that came
+    from one are of other types, so the second update would be compiled again.
+
+    :param networks: train states by name
+    :return: the same, with arrays
+    """
+
+    def as_array(leaf: Any) -> jax.Array:
+        is_typed = isinstance(leaf, jax.Array) and not leaf.weak_type
+        return leaf if is_typed else jnp.asarray(leaf, jnp.result_type(leaf))
+
+    result: Networks = jax.tree.map(as_array, networks)
+    return result
 
 
 def delayed(condition: Any, function: Any, otherwise: Any, *operands: Any) -> Any:

@@ -1,11 +1,13 @@
 """Register the prioritized algorithms with RL Zoo: names, classes, hyperparameter files and search spaces."""
 
 import functools
+import importlib
 from pathlib import Path
 from typing import Any
 
 import sb3_per
 from sb3_per.utils.extras import require
+from sb3_per.zoo.names import without_sbx
 
 #: Class of each algorithm, by its name in RL Zoo.
 ALGORITHMS: dict[str, str] = {
@@ -20,6 +22,11 @@ ALGORITHMS: dict[str, str] = {
     "per_sac_lstm": "PERRecurrentSAC",
 }
 
+#: Compiled algorithms by the name that RL Zoo has for them, as they are called in :mod:`sb3_per.sbx`, which loads JAX.
+COMPILED: dict[str, str] = {
+    f"sbx_{algo}": ALGORITHMS[algo] for algo in ("per_sac", "per_td3", "per_ddpg", "per_dqn", "per_tqc", "per_crossq")
+}
+
 
 def class_of(algo: str) -> Any:
     """
@@ -28,6 +35,8 @@ def class_of(algo: str) -> Any:
     :param algo: name of an algorithm, e.g. ``"per_sac"``
     :return: its class
     """
+    if algo in COMPILED:
+        return getattr(importlib.import_module("sb3_per.sbx"), COMPILED[algo])
     return getattr(sb3_per, ALGORITHMS[algo])
 
 
@@ -40,24 +49,41 @@ def config_path(algo: str) -> Path:
     """
     here = Path(__file__).resolve().parent
     folders = (here / "configs", here.parents[1] / "zoo_configs")  # installed; in the repository
-    return next(folder for folder in folders if folder.is_dir()) / f"{algo}.yml"
+    return next(folder for folder in folders if folder.is_dir()) / f"{without_sbx(algo)}.yml"
 
 
-def register() -> None:
+def zoo_config_path(algo: str) -> Path:
+    """
+    Find the Zoo's hyperparameter file of a stock algorithm.
+
+    :param algo: name of an algorithm, e.g. ``"sac"`` or ``"sbx_sac"``
+    :return: path of the file, which need not exist
+    :raises ImportError: without RL Zoo
+    """
+    zoo: Any = require("rl_zoo3", "zoo", "RL Zoo's command line")
+    return Path(zoo.__file__).parent / "hyperparams" / f"{without_sbx(algo)}.yml"
+
+
+def register(sbx: bool = False) -> None:
     """
     Register the algorithms and their search spaces with the Zoo, and our classes for its YAML files, e.g.
     ``replay_buffer_class: PrioritizedHerReplayBuffer``.
 
-    :raises ImportError: without RL Zoo
+    :param sbx: whether to register the algorithms of SBX too, ours and the stock ones, e.g. ``sbx_sac``. They load JAX
+    :raises ImportError: without RL Zoo, or without SBX
     """
     require("rl_zoo3", "zoo", "RL Zoo's command line")
     from rl_zoo3 import exp_manager, hyperparams_opt, utils
 
     from sb3_per.zoo import tuning
 
-    utils.ALGOS.update({algo: class_of(algo) for algo in ALGORITHMS})
-    hyperparams_opt.HYPERPARAMS_SAMPLER.update({algo: functools.partial(tuning.sample, algo) for algo in ALGORITHMS})
-    hyperparams_opt.HYPERPARAMS_CONVERTER.update({algo: functools.partial(tuning.convert, algo) for algo in ALGORITHMS})
+    names = [*ALGORITHMS, *(COMPILED if sbx else ())]
+    utils.ALGOS.update({algo: class_of(algo) for algo in names})
+    if sbx:
+        stock = require("sbx", "sbx", "an algorithm of SBX")
+        utils.ALGOS.update({algo.replace("per_", "", 1): getattr(stock, name[3:]) for algo, name in COMPILED.items()})
+    hyperparams_opt.HYPERPARAMS_SAMPLER.update({algo: functools.partial(tuning.sample, algo) for algo in names})
+    hyperparams_opt.HYPERPARAMS_CONVERTER.update({algo: functools.partial(tuning.convert, algo) for algo in names})
     # The Zoo evaluates the strings of its YAML files with the names of this module.
     vars(exp_manager).update({name: getattr(sb3_per, name) for name in sb3_per.__all__})  # type: ignore[attr-defined]
     _register_minatar()

@@ -17,7 +17,7 @@ from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations, 
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
 from sb3_per.zoo import tuning
-from sb3_per.zoo.registry import ALGORITHMS
+from sb3_per.zoo.registry import ALGORITHMS, COMPILED
 
 # Share of --demonstrations in each batch if neither the command line nor the hyperparameter file says another.
 _DEMONSTRATION_FRACTION = 0.25
@@ -49,7 +49,7 @@ class RunManager(exp_manager.ExperimentManager):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        self.is_ours = self.algo in ALGORITHMS
+        self.is_ours = self.algo in {*ALGORITHMS, *COMPILED}
         self.actors, self.demonstrations, self.demonstration_fraction = actors, demonstrations, demonstration_fraction
         for name, value in (("--actors", actors), ("--demonstrations", demonstrations)):
             if value and (not self.is_ours or self.optimize_hyperparameters):

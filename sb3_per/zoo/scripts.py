@@ -13,8 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from sb3_per.utils.extras import require
+from sb3_per.zoo.names import uses_sbx
 from sb3_per.zoo.options import FOLDERS, MODULES, SCRIPTS, parser_of
-from sb3_per.zoo.registry import ALGORITHMS, class_of, config_path, register
+from sb3_per.zoo.registry import ALGORITHMS, COMPILED, class_of, config_path, register, zoo_config_path
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -47,13 +48,15 @@ def run(script: str, options: list[str], prog: str) -> None:
         of_zoo = ["-optimize", *of_zoo]
     if script == "train" and known.demonstration_fraction is not None and known.demonstrations is None:
         parser.exit(2, f"{parser.prog}: --demonstration-fraction {known.demonstration_fraction} needs --demonstrations PATH\n")
-    register()
+    register(uses_sbx(known.algo))
     _require_algorithm(parser, known)
     trains = script in ("train", "tune")
     if not trains:
         _require_runs(parser, known)
-    elif known.algo in ALGORITHMS:
+    elif known.algo in {*ALGORITHMS, *COMPILED}:
         of_zoo = ["--conf-file", str(config_path(known.algo)), *of_zoo]
+    elif uses_sbx(known.algo):  # a stock one
+        of_zoo = ["--conf-file", str(zoo_config_path(known.algo)), *of_zoo]
     with _command_line([prog, "--algo", known.algo, "--env", *known.env, FOLDERS[script], known.folder, *of_zoo]):
         if trains:
             _train(known)
@@ -131,11 +134,12 @@ def _play(script: str) -> None:
     """Run a script that loads models, without allocating their buffers."""
     from rl_zoo3.utils import ALGOS
 
-    ALGOS.update({algo: _player(class_of(algo)) for algo in ALGORITHMS})
+    before = dict(ALGOS)
+    ALGOS.update({algo: _player(class_of(algo)) for algo in {*ALGORITHMS, *COMPILED} & {*ALGOS}})
     try:
         runpy.run_module(f"rl_zoo3.{MODULES.get(script, script)}", run_name="__main__")
     finally:
-        register()
+        ALGOS.update(before)
 
 
 def _player(cls: Any) -> Any:

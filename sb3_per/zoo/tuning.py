@@ -12,9 +12,10 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_param
 
 from sb3_per.buffers.settings import ignored
 from sb3_per.sampling.schemes import PriorityScheme
+from sb3_per.zoo.names import uses_sbx, without_sbx
 
 # The stock class whose search space is used. The Zoo has none for CrossQ, which is SAC without target networks.
-_STOCK = {"per_crossq": "sac"}
+_STOCK = {"crossq": "sac"}
 
 # Settings of the buffer that every trial tunes, also those that the file names.
 _ALWAYS = ("scheme", "alpha", "beta_start", "n_sampled_goal", "goal_selection_strategy")
@@ -49,7 +50,7 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
     if isinstance(of_file.get("scheme"), PriorityScheme):
         raise ValueError(f"Tuning chooses among named schemes and cannot replace {of_file['scheme']}: name a scheme instead")
     # Quantile regression has no scalar TD loss that LAP could replace, and sequences refuse LAP.
-    takes_lap = algo not in ("per_qrdqn", "per_tqc") and not _is_recurrent(algo)
+    takes_lap = without_sbx(algo) not in ("per_qrdqn", "per_tqc") and not _is_recurrent(algo)
     tuned = {
         "scheme": trial.suggest_categorical("scheme", ["proportional", "rank", *(["lap"] if takes_lap else [])]),
         "alpha": trial.suggest_float("alpha", 0.2, 0.9),
@@ -60,7 +61,8 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
     tuned.update((name, choose(name)) for name, choose in choices.items() if name not in of_file)
     # The Zoo sets this only for SB3's own class.
     additional_args["using_her_replay_buffer"] = has_hindsight
-    stock = _STOCK.get(algo, algo.removeprefix("per_").removesuffix("_lstm"))
+    stock = without_sbx(algo).removeprefix("per_").removesuffix("_lstm")
+    stock = _STOCK.get(stock, stock)
     hyperparams = HYPERPARAMS_SAMPLER[stock](trial, n_actions, n_envs, additional_args)
     if _is_recurrent(algo):
         hyperparams = _with_sizes(hyperparams, {name: trial.suggest_int(name, *limits) for name, limits in _SIZES.items()})
@@ -87,7 +89,7 @@ def _choices(algo: str, trial: Any, has_hindsight: bool) -> dict[str, Callable[[
         "max_priority_interval": lambda name: trial.suggest_categorical(name, [None, 250]),
     }
     if "dqn" not in algo:
-        batches = ["prioritized", "weighted", *([] if is_recurrent else ["uniform"])]
+        batches = ["prioritized", *([] if uses_sbx(algo) else ["weighted"]), *([] if is_recurrent else ["uniform"])]
         choices["actor_batch"] = lambda name: trial.suggest_categorical(name, batches)
     if is_recurrent:
         choices["eta"] = lambda name: trial.suggest_float(name, 0.0, 1.0)
@@ -160,4 +162,4 @@ def _with_sizes(hyperparams: dict[str, Any], sizes: dict[str, int]) -> dict[str,
 
 def _of_algorithm(algo: str, hyperparams: dict[str, Any]) -> dict[str, Any]:
     # CrossQ has no target network to average over.
-    return {name: value for name, value in hyperparams.items() if not (algo == "per_crossq" and name == "tau")}
+    return {name: value for name, value in hyperparams.items() if not (algo.endswith("crossq") and name == "tau")}

@@ -46,7 +46,12 @@ ZOO_LIMITS = {
 LANGUAGES = {"python", "bash", "yaml", "text"}
 
 # Requirements other than this package: torch without CUDA, and any Git address.
-ELSEWHERE = {("torch", "--index-url", "https://download.pytorch.org/whl/cpu"), ("git+ADDRESS",)}
+ELSEWHERE = {
+    ("torch", "--index-url", "https://download.pytorch.org/whl/cpu"),
+    ("git+ADDRESS",),
+    ("sbx-rl>=0.27,<0.30",),
+    ("jax[cuda12]",),
+}
 
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
