@@ -26,7 +26,6 @@ import numpy as np
 import torch as th
 from baselines import NumpyTree, PythonTree
 from file_rows import file_rows
-from folder_rows import folder_rows
 from frame_rows import frame_rows
 from gymnasium import spaces
 from sequence_rows import sequence_rows
@@ -454,7 +453,7 @@ def main() -> None:
     args = parser.parse_args()
 
     th.set_num_threads(2)
-    makers_of = (tree_rows, add_rows, buffer_rows, frame_rows, folder_rows, file_rows, sequence_rows, memory_rows, start_rows)
+    makers_of = (tree_rows, add_rows, buffer_rows, frame_rows, file_rows, sequence_rows, memory_rows, start_rows)
     groups = [group(args.quick) for group in makers_of]
     makers = [maker for group in (*groups, training_rows(args.quick, args.device)) for maker in group]
     print(as_table([]), end="")

@@ -6,6 +6,7 @@ Kernels write to arrays that the caller makes: numba takes longer to return one.
 
 import numpy as np
 
+from sb3_per.storage.ring import lap_of, number_at, place_of
 from sb3_per.utils.compiled import kernel, prefetch
 
 
@@ -35,14 +36,12 @@ def read_batch(
     :param ends: written, float32 of shape (batch_size, 1): terminations
     """
     batch_size, n_steps = windows.shape
-    cursor = next_id % rewards.size  # slot that is written next
-    lap = next_id - cursor  # id that belongs to slot 0 in this lap
+    lap = lap_of(next_id, rewards.size)
     for i in range(batch_size):
         prefetch(dones, np.uint64(last[i]))
         prefetch(rewards, np.uint64(windows[i, 0]))
     for i in range(batch_size):
-        # From the cursor on, the transitions are of the previous lap.
-        ids[i] = windows[i, 0] + lap - (rewards.size if windows[i, 0] >= cursor else 0)
+        ids[i] = number_at(windows[i, 0], lap, next_id, rewards.size)
         done = dones[last[i]]
         ends[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: a cache miss saved
         for j in range(n_steps):
@@ -76,7 +75,7 @@ def read_update(
     n_envs = added.size
     laps, oldest = np.empty(n_envs, np.int64), np.empty(n_envs, np.int64)
     for e in range(n_envs):
-        laps[e] = added[e] - added[e] % n_rows
+        laps[e] = lap_of(added[e], n_rows)
         oldest[e] = begin if added[e] - begin < n_rows else added[e] - n_rows + n_spoilt
     n_held = 0
     for i in range(ids.size):
@@ -89,7 +88,6 @@ def read_update(
             if not abs_td_errors[n_held, j] < np.inf:
                 return n_held, i
         if step >= oldest[env]:
-            row = step - laps[env]
-            slots[n_held] = (row if row >= 0 else row + n_rows) * n_envs + env
+            slots[n_held] = place_of(step, laps[env], n_rows) * n_envs + env
             n_held += 1
     return n_held, -1

@@ -99,7 +99,7 @@ class ArrayStore:
             slots = (slots + self.n_envs) % (self.n_rows * self.n_envs)
         elif is_next:
             array = self.next_observations  # type: ignore[assignment]
-        if self._asked_bytes:
+        if self._asked_bytes and self.files is not None and self.files.exceed_ram:
             rows_will_be_needed(array.ctypes.data, self._asked_bytes, np.ascontiguousarray(slots).reshape(-1))
         return take(array, slots)
 

@@ -150,7 +150,7 @@ class FrameStore:
             raise IndexError(f"Slots are in [0, {len(self._references)}), not {flat.min()} to {flat.max()}")
         found = np.empty((flat.size, n, self.frame_bytes), np.uint8)
         references = self._references[:, n:] if is_next else self._references[:, :n]
-        if self.pool.files is not None:
+        if self.pool.files is not None and self.pool.files.exceed_ram:
             frames_will_be_needed(references, flat, self.pool.memory, self.frame_bytes)
         decode(references, flat, self.pool.memory, found)
         frames = found.reshape(-1).view(self.dtype)

@@ -33,6 +33,8 @@ _AHEAD_BYTES = 64 * 2**20
 _madvise: Any = types.ExternalFunction("madvise", types.int32(types.uint64, types.uint64, types.int32))
 #: bytes that the operating system reads at once, at least
 PAGE = mmap.PAGESIZE
+#: size of the RAM of this machine, bytes
+RAM_BYTES = PAGE * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
 _WILL_NEED = int(getattr(mmap, "MADV_WILLNEED", 3))
 
 
@@ -171,6 +173,13 @@ class Files:
         self._arrays: list[tuple[np.ndarray, int]] = []
         #: number of rows, from row 0 on, whose blocks are allocated
         self.n_reserved = 0
+        # Bytes of all files.
+        self._n_bytes = 0
+
+    @property
+    def exceed_ram(self) -> bool:
+        """Whether a read may wait for the disk. While all is in RAM, :func:`will_need` would take longer than the read."""
+        return self._n_bytes > RAM_BYTES
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """
@@ -184,6 +193,7 @@ class Files:
         descriptor, content = self.folder.file(math.prod(shape) * np.dtype(dtype).itemsize)
         array: np.ndarray = content.view(dtype).reshape(shape)
         self._arrays.append((array, descriptor))
+        self._n_bytes += array.nbytes
         return array
 
     def piece(self, n_bytes: int) -> np.ndarray:
@@ -196,6 +206,7 @@ class Files:
         """
         descriptor, content = self.folder.file(n_bytes)
         self.folder.allocate(descriptor, 0, n_bytes)
+        self._n_bytes += n_bytes
         return content
 
     def reserve(self, n_rows: int) -> None:

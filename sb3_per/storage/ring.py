@@ -162,16 +162,8 @@ class Ring:
         :param slots: integers of any shape
         :return: ids of the transitions there, -1 for an empty slot, in the same shape
         """
-        newest = self._newest_ids(slots)
-        ids = newest - (newest - slots) % self.capacity
-        return np.where(ids >= self.begin * self.n_envs, ids, -1)
-
-    def _newest_ids(self, slots: np.ndarray) -> Any:
-        """Find the newest ids: of the environment of each slot, or of all environments where they stand at the same step."""
-        if self.is_even:
-            return self.next_id - 1
-        envs = slots % self.n_envs
-        return (self.added[envs] - 1) * self.n_envs + envs
+        ids: np.ndarray = ids_at(np.ascontiguousarray(slots, np.int64).reshape(-1), self.added, self.begin, self.n_rows)
+        return ids.reshape(np.shape(slots))
 
     def was_issued(self, transition_id: int) -> bool:
         """Whether a transition ever had this id."""
@@ -191,7 +183,7 @@ class Ring:
         :param slots: slots that hold transitions, of any shape
         :return: numbers in the same shape
         """
-        n_after: np.ndarray = (self._newest_ids(slots) - slots) % self.capacity // self.n_envs
+        n_after: np.ndarray = self.added[slots % self.n_envs] - 1 - self.ids_at(slots) // self.n_envs
         return n_after
 
     def slots_between(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -275,6 +267,56 @@ class Ring:
             raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {added} since step {begin}")
         self.begin = begin
         self._stand(added)
+
+
+@kernel
+def lap_of(end: int, size: int) -> int:
+    """
+    Find the lap that is under way in a circle of places, where entry n is in place n modulo size.
+
+    :param end: number of the next entry
+    :param size: number of places
+    :return: number of the entry of this lap in place 0
+    """
+    return end - end % size
+
+
+@kernel
+def number_at(place: int, lap: int, end: int, size: int) -> int:
+    """
+    Find the entry in a place, without a division for each.
+
+    :param place: in [0, size)
+    :param lap: from :func:`lap_of`
+    :param end: number of the next entry
+    :param size: number of places
+    :return: number of the newest entry there
+    """
+    return place + lap - (size if place + lap >= end else 0)  # from the end on, entries are of the lap before
+
+
+@kernel
+def place_of(number: int, lap: int, size: int) -> int:
+    """
+    Find the place of an entry, the inverse of :func:`number_at`.
+
+    :param number: of an entry that is still in its place
+    :param lap: from :func:`lap_of`
+    :param size: number of places
+    :return: its place, in [0, size)
+    """
+    return number - lap + (0 if number >= lap else size)
+
+
+@kernel
+def ids_at(slots: np.ndarray, added: np.ndarray, begin: int, n_rows: int) -> np.ndarray:
+    """See :meth:`Ring.ids_at`."""
+    ids = np.empty(slots.size, np.int64)
+    for i in range(slots.size):
+        row, env = slots[i] // added.size, slots[i] % added.size
+        step = number_at(row, lap_of(added[env], n_rows), added[env], n_rows)
+        ids[i] = step * added.size + env if step >= begin else -1
+    return ids
 
 
 @kernel

@@ -72,9 +72,11 @@ def test_the_contract_notices_a_store_that_breaks_it():
 
 
 @pytest.mark.parametrize("frames", [False, True])
-def test_rows_of_several_pages_are_read_from_the_disk(frames, tmp_path):
+def test_rows_of_several_pages_are_read_from_the_disk(frames, tmp_path, monkeypatch):
     """The system is asked for rows before they are read; nothing of them is in RAM here."""
+    monkeypatch.setattr("sb3_per.storage.mapped.RAM_BYTES", 0)
     files, shape = Files(Folder.shared(tmp_path / "folder")), (20, 2, 3, 70, 90)
+    assert not files.exceed_ram
     rng = np.random.default_rng(0)
     if frames:
         store: Any = FrameStore(20, 2, shape[2:], np.uint8, 3, files)
@@ -96,6 +98,7 @@ def test_rows_of_several_pages_are_read_from_the_disk(frames, tmp_path):
     for path in (tmp_path / "folder").glob("*.mapped"):
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert files.exceed_ram
     slots = rng.permutation(40)
     for is_next in (False, True):
         found = store.read(slots, is_next)
