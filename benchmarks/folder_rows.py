@@ -1,5 +1,5 @@
 """
-Measure transitions in the files of a folder: against RAM while all is cached, and what a batch costs while they are not in RAM.
+Measure transitions in the files of a folder: against RAM while all is cached, and the cost of a batch that is not in RAM.
 
     python benchmarks/folder_rows.py            # the table of docs/benchmarks/folder.md
     python benchmarks/folder_rows.py --cached   # ratios to the same buffer in RAM; wait until the disk is idle
