@@ -186,6 +186,8 @@ def draw(campaign: Campaign, rows: list[Row], path: Path) -> None:
     axes.axvline(len(campaign.tasks) - 0.5, color=INK, linewidth=0.5, linestyle=":")
     if campaign.is_log:
         axes.set_yscale("log")
+        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            which(lambda value, _: f"{value:g}")
     axes.set_xticks(places, [*map(str, campaign.tasks), "all"])
     gain = "twin's steps over the arm's" if campaign.is_log else "score minus the twin's"
     axes.set(xlabel=campaign.unit, ylabel=f"{gain}\n({len(campaign.reporting)} seeds, more is better)")

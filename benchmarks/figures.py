@@ -35,6 +35,8 @@ LOOKS.update(
         "rank, own error": (PURPLE, ":", "P"),
         "no weights": (OLIVE, "--", "v"),
         "candidate": (CYAN, "-", "^"),
+        "age": (CYAN, "--", "o"),
+        "defaults times age": (GREEN, "-", "s"),
         "Double Q, 3 steps": (GREEN, "-", "X"),
         "Double Q": (GREEN, ":", "X"),
         "stored state": (ORANGE, "-", "s"),

@@ -237,3 +237,8 @@ def test_cartpole_shows_the_last_policy_beside_the_mean_of_the_last_fifth():
     text = cartpole_again.report(rows)
     assert text[4].startswith("| last policy | 500 | 200 | 14 of 15 | 200, 500,")
     assert text[5].startswith("| mean of the last fifth | 500 | 350 | 14 of 15 | 350, 500,")
+
+
+def test_the_published_page_of_cartpole_follows_from_the_runs():
+    page = (campaign.OUT / f"{cartpole_again.NAME}.md").read_text()
+    assert page == "\n".join(cartpole_again.report(campaign.read(campaign.OUT / f"{cartpole_again.NAME}.csv"))) + "\n"
