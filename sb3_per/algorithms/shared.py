@@ -86,7 +86,6 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         n_written = buffer.update_priorities(batch.indices, td_errors)
         if n_written is not None:  # a buffer of the user's own may return nothing
             self.n_stale_updates += len(batch.indices) - n_written
-        metrics.add_weights(batch.weights)
         if batch.is_demonstration is not None:
             metrics.add(demonstration_metrics(buffer, batch.is_demonstration, td_errors))
 

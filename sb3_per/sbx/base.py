@@ -20,7 +20,7 @@ from sb3_per.algorithms.metrics import MeanMetrics
 from sb3_per.algorithms.shared import PrioritizedReplayMixin
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked
+from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked, weight_metrics
 
 #: Train states by name. ``"critics"`` is a tuple of those whose loss is weighted.
 Networks = dict[str, Any]
@@ -196,7 +196,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
             counts,
         )
         self._set_networks(networks)
-        of_steps = jax.device_get(logged.values)
+        of_steps = np.asarray(logged.values)
         for batch, values in zip(batches, of_steps, strict=False):
             td_errors, of_step = logged.unpack(values, self._updates_actor_at(1))
             self._n_updates += 1
@@ -336,7 +336,8 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         ]
         networks = {**networks, "critics": tuple(updated)}
         networks, key, of_actor = cls._update_rest(networks, batch.for_actor, key, numbers, updates_actor)
-        return networks, key, Logged.pack(td_errors, {"critic_loss": loss, **metrics}, of_actor)
+        metrics = {"critic_loss": loss, **metrics, **weight_metrics(batch.weights)}
+        return networks, key, Logged.pack(td_errors, metrics, of_actor)
 
     # ---- the buffer
 

@@ -74,10 +74,10 @@ def of_torch(batch: PrioritizedReplayBufferSamples, gamma: float, keys: Sequence
     :param keys: of Dict observations, in the order of their space
     :return: arrays of NumPy
     """
-    discounts = gamma if batch.discounts is None else batch.discounts[:, 0].numpy()
+    discounts = gamma if batch.discounts is None else batch.discounts.numpy()
     scalars = np.empty((len(batch.rewards), 4), np.float32)
-    scalars[:, 0], scalars[:, 1] = batch.rewards[:, 0].numpy(), batch.dones[:, 0].numpy()
-    scalars[:, 2], scalars[:, 3] = discounts, batch.weights[:, 0].numpy()
+    scalars[:, :1], scalars[:, 1:2] = batch.rewards.numpy(), batch.dones.numpy()
+    scalars[:, 2:3], scalars[:, 3:] = discounts, batch.weights.numpy()
     observations, next_observations = as_input(batch.observations, keys), as_input(batch.next_observations, keys)
     return Batch(observations, as_input(batch.actions), next_observations, scalars)
 
@@ -154,5 +154,21 @@ class Logged:
         :return: TD errors, shape (batch_size, n_critics), and metrics by the name in the log
         """
         n, names = self.shape[0] * self.shape[1], self.names + self.actor_names * updates_actor
-        metrics = {f"train/{name}": value for name, value in zip(names, values[n:], strict=False)}
+        metrics = {_in_log(name): value for name, value in zip(names, values[n:], strict=False)}
         return values[:n].reshape(self.shape), metrics
+
+
+def _in_log(name: str) -> str:
+    return name if "/" in name else f"train/{name}"
+
+
+def weight_metrics(weights: jax.Array) -> dict[str, jax.Array]:
+    """
+    Summarize importance-sampling weights, as :func:`sb3_per.algorithms.metrics.weight_metrics` does.
+
+    :param weights: of a batch, float32 of shape (batch_size, 1)
+    :return: mean, and effective sample size as a fraction of the batch, by the name in the log
+    """
+    total = weights.sum()
+    size = total**2 / ((weights**2).sum() * len(weights))
+    return {"per/mean_weight": total / len(weights), "per/effective_sample_size": size}

@@ -62,12 +62,18 @@ def test_schedules_and_resets_compile_nothing_again():
 
 
 def test_data_travel_once_each_way(monkeypatch):
-    model, calls = shared("td3"), []
-    compiled, device_get = type(model)._compiled_updates, jax.device_get
-    monkeypatch.setattr(model, "_compiled_updates", lambda *args: (calls.append(args), compiled(*args))[1], raising=False)
-    monkeypatch.setattr(jax, "device_get", lambda values: (calls.append(values), device_get(values))[1])
+    model, calls, results = shared("td3"), [], []
+    compiled = type(model)._compiled_updates
+
+    def recorded(*args: Any) -> Any:
+        calls.append(args)
+        results.append(compiled(*args))
+        return results[-1]
+
+    monkeypatch.setattr(model, "_compiled_updates", recorded, raising=False)
     model.train(4, BATCH_SIZE)
-    to_device, _ = calls
+    (to_device,), ((_, _, from_device),) = calls, results
+    assert len(jax.tree.leaves(from_device)) == 1
     sent = [leaf for leaf in jax.tree.leaves(to_device[3:]) if isinstance(leaf, np.ndarray)]
     assert {leaf.dtype for leaf in sent} <= {np.dtype(np.float32), np.dtype(np.int32)}
     # Observations, actions, next observations; rewards, ends, discounts and weights together; numbers; counts.
