@@ -332,11 +332,17 @@ def on_new_seeds(suite: Suite, *arms: str) -> Suite:
     return replace(suite, variants=kept, first_seed=1_000, endpoint=_CONFIRMED + suite.endpoint)
 
 
+# The control of the defaults, which ran after all others, on the new seeds alone.
+_BITS_CONTROL = at_rates(
+    {"shuffled, defaults": Variant("PERDQN", dict(replay_buffer_kwargs=dict(scheme="shuffled proportional")))},
+    2e-3,
+    THREE_RATES,
+)
 SUITES["bits-confirmation"] = on_new_seeds(
-    SUITES["bits-rates"],
+    replace(SUITES["bits-rates"], variants={**SUITES["bits-rates"].variants, **_BITS_CONTROL}),
     *("uniform", "uniform, not stratified", "defaults", "LAP"),
     *("epsilon 1e-06, no weights", "epsilon 0.01, mean, eta 0.25"),
-    *("shuffled, LAP", "shuffled, no weights", "shuffled, epsilon 0.01, mean, eta 0.25"),
+    *("shuffled, LAP", "shuffled, no weights", "shuffled, epsilon 0.01, mean, eta 0.25", "shuffled, defaults"),
 )
 # The other suites at three rates are confirmations themselves: nothing was chosen on their seeds.
 SUITES.update(MEMORY_SUITES)

@@ -95,8 +95,11 @@ def test_a_confirmation_suite_repeats_runs_on_new_seeds(name):
     assert set(learning.seeds_of(suite)).isdisjoint(learning.seeds_of(original))
     assert learning.jobs_of(suite)[0][0]["seed"] == suite.first_seed and suite.first_seed % 2 == 0
     assert list(suite.variants)[: len(suite.rates)] == list(original.variants)[: len(suite.rates)]  # stock
-    for variant in suite.variants:
+    for variant in suite.variants.keys() & original.variants.keys():
         assert learning.fingerprint(suite, variant) == learning.fingerprint(original, variant)
+    assert {learning.arm_of(variant) for variant in suite.variants.keys() - original.variants.keys()} == {
+        "bits-confirmation": {"shuffled, defaults"}
+    }.get(name, set())
 
 
 def test_confirming_an_unknown_arm_is_refused():
@@ -108,6 +111,7 @@ def test_confirming_an_unknown_arm_is_refused():
     ("name", "arms"),
     [
         ("bits-rates", ["LAP", "no weights", "epsilon 0.01, mean, eta 0.25"]),
+        ("bits-confirmation", ["LAP", "no weights", "epsilon 0.01, mean, eta 0.25", "defaults"]),
         ("chain-rates", ["defaults"]),
         ("sparse", ["PERDQN"]),
     ],
