@@ -13,7 +13,7 @@ import sb3_per.buffers.sequences as sequences
 from sb3_per import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.held import HeldTransitions
-from sb3_per.sampling.draw import Draw
+from sb3_per.sampling.draw import Distribution
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.weights import ImportanceWeights
 from sb3_per.storage.arrays import ArrayStorage
@@ -156,15 +156,15 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
         lambda: check_weights("plain", "proportional", beta=0.4, kwargs={}),
     ),
     "N counts slots instead of transitions": (
-        Draw,
+        Distribution,
         "n_p",
-        lambda old: lambda self, relative: relative * len(self.tree) / self.tree.total,
+        lambda old: lambda self, slots: self.tree[slots] * len(self.tree) / self.total,
         lambda: check_weights("memory", "proportional", beta=1.0, kwargs={}),
     ),
     "probabilities omit the uniform share": (
-        Draw,
-        "_relative",
-        lambda old: lambda self, slots, newest: self.tree[slots] * newest.n / newest.total,
+        Distribution,
+        "n_p",
+        lambda old: lambda self, slots: self.tree[slots] * self.n / self.total,
         lambda: check_weights("plain", "proportional", beta=1.0, kwargs=dict(uniform_fraction=0.2)),
     ),
     "uniform draws include slots that cannot be drawn": (

@@ -72,6 +72,7 @@ def test_runs_with_demonstrations_equal_synchronous_runs():
         model = small(PERSAC, make("Pendulum-v1"), **kwargs)
         stored = type(model.replay_buffer)(10, model.observation_space, model.action_space)
         fill([stored], 10)
+        stored.actions[:] = model.policy.scale_action(stored.actions)
         model.set_random_seed(0)
         model.replay_buffer.add_demonstrations_from(stored)
         model.pretrain(3)

@@ -118,6 +118,7 @@ def facts() -> dict:
         "solved": {task: {arm: of.solved.sum() for arm, of in arms.items()} for task, arms in tasks.items()},
         "steps": {task: {arm: of.steps.mean() for arm, of in arms.items()} for task, arms in tasks.items()},
         "speed": lambda *columns: float(cells_of(BENCHMARKS, "speed", *columns)[4]),
+        "compiled": lambda *columns: float(cells_of(BENCHMARKS, "sbx", *columns)[4]),
         "ms_of": lambda place, *columns: float(cells_of(BENCHMARKS, "speed", *columns)[place].removesuffix(" µs")) / 1000,
         "seconds_to_save": [
             float(cells_of(BENCHMARKS, "files", f"save, 1,000,000 states, {how}")[2].removesuffix(" µs").replace(",", ""))
@@ -150,6 +151,7 @@ SENTENCES = {
         "uniform draws need {gain['defaults'][-1]:.1f} times the updates",
         "one random episode in {2 ** 16} succeeds",
         "takes {100 * (1 - speed('sample(256) + update, obs 17, act 6')):.0f}% less time than SB3's uniform draw alone",
+        "takes {100 * (1 - compiled('gradient step, sbx.PERSAC', 'SB3\\'s SAC on cpu')):.0f}% less time than SB3's (`python benchmarks/sbx.py`)",
         "takes {checkpoint:.2f} s if 10000 of them are new; the first save takes {seconds_to_save[0]:.2f} to {seconds_to_save[1]:.2f} s",
         "Eight actors take {100 * (1 - actors):.0f}% less time",
         "a chain of nine states: {chain.share('defaults'):.0f}% fewer steps",
