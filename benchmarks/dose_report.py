@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 from dose_response import ARMS, MAX_UPDATES, PERIOD, REPORTING, SIZES, chosen_rates, reporting_jobs
-from figures import INK, LOOKS, figure_of, save
-from matplotlib import rc_context
+from figures import INK, LOOKS, STYLE, figure_of, save
+from matplotlib import style
 from report import p_cell, publish, table, with_interval
 
 from sb3_per.compare.statistics import holm, paired_p
@@ -149,7 +149,7 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
     text can be read where the figure is 360 pixels wide.
     """
     seeds, updates, solved = load(rows)
-    with rc_context({"font.size": 16}):
+    with style.context([STYLE, {"font.size": 16}]):
         figure = figure_of(7.8)
         axes = figure.subplots()
         episodes = 2.0 ** np.array(SIZES)

@@ -23,7 +23,7 @@ from sb3_per.compare.figures import (
     thousands,
 )
 
-__all__ = ["GREY", "INK", "LOOKS", "MAGENTA", "ORANGE", "WIDTH", "figure_of", "looks", "save", "thousands"]
+__all__ = ["GREY", "INK", "LOOKS", "MAGENTA", "ORANGE", "STYLE", "WIDTH", "figure_of", "looks", "save", "thousands"]
 
 style.use(STYLE)
 

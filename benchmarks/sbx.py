@@ -23,6 +23,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 # This file has the name of the package that it measures, whose folder must come first.
 sys.path.append(sys.path.pop(0))
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import sbx
 import stable_baselines3
@@ -30,7 +32,7 @@ import torch as th
 from speed import as_line, machine
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
-from timing import Row, seconds
+from timing import Row, compare, seconds
 
 import sb3_per
 import sb3_per.sbx
@@ -88,6 +90,34 @@ def step_rows(
         yield f"{name.lower()} {gradient_steps} {package}", row
 
 
+def products_row(device: str, quick: bool) -> Row:
+    """
+    Measure the matrix products of a step of SAC alone, compiled: what a compiler cannot save. Of 256 x 256 x 256 there are 5
+    forward to the critics' loss, 4 backward, 3 forward to the actor's loss and 4 backward.
+    """
+    weights, rows = jnp.ones((16, 256, 256)) / 256, jnp.ones((256, 256))
+
+    @jax.jit
+    def products(rows: jax.Array, weights: jax.Array) -> jax.Array:
+        for each in weights:
+            rows = rows @ each
+        return rows
+
+    model = model_of("SB3", "SAC", device, buffer_size=100_000, learning_starts=2_000, seed=0)
+    model.learn(2_000)
+    model.set_logger(Logger(None, []))
+    what = "the 16 matrix products of a step of SAC alone, in JAX"
+    return compare(
+        what,
+        f"gradient step, SB3's SAC on {device}",
+        float("nan"),
+        lambda: products(rows, weights).block_until_ready(),
+        lambda: model.train(gradient_steps=1, batch_size=256),
+        repetitions=10 if quick else 60,
+        rounds=5 if quick else 41,
+    )
+
+
 class Solved(BaseCallback):
     """Stop when the mean return of the last ten episodes is above -200."""
 
@@ -126,6 +156,8 @@ def rows(device: str, quick: bool, only: str) -> Iterator[tuple[str, Row]]:
     for name, gradient_steps, targets in groups:
         if only in f"{name.lower()} {gradient_steps}":
             yield from step_rows(name, gradient_steps, targets, device, quick)
+    if only in "products":
+        yield "products", products_row(device, quick)
     if only in "solved":
         yield "solved", solved_row(device, quick)
 
@@ -133,7 +165,7 @@ def rows(device: str, quick: bool, only: str) -> Iterator[tuple[str, Row]]:
 def main() -> None:
     """Run with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="rows whose key contains this: 'sac 1', 'sac 8', td3, dqn, solved")
+    parser.add_argument("--only", default="", help="rows whose key contains this: sac 1, sac 8, td3, dqn, products, solved")
     parser.add_argument("--quick", action="store_true", help="few rounds and short runs, to try the script")
     parser.add_argument("--device", default="cpu", help="of PyTorch's networks; JAX takes a GPU where it has one")
     parser.add_argument("--out", type=Path, help="folder for sbx.json and sbx.md; rows measured before stay")

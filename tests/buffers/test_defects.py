@@ -15,6 +15,7 @@ from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.held import HeldTransitions
 from sb3_per.sampling.draw import Distribution
 from sb3_per.sampling.sampler import Sampler
+from sb3_per.sampling.sum_tree import SumTree
 from sb3_per.sampling.weights import ImportanceWeights
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frame_pool import FramePool
@@ -156,9 +157,9 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
         lambda: check_weights("plain", "proportional", beta=0.4, kwargs={}),
     ),
     "N counts slots instead of transitions": (
-        Distribution,
-        "n_p",
-        lambda old: lambda self, slots: self.tree[slots] * len(self.tree) / self.total,
+        SumTree,
+        "draw",
+        lambda old: lambda self, uniforms, stratified, scale: old(self, uniforms, stratified, len(self) / self.total),
         lambda: check_weights("memory", "proportional", beta=1.0, kwargs={}),
     ),
     "probabilities omit the uniform share": (
