@@ -72,8 +72,9 @@ class Sampler:
         self.is_stock = scheme.draws_as_stock and not stratified and self._is_plain and not is_aged
         #: k / K of the next draw, the k-th of K in a row, for ``recency``; ``None``: a random number
         self.position: float | None = None
-        # Number of draws in a row without an update; no longer reset once it has reached `_MANY_DRAWS`.
-        self._n_unanswered = 0
+        #: number of draws in a row without an update, which warn if they are many; no longer reset once they are. Who updates
+        #: after many draws sets it to 0
+        self.n_unanswered = 0
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         self.n_updates = 0
@@ -97,8 +98,8 @@ class Sampler:
             (batch_size,)
         :raises ValueError: with ``unique``, if fewer slots than ``batch_size`` can be drawn
         """
-        self._n_unanswered += 1
-        if self._n_unanswered == _MANY_DRAWS and self.scheme.alpha > 0.0:
+        self.n_unanswered += 1
+        if self.n_unanswered == _MANY_DRAWS and self.scheme.alpha > 0.0:
             warnings.warn(_NO_UPDATES)
         n = self.eligible.n
         if self.is_stock:
@@ -214,8 +215,8 @@ class Sampler:
         :param abs_td_errors: ``|td|``, finite float64 of shape (n, n_critics)
         :return: number of slots that were written
         """
-        if self._n_unanswered < _MANY_DRAWS:
-            self._n_unanswered = 0
+        if self.n_unanswered < _MANY_DRAWS:
+            self.n_unanswered = 0
         self.settle()  # before `max_priority` changes
         is_eligible = self.eligible.among(slots)
         if is_eligible is not None:

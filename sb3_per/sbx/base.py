@@ -155,6 +155,13 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
             done += self._train_together(first, batch_size, done, gradient_steps, metrics)
         self._log_training(metrics)
 
+    def _draw(self, batch_size: int | None, gradient_step: int, gradient_steps: int) -> PrioritizedReplayBufferSamples:
+        """Draw the batch of a gradient step, see :meth:`PrioritizedReplayMixin._draw`."""
+        batch, buffer = super()._draw(batch_size, gradient_step, gradient_steps), self.replay_buffer
+        for sampler in (buffer.sampler, buffer.demonstrations.sampler):
+            sampler.n_unanswered = 0  # priorities of all draws of a call are updated after the last one
+        return batch
+
     def _train_together(
         self,
         first: PrioritizedReplayBufferSamples,

@@ -61,6 +61,63 @@ def test_an_update_with_equal_weights_is_that_of_sbx(name):
         assert logged(model)["train/critic_loss"] == pytest.approx(logged(stock)["train/critic_loss"], rel=1e-5)
 
 
+#: Settings of SBX that change an update.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "droq": ("sac", dict(policy_kwargs=dict(dropout_rate=0.2, layer_norm=True), policy_delay=2)),
+    "droq tqc": ("tqc", dict(policy_kwargs=dict(dropout_rate=0.2))),
+    "simba": ("sac", dict(policy="SimbaPolicy")),
+    "gsde": ("sac", dict(use_sde=True)),
+    "fixed entropy": ("sac", dict(ent_coef=0.1)),
+    "own rate of the critics": ("sac", dict(qf_learning_rate=1e-2)),
+    "schedule": ("sac", dict(learning_rate=lambda progress: 1e-2 * progress)),
+    "n steps": ("td3", dict(n_steps=3)),
+    "reset": ("td3", dict(param_resets=[0])),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", VARIANTS)
+def test_an_update_with_settings_of_sbx_is_that_of_sbx(case):
+    name, kwargs = VARIANTS[case]
+    model, stock = make(name, replay_buffer_kwargs=dict(scheme="uniform"), **kwargs), make(name, stock=True, **kwargs)
+    fill([model.replay_buffer], 30)
+    for each in (model, stock):
+        each.set_logger(Logger(None, []))
+        each._current_progress_remaining = 0.5
+    for _ in range(2):
+        batch = model.replay_buffer.sample(BATCH_SIZE)
+        assert (batch.discounts is not None) == (case == "n steps")
+        for each in (model, stock):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(each.replay_buffer, "sample", lambda *args, batch=batch, **kwargs: batch)
+                each.train(gradient_steps=1, batch_size=BATCH_SIZE)
+        for mine, theirs in zip(leaves(model), leaves(stock), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(model.key, stock.key)
+
+
+@pytest.mark.slow
+def test_a_uniform_actor_batch_is_what_the_actor_alone_learns_from():
+    models = [make("ddpg", replay_buffer_kwargs=dict(actor_batch=each)) for each in ("prioritized", "uniform", "uniform")]
+    fill([models[0].replay_buffer], 30)
+    batch = models[0].replay_buffer.sample(BATCH_SIZE)
+    for model, observations in zip(models, (None, batch.observations, 1 - batch.observations), strict=True):
+        model.set_logger(Logger(None, []))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(model.replay_buffer, "sample", lambda *args, **kwargs: batch)
+            patch.setattr(model.replay_buffer, "update_priorities", lambda *args: None)
+            patch.setattr(model.replay_buffer, "sample_observations", lambda *args, each=observations, **kwargs: each)
+            model.train(1, BATCH_SIZE)
+    one, same, other = models
+    for mine, theirs in zip(leaves(one), leaves(same), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
+    critics = [jax.tree.leaves(model.policy.qf_state.params) for model in (one, other)]
+    actors = [jax.tree.leaves(model.policy.actor_state.params) for model in (one, other)]
+    for mine, theirs in zip(*critics, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
+    assert any(np.abs(mine - theirs).max() > 1e-5 for mine, theirs in zip(*actors, strict=True))
+
+
 # ---- weights
 
 
@@ -228,6 +285,21 @@ def test_batches_of_a_call_are_drawn_before_the_first_update_and_priorities_writ
     model.train(3, BATCH_SIZE)
     assert calls == ["sample"] * 3 + ["update_priorities"] * 3
     assert (buffer.priorities != before).sum() > BATCH_SIZE
+
+
+def test_many_draws_before_the_first_update_of_a_call_do_not_warn(monkeypatch, recwarn):
+    """The buffer takes them for a stock algorithm's otherwise, whose priorities nobody updates."""
+    monkeypatch.setattr("sb3_per.sampling.sampler._MANY_DRAWS", 2)
+    model = make("dqn", replay_buffer_kwargs=dict(demonstration_fraction=0.25))
+    buffer = model.replay_buffer
+    fill([buffer], 30)
+    buffer.add_demonstrations_from(shared("dqn").replay_buffer)
+    for step in range(3):
+        model._draw(BATCH_SIZE, step, 3)
+    assert not [w for w in recwarn if "update_priorities() was not called" in str(w.message)]
+    with pytest.warns(UserWarning, match=r"update_priorities\(\) was not called"):
+        for _ in range(2):
+            buffer.sample(BATCH_SIZE)
 
 
 def test_a_large_call_goes_to_the_device_in_parts(monkeypatch):
