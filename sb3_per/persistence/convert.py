@@ -28,7 +28,7 @@ def convert(source: str | Path, target: str | Path) -> None:
         raise FileNotFoundError(f"There is no file {source}")
     try:
         buffer = load_from_pkl(source)
-    except pickle.UnpicklingError as error:
+    except (pickle.UnpicklingError, EOFError) as error:
         raise ValueError(f"{source} is not a pickled replay buffer") from error
     if not isinstance(buffer, PrioritizedReplayBuffer):
         buffer_class = PRIORITIZED_CLASSES.get(type(buffer))

@@ -42,6 +42,7 @@ def test_bad_arguments_are_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.buffer").mkdir()
     (tmp_path / "x.zip").write_bytes(b"PK")
+    (tmp_path / "empty.pkl").touch()
     (tmp_path / "list.pkl").write_bytes(pickle.dumps([1]))
     for source, target, said in (
         ("none.pkl", "new.buffer", "There is no file none.pkl"),
@@ -49,6 +50,7 @@ def test_bad_arguments_are_one_line(tmp_path, monkeypatch, capsys):
         ("list.pkl", "new", "new must be a new directory whose name ends in .buffer, e.g. new.buffer"),
         ("list.pkl", "new.buffer", "list.pkl holds a list"),
         ("x.zip", "new.buffer", "x.zip is not a pickled replay buffer"),
+        ("empty.pkl", "new.buffer", "empty.pkl is not a pickled replay buffer"),
     ):
         with pytest.raises(SystemExit) as exited:
             sb3_per.cli.main.main(["convert", source, target, "--trust"])
