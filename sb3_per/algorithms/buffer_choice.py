@@ -9,6 +9,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_w
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.storage.frame_setting import GOALS
 
 
@@ -67,9 +68,9 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
             # Not in the attribute, which is saved: environments cannot be saved.
             assert self.env is not None, "HER needs an environment: pass one to the constructor or to load()"
             buffer_kwargs["env"] = self.env
-        # `n_steps=1` may be a default that the dictionary replaces. The losses use `gamma` whatever it is.
-        for name, is_used in (("n_steps", self.n_steps > 1), ("gamma", True)):
-            if is_used and buffer_kwargs[name] != getattr(self, name):
+        # The dictionary may replace a default: SB3's own `NStepReplayBuffer` takes both settings there.
+        for name, default in (("n_steps", PrioritySettings.n_steps), ("gamma", PrioritySettings.gamma)):
+            if getattr(self, name) not in (default, buffer_kwargs[name]):
                 raise ValueError(
                     f"{name}={getattr(self, name)} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}: give {name} "
                     f"to {type(self).__name__} alone"
