@@ -10,6 +10,7 @@ It needs the extra ``compare``.
 import argparse
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NoReturn
 
 from sb3_per.utils.extras import require
 
@@ -43,9 +44,16 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per compare") 
     compare(parser, options, QUICK_SEEDS if options.quick else SEEDS)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Parser whose errors are one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
 def _parser(prog: str) -> argparse.ArgumentParser:
     usage = "%(prog)s --algo ALGO --env ENV [options]"
-    parser = argparse.ArgumentParser(prog, usage, _DESCRIPTION, allow_abbrev=False)
+    parser = _Parser(prog, usage, _DESCRIPTION, allow_abbrev=False)
     add = parser.add_argument
     add("-a", "--algo", required=True, help="algorithm with RL Zoo's hyperparameters, e.g. dqn, or with ours, e.g. per_dqn")
     add("-e", "--env", required=True, help="id of the environment, e.g. LunarLander-v3")

@@ -64,7 +64,7 @@ def compare(parser: argparse.ArgumentParser, options: argparse.Namespace, defaul
         lacking = [name["arm"] for name, _ in missing(plan.path, plan.jobs)]
         if lacking:
             if not options.dry_run:
-                plan.path.parent.mkdir(parents=True, exist_ok=True)
+                _make_folder(plan.path.parent)
             # Train each of these arms for a few seconds.
             print("measuring the time of a run ...", flush=True)
             seconds = sum(lacking.count(arm.name) * seconds_of(plan.task, arm) for arm in plan.arms if arm.name in lacking)
@@ -158,6 +158,19 @@ def _require_usable(path: Path) -> None:
     rows = read(path)
     if rows and tuple(rows[0]) != _COLUMNS:
         raise ValueError(f"{path} has columns of another version: move it away, or name another folder with -f")
+
+
+def _make_folder(folder: Path) -> None:
+    """
+    Make the folder of the results.
+
+    :param folder: path of the folder
+    :raises ValueError: if it cannot be made
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"-f: the folder {folder} cannot be made ({error.strerror})") from error
 
 
 def _require_training(task: Task, facts: Facts) -> None:
