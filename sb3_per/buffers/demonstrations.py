@@ -194,8 +194,8 @@ class Demonstrations:
         self.sampler.settle()
         own_slots, own_n_p = self.sampler.draw(batch_size - len(slots))
         n_all, share = n_eligible + len(self), len(own_slots) / batch_size
-        n_p = np.append(n_p * ((1.0 - share) * n_all / max(n_eligible, 1)), own_n_p * (share * n_all / len(self)))
-        return np.append(slots, own_slots + FIRST_ID), n_p
+        n_p = np.concatenate([n_p * ((1.0 - share) * n_all / max(n_eligible, 1)), own_n_p * (share * n_all / len(self))])
+        return np.concatenate([slots, own_slots + FIRST_ID]), n_p
 
     def n_before(self, slots: np.ndarray) -> int:
         """

@@ -139,7 +139,7 @@ class FinishedEpisodes:
             if part.dtype != np.int64 or not 0 <= part.min(initial=0) <= part.max(initial=0) <= ring.n_rows:
                 raise ValueError("an episode is outside of the ring")
         since_start = (np.arange(n)[:, None] - start) % ring.n_rows
-        n_left = ring.n_after(np.arange(n * ring.n_envs)).reshape(start.shape) + 1
+        n_left = (ring.most - 1 - np.arange(n)[:, None]) % ring.n_rows + 1
         if (((since_start >= length) | (length - since_start > n_left)) & (length > 0)).any():
             raise ValueError("a transition is not in its own episode")
         self.ep_start[:n], self.ep_length[:n], self.current_ep_start[:] = start, length, current

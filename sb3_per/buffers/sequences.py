@@ -265,8 +265,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
     def _lengths_at(self, slots: np.ndarray, n_steps: int) -> np.ndarray:
         """Count the steps from these slots to the end of the episode, or of what is stored: 1 to ``n_steps`` for each."""
-        n_left = self.ring.n_after(slots) + 1
-        return window_lengths(slots, flat(self.dones), flat(self.timeouts), self.n_envs, n_left, n_steps)
+        return window_lengths(slots, flat(self.dones), flat(self.timeouts), self.ring.added, n_steps)
 
     def update_priorities(
         self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor, mask: np.ndarray | th.Tensor | None = None

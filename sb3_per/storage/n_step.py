@@ -3,7 +3,7 @@
 import numpy as np
 
 from sb3_per.storage.ring import Ring
-from sb3_per.utils.compiled import kernel
+from sb3_per.utils.compiled import kernel, prefetch
 
 
 class NStepReturns:
@@ -28,8 +28,7 @@ class NStepReturns:
         :return: slots of all steps, shape (batch_size, n_steps), and how many of them count, from 1, shape (batch_size,)
         """
         windows = (slots[:, None] + np.arange(self.n_steps) * ring.n_envs) % ring.capacity
-        n_left = ring.n_after(slots) + 1
-        return windows, window_lengths(slots, dones, timeouts, ring.n_envs, n_left, self.n_steps)
+        return windows, window_lengths(slots, dones, timeouts, ring.added, self.n_steps)
 
     def returns(self, rewards: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
@@ -46,24 +45,27 @@ class NStepReturns:
 
 
 @kernel
-def window_lengths(
-    slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, n_envs: int, n_after: np.ndarray, n_steps: int
-) -> np.ndarray:
+def window_lengths(slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, added: np.ndarray, n_steps: int) -> np.ndarray:
     """
-    Count the steps of windows. A window ends early at the end of its episode and at the newest step.
+    Count the steps of windows. A window ends early at the end of its episode and at the newest step of its environment.
 
     :param slots: slots of the first steps, int64 of shape (batch_size,)
     :param dones: ends of episodes by slot, shape (capacity,)
     :param timeouts: which of these ends are truncations, shape (capacity,)
-    :param n_envs: number of environments
-    :param n_after: number of steps from the first one to the newest, both included, int64 of shape (batch_size,)
+    :param added: number of steps ever added by each environment, int64 of shape (n_envs,)
     :param n_steps: largest number of steps
     :return: numbers of steps, at least 1, int64 of shape (batch_size,)
     """
-    lengths = np.empty(slots.size, np.int64)
+    n_envs, lengths = added.size, np.empty(slots.size, np.int64)
+    newest = np.empty(n_envs, np.int64)
+    for env in range(n_envs):
+        newest[env] = (added[env] - 1) % (dones.size // n_envs) * n_envs + env
     for i in range(slots.size):
-        slot, length = slots[i], 1
-        while length < min(n_steps, n_after[i]) and dones[slot] == 0 and timeouts[slot] == 0:
+        prefetch(dones, np.uint64(slots[i]))
+        prefetch(timeouts, np.uint64(slots[i]))
+    for i in range(slots.size):
+        slot, end, length = slots[i], newest[slots[i] % n_envs], 1
+        while length < n_steps and slot != end and dones[slot] == 0 and timeouts[slot] == 0:
             length += 1
             slot += n_envs
             if slot >= dones.size:

@@ -176,16 +176,6 @@ class Ring:
             return f"ids are in [0, {self.added[0]})"
         return f"ids of environment {env} are {env} + {self.n_envs} i, where i is in [0, {self.added[env]})"
 
-    def n_after(self, slots: np.ndarray) -> np.ndarray:
-        """
-        Count later steps of the same environment.
-
-        :param slots: slots that hold transitions, of any shape
-        :return: numbers in the same shape
-        """
-        n_after: np.ndarray = self.added[slots % self.n_envs] - 1 - self.ids_at(slots) // self.n_envs
-        return n_after
-
     def slots_between(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """
         List the slots of a range of steps of each environment.

@@ -17,6 +17,7 @@ from sb3_per.sampling.draw import Distribution
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.sum_tree import SumTree
 from sb3_per.sampling.weights import ImportanceWeights
+from sb3_per.storage import n_step
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frame_pool import FramePool
 from sb3_per.storage.frames import FrameStore
@@ -97,9 +98,13 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
         check_separate_environments("plain"),
     ),
     "windows end at the newest step of the slowest environment": (
-        Ring,
-        "n_after",
-        lambda old: lambda self, slots: (self.least - 1 - slots // self.n_envs) % self.n_rows,
+        n_step,
+        "window_lengths",
+        lambda old: (
+            lambda slots, dones, timeouts, added, n_steps: old(
+                slots, dones, timeouts, np.full_like(added, added.min()), n_steps
+            )
+        ),
         check_separate_environments("windows"),
     ),
     "all slots get ids of the newest lap": (
