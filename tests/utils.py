@@ -7,6 +7,7 @@ import gc
 import importlib
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -46,6 +47,28 @@ def alone_with_ray() -> Iterator[None]:
     """Let only one test process use Ray at a time: tests that start Ray and kill its processes disturb each other."""
     with open(Path(tempfile.gettempdir(), "sb3_per_tests_with_ray"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def caught_user_warnings() -> Iterator[list[str]]:
+    """
+    Collect the messages of warnings for users, which are there after the block.
+
+    Warnings of another category may come from the garbage of other tests.
+    """
+    messages: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield messages
+    messages += [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+
+
+@contextlib.contextmanager
+def no_user_warnings() -> Iterator[None]:
+    """Turn warnings for users into errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
         yield
 
 

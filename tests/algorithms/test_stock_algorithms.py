@@ -1,6 +1,5 @@
 """Uniform runs equal runs of the stock algorithms, and a stock algorithm with a prioritized buffer gives a warning."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch as th
 from stable_baselines3 import DQN, SAC
 
 from sb3_per import PERDQN, PERSAC, PrioritizedReplayBuffer
-from tests.utils import STOCK
+from tests.utils import STOCK, caught_user_warnings
 
 
 @pytest.mark.parametrize("cls", STOCK)
@@ -47,10 +46,9 @@ def test_a_stock_algorithm_with_a_prioritized_buffer_warns_once(cls, env, kwargs
     """It draws by priorities, but does not update them."""
     settings: dict[str, Any] = dict(learning_starts=5, batch_size=4, train_freq=1, policy_kwargs=dict(net_arch=[4]))
     model = cls("MlpPolicy", env, replay_buffer_class=PrioritizedReplayBuffer, replay_buffer_kwargs=kwargs, **settings)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with caught_user_warnings() as caught:
         model.learn(60)
-    said = [str(w.message) for w in caught if "update_priorities() was not called" in str(w.message)]
+    said = [text for text in caught if "update_priorities() was not called" in text]
     assert len(said) == complains
     assert all("PERSAC for SAC" in text for text in said)
 

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import warnings
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from tests.utils import (
     contents_of,
     fill,
     make_buffer,
+    no_user_warnings,
     normalizer,
     stock_like,
 )
@@ -474,8 +474,7 @@ def test_discrete_actions_need_no_scaling():
 def test_demonstrations_that_no_batch_has_warn_once():
     buffer = make_buffer(12)
     fill([buffer], 5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with no_user_warnings():
         buffer.sample(2)
         buffer.add_demonstrations(*demonstrations(buffer.observation_space, 7))
         with pytest.warns(UserWarning, match=r"7 demonstrations, and demonstration_fraction=0\.0 .*fraction=0\.25"):
@@ -488,8 +487,7 @@ def test_demonstrations_for_pretraining_alone_do_not_warn():
     buffer = make_buffer(12)
     buffer.add_demonstrations(*demonstrations(buffer.observation_space, 7))
     fill([buffer], 5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with no_user_warnings():
         with buffer.demonstrations.only():
             buffer.sample(2)
         buffer.sample(2)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,11 @@ from tests.buffers.test_refused_steps import KINDS, N_ENVS, filled, step_of
 from tests.utils import (
     assert_same_batches,
     assert_same_state,
+    caught_user_warnings,
     contents_of,
     fill,
     make_buffer,
+    no_user_warnings,
 )
 
 
@@ -396,8 +397,7 @@ def test_a_model_and_its_buffer_can_be_saved_and_loaded(tmp_path):
     del model, second
     gc.collect()
     assert not (tmp_path / "folder").exists()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with no_user_warnings():
         model = PERDQN.load(tmp_path / "model", env=make_vec_env("CartPole-v1"))
         for name in ("saved.buffer", "pickle"):
             model.load_replay_buffer(tmp_path / name)
@@ -420,14 +420,12 @@ def test_a_buffer_larger_than_the_free_memory_warns(frames, monkeypatch, tmp_pat
     make = lambda **kwargs: PrioritizedReplayBuffer(10_000, box, spaces.Discrete(2), "cpu", frames=frames, **kwargs)  # noqa: E731
     for available, is_too_small in ((n_bytes, True), (int(n_bytes * 1.1), False)):
         monkeypatch.setattr(psutil, "virtual_memory", lambda available=available: memory._replace(available=available))
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with caught_user_warnings() as caught:
             make()
-        found = [str(each.message) for each in caught]
-        assert len(found) == is_too_small and all("not have apparently enough memory" in each for each in found)
+        assert len(caught) == is_too_small, caught
+        assert all("not have apparently enough memory" in each for each in caught)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=n_bytes // 8))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with no_user_warnings():
         make(storage_folder=tmp_path / "folder")
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": n_bytes // 2})())
     with pytest.warns(UserWarning, match="has 0.0[0-9]GB of free space, and the complete replay buffer takes 0.[01][0-9]GB"):

@@ -1,7 +1,6 @@
 """PriorityMonitor and plots show the same numbers as counting by hand, and do not change a run."""
 
 import pickle
-import warnings
 from collections import Counter
 from typing import Any
 
@@ -17,7 +16,7 @@ from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PriorityMonitor
 from sb3_per.monitoring.draw_record import DrawRecord
 from sb3_per.monitoring.monitor import statistics
 from sb3_per.monitoring.plots import plot_buffer
-from tests.utils import fill, make_buffer
+from tests.utils import fill, make_buffer, no_user_warnings
 
 HISTOGRAMS = {"per/priorities", "per/weights", "per/age"}
 SCALARS = {"per/never_drawn", "per/buffer_effective_sample_size"}
@@ -224,8 +223,7 @@ def test_a_logger_without_outputs_gives_a_warning(tmp_path):
     kwargs = dict(learning_starts=20, buffer_size=200, batch_size=8)
     with pytest.warns(UserWarning, match=r"nowhere to write.*tensorboard_log.*verbose=1"):
         PERDQN("MlpPolicy", "CartPole-v1", **kwargs).learn(30, callback=PriorityMonitor(interval=10))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with no_user_warnings():
         PERDQN("MlpPolicy", "CartPole-v1", tensorboard_log=str(tmp_path), **kwargs).learn(30, callback=PriorityMonitor(10))
 
 

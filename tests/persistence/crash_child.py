@@ -65,7 +65,7 @@ def run(kind: str, directory: str, seed: int, n_saves: int, fail_at: int = -1, *
 def child(task: dict[str, Any]) -> None:
     code = 1
     try:
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         warnings.filterwarnings("ignore", "10 batches were drawn")
         run(**task)
         code = 0

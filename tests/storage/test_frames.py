@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import warnings
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from sb3_per import (
 )
 from sb3_per.storage.frame_setting import stack_axis
 from sb3_per.storage.frames import FrameStore
+from tests.utils import caught_user_warnings
 
 ACTIONS = spaces.Discrete(3)
 
@@ -365,15 +365,14 @@ def test_observations_that_are_no_stacks_warn_once(is_stack):
     framed, plain = twins("channels first", 4, np.uint8, 50, 1)
     stream = Stream("channels first", 4, np.uint8, 1, 0, junk=False)
     rng = np.random.default_rng(0)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with caught_user_warnings() as caught:
         for _ in range(1200):
             obs, next_obs, dones, infos = stream.step()
             if not is_stack:
                 next_obs = rng.integers(0, 255, next_obs.shape).astype(np.uint8)
             for buffer in (framed, plain):
                 buffer.add(obs, next_obs, np.zeros((1, 1)), np.zeros(1), dones, infos)
-    said = [str(w.message) for w in caught if "shifted by one frame" in str(w.message)]
+    said = [text for text in caught if "shifted by one frame" in text]
     assert len(said) == (not is_stack)
     same_bytes(framed.next_observations[:], plain.next_observations)
 
