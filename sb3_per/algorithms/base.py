@@ -139,5 +139,5 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
             td_errors, of_step = self._gradient_step(batch, gradient_step)
             self._write_priorities(batch, td_errors, metrics)
             metrics.add_weights(batch.weights)
-            metrics.add({name if "/" in name else f"train/{name}": value.detach() for name, value in of_step.items()})
+            metrics.add({name: value.detach() for name, value in of_step.items()})
         self._log_training(metrics)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch as th
 
 # Scalars are read a few steps late: a GPU would have to finish each step first. They are not kept for longer, so that the
@@ -24,7 +23,8 @@ class MeanMetrics:
         """
         Add what one gradient step logs.
 
-        :param values: scalars by name, tensors without gradient or of NumPy
+        :param values: scalars by name, tensors without gradient or of NumPy. A name without a slash is logged as
+            ``train/name``
         """
         self._waiting.append(values)
         if len(self._waiting) == _MOST_WAITING:
@@ -50,14 +50,14 @@ class MeanMetrics:
     def _read_values(self) -> None:
         for values in self._waiting:
             for name, value in values.items():
-                self._add(name, value.item())
+                self._add(name if "/" in name else f"train/{name}", value.item())
         self._waiting.clear()
 
     def _read_weights(self) -> None:
         # In one go: small operations at every step would slow training down.
-        n, weights = len(self._weights), th.cat(self._weights, dim=1).cpu().numpy()
+        n, weights = len(self._weights), th.cat(self._weights, dim=1).cpu().double().numpy()
         for name, mean in weight_metrics(weights).items():
-            self._add(name, mean * n, n)
+            self._add(name, float(mean) * n, n)
         self._weights.clear()
 
     def _add(self, name: str, total: float, count: int = 1) -> None:
@@ -65,17 +65,14 @@ class MeanMetrics:
         self._counts[name] = self._counts.get(name, 0) + count
 
 
-def weight_metrics(weights: np.ndarray) -> dict[str, float]:
+def weight_metrics(weights: Any) -> dict[str, Any]:
     """
     Summarize importance-sampling weights for the log.
 
-    :param weights: float32 array of shape (batch_size, n_batches)
+    :param weights: array of shape (batch_size, n_batches), of NumPy or JAX
     :return: means over the batches, by name; the effective sample size is Kish's (sum w)^2 / sum w^2 as a fraction of the
         batch, 1 if all weights are equal
     """
     totals = weights.sum(axis=0)
-    effective_sizes = np.square(totals) / (np.square(weights).sum(axis=0) * len(weights))
-    return {
-        "per/mean_weight": float(totals.sum(dtype=np.float64)) / weights.size,
-        "per/effective_sample_size": float(effective_sizes.sum(dtype=np.float64)) / len(totals),
-    }
+    effective_sizes = totals**2 / ((weights**2).sum(axis=0) * len(weights))
+    return {"per/mean_weight": totals.mean() / len(weights), "per/effective_sample_size": effective_sizes.mean()}

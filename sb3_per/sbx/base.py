@@ -7,7 +7,7 @@ it has, what its losses and TD errors are, and what it updates after the critics
 
 from collections.abc import Hashable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,13 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from sbx.common.off_policy_algorithm import OffPolicyAlgorithmJax
+from stable_baselines3.common.save_util import recursive_getattr, recursive_setattr
 
-from sb3_per.algorithms.metrics import MeanMetrics
+from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
 from sb3_per.algorithms.shared import PrioritizedReplayMixin
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked, weight_metrics
+from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked
 
 #: Train states by name. ``"critics"`` is a tuple of those whose loss is weighted.
 Networks = dict[str, Any]
@@ -30,6 +31,50 @@ Metrics = dict[str, Any]
 
 # The batches of a call go to the device together, up to this size. A call with more gradient steps goes in several parts.
 _MOST_BYTES = 2**28
+
+
+class Step(NamedTuple):
+    """
+    What a gradient step starts from.
+
+    :param networks: train states by name
+    :param batch: drawn transitions
+    :param keys: random keys of the critics, see ``key_splits``
+    :param key: random key of what follows
+    :param numbers: by name, see ``number_names``
+    :param options: in the order of ``option_names``
+    """
+
+    networks: Networks
+    batch: Batch
+    keys: list[jax.Array]
+    key: jax.Array
+    numbers: Metrics
+    options: tuple[Any, ...]
+
+
+class Losses(NamedTuple):
+    """
+    What the critics learn from.
+
+    :param losses: the algorithm's own unreduced loss, shape (batch_size, n)
+    :param td_errors: signed and unweighted, target minus estimate, shape (batch_size, n_critics)
+    :param metrics: what to log, scalars by name
+    :param changes: attributes of the critics' train states that the forward pass changes
+    """
+
+    losses: jax.Array
+    td_errors: jax.Array
+    metrics: Metrics
+    changes: dict[str, Any] | None = None
+
+
+class Fixed(NamedTuple):
+    """What the compiler must know; each value is compiled for itself. See the attributes of these names."""
+
+    policy_delay: int
+    scheme: PriorityScheme
+    options: tuple[Hashable, ...]
 
 
 class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
@@ -48,8 +93,20 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
     can_act_in_copies = False
 
+    #: Names of the attributes with the train states of the critics, whose loss is weighted.
+    critic_names: ClassVar[tuple[str, ...]] = ("policy.qf_state",)
+
+    #: Names of the attributes with the other train states, by the name of the network.
+    network_names: ClassVar[dict[str, str]] = {}
+
     #: Names of the attributes that are numbers of the update, such as ``tau``. They may change without another compilation.
     number_names: ClassVar[tuple[str, ...]] = ()
+
+    #: Names of the attributes that the compiler must know. Each value is compiled for itself.
+    option_names: ClassVar[tuple[str, ...]] = ()
+
+    #: How the critics' update of SBX splits the random key: numbers of keys, of which the first one is the next key.
+    key_splits: ClassVar[tuple[int, ...]] = ()
 
     #: Functions of SBX that this class does not call: what a subclass says there would have no effect.
     unused_functions: ClassVar[tuple[str, ...]] = ("update_critic", "_train")
@@ -59,9 +116,48 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
     # ---- what an algorithm brings
 
+    @classmethod
+    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
+        """
+        Compute the losses of the critics.
+
+        :param params: parameters of the critics, the only ones that get a gradient
+        :param step: networks, batch, keys, numbers and options
+        :return: losses, TD errors, and more
+        """
+        raise NotImplementedError(f"{cls.__name__} must implement _value_losses(), which returns losses and TD errors")
+
+    @classmethod
+    def _update_targets(cls, networks: Networks, step: Step) -> Networks:
+        """
+        Update the target networks.
+
+        :param networks: train states by name, after the update of the critics
+        :param step: batch, key and numbers
+        :return: train states
+        """
+        return networks
+
+    @classmethod
+    def _update_actor(cls, networks: Networks, step: Step) -> tuple[Networks, jax.Array, Metrics]:
+        """
+        Update the actor and the entropy coefficient, if the algorithm has them.
+
+        :param networks: train states by name, after the update of the target networks
+        :param step: batch, key and numbers
+        :return: train states, the next key, and what to log
+        """
+        return networks, step.key, {}
+
+    def _update_learning_rates(self) -> None:
+        """Let learning rates follow their schedules. SBX does so for some algorithms only."""
+
+    # ---- the networks
+
     def _networks(self) -> Networks:
         """Return the train states by name. ``"critics"`` is a tuple of those that the weighted loss updates."""
-        raise NotImplementedError(f"{type(self).__name__} must implement _networks(), which returns the train states by name")
+        others = {name: recursive_getattr(self, attribute) for name, attribute in self.network_names.items()}
+        return {"critics": tuple(recursive_getattr(self, attribute) for attribute in self.critic_names), **others}
 
     def _set_networks(self, networks: Networks) -> None:
         """
@@ -69,59 +165,27 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
         :param networks: after an update, in the form of :meth:`_networks`
         """
-        raise NotImplementedError
+        for attribute, state in zip(self.critic_names, networks["critics"], strict=True):
+            recursive_setattr(self, attribute, state)
+        for name, attribute in self.network_names.items():
+            recursive_setattr(self, attribute, networks[name])
 
-    def _options(self) -> Hashable:
-        """Return what the compiler must know; each value is compiled for itself."""
-        return None
+    def _reset_networks(self) -> None:
+        """Reset parameters as SBX does, see ``param_resets``. The functions stay, so that nothing is compiled again."""
+        if not self.param_resets:
+            return
+        structure, n_resets = jax.tree.structure(self._networks()), self.reset_idx
+        self._maybe_reset_params()
+        if self.reset_idx > n_resets:
+            self._set_networks(jax.tree.unflatten(structure, jax.tree.leaves(typed(self._networks()))))
 
-    def _update_learning_rates(self) -> None:
-        """Let learning rates follow their schedules. SBX does so for some algorithms only."""
-
-    @classmethod
-    def _split_key(cls, key: jax.Array) -> tuple[jax.Array, Any]:
-        """
-        Split the random key as the critics' update of SBX does.
-
-        :param key: key of the algorithm
-        :return: its next key, and keys for :meth:`_value_losses`
-        """
-        return key, ()
-
-    @classmethod
-    def _value_losses(
-        cls, params: tuple[Any, ...], networks: Networks, batch: Batch, keys: Any, numbers: Metrics, options: Any
-    ) -> tuple[jax.Array, jax.Array, tuple[dict[str, Any], ...], Metrics]:
-        """
-        Compute the losses of the critics.
-
-        :param params: parameters of the critics, the only ones that get a gradient
-        :param networks: train states by name
-        :param batch: drawn transitions
-        :param keys: random keys
-        :param numbers: by name, see ``number_names``
-        :param options: see :meth:`_options`
-        :return: the algorithm's own unreduced loss, shape (batch_size, n); signed unweighted TD errors, target minus estimate,
-            shape (batch_size, n_critics); for each critic, attributes of its train state that the forward pass changes; and
-            what to log
-        """
-        raise NotImplementedError(f"{cls.__name__} must implement _value_losses(), which returns losses and TD errors")
-
-    @classmethod
-    def _update_rest(
-        cls, networks: Networks, observations: jax.Array, key: jax.Array, numbers: Metrics, updates_actor: Any
-    ) -> tuple[Networks, jax.Array, Metrics]:
-        """
-        Update what follows the critics: target networks, the actor, the entropy coefficient.
-
-        :param networks: train states by name
-        :param observations: observations that the actor learns from
-        :param key: random key
-        :param numbers: by name, see ``number_names``
-        :param updates_actor: whether this step updates the actor: a bool, or a traced one
-        :return: train states, the next key, and what to log of steps that update the actor
-        """
-        return networks, key, {}
+    def _update_learning_rate(  # type: ignore[override]
+        self, optimizers: Any, learning_rate: float, name: str = "learning_rate"
+    ) -> None:
+        super()._update_learning_rate(optimizers, learning_rate, name)
+        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
+            # Of the type that an update returns: the compiler tells it from a float.
+            optimizer.hyperparams["learning_rate"] = np.float32(learning_rate)
 
     # ---- the loop
 
@@ -138,7 +202,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
         networks = jax.tree.map(without_optimizer, self._networks(), is_leaf=lambda each: hasattr(each, "opt_state"))
         arrays = of_torch(batch, self.gamma, self._dict_keys)
-        return np.asarray(self._compiled_td_errors(self._options(), networks, self.key, self._numbers(), arrays))
+        return np.asarray(self._compiled_td_errors(self._fixed(), networks, self.key, self._numbers(), arrays))
 
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
         """
@@ -151,8 +215,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         metrics = MeanMetrics()
         done = 0
         while done < gradient_steps:
-            first = self._draw(batch_size, done, gradient_steps)
-            done += self._train_together(first, batch_size, done, gradient_steps, metrics)
+            done += self._train_together(batch_size, done, gradient_steps, metrics)
         self._log_training(metrics)
 
     def _draw(self, batch_size: int | None, gradient_step: int, gradient_steps: int) -> PrioritizedReplayBufferSamples:
@@ -162,45 +225,33 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
             sampler.n_unanswered = 0  # priorities of all draws of a call are updated after the last one
         return batch
 
-    def _train_together(
-        self,
-        first: PrioritizedReplayBufferSamples,
-        batch_size: int | None,
-        done: int,
-        gradient_steps: int,
-        metrics: MeanMetrics,
-    ) -> int:
+    def _train_together(self, batch_size: int | None, done: int, gradient_steps: int, metrics: MeanMetrics) -> int:
         """
         Make as many gradient steps as go to the device together.
 
-        :param first: batch of the first step
         :param batch_size: number of transitions of an update
         :param done: number of steps before these
         :param gradient_steps: number of steps of the call of ``train``
         :param metrics: of the call
         :return: number of steps made
         """
-        batches = [first]
-        arrays = [self._arrays_of(first, self._updates_actor_at(1))]
-        n_bytes: int = sum(each.nbytes for each in arrays[0] if each is not None)
-        n = min(gradient_steps - done, max(_MOST_BYTES // n_bytes, 1))
-        for step in range(1, n):
-            batches.append(self._draw(batch_size, done + step, gradient_steps))
-            arrays.append(self._arrays_of(batches[-1], self._updates_actor_at(step + 1)))
+        batches: list[PrioritizedReplayBufferSamples] = []
+        arrays: list[Batch] = []
+        for step in range(done, gradient_steps):
+            batches.append(self._draw(batch_size, step, gradient_steps))
+            arrays.append(self._arrays_of(batches[-1], self._updates_actor_at(len(batches))))
+            n_bytes = sum(each.nbytes for each in arrays[0] if each is not None)
+            if (len(batches) + 1) * n_bytes > _MOST_BYTES:
+                break
 
         self._reset_networks()
         self._update_learning_rates()
+        n = len(batches)
         # Of a length that is a power of two: each length is compiled for itself.
+        inputs = stacked(arrays, 1 << (n - 1).bit_length())
         counts = np.array([n, (self._n_updates + 1) % self.policy_delay], np.int32)
         networks, self.key, logged = self._compiled_updates(
-            self.policy_delay,
-            self.replay_buffer.scheme,
-            self._options(),
-            self._networks(),
-            self.key,
-            self._numbers(),
-            stacked(arrays, 1 << (n - 1).bit_length()),
-            counts,
+            self._fixed(), self._networks(), self.key, self._numbers(), inputs, counts
         )
         self._set_networks(networks)
         of_steps = np.asarray(logged.values)
@@ -235,61 +286,40 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         """Collect the numbers of an update, float32 of shape (len(number_names),)."""
         return np.array([getattr(self, name) for name in self.number_names], np.float32)
 
+    def _fixed(self) -> Fixed:
+        options = tuple(recursive_getattr(self, name) for name in self.option_names)
+        return Fixed(self.policy_delay, self.replay_buffer.scheme, options)
+
     @property
     def _dict_keys(self) -> list[str] | None:
         space = self.observation_space
         return list(space.spaces) if isinstance(space, spaces.Dict) else None
 
-    def _reset_networks(self) -> None:
-        """Reset parameters as SBX does, see ``param_resets``. The functions stay, so that nothing is compiled again."""
-        if not self.param_resets:
-            return
-        structure, n_resets = jax.tree.structure(self._networks()), self.reset_idx
-        self._maybe_reset_params()
-        if self.reset_idx > n_resets:
-            self._set_networks(jax.tree.unflatten(structure, jax.tree.leaves(typed(self._networks()))))
-
-    def _update_learning_rate(  # type: ignore[override]
-        self, optimizers: Any, learning_rate: float, name: str = "learning_rate"
-    ) -> None:
-        super()._update_learning_rate(optimizers, learning_rate, name)
-        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
-            # Of the type that an update returns: the compiler tells it from a float.
-            optimizer.hyperparams["learning_rate"] = np.float32(learning_rate)
-
     # ---- what is compiled
 
     @classmethod
-    def _named(cls, numbers: jax.Array) -> Metrics:
-        return dict(zip(cls.number_names, numbers, strict=True))
+    def _step(cls, fixed: Fixed, networks: Networks, key: jax.Array, numbers: jax.Array, batch: Batch) -> Step:
+        keys: list[jax.Array] = []
+        for n_keys in cls.key_splits:
+            key, *more = jax.random.split(key, n_keys)
+            keys += more
+        return Step(networks, batch, keys, key, dict(zip(cls.number_names, numbers, strict=True)), fixed.options)
 
     @classmethod
-    @partial(jax.jit, static_argnames=("cls", "options"))
-    def _compiled_td_errors(
-        cls, options: Hashable, networks: Networks, key: jax.Array, numbers: jax.Array, batch: Batch
-    ) -> jax.Array:
+    @partial(jax.jit, static_argnames=("cls", "fixed"))
+    def _compiled_td_errors(cls, fixed: Fixed, networks: Networks, *inputs: Any) -> jax.Array:
         params = tuple(critic.params for critic in networks["critics"])
-        return cls._value_losses(params, networks, batch, cls._split_key(key)[1], cls._named(numbers), options)[1]
+        return cls._value_losses(params, cls._step(fixed, networks, *inputs)).td_errors
 
     @classmethod
-    @partial(jax.jit, static_argnames=("cls", "policy_delay", "scheme", "options"))
+    @partial(jax.jit, static_argnames=("cls", "fixed"))
     def _compiled_updates(
-        cls,
-        policy_delay: int,
-        scheme: PriorityScheme,
-        options: Hashable,
-        networks: Networks,
-        key: jax.Array,
-        numbers: jax.Array,
-        batches: Batch,
-        counts: jax.Array,
+        cls, fixed: Fixed, networks: Networks, key: jax.Array, numbers: jax.Array, batches: Batch, counts: jax.Array
     ) -> tuple[Networks, jax.Array, Logged]:
         """
         Make gradient steps.
 
-        :param policy_delay: steps from one update of the actor to the next
-        :param scheme: its loss
-        :param options: see :meth:`_options`
+        :param fixed: what the compiler must know
         :param networks: train states by name
         :param key: random key
         :param numbers: float32 of shape (len(number_names),)
@@ -297,20 +327,19 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         :param counts: number of steps, and number of the first one modulo the delay
         :return: train states, the next key, and what is handed back of each step
         """
-        named = cls._named(numbers)
 
-        def update(step: Any, networks: Networks, key: jax.Array) -> tuple[Networks, jax.Array, Logged]:
-            batch = jax.tree.map(lambda each: each[step], batches)
-            updates_actor = True if policy_delay == 1 else (counts[1] + step) % policy_delay == 0
-            return cls._one_update(scheme, options, networks, key, named, batch, updates_actor)
+        def update(number: Any, networks: Networks, key: jax.Array) -> tuple[Networks, jax.Array, Logged]:
+            batch = jax.tree.map(lambda each: each[number], batches)
+            updates_actor = True if fixed.policy_delay == 1 else (counts[1] + number) % fixed.policy_delay == 0
+            return cls._one_update(fixed.scheme, cls._step(fixed, networks, key, numbers, batch), updates_actor)
 
         if batches.scalars.shape[0] == 1:
             networks, key, logged = update(0, networks, key)
             return networks, key, jax.tree.map(lambda each: each[None], logged)
 
-        def body(step: Any, carry: Any) -> Any:
-            networks, key, logged = update(step, *carry[:2])
-            return networks, key, jax.tree.map(lambda all_, each: all_.at[step].set(each), carry[2], logged)
+        def body(number: Any, carry: Any) -> Any:
+            networks, key, logged = update(number, *carry[:2])
+            return networks, key, jax.tree.map(lambda all_, each: all_.at[number].set(each), carry[2], logged)
 
         shapes = jax.eval_shape(update, 0, networks, key)[2]
         logged = jax.tree.map(lambda each: jnp.zeros((batches.scalars.shape[0], *each.shape), each.dtype), shapes)
@@ -318,33 +347,33 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         return result
 
     @classmethod
-    def _one_update(
-        cls,
-        scheme: PriorityScheme,
-        options: Hashable,
-        networks: Networks,
-        key: jax.Array,
-        numbers: Metrics,
-        batch: Batch,
-        updates_actor: Any,
-    ) -> tuple[Networks, jax.Array, Logged]:
-        key, keys = cls._split_key(key)
+    def _one_update(cls, scheme: PriorityScheme, step: Step, updates_actor: Any) -> tuple[Networks, jax.Array, Logged]:
+        critics, weights = step.networks["critics"], step.batch.weights
 
-        def loss_of(params: tuple[Any, ...]) -> tuple[jax.Array, Any]:
-            losses, td_errors, changes, metrics = cls._value_losses(params, networks, batch, keys, numbers, options)
-            return scheme.jax_loss(losses, td_errors, batch.weights), (td_errors, changes, metrics)
+        def loss_of(params: tuple[Any, ...]) -> tuple[jax.Array, Losses]:
+            found = cls._value_losses(params, step)
+            return scheme.jax_loss(found.losses, found.td_errors, weights), found
 
-        critics = networks["critics"]
+        def update_actor(networks: Networks) -> tuple[Networks, jax.Array, Metrics]:
+            return cls._update_actor(networks, step)
+
+        def skip_actor(networks: Networks) -> tuple[Networks, jax.Array, Metrics]:
+            metrics = jax.eval_shape(update_actor, networks)[2]
+            return networks, step.key, jax.tree.map(jnp.zeros_like, metrics)
+
         params = tuple(critic.params for critic in critics)
-        (loss, (td_errors, changes, metrics)), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+        (loss, found), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
         updated = [
-            critic.apply_gradients(grads=gradient).replace(**change)
-            for critic, gradient, change in zip(critics, gradients, changes, strict=True)
+            critic.apply_gradients(grads=gradient).replace(**(found.changes or {}))
+            for critic, gradient in zip(critics, gradients, strict=True)
         ]
-        networks = {**networks, "critics": tuple(updated)}
-        networks, key, of_actor = cls._update_rest(networks, batch.for_actor, key, numbers, updates_actor)
-        metrics = {"critic_loss": loss, **metrics, **weight_metrics(batch.weights)}
-        return networks, key, Logged.pack(td_errors, metrics, of_actor)
+        networks = cls._update_targets({**step.networks, "critics": tuple(updated)}, step)
+        if updates_actor is True:
+            networks, key, of_actor = update_actor(networks)
+        else:
+            networks, key, of_actor = jax.lax.cond(updates_actor, update_actor, skip_actor, networks)
+        metrics = {"critic_loss": loss, **found.metrics, **weight_metrics(weights)}
+        return networks, key, Logged.pack(found.td_errors, metrics, of_actor)
 
     # ---- the buffer
 
@@ -390,16 +419,3 @@ def typed(networks: Networks) -> Networks:
 
     result: Networks = jax.tree.map(as_array, networks)
     return result
-
-
-def delayed(condition: Any, function: Any, otherwise: Any, *operands: Any) -> Any:
-    """
-    Call a function in some of the gradient steps.
-
-    :param condition: whether to call it, a bool or a traced one
-    :param function: what to call
-    :param otherwise: called in the other steps, with the same operands and results of the same shapes
-    :param operands: arguments
-    :return: result of the function that was called
-    """
-    return function(*operands) if condition is True else jax.lax.cond(condition, function, otherwise, *operands)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch as th
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -20,7 +19,8 @@ class Batch(NamedTuple):
     - ``observations``, ``next_observations``: shape (batch_size, ...), float32, or uint8 as images are stored; the parts of
       Dict observations are concatenated, as in SBX
     - ``actions``: shape (batch_size, action_dim), float32, or int32 for discrete actions
-    - ``rewards``, ``dones``, ``discounts``, ``weights``: the columns of ``scalars``, float32 of shape (batch_size, 4)
+    - ``scalars``: float32 of shape (batch_size, 4), whose columns are rewards or n-step returns, 1 at terminal states, the
+      factor of the next value, and importance-sampling weights
     - ``actor_observations``: what the actor learns from; ``None``: the observations
     """
 
@@ -29,21 +29,6 @@ class Batch(NamedTuple):
     next_observations: Any
     scalars: Any
     actor_observations: Any = None
-
-    @property
-    def rewards(self) -> Any:
-        """Rewards, or n-step returns, shape (batch_size,)."""
-        return self.scalars[:, 0]
-
-    @property
-    def dones(self) -> Any:
-        """1 at terminal states, shape (batch_size,)."""
-        return self.scalars[:, 1]
-
-    @property
-    def discounts(self) -> Any:
-        """Factor of the value of the next observation, shape (batch_size,)."""
-        return self.scalars[:, 2]
 
     @property
     def weights(self) -> Any:
@@ -57,7 +42,8 @@ class Batch(NamedTuple):
         :param next_values: values of the next observations, shape (batch_size, n)
         :return: reward + discount * next value, or the reward alone at a terminal state, shape (batch_size, n)
         """
-        return self.rewards[:, None] + (1 - self.dones[:, None]) * self.discounts[:, None] * next_values
+        rewards, dones, discounts = self.scalars[:, 0:1], self.scalars[:, 1:2], self.scalars[:, 2:3]
+        return rewards + (1 - dones) * discounts * next_values
 
     @property
     def for_actor(self) -> Any:
@@ -93,9 +79,9 @@ def as_input(values: Any, keys: Sequence[str] | None = None) -> np.ndarray:
     if keys is not None:
         return np.concatenate([values[key].numpy() for key in keys], axis=1, dtype=np.float32)
     array: np.ndarray = values.numpy()
-    if values.dtype in (th.float32, th.uint8):
+    if array.dtype in (np.float32, np.uint8):
         return array
-    return array.astype(np.int32 if values.dtype in (th.int64, th.int32, th.int16, th.int8) else np.float32)
+    return array.astype(np.int32 if array.dtype.kind == "i" else np.float32)
 
 
 def stacked(batches: Sequence[Batch], n: int) -> Batch:
@@ -151,24 +137,7 @@ class Logged:
 
         :param values: its row, shape (n,)
         :param updates_actor: whether it updated the actor
-        :return: TD errors, shape (batch_size, n_critics), and metrics by the name in the log
+        :return: TD errors, shape (batch_size, n_critics), and metrics by name
         """
         n, names = self.shape[0] * self.shape[1], self.names + self.actor_names * updates_actor
-        metrics = {_in_log(name): value for name, value in zip(names, values[n:], strict=False)}
-        return values[:n].reshape(self.shape), metrics
-
-
-def _in_log(name: str) -> str:
-    return name if "/" in name else f"train/{name}"
-
-
-def weight_metrics(weights: jax.Array) -> dict[str, jax.Array]:
-    """
-    Summarize importance-sampling weights, as :func:`sb3_per.algorithms.metrics.weight_metrics` does.
-
-    :param weights: of a batch, float32 of shape (batch_size, 1)
-    :return: mean, and effective sample size as a fraction of the batch, by the name in the log
-    """
-    total = weights.sum()
-    size = total**2 / ((weights**2).sum() * len(weights))
-    return {"per/mean_weight": total / len(weights), "per/effective_sample_size": size}
+        return values[:n].reshape(self.shape), dict(zip(names, values[n:], strict=False))

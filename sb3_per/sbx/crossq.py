@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from sbx import CrossQ
 
-from sb3_per.sbx.base import Metrics, Networks
-from sb3_per.sbx.batches import Batch
+from sb3_per.sbx.base import Losses, Networks, Step
 from sb3_per.sbx.sac import EntropyRegularizedMixin
 
 
@@ -29,26 +28,20 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
     """
 
     number_names = ("target_entropy",)
+    key_splits = (3,)
 
     def _update_learning_rates(self) -> None:
         """As in SBX's CrossQ, learning rates stay as they are."""
-
-    @classmethod
-    def _split_key(cls, key: jax.Array) -> tuple[jax.Array, Any]:
-        key, *keys = jax.random.split(key, 3)
-        return key, keys
 
     @classmethod
     def _policy_at(cls, actor: Any, observations: jax.Array) -> Any:
         return actor.apply_fn({"params": actor.params, "batch_stats": actor.batch_stats}, observations, train=False)
 
     @classmethod
-    def _value_losses(
-        cls, params: tuple[Any, ...], networks: Networks, batch: Batch, keys: Any, numbers: Metrics, options: Any
-    ) -> tuple[jax.Array, jax.Array, tuple[dict[str, Any], ...], Metrics]:
-        noise_key, current_key = keys
-        (critic,) = networks["critics"]
-        next_actions, entropy_cost, ent_coef = cls._next_actions(networks, batch, noise_key)
+    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
+        noise_key, current_key = step.keys
+        (critic,), batch = step.networks["critics"], step.batch
+        next_actions, entropy_cost, metrics = cls._next_actions(step, noise_key)
         # There is no target network. Both halves pass the critic together, so that batch normalization sees the mixture of
         # current and next observations.
         all_q, updates = critic.apply_fn(
@@ -62,8 +55,8 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         q, next_q = jnp.split(all_q, 2, axis=1)
         target_q = jax.lax.stop_gradient(batch.targets(next_q.min(axis=0) - entropy_cost))
         td_errors = (target_q - q)[:, :, 0].T
-        return 0.5 * td_errors**2, td_errors, ({"batch_stats": updates["batch_stats"]},), {"ent_coef": ent_coef}
+        return Losses(0.5 * td_errors**2, td_errors, metrics, changes={"batch_stats": updates["batch_stats"]})
 
     @classmethod
-    def _update_targets(cls, critics: tuple[Any, ...], numbers: Metrics) -> tuple[Any, ...]:
-        return critics
+    def _update_targets(cls, networks: Networks, step: Step) -> Networks:
+        return networks

@@ -1,15 +1,12 @@
 """Deep Q-Network of SBX with prioritized experience replay."""
 
-from collections.abc import Hashable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 from sbx import DQN
 
-from sb3_per.sbx.base import Metrics, Networks, PrioritizedJaxMixin
-from sb3_per.sbx.batches import Batch
+from sb3_per.sbx.base import Losses, PrioritizedJaxMixin, Step
 
 
 # SBX's DQN has the arguments of `train` in another order than all others; SB3 gives them by name.
@@ -33,32 +30,22 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
     :param kwargs: keyword arguments of ``sbx.DQN``
     """
 
+    option_names = ("double_q",)
     unused_functions = ("update_qnetwork", "_train")
 
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
         self.double_q = double_q
         super().__init__(*args, **kwargs)
 
-    def _networks(self) -> Networks:
-        return {"critics": (self.policy.qf_state,)}
-
-    def _set_networks(self, networks: Networks) -> None:
-        (self.policy.qf_state,) = networks["critics"]
-
-    def _options(self) -> Hashable:
-        return self.double_q
-
     @classmethod
-    def _value_losses(
-        cls, params: tuple[Any, ...], networks: Networks, batch: Batch, keys: Any, numbers: Metrics, options: Any
-    ) -> tuple[jax.Array, jax.Array, tuple[dict[str, Any], ...], Metrics]:
-        (critic,) = networks["critics"]
+    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
+        (critic,), batch, (double_q,) = step.networks["critics"], step.batch, step.options
         next_q = critic.apply_fn(critic.target_params, batch.next_observations)
-        if options:
+        if double_q:
             next_actions = critic.apply_fn(critic.params, batch.next_observations).argmax(axis=1, keepdims=True)
             next_values = jnp.take_along_axis(next_q, next_actions, axis=1)
         else:
             next_values = next_q.max(axis=1, keepdims=True)
         target_q = batch.targets(next_values)
         q = jnp.take_along_axis(critic.apply_fn(params[0], batch.observations), batch.actions, axis=1)
-        return optax.huber_loss(q, target_q), target_q - q, ({},), {"qf_mean_value": q.mean()}
+        return Losses(optax.huber_loss(q, target_q), target_q - q, {"qf_mean_value": q.mean()})

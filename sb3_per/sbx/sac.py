@@ -1,55 +1,40 @@
 """Soft Actor-Critic of SBX with prioritized experience replay. TQC and CrossQ share parts of its update."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 from sbx import SAC
 
-from sb3_per.sbx.base import Metrics, Networks, PrioritizedJaxMixin, delayed
-from sb3_per.sbx.batches import Batch
+from sb3_per.sbx.base import Losses, Metrics, Networks, PrioritizedJaxMixin, Step
 
 
 class EntropyRegularizedMixin(PrioritizedJaxMixin):
     """Update of algorithms with a stochastic actor and an entropy coefficient: SAC, TQC and CrossQ."""
 
-    # Attributes of SBX.
-    ent_coef_state: Any
-
-    def _networks(self) -> Networks:
-        return {"critics": (self.policy.qf_state,), "actor": self.policy.actor_state, "ent_coef": self.ent_coef_state}
-
-    def _set_networks(self, networks: Networks) -> None:
-        (self.policy.qf_state,) = networks["critics"]
-        self.policy.actor_state, self.ent_coef_state = networks["actor"], networks["ent_coef"]
+    network_names: ClassVar[dict[str, str]] = {"actor": "policy.actor_state", "ent_coef": "ent_coef_state"}
+    number_names: ClassVar[tuple[str, ...]] = ("tau", "target_entropy")
+    key_splits: ClassVar[tuple[int, ...]] = (4,)
 
     def _update_learning_rates(self) -> None:
-        actor, *critics = (state.opt_state for state in (self.policy.actor_state, *self._networks()["critics"]))
-        rate = self.lr_schedule(self._current_progress_remaining)
-        self._update_learning_rate(actor, rate, "learning_rate_actor")
-        self._update_learning_rate(critics, self.initial_qf_learning_rate or rate, "learning_rate_critic")
+        networks, rate = self._networks(), self.lr_schedule(self._current_progress_remaining)
+        self._update_learning_rate(networks["actor"].opt_state, rate, "learning_rate_actor")
+        of_critics = [state.opt_state for state in networks["critics"]]
+        self._update_learning_rate(of_critics, self.initial_qf_learning_rate or rate, "learning_rate_critic")
 
     @classmethod
-    def _split_key(cls, key: jax.Array) -> tuple[jax.Array, Any]:
-        key, *keys = jax.random.split(key, 4)
-        return key, keys
-
-    @classmethod
-    def _next_actions(cls, networks: Networks, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _next_actions(cls, step: Step, key: jax.Array) -> tuple[jax.Array, jax.Array, Metrics]:
         """
         Choose the next actions of the target.
 
-        :param networks: train states by name
-        :param batch: drawn transitions
+        :param step: networks and batch
         :param key: random key of the noise
         :return: actions of the current policy at the next observations; the entropy coefficient times their log-probability,
-            shape (batch_size, 1); and the entropy coefficient
+            shape (batch_size, 1); and what to log
         """
-        actor, ent_coef = networks["actor"], networks["ent_coef"]
-        distribution = cls._policy_at(actor, batch.next_observations)
+        distribution = cls._policy_at(step.networks["actor"], step.batch.next_observations)
         actions = distribution.sample(seed=key)
-        coefficient = ent_coef.apply_fn({"params": ent_coef.params})
-        return actions, coefficient * distribution.log_prob(actions)[:, None], coefficient
+        ent_coef = step.networks["ent_coef"].apply_fn({"params": step.networks["ent_coef"].params})
+        return actions, ent_coef * distribution.log_prob(actions)[:, None], {"ent_coef": ent_coef}
 
     @classmethod
     def _policy_at(cls, actor: Any, observations: jax.Array) -> Any:
@@ -63,34 +48,19 @@ class EntropyRegularizedMixin(PrioritizedJaxMixin):
         return actor.apply_fn(actor.params, observations)
 
     @classmethod
-    def _update_rest(
-        cls, networks: Networks, observations: jax.Array, key: jax.Array, numbers: Metrics, updates_actor: Any
-    ) -> tuple[Networks, jax.Array, Metrics]:
-        critics = cls._update_targets(networks["critics"], numbers)
-
-        def skip(actor: Any, *rest: Any) -> Any:
-            return actor, _as_returned(critics), rest[-4], jnp.zeros(()), jnp.zeros(()), key
-
-        states = (networks["actor"], *critics, networks["ent_coef"])
-        update: Any = cls.update_actor_and_temperature  # type: ignore[attr-defined]
-        actor, of_critics, ent_coef, actor_loss, ent_coef_loss, key = delayed(
-            updates_actor, update, skip, *states, observations, numbers["target_entropy"], key
-        )
-        critics = of_critics if isinstance(of_critics, tuple) else (of_critics,)
-        networks = {"critics": critics, "actor": actor, "ent_coef": ent_coef}
-        return networks, key, {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
+    def _update_targets(cls, networks: Networks, step: Step) -> Networks:
+        soft_update: Any = cls.soft_update  # type: ignore[attr-defined]
+        return {**networks, "critics": _several(soft_update(step.numbers["tau"], *networks["critics"]))}
 
     @classmethod
-    def _update_targets(cls, critics: tuple[Any, ...], numbers: Metrics) -> tuple[Any, ...]:
-        """
-        Update the target networks.
-
-        :param critics: train states
-        :param numbers: by name
-        :return: train states
-        """
-        updated: Any = cls.soft_update(numbers["tau"], *critics)  # type: ignore[attr-defined]
-        return updated if len(critics) > 1 else (updated,)
+    def _update_actor(cls, networks: Networks, step: Step) -> tuple[Networks, jax.Array, Metrics]:
+        update: Any = cls.update_actor_and_temperature  # type: ignore[attr-defined]
+        states = (networks["actor"], *networks["critics"], networks["ent_coef"])
+        actor, critics, ent_coef, actor_loss, ent_coef_loss, key = update(
+            *states, step.batch.for_actor, step.numbers["target_entropy"], step.key
+        )
+        networks = {"critics": _several(critics), "actor": actor, "ent_coef": ent_coef}
+        return networks, key, {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
 
 
 class PERSAC(EntropyRegularizedMixin, SAC):
@@ -110,23 +80,19 @@ class PERSAC(EntropyRegularizedMixin, SAC):
         model.learn(10_000)
     """
 
-    number_names = ("tau", "target_entropy")
-
     @classmethod
-    def _value_losses(
-        cls, params: tuple[Any, ...], networks: Networks, batch: Batch, keys: Any, numbers: Metrics, options: Any
-    ) -> tuple[jax.Array, jax.Array, tuple[dict[str, Any], ...], Metrics]:
-        noise_key, target_key, current_key = keys
-        (critic,) = networks["critics"]
-        next_actions, entropy_cost, ent_coef = cls._next_actions(networks, batch, noise_key)
+    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
+        noise_key, target_key, current_key = step.keys
+        (critic,), batch = step.networks["critics"], step.batch
+        next_actions, entropy_cost, metrics = cls._next_actions(step, noise_key)
         # Shape (n_critics, batch_size, 1).
         next_q = critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
         target_q = batch.targets(next_q.min(axis=0) - entropy_cost)
         q = critic.apply_fn(params[0], batch.observations, batch.actions, rngs={"dropout": current_key})
         td_errors = (target_q - q)[:, :, 0].T
-        return 0.5 * td_errors**2, td_errors, ({},), {"ent_coef": ent_coef}
+        return Losses(0.5 * td_errors**2, td_errors, metrics)
 
 
-def _as_returned(critics: tuple[Any, ...]) -> Any:
+def _several(critics: Any) -> tuple[Any, ...]:
     """SBX returns one critic as it is, and several as a tuple."""
-    return critics if len(critics) > 1 else critics[0]
+    return critics if isinstance(critics, tuple) else (critics,)

@@ -1,13 +1,12 @@
 """Twin Delayed DDPG and DDPG of SBX with prioritized experience replay."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from sbx import DDPG, TD3
 
-from sb3_per.sbx.base import Metrics, Networks, PrioritizedJaxMixin, delayed
-from sb3_per.sbx.batches import Batch
+from sb3_per.sbx.base import Losses, Metrics, Networks, PrioritizedJaxMixin, Step
 
 
 class PERTD3(PrioritizedJaxMixin, TD3):
@@ -27,47 +26,34 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         model.learn(10_000)
     """
 
+    network_names: ClassVar[dict[str, str]] = {"actor": "policy.actor_state"}
     number_names = ("tau", "target_policy_noise", "target_noise_clip")
-
-    def _networks(self) -> Networks:
-        return {"critics": (self.policy.qf_state,), "actor": self.policy.actor_state}
-
-    def _set_networks(self, networks: Networks) -> None:
-        (self.policy.qf_state,), self.policy.actor_state = networks["critics"], networks["actor"]
+    key_splits = (4,)
 
     @classmethod
-    def _split_key(cls, key: jax.Array) -> tuple[jax.Array, Any]:
-        key, *keys = jax.random.split(key, 4)
-        return key, keys
-
-    @classmethod
-    def _value_losses(
-        cls, params: tuple[Any, ...], networks: Networks, batch: Batch, keys: Any, numbers: Metrics, options: Any
-    ) -> tuple[jax.Array, jax.Array, tuple[dict[str, Any], ...], Metrics]:
-        noise_key, target_key, current_key = keys
-        (critic,), actor = networks["critics"], networks["actor"]
+    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
+        noise_key, target_key, current_key = step.keys
+        (critic,), actor, batch = step.networks["critics"], step.networks["actor"], step.batch
         # Target policy smoothing.
-        noise = jax.random.normal(noise_key, batch.actions.shape) * numbers["target_policy_noise"]
-        noise = jnp.clip(noise, -numbers["target_noise_clip"], numbers["target_noise_clip"])
+        noise = jax.random.normal(noise_key, batch.actions.shape) * step.numbers["target_policy_noise"]
+        noise = jnp.clip(noise, -step.numbers["target_noise_clip"], step.numbers["target_noise_clip"])
         next_actions = jnp.clip(actor.apply_fn(actor.target_params, batch.next_observations) + noise, -1.0, 1.0)
         # Shape (n_critics, batch_size, 1).
         next_q = critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
         target_q = batch.targets(next_q.min(axis=0))
         q = critic.apply_fn(params[0], batch.observations, batch.actions, rngs={"dropout": current_key})
         td_errors = (target_q - q)[:, :, 0].T
-        return 0.5 * td_errors**2, td_errors, ({},), {}
+        return Losses(0.5 * td_errors**2, td_errors, {})
 
     @classmethod
-    def _update_rest(
-        cls, networks: Networks, observations: jax.Array, key: jax.Array, numbers: Metrics, updates_actor: Any
-    ) -> tuple[Networks, jax.Array, Metrics]:
-        (critic,), actor = networks["critics"], networks["actor"]
-        critic, actor = cls.soft_update(numbers["tau"], critic, actor)
+    def _update_targets(cls, networks: Networks, step: Step) -> Networks:
+        critic, actor = cls.soft_update(step.numbers["tau"], *networks["critics"], networks["actor"])
+        return {"critics": (critic,), "actor": actor}
 
-        def skip(actor: Any, critic: Any, observations: jax.Array, key: jax.Array) -> Any:
-            return actor, critic, jnp.zeros(()), key
-
-        actor, critic, loss, key = delayed(updates_actor, cls.update_actor, skip, actor, critic, observations, key)
+    @classmethod
+    def _update_actor(cls, networks: Networks, step: Step) -> tuple[Networks, jax.Array, Metrics]:
+        states = (networks["actor"], *networks["critics"])
+        actor, critic, loss, key = cls.update_actor(*states, step.batch.for_actor, step.key)
         return {"critics": (critic,), "actor": actor}, key, {"actor_loss": loss}
 
 

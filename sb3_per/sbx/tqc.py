@@ -1,14 +1,12 @@
 """Truncated Quantile Critics of SBX with prioritized experience replay."""
 
-from collections.abc import Hashable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from sbx import TQC
 
-from sb3_per.sbx.base import Metrics, Networks
-from sb3_per.sbx.batches import Batch
+from sb3_per.sbx.base import Losses, Step
 from sb3_per.sbx.sac import EntropyRegularizedMixin
 
 
@@ -31,47 +29,29 @@ class PERTQC(EntropyRegularizedMixin, TQC):
     """
 
     has_scalar_td_loss = False
-    number_names = ("tau", "target_entropy")
-
-    def _networks(self) -> Networks:
-        critics = (self.policy.qf1_state, self.policy.qf2_state)
-        return {"critics": critics, "actor": self.policy.actor_state, "ent_coef": self.ent_coef_state}
-
-    def _set_networks(self, networks: Networks) -> None:
-        self.policy.qf1_state, self.policy.qf2_state = networks["critics"]
-        self.policy.actor_state, self.ent_coef_state = networks["actor"], networks["ent_coef"]
-
-    def _options(self) -> Hashable:
-        n_kept: int = self.policy.n_target_quantiles
-        return n_kept
+    critic_names = ("policy.qf1_state", "policy.qf2_state")
+    option_names = ("policy.n_target_quantiles",)
+    key_splits = (4, 3)
 
     @classmethod
-    def _split_key(cls, key: jax.Array) -> tuple[jax.Array, Any]:
-        key, *first = jax.random.split(key, 4)
-        key, *second = jax.random.split(key, 3)
-        return key, first + second
-
-    @classmethod
-    def _value_losses(
-        cls, params: tuple[Any, ...], networks: Networks, batch: Batch, keys: Any, numbers: Metrics, options: Any
-    ) -> tuple[jax.Array, jax.Array, tuple[dict[str, Any], ...], Metrics]:
-        noise_key, *target_keys = keys[:3]
-        next_actions, entropy_cost, ent_coef = cls._next_actions(networks, batch, noise_key)
-        critics = networks["critics"]
+    def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
+        noise_key, *target_keys = step.keys[:3]
+        critics, batch, (n_kept,) = step.networks["critics"], step.batch, step.options
+        next_actions, entropy_cost, metrics = cls._next_actions(step, noise_key)
         next_quantiles = [
             critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": key})
             for critic, key in zip(critics, target_keys, strict=True)
         ]
         # Pool the critics and drop the largest quantiles, against overestimation.
-        kept = jnp.sort(jnp.concatenate(next_quantiles, axis=1))[:, :options]
+        kept = jnp.sort(jnp.concatenate(next_quantiles, axis=1))[:, :n_kept]
         targets = jax.lax.stop_gradient(batch.targets(kept - entropy_cost))
 
         losses, td_errors = [], []
-        for critic, parameters, key in zip(critics, params, keys[3:], strict=True):
+        for critic, parameters, key in zip(critics, params, step.keys[3:], strict=True):
             quantiles = critic.apply_fn(parameters, batch.observations, batch.actions, rngs={"dropout": key})
             losses.append(quantile_huber_losses(quantiles, targets))
             td_errors.append(targets.mean(axis=1) - quantiles.mean(axis=1))
-        return jnp.stack(losses, axis=1), jnp.stack(td_errors, axis=1), ({}, {}), {"ent_coef": ent_coef}
+        return Losses(jnp.stack(losses, axis=1), jnp.stack(td_errors, axis=1), metrics)
 
 
 def quantile_huber_losses(quantiles: jax.Array, targets: jax.Array) -> jax.Array:

@@ -40,9 +40,9 @@ def test_sums_give_the_means_of_lists(n_steps):
             rare.append(float(step))
         metrics.add(values)
     means = metrics.means()
-    assert means["loss"] == sum(losses.tolist()) / n_steps
-    assert means["rare"] == sum(rare) / len(rare)
-    for name, value in weight_metrics(weights).items():
+    assert means["train/loss"] == sum(losses.tolist()) / n_steps
+    assert means["train/rare"] == sum(rare) / len(rare)
+    for name, value in weight_metrics(weights.astype(np.float64)).items():
         assert means[name] == pytest.approx(value, rel=1e-12)
     assert metrics.means() == means  # reading changes nothing
 

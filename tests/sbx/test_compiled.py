@@ -74,7 +74,7 @@ def test_data_travel_once_each_way(monkeypatch):
     model.train(4, BATCH_SIZE)
     (to_device,), ((_, _, from_device),) = calls, results
     assert len(jax.tree.leaves(from_device)) == 1
-    sent = [leaf for leaf in jax.tree.leaves(to_device[3:]) if isinstance(leaf, np.ndarray)]
+    sent = [leaf for leaf in jax.tree.leaves(to_device) if isinstance(leaf, np.ndarray)]
     assert {leaf.dtype for leaf in sent} <= {np.dtype(np.float32), np.dtype(np.int32)}
     # Observations, actions, next observations; rewards, ends, discounts and weights together; numbers; counts.
     assert len(sent) == 6
