@@ -6,74 +6,81 @@ of the folder uses.
 from typing import Any
 
 import numpy as np
-import torch as th
-from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.algorithms.acting import ActingMixin
 
 
-class AlgorithmState:
+def n_updates(model: ActingMixin) -> int:
     """
-    Access an algorithm's counters, last observations and tensors.
+    Count gradient steps.
 
-    :param model: a prioritized algorithm, of the learner or of an actor
+    :param model: algorithm of the learner
+    :return: number of gradient steps so far
     """
+    return int(model._n_updates)
 
-    def __init__(self, model: ActingMixin):
-        self.model = model
 
-    @property
-    def n_updates(self) -> int:
-        """Number of gradient steps so far."""
-        return int(self.model._n_updates)
+def n_timesteps_left(model: ActingMixin) -> int:
+    """
+    Count the transitions that are left until the run ends.
 
-    @property
-    def total_timesteps(self) -> int:
-        """Number of transitions at which the run ends, as the schedules count."""
-        return int(self.model._total_timesteps)
+    :param model: algorithm of the learner
+    :return: number of transitions, as the schedules count
+    """
+    return int(model._total_timesteps - model.num_timesteps)
 
-    @property
-    def last_obs(self) -> tuple[Any, Any]:
-        """Observations to act on next: normalized, and as the environments gave them or ``None``."""
-        return self.model._last_obs, self.model._last_original_obs
 
-    @last_obs.setter
-    def last_obs(self, both: tuple[Any, Any]) -> None:
-        self.model._last_obs, self.model._last_original_obs = both
+def last_obs(model: ActingMixin) -> tuple[Any, Any]:
+    """
+    Return the observations to act on next.
 
-    def set_normalize(self, normalize: VecNormalize | None) -> None:
-        """
-        Set the ``VecNormalize`` that the algorithm uses.
+    :param model: algorithm of the learner or of an actor
+    :return: observations: normalized, and as the environments gave them or ``None``
+    """
+    return model._last_obs, model._last_original_obs
 
-        :param normalize: wrapper around the environments that it acts in
-        """
-        self.model._vec_normalize_env = normalize
 
-    def tensors(self) -> dict[str, th.Tensor]:
-        """
-        Return the learned tensors outside the policy, e.g. the entropy coefficient.
+def set_last_obs(model: ActingMixin, both: tuple[Any, Any]) -> None:
+    """
+    Replace the observations to act on next.
 
-        :return: the tensors by name
-        """
-        named = {name: getattr(self.model, name) for name in self.model._get_torch_save_params()[1]}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
+    :param model: algorithm of the learner or of an actor
+    :param both: observations: normalized, and as the environments gave them or ``None``
+    """
+    model._last_obs, model._last_original_obs = both
 
-    def count_step(self, infos: list[dict[str, Any]], dones: np.ndarray) -> None:
-        """
-        Update what SB3 updates after each step: statistics of episodes, progress, target networks and exploration rate.
 
-        :param infos: one dictionary per transition
-        :param dones: bool array of shape (n_transitions,)
-        """
-        self.model._update_info_buffer(infos, dones)
-        self.model._update_current_progress_remaining(self.model.num_timesteps, self.model._total_timesteps)
-        self.model._on_step()
+def learned_arrays(model: ActingMixin) -> dict[str, np.ndarray]:
+    """
+    List everything that is learned: the policy, and e.g. the entropy coefficient.
 
-    def count_episode(self) -> int:
-        """
-        Count a finished episode.
+    :param model: algorithm of the learner
+    :return: arrays by name; if the model is on the CPU, they are views
+    """
+    others = {name: getattr(model, name) for name in model._get_torch_save_params()[1]}
+    tensors = {**model.policy.state_dict(), **{name: tensor for name, tensor in others.items() if tensor is not None}}
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
-        :return: number of episodes so far
-        """
-        self.model._episode_num += 1
-        return int(self.model._episode_num)
+
+def count_step(model: ActingMixin, infos: list[dict[str, Any]], dones: np.ndarray) -> None:
+    """
+    Update what SB3 updates after each step: statistics of episodes, progress, target networks and exploration rate.
+
+    :param model: algorithm of the learner
+    :param infos: one dictionary per transition
+    :param dones: bool array of shape (n_transitions,)
+    """
+    model._update_info_buffer(infos, dones)
+    model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
+    model._on_step()
+
+
+def count_episode(model: ActingMixin) -> int:
+    """
+    Count a finished episode.
+
+    :param model: algorithm of the learner
+    :return: number of episodes so far
+    """
+    model._episode_num += 1
+    return int(model._episode_num)

@@ -8,7 +8,7 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.algorithms.acting import ActingMixin
-from sb3_per.distributed.algorithm_state import AlgorithmState
+from sb3_per.distributed.algorithm_state import last_obs
 from sb3_per.distributed.random_state import RandomState
 from sb3_per.storage.arrays import flat, keyed, tree_map
 
@@ -47,9 +47,8 @@ class Transitions:
         #: number of transitions that are left
         self.n_left = n
         names = {"buffer_actions": "actions", "new_obs": "next_obs", "rewards": "rewards", "dones": "dones"}
-        self._arrays = {name: tree_map(lambda part: np.array(flat(part)), chunk.steps[key]) for name, key in names.items()}
-        self._arrays["dones"] = self._arrays["dones"].astype(bool)
-        self._infos = cloudpickle.loads(chunk.infos)
+        self._content = {name: tree_map(lambda part: np.array(flat(part)), chunk.steps[key]) for name, key in names.items()}
+        self._content |= {"dones": self._content["dones"].astype(bool), "infos": cloudpickle.loads(chunk.infos)}
         self._n = n
 
     def take(self, n: int) -> dict[str, Any]:
@@ -62,87 +61,64 @@ class Transitions:
         first = self._n - self.n_left
         self.n_left -= min(n, self.n_left)
         end = self._n - self.n_left
-        taken = {name: tree_map(lambda part: part[first:end], each) for name, each in self._arrays.items()}
-        return {**taken, "infos": self._infos[first:end]}
+        return {name: tree_map(lambda part: part[first:end], each) for name, each in self._content.items()}
 
 
-def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def joined(parts: Any) -> Any:
     """
-    Join transitions.
+    Join arrays and lists along their first axis.
 
-    :param parts: what :meth:`Transitions.take` returned
-    :return: one dictionary in the same form
+    :param parts: arrays, lists, or dictionaries or tuples of them, all in the same form
+    :return: a new one in this form
     """
-    infos = [info for part in parts for info in part.pop("infos")]
-    return {"infos": infos, **{name: concatenated([part[name] for part in parts]) for name in parts[0]}}
+    first = parts[0]
+    if isinstance(first, dict):
+        return {key: joined([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(map(joined, zip(*parts, strict=True)))
+    if isinstance(first, list):
+        return [each for part in parts for each in part]
+    return np.concatenate(parts)
 
 
-def concatenated(parts: Any) -> Any:
+def store(model: ActingMixin, columns: np.ndarray, chunk: Chunk, n: int) -> None:
     """
-    Join observations along their first axis.
-
-    :param parts: arrays, or dictionaries of arrays
-    :return: new arrays in the same form
-    """
-    return tree_map(lambda *arrays: np.concatenate(arrays), *parts)
-
-
-class Storing:
-    """
-    Store the steps of actors in their columns of the buffer, and keep the learner's statistics and last observations current.
+    Store a chunk as a whole, because a large write costs as much as a small one. Also update statistics and last observations.
 
     :param model: the learner's algorithm
-    :param n_actors: number of actors
-    :param n_envs: environments of each actor
+    :param columns: columns of the actor's environments in the buffer, shape (k,)
+    :param chunk: the chunk
+    :param n: number of transitions that count, the first ones of the chunk
     """
+    n_steps, n_rest = divmod(n, len(columns))
+    _add(model, columns, chunk, slice(n_steps))
+    if n_rest > 0:
+        _add(model, columns[:n_rest], chunk, slice(n_steps, n_steps + 1))
+    normalize = model.get_vec_normalize_env()
+    if normalize is not None and normalize.training and n_steps > 0:
+        update_statistics(normalize, columns, chunk, n_steps)
+    # For callbacks, and for a run that continues.
+    for present, last in zip(last_obs(model), chunk.last_obs, strict=True):
+        for key, part in keyed(present).items() if present is not None else ():
+            part[columns] = keyed(last)[key]
 
-    def __init__(self, model: ActingMixin, n_actors: int, n_envs: int):
-        self._state, self._buffer, self._normalize = AlgorithmState(model), model.replay_buffer, model.get_vec_normalize_env()
-        # Columns of each actor.
-        self._columns = np.arange(n_actors * n_envs).reshape(n_actors, n_envs)
 
-    def store(self, actor: int, chunk: Chunk, n: int) -> None:
-        """
-        Store a chunk as a whole, because a large write costs as much as a small one.
+def _add(model: ActingMixin, columns: np.ndarray, chunk: Chunk, rows: slice) -> None:
+    """Store some steps of the first environments of an actor."""
+    steps = {name: tree_map(lambda part: part[rows, : len(columns)], each) for name, each in chunk.steps.items()}
+    model.replay_buffer.add_steps(columns, **steps, initial_priority="td_error")
 
-        :param actor: number of the actor
-        :param chunk: the chunk
-        :param n: number of transitions that count, the first ones of the chunk
-        """
-        columns = self._columns[actor]
-        n_steps, n_rest = divmod(n, len(columns))
-        self._add(columns, chunk, slice(n_steps))
-        if n_rest > 0:
-            self._add(columns[:n_rest], chunk, slice(n_steps, n_steps + 1))
-        if self._normalize is not None and self._normalize.training and n_steps > 0:
-            update_statistics(self._normalize, columns, chunk, n_steps)
-        self._set_last_obs(columns, chunk)
 
-    def cut(self, actor: int) -> None:
-        """
-        Cut the episodes of an actor after its last stored step, which its next step does not follow.
+def cut(model: ActingMixin, columns: np.ndarray) -> None:
+    """
+    Cut the episodes of an actor after its last stored step, which its next step does not follow.
 
-        :param actor: number of the actor
-        """
-        columns = self._columns[actor]
-        self._buffer.end_episodes(columns)
-        if self._normalize is not None:
-            self._normalize.returns[columns] = 0.0
-
-    def _add(self, columns: np.ndarray, chunk: Chunk, rows: slice) -> None:
-        """Store some steps of the first environments of an actor."""
-        steps = {name: tree_map(lambda part: part[rows, : len(columns)], each) for name, each in chunk.steps.items()}
-        self._buffer.add_steps(columns, **steps, initial_priority="td_error")
-
-    def _set_last_obs(self, columns: np.ndarray, chunk: Chunk) -> None:
-        """Set the learner's last observations, for callbacks and for a run that continues."""
-
-        def write(present: np.ndarray, last: np.ndarray) -> None:
-            present[columns] = last
-
-        for present, last in zip(self._state.last_obs, chunk.last_obs, strict=True):
-            if present is not None and last is not None:
-                tree_map(write, present, last)
+    :param model: the learner's algorithm
+    :param columns: columns of the actor's environments, shape (k,)
+    """
+    model.replay_buffer.end_episodes(columns)
+    if (normalize := model.get_vec_normalize_env()) is not None:
+        normalize.returns[columns] = 0.0
 
 
 def update_statistics(normalize: VecNormalize, columns: np.ndarray, chunk: Chunk, n_steps: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.engines import Engine
@@ -46,14 +47,6 @@ class Settings:
     timeout: float
 
 
-@dataclass(frozen=True)
-class _Request:
-    """A call to an actor, for ``n_steps`` of each of its environments. With 0 steps, it asks the actor to get ready."""
-
-    actor: int
-    n_steps: int
-
-
 class Crew:
     """
     Direct the actors in all runs.
@@ -75,22 +68,25 @@ class Crew:
         self.starts = [0] * n_actors
         #: actors that are ready
         self.alive: set[int] = set()
-        # Unanswered calls by the handle of the answer, the oldest first.
-        self._pending: dict[Any, _Request] = {}
+        # Unanswered calls by the handle of the answer, the oldest first: the actor, and the number of steps that each of its
+        # environments is to take. 0 steps ask the actor to get ready.
+        self._pending: dict[Any, tuple[int, int]] = {}
         # Steps that each environment of an actor may still take, over all actors.
         self._n_steps_left = 0
         # Actors that may get another call, in their order; an actor that may get two is there twice.
         self._idle: list[int] = []
+        #: number of runs so far
+        self.n_runs = 0
         self.start_run()
 
-    def columns_of(self, actor: int) -> slice:
+    def columns_of(self, actor: int) -> np.ndarray:
         """
         Find the environments of an actor.
 
         :param actor: its number
-        :return: their indices
+        :return: their indices, shape (n_envs,)
         """
-        return slice(actor * self.n_envs, (actor + 1) * self.n_envs)
+        return np.arange(actor * self.n_envs, (actor + 1) * self.n_envs)
 
     def require_open(self) -> None:
         """
@@ -117,6 +113,7 @@ class Crew:
 
     def start_run(self) -> None:
         """Set all counters of a run to zero."""
+        self.n_runs += 1
         #: restarts in this run
         self.restarts = 0
         #: transitions of calls that were never answered
@@ -142,19 +139,14 @@ class Crew:
         self._call_all(ask, on_loss=lambda actor: None)
         answers: dict[int, Any] = {}
         while self._pending:
-            request, answer = self._answer(self._wait(list(self._pending)))
-            if not isinstance(answer, Exception):
-                answers[request.actor] = answer
-            elif restarts:
-                self._replace(request, answer)
-            else:
-                raise answer
+            if received := self._receive(list(self._pending), restarts):
+                actor, _, answers[actor] = received
         return [answers[actor] for actor in range(self.n_actors)]
 
     def _call_all(self, get_ready: Callable[[int, bool], Any], on_loss: Callable[[int], None]) -> None:
         self.alive, self._idle, self._n_steps_left = set(), [], 0
         self._get_ready, self._on_loss = get_ready, on_loss
-        self._pending = {get_ready(actor, False): _Request(actor, 0) for actor in range(self.n_actors)}
+        self._pending = {get_ready(actor, False): (actor, 0) for actor in range(self.n_actors)}
 
     # ---- a run
 
@@ -199,15 +191,15 @@ class Crew:
         """
         while True:
             self._give_permissions()
-            request, answer = self._answer(self._wait(self._awaited()))
-            if isinstance(answer, Exception):
-                self._replace(request, answer)
-            elif request.n_steps == 0:
-                self.alive.add(request.actor)
-                self._idle += [request.actor] * self.settings.in_flight
-            else:
-                self._fruitless[request.actor] = 0
-                return request.actor, answer
+            received = self._receive(self._awaited())
+            if received is None:
+                continue
+            actor, n_steps, answer = received
+            if n_steps > 0:
+                self._fruitless[actor] = 0
+                return actor, answer
+            self.alive.add(actor)
+            self._idle += [actor] * self.settings.in_flight
 
     def done_with(self, actor: int) -> None:
         """
@@ -224,7 +216,7 @@ class Crew:
             actor, n_steps = self._idle.pop(0), min(self._chunk, self._n_steps_left)
             handle = self._act(actor, n_steps, self._n_steps_left)
             self._n_steps_left -= n_steps
-            self._pending[handle] = _Request(actor, n_steps)
+            self._pending[handle] = actor, n_steps
 
     # ---- waiting
 
@@ -232,8 +224,8 @@ class Crew:
         """Return the handles of the answers that may come next."""
         # Only the oldest of each actor: a large answer may arrive after the next, smaller one.
         oldest: dict[int, Any] = {}
-        for handle, request in self._pending.items():
-            oldest.setdefault(request.actor, handle)
+        for handle, (actor, _) in self._pending.items():
+            oldest.setdefault(actor, handle)
         handles = list(oldest.values())
         return handles[:1] if self.settings.lockstep else handles
 
@@ -259,42 +251,51 @@ class Crew:
             warnings.warn(f"No actor has answered for {waited:.0f} seconds. {self._why_silent(handles)}")
 
     def _why_silent(self, handles: list[Any]) -> str:
-        requests = [self._pending[handle] for handle in handles]
-        starting = sorted({request.actor for request in requests if request.n_steps == 0})
-        acting = sorted({request.actor for request in requests if request.n_steps > 0})
-        why = ""
-        if starting:
-            why += f"These actors are still starting, or making and resetting their environments: {starting}. "
-        if acting:
-            why += f"In these actors a step of an environment takes very long, or does not end: {acting}. "
-        return why + "The learner waits for them"
+        calls = sorted(self._pending[handle] for handle in handles)
+        why = {
+            "These actors are still starting, or making and resetting their environments": [a for a, n in calls if n == 0],
+            "In these actors, a step of an environment takes very long or does not end": [a for a, n in calls if n > 0],
+        }
+        return " ".join(f"{what}: {actors}." for what, actors in why.items() if actors)
 
-    def _answer(self, handle: Any) -> tuple[_Request, Any]:
-        request = self._pending.pop(handle)
+    def _receive(self, handles: list[Any], restarts: bool = True) -> tuple[int, int, Any] | None:
+        """
+        Wait for an answer.
+
+        :param handles: handles of answers
+        :param restarts: whether to restart an actor that fails
+        :return: the actor, the steps that it was asked for, and its answer; ``None`` if it failed and was restarted
+        :raises Exception: the error of the actor, if it is not restarted
+        """
+        handle = self._wait(handles)
+        actor, n_steps = self._pending[handle]
         try:
-            return request, self.engine.answer(handle)
+            answer = self.engine.answer(handle)
         except Exception as error:
-            return request, error
+            if not restarts:
+                raise
+            self._replace(actor, error)
+            return None
+        del self._pending[handle]
+        return actor, n_steps, answer
 
     # ---- faults
 
-    def _replace(self, request: _Request, error: Exception) -> None:
+    def _replace(self, actor: int, error: Exception) -> None:
         """
         Restart an actor.
 
-        :param request: the call that failed
-        :param error: its error
+        :param actor: its number
+        :param error: the error of its oldest call
         :raises Exception: the error, if the actor has been restarted often enough
         """
-        actor = request.actor
-        lost = request.n_steps + sum(other.n_steps for other in self._pending.values() if other.actor == actor)
-        self._pending = {handle: other for handle, other in self._pending.items() if other.actor != actor}
+        lost = sum(n_steps for other, n_steps in self._pending.values() if other == actor)
+        self._pending = {handle: call for handle, call in self._pending.items() if call[0] != actor}
         self._n_steps_left += lost
         self.lost_transitions += lost * self.n_envs
         self.alive.discard(actor)
         self._idle = [other for other in self._idle if other != actor]
         self._on_loss(actor)
-
         if self._fruitless[actor] >= FRUITLESS_RESTARTS or self._restarts[actor] >= self.settings.max_restarts:
             raise error
         self._fruitless[actor] += 1
@@ -303,4 +304,4 @@ class Crew:
         self.starts[actor] += 1
         self.engine.stop(actor)
         self.start(actor)
-        self._pending[self._get_ready(actor, True)] = _Request(actor, 0)
+        self._pending[self._get_ready(actor, True)] = actor, 0

@@ -1,9 +1,9 @@
 """Make an actor's environments, and rebuild the learner's vectorized wrappers around them."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
@@ -17,8 +17,6 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
     VecTransposeImage,
 )
-
-from sb3_per.storage.arrays import tree_map
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,11 @@ class EnvRecipe:
         return make_vec_env(**arguments)
 
 
-#: Wrappers, the innermost first: class, arguments after the environment, and the frames that it stacks in the actor's
-#: environments, or ``None``.
-Wrappers = list[tuple[type, dict[str, Any], Any]]
+#: Wrappers, the innermost first: class, and a copy of the attributes, with those of the actor's environments.
+Wrappers = list[tuple[type[VecEnvWrapper], dict[str, Any]]]
 
 
-def wrappers_of(env: VecEnv, columns: slice) -> Wrappers:
+def wrappers_of(env: VecEnv, columns: np.ndarray) -> Wrappers:
     """
     Describe wrappers so that an actor can rebuild them.
 
@@ -67,36 +64,24 @@ def wrappers_of(env: VecEnv, columns: slice) -> Wrappers:
     """
     wrappers: Wrappers = []
     while isinstance(env, VecEnvWrapper):
-        frames = None
-        if isinstance(env, VecFrameStack):
-            frames = tree_map(lambda stack: stack.stacked_obs[columns].copy(), _stacks(env))
-        wrappers.append((type(env), _arguments(env), frames))
+        kind = type(env)
+        if kind not in (VecTransposeImage, VecFrameStack, VecNormalize, VecCheckNan):
+            hint = "monitor_dir=..." if kind is VecMonitor else "wrapper_class=..."
+            raise ValueError(
+                f"Actors cannot rebuild {kind.__name__} around their own environments. Wrap each environment instead: "
+                f"make_actors(..., {hint})"
+            )
+        state = copy.deepcopy({name: value for name, value in vars(env).items() if name not in ("venv", "class_attributes")})
+        if kind is VecNormalize:
+            state["returns"] = state["returns"][columns]
+        if kind is VecFrameStack:
+            stack = state["stacked_obs"]
+            is_dict = isinstance(stack.observation_space, spaces.Dict)
+            for part in stack.sub_stacked_observations.values() if is_dict else [stack]:
+                part.stacked_obs = part.stacked_obs[columns]
+        wrappers.append((kind, state))
         env = env.venv
     return wrappers[::-1]
-
-
-def _arguments(wrapper: Any) -> dict[str, Any]:
-    kind = type(wrapper)
-    if kind is VecTransposeImage:
-        return {"skip": wrapper.skip}
-    if kind is VecFrameStack:
-        order = tree_map(lambda stack: "first" if stack.channels_first else "last", _stacks(wrapper))
-        return {"n_stack": wrapper.stacked_obs.n_stack, "channels_order": order}
-    if kind is VecNormalize:
-        return {"pickled": cloudpickle.dumps(wrapper)}  # without its environment and returns
-    if kind is VecCheckNan:
-        return {name: getattr(wrapper, name) for name in ("raise_exception", "warn_once", "check_inf")}
-    hint = "monitor_dir=..." if kind is VecMonitor else "wrapper_class=..."
-    raise ValueError(
-        f"Actors cannot rebuild {kind.__name__} around their own environments. Wrap each environment instead: "
-        f"make_actors(..., {hint})"
-    )
-
-
-def _stacks(wrapper: Any) -> Any:
-    """Find the frames that a wrapper stacks; for Dict observations by key."""
-    stack = wrapper.stacked_obs
-    return stack.sub_stacked_observations if isinstance(stack.observation_space, spaces.Dict) else stack
 
 
 def rebuild(venv: VecEnv, wrappers: Wrappers) -> VecEnv:
@@ -107,17 +92,9 @@ def rebuild(venv: VecEnv, wrappers: Wrappers) -> VecEnv:
     :param wrappers: what :func:`wrappers_of` returned
     :return: the wrapped environments
     """
-
-    def set_frames(stack: Any, frames: np.ndarray) -> None:
-        stack.stacked_obs = np.array(frames)
-
-    for kind, arguments, frames in wrappers:
-        if kind is VecNormalize:
-            normalize = cloudpickle.loads(arguments["pickled"])
-            normalize.set_venv(venv)
-            venv = normalize
-        else:
-            venv = kind(venv, **arguments)
-        if frames is not None:
-            tree_map(set_frames, _stacks(venv), frames)
+    for kind, state in wrappers:
+        wrapper = kind.__new__(kind)
+        vars(wrapper).update(state)
+        VecEnvWrapper.__init__(wrapper, venv, wrapper.observation_space, wrapper.action_space)
+        venv = wrapper
     return venv

@@ -10,19 +10,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.buffers import PrioritizedSequenceReplayBuffer
 from sb3_per.distributed import model_copy, random_state
-from sb3_per.distributed.algorithm_state import AlgorithmState
-from sb3_per.distributed.chunks import Storing, Transitions, joined
+from sb3_per.distributed.algorithm_state import count_episode, count_step, last_obs, n_timesteps_left, n_updates, set_last_obs
+from sb3_per.distributed.chunks import Transitions, cut, joined, store
 from sb3_per.distributed.crew import Crew
 from sb3_per.distributed.environments import wrappers_of
 from sb3_per.distributed.metrics import Metrics
-from sb3_per.distributed.worker import Setup, exploration_ladder
+from sb3_per.distributed.worker import exploration_ladder
 from sb3_per.storage.arrays import tree_map
 
 
@@ -43,7 +45,6 @@ class LearningLoop:
         self.metrics: Metrics | None = None
         #: the current run, while actors act
         self.run: Run | None = None
-        self._n_runs = 0
 
     def require_supported(self, model: ActingMixin) -> None:
         """
@@ -73,7 +74,7 @@ class LearningLoop:
                 f"exploration='ladder' needs an algorithm that takes random actions (DQN, QR-DQN), but {name} explores with "
                 "its policy or action_noise. Use exploration=None"
             )
-        wrappers_of(model.env, slice(None))
+        wrappers_of(model.env, np.arange(model.n_envs))
 
     @contextlib.contextmanager
     def acting_for(self, model: ActingMixin) -> Iterator[None]:
@@ -97,19 +98,12 @@ class LearningLoop:
         finally:
             self.model = self.run = None
 
-    def _begin(self, model: ActingMixin) -> "Run":
-        self._n_runs += 1
-        continues, self.continued_model = self.continued_model is model, None
-        self.run = Run(self.crew, model, self._n_runs, continues)
-        self.metrics = self.run.metrics
-        return self.run
-
     def collect(
         self,
         callback: BaseCallback,
         train_freq: TrainFreq,
-        replay_buffer: Any,
-        action_noise: Any = None,
+        replay_buffer: ReplayBuffer,
+        action_noise: ActionNoise | None = None,
         learning_starts: int = 0,
         log_interval: int | None = None,
     ) -> RolloutReturn:
@@ -127,7 +121,10 @@ class LearningLoop:
         model = self.model
         assert model is not None, "collect() is called within acting_for()"
         model.policy.set_training_mode(False)
-        run = self.run or self._begin(model)
+        if self.run is None:
+            self.run = Run(self.crew, model, continues=self.continued_model is model)
+            self.continued_model, self.metrics = None, self.run.metrics
+        run = self.run
         callback.on_rollout_start()
         n_collected = n_episodes = 0
         for _ in range(train_freq.frequency):
@@ -140,10 +137,11 @@ class LearningLoop:
             callback.update_locals({"self": model, "env": model.env, **seen, "replay_buffer": replay_buffer})
             if not callback.on_step():
                 return RolloutReturn(n_collected, n_episodes, continue_training=False)
-            run.state.count_step(seen["infos"], seen["dones"])
+            count_step(model, seen["infos"], seen["dones"])
             for _ in range(np.count_nonzero(seen["dones"])):
                 n_episodes += 1
-                if log_interval is not None and run.state.count_episode() % log_interval == 0:
+                episode_num = count_episode(model)
+                if log_interval is not None and episode_num % log_interval == 0:
                     run.metrics.record()
                     model.dump_logs()
         callback.on_rollout_end()
@@ -158,18 +156,15 @@ class Run:
 
     :param crew: the actors
     :param model: the algorithm that learns
-    :param number: number of the run, from 1; it changes the seeds
     :param continues: whether the actors continue where the last run ended
     """
 
-    def __init__(self, crew: Crew, model: ActingMixin, number: int, continues: bool):
+    def __init__(self, crew: Crew, model: ActingMixin, continues: bool):
         self.crew, self.settings, self.model = crew, crew.settings, model
-        self.state = AlgorithmState(model)
         self.metrics = Metrics(crew, model)
         #: transitions that are left until the run ends
-        self.n_left = self.state.total_timesteps - model.num_timesteps
+        self.n_left = n_timesteps_left(model)
         self._continues = continues
-        self._storing = Storing(model, crew.n_actors, crew.n_envs)
         # The chunk that ticks are taken from.
         self._current: Transitions | None = None
         # The published weights, and the number of updates that they had.
@@ -179,50 +174,49 @@ class Run:
         # In a small buffer, a larger chunk would overwrite transitions before they were counted.
         chunk = min(self.settings.chunk, max(1, model.replay_buffer.buffer_size // 4))
         self._content = crew.engine.put(model_copy.packed(model, chunk))
-        self._prepare_setups(number)
-        crew.begin(n_steps, chunk, self._get_ready, self._act, self._storing.cut)
-
-    # ---- messages to actors
-
-    def _prepare_setups(self, number: int) -> None:
-        """Prepare what is the same for all actors."""
-        model, space = self.model, self.model.action_space
         # With a single actor and no lag, the actor draws from the learner's random state, as in a synchronous run.
-        self._shares_random_state = self.crew.n_actors == 1 and self.settings.in_flight == 1
+        self._shares_random_state = crew.n_actors == 1 and self.settings.in_flight == 1
+        space = model.action_space
         with random_state.RandomNumbers(random_state.current(space), space).drawing():  # does not change that state
-            self._seed = np.random.randint(2**31), number, model.num_timesteps
+            self._seed = np.random.randint(2**31), crew.n_runs, model.num_timesteps
         # An explicit `initial_priority` of the buffer wins.
         given = model.replay_buffer_kwargs.get("initial_priority", "td_error")
         is_asked_for = self.settings.initial_priorities == "actor" and given == "td_error"
-        self._wants_td_errors = is_asked_for and not model.replay_buffer.scheme.draws_uniformly
+        self._with_td_errors = is_asked_for and not model.replay_buffer.scheme.draws_uniformly
+        crew.begin(n_steps, chunk, self._get_ready, self._act, self._cut)
+
+    # ---- messages to actors
 
     def _get_ready(self, actor: int, is_restart: bool) -> Any:
         """Ask an actor to get ready."""
-        crew, columns = self.crew, self.crew.columns_of(actor)
+        crew, env, columns = self.crew, self.model.env, self.crew.columns_of(actor)
+        assert env is not None
 
         def own(obs: Any) -> Any:
-            return None if obs is None else tree_map(lambda part: np.array(part[columns]), obs)
+            return None if obs is None else tree_map(lambda part: part[columns], obs)
 
-        last_obs, last_original_obs = self.state.last_obs
-        env = self.model.env
-        assert env is not None
-        setup = Setup(
+        return crew.engine.ask(
+            actor,
+            "begin",
+            self._content,
             seed=random_state.derived_seed(*self._seed, actor, crew.starts[actor]),
             wrappers=None if self._continues and not is_restart else wrappers_of(env, columns),
             epsilon=exploration_ladder(crew.n_actors)[actor] if self.settings.exploration == "ladder" else None,
-            wants_td_errors=self._wants_td_errors,
-            last_obs=None if is_restart else (own(last_obs), own(last_original_obs)),
+            with_td_errors=self._with_td_errors,
+            first_obs=None if is_restart else tuple(map(own, last_obs(self.model))),
         )
-        return crew.engine.ask(actor, "begin", self._content, setup)
 
     def _act(self, actor: int, n_steps: int, n_steps_left: int) -> Any:
         """Ask an actor to act with the newest weights."""
-        n_updates, engine = self.state.n_updates, self.crew.engine
-        if self._published is None or self._published[0] != n_updates or self.model.get_vec_normalize_env() is not None:
-            self._published = n_updates, engine.put(model_copy.published(self.model))
+        version, engine = n_updates(self.model), self.crew.engine
+        if self._published is None or self._published[0] != version or self.model.get_vec_normalize_env() is not None:
+            self._published = version, engine.put(model_copy.published(self.model))
         num_timesteps = self._num_timesteps_at_end - n_steps_left * self.crew.n_envs
         shared = random_state.current(self.model.action_space) if self._shares_random_state else None
         return engine.ask(actor, "collect", self._published[1], n_steps, num_timesteps, shared)
+
+    def _cut(self, actor: int) -> None:
+        cut(self.model, self.crew.columns_of(actor))
 
     # ---- chunks from actors
 
@@ -244,15 +238,16 @@ class Run:
             if self._current.n_left == 0:
                 self.crew.done_with(self._current.actor)
                 self._current = None
-        return joined(parts)
+        tick: dict[str, Any] = joined(parts)
+        return tick
 
     def _next_chunk(self) -> Transitions:
         actor, chunk = self.crew.next_chunk()
-        self.metrics.lag(self.state.n_updates - chunk.version)
+        self.metrics.lag(n_updates(self.model) - chunk.version)
         if chunk.random_state is not None:
             random_state.set_current(chunk.random_state, self.model.action_space)
         n = min(chunk.steps["rewards"].size, self.n_left)
-        self._storing.store(actor, chunk, n)
+        store(self.model, self.crew.columns_of(actor), chunk, n)
         return Transitions(actor, chunk, n)
 
     def end(self) -> bool:
@@ -263,9 +258,9 @@ class Run:
         """
         has_all_answers = self.crew.end()
         # All environments of the last step count.
-        is_whole = self.state.total_timesteps == self._num_timesteps_at_end
+        is_whole = self.model.num_timesteps + n_timesteps_left(self.model) == self._num_timesteps_at_end
         is_complete = has_all_answers and self.n_left == 0 and is_whole
         if not is_complete:
-            self.state.last_obs = None, self.state.last_obs[1]
+            set_last_obs(self.model, (None, last_obs(self.model)[1]))
         self.model.logger.info(self.metrics.line)
         return is_complete

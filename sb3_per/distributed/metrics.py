@@ -3,7 +3,7 @@
 import time
 
 from sb3_per.algorithms.acting import ActingMixin
-from sb3_per.distributed.algorithm_state import AlgorithmState
+from sb3_per.distributed.algorithm_state import n_updates
 from sb3_per.distributed.crew import Crew
 
 # A learner that waits for more than this share of its time gets faster with more actors.
@@ -19,9 +19,9 @@ class Metrics:
     """
 
     def __init__(self, crew: Crew, model: ActingMixin):
-        self._crew, self._model, self._state = crew, model, AlgorithmState(model)
+        self._crew, self._model = crew, model
         self._began, self._waited_before = time.monotonic(), crew.seconds_waited
-        self._updates_before, self._stale_before = self._state.n_updates, model.n_stale_updates
+        self._updates_before, self._stale_before = n_updates(model), model.n_stale_updates
         #: transitions that updates were due for
         self.n_inserted = 0
         # Since the last line of the log.
@@ -39,7 +39,7 @@ class Metrics:
     @property
     def n_sampled(self) -> int:
         """Transitions drawn for updates."""
-        return (self._state.n_updates - self._updates_before) * int(self._model.batch_size)
+        return (n_updates(self._model) - self._updates_before) * int(self._model.batch_size)
 
     @property
     def share_waited(self) -> float:

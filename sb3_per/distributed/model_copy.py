@@ -14,8 +14,9 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import VectorizedActionNoise
 from stable_baselines3.common.utils import ConstantSchedule
 
+from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
-from sb3_per.distributed.algorithm_state import AlgorithmState
+from sb3_per.distributed.algorithm_state import learned_arrays, n_updates
 
 # Attributes that an actor does not get.
 _NOT_SENT = frozenset(
@@ -30,18 +31,16 @@ class Weights:
     Weights that the learner publishes, and other values that change during a run.
 
     :param version: number of the learner's updates so far
-    :param policy: state of the policy, arrays by name
-    :param tensors: other learned tensors by name, e.g. the entropy coefficient
+    :param arrays: everything that is learned, by name
     :param normalize: statistics of observations and of returns by ``VecNormalize``; ``None`` where there are none
     """
 
     version: int
-    policy: dict[str, np.ndarray]
-    tensors: dict[str, np.ndarray]
+    arrays: dict[str, np.ndarray]
     normalize: tuple[Any, Any]
 
 
-def packed(model: Any, n_rows: int) -> bytes:
+def packed(model: ActingMixin, n_rows: int) -> bytes:
     """
     Pickle the learner's algorithm for its actors, with the classes of the user's script.
 
@@ -100,39 +99,29 @@ def unpacked(content: bytes, n_envs: int, epsilon: float | None) -> Any:
     return model
 
 
-def published(model: Any) -> Weights:
+def published(model: ActingMixin) -> Weights:
     """
     Collect the weights that the learner publishes.
 
     :param model: the learner's algorithm
     :return: its weights; the arrays may be views of them
     """
-    state, normalize = AlgorithmState(model), model.get_vec_normalize_env()
-    return Weights(
-        version=state.n_updates,
-        policy={name: _array(tensor) for name, tensor in model.policy.state_dict().items()},
-        tensors={name: _array(tensor) for name, tensor in state.tensors().items()},
-        normalize=(getattr(normalize, "obs_rms", None), getattr(normalize, "ret_rms", None)),
-    )
+    normalize = model.get_vec_normalize_env()
+    # `VecNormalize` has no statistics of what it does not normalize.
+    statistics = getattr(normalize, "obs_rms", None), getattr(normalize, "ret_rms", None)
+    return Weights(n_updates(model), learned_arrays(model), statistics)
 
 
-def set_weights(model: Any, weights: Weights) -> None:
+def set_weights(model: ActingMixin, weights: Weights) -> None:
     """
     Give an actor the learner's weights.
 
     :param model: the actor's algorithm
     :param weights: what :func:`published` returned
     """
-    own, normalize = model.policy.state_dict(), model.get_vec_normalize_env()
-    for name, array in weights.policy.items():
-        np.copyto(_array(own[name]), array)
-    for name, array in weights.tensors.items():
-        np.copyto(_array(getattr(model, name)), array)
-    if normalize is not None:
+    own = {**vars(model), **model.policy.state_dict()}
+    for name, array in weights.arrays.items():
+        np.copyto(own[name].detach().numpy(), array)
+    if (normalize := model.get_vec_normalize_env()) is not None:
         # A copy, because the actor updates the statistics while it acts.
         normalize.obs_rms, normalize.ret_rms = copy.deepcopy(weights.normalize)
-
-
-def _array(tensor: th.Tensor) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().numpy()
-    return array

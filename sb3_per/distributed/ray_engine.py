@@ -22,16 +22,13 @@ def process_class() -> type:
     """
 
     # Of a local class, Ray sends the code and not the name of its module. So the process can set its import path first, and
-    # answer `hello` before it spends seconds on importing PyTorch.
+    # answer `__ray_ready__` before it spends seconds on importing PyTorch.
     class ActorProcess:
         def __init__(self, path: list[str], *args: Any):
             # In the learner's order, because two modules may have the same name.
             sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
             self.args = args
             self.worker: Any = None
-
-        def hello(self) -> None:
-            """Return at once. The answer shows that the process runs."""
 
         def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
             """See :meth:`~sb3_per.distributed.engines.Engine.ask`."""
@@ -66,22 +63,20 @@ class RayEngine:
         elif _users:
             _users.add(id(self))
         # Without a number of cores, there may be more actors than cores.
-        self._remote_class: Any = ray.remote(process_class()).options(
-            max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
-        )
+        self._remote_class: Any = ray.remote(process_class()).options(scheduling_strategy="SPREAD")
         self._actors: dict[int, Any] = {}
         # The first answer of each process, which shows that it runs.
-        self._hellos: dict[int, Any] = {}
+        self._ready: dict[int, Any] = {}
 
     def start(self, actor: int, recipe: bytes, start: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
         path = list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
         self._actors[actor] = self._remote_class.remote(path, recipe, actor, start)
-        self._hellos[actor] = self._actors[actor].hello.remote()
+        self._ready[actor] = self._actors[actor].__ray_ready__.remote()
 
     def has_started(self, actor: int) -> bool:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
-        ready, _ = ray.wait([self._hellos[actor]], timeout=0)
+        ready, _ = ray.wait([self._ready[actor]], timeout=0)
         return bool(ready)
 
     def stop(self, actor: int) -> None:

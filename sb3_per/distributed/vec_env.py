@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from sb3_per.algorithms.acting import CollectingVecEnv
 from sb3_per.distributed import random_state
-from sb3_per.distributed.chunks import concatenated
+from sb3_per.distributed.chunks import joined
 from sb3_per.distributed.crew import Crew, Settings
 from sb3_per.distributed.engines import Engine
 from sb3_per.distributed.environments import EnvRecipe
@@ -63,27 +63,24 @@ class ActorVecEnv(CollectingVecEnv):
     def step_wait(self) -> VecEnvStepReturn:
         """See SB3."""
         handles, self._step_handles = self._step_handles, []
-        obs, rewards, dones, infos, reset_infos = zip(*self._answers(handles), strict=True)
-        self.reset_infos = [info for part in reset_infos for info in part]
-        all_infos = [info for part in infos for info in part]
-        return _joined(obs), np.concatenate(rewards), np.concatenate(dones), all_infos
+        obs, rewards, dones, infos, self.reset_infos = joined(self._answers(handles))
+        return obs, rewards, dones, infos
 
     def reset(self) -> VecEnvObs:
         """See SB3."""
         self._take_over()
-        obs, reset_infos = zip(*self.crew.gather(self._ask_reset), strict=True)
-        self.reset_infos = [info for part in reset_infos for info in part]
+        obs: VecEnvObs
+        obs, self.reset_infos = joined(self.crew.gather(self._ask_reset))
         self._reset_seeds()
         self._reset_options()
-        all_obs: VecEnvObs = _joined(obs)
-        return all_obs
+        return obs
 
     def _ask_reset(self, actor: int, is_restart: bool) -> Any:
         columns = self.crew.columns_of(actor)
-        seed = self._seeds[columns.start]
+        seed = self._seeds[columns[0]]
         if is_restart and seed is not None:  # the old seed may lead to the same fault again
             seed = random_state.derived_seed(seed, self.crew.starts[actor])
-        return self.engine.ask(actor, "reset", seed, self._options[columns])
+        return self.engine.ask(actor, "reset", seed, [self._options[column] for column in columns])
 
     def _take_over(self) -> None:
         """Prepare for synchronous steps, after which a run cannot continue the episodes of the last one."""
@@ -107,7 +104,8 @@ class ActorVecEnv(CollectingVecEnv):
     def get_images(self) -> Sequence[np.ndarray | None]:
         """See SB3."""
         handles = [self.engine.ask(actor, "ask", "get_images") for actor in range(self.crew.n_actors)]
-        return [image for part in self._answers(handles) for image in part]
+        images: list[np.ndarray | None] = joined(self._answers(handles))
+        return images
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """See SB3."""
@@ -135,10 +133,3 @@ class ActorVecEnv(CollectingVecEnv):
             actor, env = divmod(range(self.num_envs)[index], self.crew.n_envs)
             handles.append(self.engine.ask(actor, "ask", method, *args, indices=[env], **kwargs))
         return [answer for part in self._answers(handles) for answer in part or [None]]
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """Join the observations of all actors: arrays, or dictionaries or tuples of them."""
-    if isinstance(parts[0], tuple):
-        return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
-    return concatenated(parts)

@@ -1,6 +1,5 @@
 """Act with a copy of the algorithm: an actor steps its environments in SB3's own ``collect_rollouts``."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -8,10 +7,10 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_wrapper
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_per.distributed import model_copy
-from sb3_per.distributed.algorithm_state import AlgorithmState
+from sb3_per.distributed.algorithm_state import last_obs, set_last_obs
 from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.environments import Wrappers, rebuild
 from sb3_per.distributed.model_copy import Weights
@@ -28,26 +27,6 @@ def exploration_ladder(n_actors: int, epsilon: float = 0.4, alpha: float = 7.0) 
     :return: ``epsilon ** (1 + alpha i / (N - 1))`` for i from 0 to N - 1
     """
     return [epsilon ** (1.0 + alpha * i / max(n_actors - 1, 1)) for i in range(n_actors)]
-
-
-@dataclass(frozen=True)
-class Setup:
-    """
-    Settings of an actor for one run, sent when ``learn`` begins and after a restart.
-
-    :param seed: seed of its random numbers
-    :param wrappers: wrappers around its environments; ``None``: those of the last run, whose episodes continue
-    :param epsilon: its share of random actions; ``None`` follows the schedule
-    :param wants_td_errors: whether its chunks contain TD errors
-    :param last_obs: observations that it acts on first, unless episodes continue: normalized, and before normalization;
-        ``None``: it resets its environments
-    """
-
-    seed: int
-    wrappers: Wrappers | None
-    epsilon: float | None
-    wants_td_errors: bool
-    last_obs: tuple[Any, Any] | None
 
 
 class InfoRecorder(BaseCallback):
@@ -72,7 +51,7 @@ class ActorWorker:
     :param start: number of earlier starts
     """
 
-    state: AlgorithmState
+    model: Any
 
     def __init__(self, recipe: bytes, actor: int, start: int):
         self.venv: VecEnv = cloudpickle.loads(recipe).make(actor, start)
@@ -118,29 +97,36 @@ class ActorWorker:
 
     # ---- acting
 
-    def begin(self, content: bytes, setup: Setup) -> None:
+    def begin(
+        self, content: bytes, seed: int, wrappers: Wrappers | None, epsilon: float | None, with_td_errors: bool, first_obs: Any
+    ) -> None:
         """
-        Get ready to act.
+        Get ready to act, when ``learn`` begins and after a restart.
 
         :param content: the algorithm, see :func:`~sb3_per.distributed.model_copy.packed`
-        :param setup: settings for this run
+        :param seed: seed of the random numbers
+        :param wrappers: wrappers around the environments; ``None``: those of the last run, whose episodes continue
+        :param epsilon: share of random actions; ``None`` follows the schedule
+        :param with_td_errors: whether chunks contain TD errors
+        :param first_obs: observations to act on first, unless episodes continue: normalized, and before normalization;
+            ``None``: reset the environments
         """
-        if setup.wrappers is not None:
-            self.env = rebuild(self.venv, setup.wrappers)
-        # The learner does not know the last observations of an actor that has not acted since a restart.
-        last_obs = self.state.last_obs if setup.wrappers is None else setup.last_obs
-        self.setup = setup
-        self.model = model_copy.unpacked(content, self.venv.num_envs, setup.epsilon)
-        self.state = AlgorithmState(self.model)
-        self.random = RandomNumbers.seeded(setup.seed, self.model.action_space)
-        normalize = unwrap_vec_wrapper(self.env, VecNormalize)
-        self.state.set_normalize(normalize)
-        if last_obs is None:
-            self.venv.seed(setup.seed)
+        if wrappers is not None:
+            self.env = rebuild(self.venv, wrappers)
+        else:
+            # The learner does not know the last observations of an actor that has not acted since a restart.
+            first_obs = last_obs(self.model)
+        self.with_td_errors = with_td_errors
+        self.model = model_copy.unpacked(content, self.venv.num_envs, epsilon)
+        self.model.set_env(self.env)
+        self.random = RandomNumbers.seeded(seed, self.model.action_space)
+        if first_obs is None:
+            self.venv.seed(seed)
             with self.random.drawing():
                 obs = self.env.reset()
-            last_obs = obs, None if normalize is None else normalize.get_original_obs()
-        self.state.last_obs = last_obs
+            normalize = self.model.get_vec_normalize_env()
+            first_obs = obs, None if normalize is None else normalize.get_original_obs()
+        set_last_obs(self.model, first_obs)
 
     def collect(self, weights: Weights, n_steps: int, num_timesteps: int, shared: RandomState | None = None) -> Chunk:
         """
@@ -168,10 +154,10 @@ class ActorWorker:
                 learning_starts=model.learning_starts,
             )
         steps = self.steps()
-        if self.setup.wants_td_errors:
+        if self.with_td_errors:
             steps["td_errors"] = self.td_errors()
         infos = cloudpickle.dumps(recorder.infos)
-        return Chunk(weights.version, steps, infos, self.state.last_obs, None if shared is None else numbers.state)
+        return Chunk(weights.version, steps, infos, last_obs(model), None if shared is None else numbers.state)
 
     def steps(self) -> dict[str, Any]:
         """
@@ -181,10 +167,8 @@ class ActorWorker:
         """
         buffer = self.model.replay_buffer
         slots = np.arange(buffer.size() * buffer.n_envs).reshape(-1, buffer.n_envs)
-        names = ("obs", "next_obs", "actions", "rewards", "dones", "timeouts", "infos")
-        steps = dict(zip(names, buffer.storage.read_steps(slots), strict=True))
-        del steps["infos"]  # this buffer keeps none
-        return steps
+        names = ("obs", "next_obs", "actions", "rewards", "dones", "timeouts")
+        return dict(zip(names, buffer.storage.read_steps(slots)[:6], strict=True))
 
     def td_errors(self) -> np.ndarray:
         """

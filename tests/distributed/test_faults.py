@@ -13,7 +13,6 @@ from sb3_per import PERDQN
 from sb3_per.distributed import NoActorAliveError
 from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.engines import LocalEngine
-from sb3_per.distributed.worker import Setup
 from tests.distributed.envs import Tracked, Unlucky
 from tests.distributed.helpers import assert_columns_hold, local, on_engine, small
 
@@ -129,13 +128,18 @@ def test_a_start_raises_if_no_process_runs_within_timeout(monkeypatch):
 
 def test_seeds_differ_between_actors_and_after_a_restart(monkeypatch):
     env = local(Unlucky, 3, n_envs=2, seed=5, env_kwargs=dict(lifetime=30), max_restarts=100)
-    setups, ask = [], env.engine.ask
-    monkeypatch.setattr(env.engine, "ask", lambda *args, **kwargs: setups.extend(args[3:4]) or ask(*args, **kwargs))
+    seeds, ask = [], env.engine.ask
+
+    def listen(actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method == "begin":
+            seeds.append(kwargs["seed"])
+        return ask(actor, method, *args, **kwargs)
+
+    monkeypatch.setattr(env.engine, "ask", listen)
     model = small(PERDQN, env)
     model.learn(300)
     model.learn(300)
-    starts = [setup for setup in setups if isinstance(setup, Setup)]
-    assert len(starts) == len({setup.seed for setup in starts}) > 12
+    assert len(seeds) == len(set(seeds)) > 12
     assert len(set(model.replay_buffer.observations[0, :, 0])) == 6
     assert_columns_hold(model.replay_buffer)
     workers = env.engine.workers.values()

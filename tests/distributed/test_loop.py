@@ -63,7 +63,7 @@ def test_actors_get_the_number_of_transitions_of_the_whole_run(monkeypatch):
     """Schedules and warm-up count the transitions of all actors, in the order of the calls."""
     env = local(Tracked, 3, n_envs=2, in_flight=2)
     calls, ask = [], env.engine.ask
-    monkeypatch.setattr(env.engine, "ask", lambda *args: calls.append(args) or ask(*args))
+    monkeypatch.setattr(env.engine, "ask", lambda *args, **kwargs: calls.append(args) or ask(*args, **kwargs))
     model = small(PERDQN, env, learning_starts=0)
     model.learn(120)
     model.learn(30, reset_num_timesteps=False)
