@@ -62,18 +62,14 @@ benchmark: .venv/benchmark
 evidence: .venv/benchmark
 	$(BIN)/python benchmarks/cliffwalk.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/dose_response.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/dose_report.py
 	$(BIN)/python benchmarks/chain_sizes.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/doorkey_sizes.py --workers $(WORKERS)
 	$(BIN)/python benchmarks/ages.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/campaign_report.py
 	$(BIN)/python benchmarks/modern_dqn.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/modern_dqn_report.py
 	$(BIN)/python benchmarks/demonstrations.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/demonstrations_report.py
 	$(BIN)/python benchmarks/learning.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/cartpole_again.py --workers $(WORKERS)
+	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/summary.py
 	test -e docs/evidence/run_time.csv || OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run_time.py
 

@@ -1,7 +1,7 @@
 """
 Draws by age, and priorities times age: do they help where rewards are common?
 
-    python benchmarks/ages.py                  # what is missing; then campaign_report.py
+    python benchmarks/ages.py                  # what is missing; then report.py
     python benchmarks/ages.py --seconds 600    # start no run after ten minutes; call again to continue
     python benchmarks/ages.py --only ages      # MinAtar alone
 
@@ -45,7 +45,7 @@ import learning
 import modern_dqn
 import numpy as np
 from campaign import Campaign, Contrast, Row, main
-from suite import Suite, Variant
+from suites import Suite, Variant
 
 GAMES = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
 DECAYS = ("decay 1", "decay 3")

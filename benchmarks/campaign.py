@@ -1,7 +1,7 @@
 """
-One description of a campaign, and the runner of all that are described so: `chain_sizes.py`, `doorkey_sizes.py`, `ages.py`.
+One description of a campaign, and the runner of all that are described so, e.g. `chain_sizes.py`; `report.py` writes pages.
 
-    python benchmarks/chain_sizes.py                  # what is missing; then campaign_report.py
+    python benchmarks/chain_sizes.py                  # what is missing; then report.py
     python benchmarks/chain_sizes.py --seconds 600    # start no run after ten minutes; call again to continue
 
 All arms learn the same tasks with the same seeds. Each has its own learning rate, and its own option where it has several: the
@@ -28,67 +28,59 @@ Row = dict[str, str]
 
 
 class Contrast(NamedTuple):
-    """
-    One test: an arm against a reference.
+    """One test: an arm against a reference."""
 
-    :param arm: arm that is judged
-    :param reference: arm that it is compared with
-    :param over: what the differences of a seed become: ``"mean"``, their mean over the tasks; ``"slope"``, their least-squares
-        slope over the tasks, which are numbers; ``"pairs"``, one pair for each seed and task
-    """
-
-    arm: str
-    reference: str
+    arm: str  # arm that is judged
+    reference: str  # arm that it is compared with
+    # what the differences of a seed become: ``"mean"``, their mean over the tasks; ``"slope"``, their least-squares slope
+    # over the tasks, which are numbers; ``"pairs"``, one pair for each seed and task; ``"each"``, a test for each task
     over: str = "mean"
+    least: float | None = None  # smallest task that counts
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """
-    What runs, and what is tested.
+    """What runs, and what is tested."""
 
-    :param name: name of the CSV file and of the report
-    :param endpoint: score of a run in words
-    :param unit: what the numbers are that name the tasks, for headings
-    :param tasks: tasks, which are numbers if a contrast is over their slope
-    :param arms: by arm its options, one of which is chosen with the rate; the first arm is the twin
-    :param rates: learning rates, ascending; the grid grows by the ratio of two neighbours
-    :param choosing: seeds that choose; empty if there is one option and one rate
-    :param reporting: seeds that are reported
-    :param settings: all that a run depends on, as text and numbers; rows of other settings do not count
-    :param train: takes task, arm, option, rate and seed; returns the columns of a row
-    :param score: score of a row, more is better
-    :param primary: tests of the primary endpoint, with Holm's correction over them
-    :param secondary: other tests, with a correction of their own
-    :param other_scores: by name: another score of a row; the primary tests are repeated for it, with a correction of their own
-    :param growth: largest number of rates by which a grid grows in each direction
-    :param chooses_by_task: whether each task has its own choice; otherwise an arm has one for all
-    :param is_log: whether scores are logarithms, whose differences are reported as factors
-    :param is_relative: whether scores are in units of the twin's mean in the task, or when choosing, of the mean of all runs
-    :param seconds: measured CPU seconds of a run by task, for the budget
-    :param random_successes: takes a task; counts the episodes of a random policy, and those that succeed
-    """
-
-    name: str
-    endpoint: str
-    unit: str
-    tasks: tuple[Any, ...]
-    arms: dict[str, tuple[str, ...]]
-    rates: tuple[float, ...]
-    choosing: range
-    reporting: range
-    settings: dict[str, Any]
-    train: Callable[..., dict[str, Any]]
-    score: Callable[[Row], float]
-    primary: tuple[Contrast, ...]
-    secondary: tuple[Contrast, ...] = ()
+    name: str  # name of the CSV file and of the report
+    endpoint: str  # score of a run in words
+    unit: str  # what the numbers are that name the tasks, for headings
+    tasks: tuple[Any, ...]  # tasks, which are numbers if a contrast is over their slope
+    arms: dict[str, tuple[str, ...]]  # by arm its options, one of which is chosen with the rate; the first arm is the twin
+    rates: tuple[float, ...]  # learning rates, ascending; the grid grows by the ratio of two neighbours
+    # seeds that choose, for all tasks or by task; empty if there is one option and one rate; a task without any takes the
+    # choices of the largest task that has some
+    choosing: range | dict[Any, range]
+    reporting: range  # seeds that are reported
+    settings: dict[str, Any]  # all that a run depends on, as text and numbers; rows of other settings do not count
+    train: Callable[..., dict[str, Any]]  # takes task, arm, option, rate and seed; returns the columns of a row
+    score: Callable[[Row], float]  # score of a row, more is better
+    primary: tuple[Contrast, ...]  # tests of the primary endpoint, with Holm's correction over them
+    secondary: tuple[Contrast, ...] = ()  # other tests, with a correction of their own
+    by_task: tuple[Contrast, ...] = ()  # tests of single tasks, with a correction of their own
+    undeclared: tuple[Contrast, ...] = ()  # tests that were thought of after the runs, without a correction
+    # by name: another score of a row; the primary tests are repeated for it, with a correction of their own
     other_scores: dict[str, Callable[[Row], float]] = field(default_factory=dict)
-    growth: int = 2
-    chooses_by_task: bool = True
-    is_log: bool = False
+    # of one task, by name: digits after the point, and another score of a row, whose means are reported
+    also: dict[str, tuple[int, Callable[[Row], float]]] = field(default_factory=dict)
+    growth: int = 2  # largest number of rates by which a grid grows in each direction
+    chooses_by_task: bool = True  # whether each task has its own choice; otherwise an arm has one for all
+    is_log: bool = False  # whether scores are logarithms of costs, whose differences are reported as factors
+    is_cost: bool = False  # whether scores are negative costs, which are reported without the sign
+    # whether scores are in units of the twin's mean in the task, or when choosing, of the mean of all runs
     is_relative: bool = False
-    seconds: dict[Any, float] = field(default_factory=dict)
+    # whether the test that was declared exchanges runs of the arms; its p stands beside that of the pairs
+    was_unpaired: bool = False
+    digits: tuple[int, int] = (3, 3)  # digits after the point of scores and of their differences
+    seconds: dict[Any, float] = field(default_factory=dict)  # measured CPU seconds of a run by task, for the budget
+    # takes a task; counts the episodes of a random policy, and those that succeed
     random_successes: Callable[[Any], tuple[int, int]] | None = None
+    others: tuple[tuple[Any, ...], ...] = ()  # other runs of the file: task, arm, option, rate and seed
+    # takes what `train` takes; returns the columns that name the run; without it, those are its arguments
+    name_of: Callable[..., dict[str, Any]] | None = None
+    figure: str = "gains"  # kind of the figure: ``"gains"``, ``"relative"``, ``"runs"`` or ``"updates"``, see `figures.py`
+    cap: int = 0  # steps of a run that is stopped, for the figure
+    floor: Callable[[Any], int] | None = None  # takes a task; returns the fewest steps that a run can need
 
     @property
     def twin(self) -> str:
@@ -98,7 +90,16 @@ class Campaign:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the settings, a column of each row."""
-        return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
+        return hash_of(self.settings)
+
+    def seeds_choosing(self, task: Any) -> range:
+        """Return the seeds that choose for a task."""
+        return self.choosing.get(task, range(0)) if isinstance(self.choosing, dict) else self.choosing
+
+
+def hash_of(settings: Any) -> str:
+    """Hash what a run depends on, text and numbers."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 # ---- jobs
@@ -106,15 +107,17 @@ class Campaign:
 
 def job(campaign: Campaign, task: Any, arm: str, option: str, rate: float, seed: int) -> Job:
     """Make the job of a run."""
-    name = dict(task=task, arm=arm, option=option, rate=f"{rate:.3g}", seed=seed, settings=campaign.fingerprint)
-    return name, (task, arm, option, rate, seed)
+    run = (task, arm, option, rate, seed)
+    if campaign.name_of is not None:
+        return campaign.name_of(*run), run
+    return dict(task=task, arm=arm, option=option, rate=f"{rate:.3g}", seed=seed, settings=campaign.fingerprint), run
 
 
 def choosing_jobs(campaign: Campaign, task: Any, rates: Sequence[float]) -> list[Job]:
     """List the choosing runs of a task at these rates, seed by seed."""
     return [
         job(campaign, task, arm, option, rate, seed)
-        for seed in campaign.choosing
+        for seed in campaign.seeds_choosing(task)
         for rate in rates
         for arm, options in campaign.arms.items()
         for option in options
@@ -140,13 +143,14 @@ def reporting_jobs(campaign: Campaign, rows: list[Row]) -> list[Job]:
 
 
 def key_of(name: dict[str, Any]) -> tuple[str, ...]:
-    """Return the name of a run, or of its row, without the settings."""
-    return tuple(str(name[key]) for key in ("task", "arm", "option", "rate", "seed"))
+    """Return the values of a name."""
+    return tuple(map(str, name.values()))
 
 
 def runs_of(campaign: Campaign, rows: list[Row]) -> dict[tuple[str, ...], Row]:
-    """Find the rows with the campaign's settings, by their names."""
-    return {key_of(row): row for row in rows if row["settings"] == campaign.fingerprint}
+    """Find the rows of a file by their names."""
+    columns = list(job(campaign, campaign.tasks[0], campaign.twin, "", 1.0, 0)[0])
+    return {tuple(row[column] for column in columns): row for row in rows}
 
 
 def choices(campaign: Campaign, task: Any, rates: Sequence[float], rows: list[Row]) -> dict[str, tuple[str, float]] | None:
@@ -161,13 +165,16 @@ def choices(campaign: Campaign, task: Any, rates: Sequence[float], rows: list[Ro
     """
     if not campaign.choosing:
         return {arm: (options[0], campaign.rates[0]) for arm, options in campaign.arms.items()}
+    if isinstance(campaign.choosing, dict) and task not in campaign.choosing:
+        task = max(campaign.choosing)
     tasks = [task] if campaign.chooses_by_task else campaign.tasks
     found, means = runs_of(campaign, rows), []
     for each in tasks:
         keys = [key_of(name) for name, _ in choosing_jobs(campaign, each, rates)]
         if not all(key in found for key in keys):
             return None
-        scores = np.array([campaign.score(found[key]) for key in keys]).reshape(len(campaign.choosing), -1).mean(axis=0)
+        scores = np.array([campaign.score(found[key]) for key in keys])
+        scores = scores.reshape(len(campaign.seeds_choosing(each)), -1).mean(axis=0)
         means.append(scores / max(abs(scores.mean()), 1e-9) if campaign.is_relative else scores)
     kinds = [(arm, option, rate) for rate in rates for arm, options in campaign.arms.items() for option in options]
     total = dict(zip(kinds, np.mean(means, axis=0), strict=True))
@@ -178,7 +185,7 @@ def grid(campaign: Campaign, task: Any, rows: list[Row]) -> tuple[float, ...]:
     """Return the grid of a task. It has grown where a choice of the complete grid was at its edge."""
     rates, step = campaign.rates, (campaign.rates[-1] / campaign.rates[0]) ** (1 / max(len(campaign.rates) - 1, 1))
     n_below = n_above = 0
-    while chosen := choices(campaign, task, rates, rows):
+    while campaign.growth and (chosen := choices(campaign, task, rates, rows)):
         taken = {rate for _, rate in chosen.values()}
         down, up = rates[0] in taken and n_below < campaign.growth, rates[-1] in taken and n_above < campaign.growth
         if not (down or up):
@@ -198,7 +205,8 @@ def run(campaign: Campaign, folder: Path, workers: int, deadline: float | None =
         rarity = [(dict(campaign=campaign.name, task=task), (campaign, task)) for task in campaign.tasks]
         run_missing(folder / "rarity.csv", rarity, count_successes, workers, deadline)
     path = folder / f"{campaign.name}.csv"
-    for jobs_of in (all_choosing_jobs, reporting_jobs):
+    others = [job(campaign, *run) for run in campaign.others]
+    for jobs_of in (lambda *_: others, all_choosing_jobs, reporting_jobs):
         while lacking := missing(path, jobs_of(campaign, read(path))):
             if deadline is not None and time.time() > deadline:
                 return
@@ -211,15 +219,33 @@ def count_successes(campaign: Campaign, task: Any) -> dict[str, int]:
     return dict(zip(("episodes", "successes"), campaign.random_successes(task), strict=True))
 
 
+def options(about: str | None, names: Sequence[str]) -> argparse.ArgumentParser:
+    """
+    Make the options of a script that runs or reports campaigns.
+
+    :param about: docstring of the script
+    :param names: what it can run
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help=f"one of these, or a part of several names: {', '.join(names)}")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
+    until = lambda seconds: time.time() + float(seconds)  # noqa: E731
+    parser.add_argument("--seconds", type=until, dest="deadline", help="start no run after so long")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files of the runs, and of the pages")
+    return parser
+
+
+def selected(names: Sequence[str], only: str) -> list[str]:
+    """Select the one with this name, or all whose name contains it."""
+    found = [only] if only in names else [name for name in names if only in name]
+    if not found:
+        raise SystemExit(f"{only!r} is none of {', '.join(names)}")
+    return found
+
+
 def main(campaigns: Sequence[Campaign], arguments: list[str] | None = None) -> None:
     """Run what is missing of the campaigns, one after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=[each.name for each in campaigns], help="one of the campaigns")
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
-    parser.add_argument("--seconds", type=float, help="start no run after so long")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files of the runs")
-    args = parser.parse_args(arguments)
-    deadline = None if args.seconds is None else time.time() + args.seconds
-    for campaign in campaigns:
-        if args.only in (None, campaign.name):
-            run(campaign, args.out, args.workers, deadline)
+    by_name = {campaign.name: campaign for campaign in campaigns}
+    args = options(__doc__, list(by_name)).parse_args(arguments)
+    for name in selected(list(by_name), args.only):
+        run(by_name[name], args.out, args.workers, args.deadline)

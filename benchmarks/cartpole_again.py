@@ -12,13 +12,13 @@ the same settings had a last policy of 216 to 500. Written down before the first
 - Nothing is tested. If not all 15 last policies solve the task, the page says that training is not stable at its end.
 """
 
-import argparse
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-from learning import OUT, evaluation_steps, jobs_of, train
-from memory_suites import MEMORY_SUITES
+from campaign import options
+from learning import evaluation_steps, jobs_of, train
+from suites import MEMORY_SUITES
+from tables import table
 
 from sb3_per.compare.campaign import Job, read, run_missing
 
@@ -47,30 +47,25 @@ def report(rows: list[dict[str, str]]) -> list[str]:
     steps = evaluation_steps(SUITE)
     returns = np.array([[float(row[str(step)]) for step in steps] for row in kept])
     scores = {"last policy": returns[:, -1], "mean of the last fifth": returns[:, -len(steps) // 5 :].mean(axis=1)}
-    cells = []
-    for name, each in scores.items():
-        n_solved = f"{(each >= SOLVED).sum()} of {len(each)}"
-        cells.append(
-            [
-                name,
-                f"{np.median(each):.0f}",
-                f"{each.min():.0f}",
-                n_solved,
-                ", ".join(f"{score:.0f}" for score in np.sort(each)),
-            ]
-        )
+    cells = [
+        [
+            name,
+            f"{np.median(s):.0f}",
+            f"{s.min():.0f}",
+            f"{(s >= SOLVED).sum()} of {len(s)}",
+            ", ".join(f"{x:.0f}" for x in np.sort(s)),
+        ]
+        for name, s in scores.items()
+    ]
     heading = ["score", "median", "lowest", "seeds with at least 475", "all seeds, sorted"]
-    lines = [f"| {' | '.join(row)} |" for row in (heading, ["---"] * len(heading), *cells)]
-    return [f"{len(kept)} runs of {SUITE.steps:,} steps, seeds {kept[0]['seed']} to {kept[-1]['seed']}.", "", *lines]
+    words = f"{len(kept)} runs of {SUITE.steps:,} steps, seeds {kept[0]['seed']} to {kept[-1]['seed']}."
+    return [words, "", *table(heading, cells)[:-1]]
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV file and the table")
-    args = parser.parse_args(arguments)
-    run_missing(args.out / f"{NAME}.csv", jobs(), train, args.workers)
+    args = options(__doc__, []).parse_args(arguments)
+    run_missing(args.out / f"{NAME}.csv", jobs(), train, args.workers, args.deadline)
     (args.out / f"{NAME}.md").write_text("\n".join(report(read(args.out / f"{NAME}.csv"))) + "\n")
 
 

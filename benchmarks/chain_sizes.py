@@ -1,7 +1,7 @@
 """
 The chain at six sizes: the rarer success is for an agent that explores, the more does prioritized replay help?
 
-    python benchmarks/chain_sizes.py                  # what is missing; then campaign_report.py
+    python benchmarks/chain_sizes.py                  # what is missing; then report.py
     python benchmarks/chain_sizes.py --seconds 600    # start no run after ten minutes; call again to continue
 
 dose_response.py asks this of data that never change. Here the agent collects them: chain_env.py with 5 to 15 states, where a

@@ -1,7 +1,7 @@
 """
 Demonstrations in every batch: how soon are two sparse tasks solved with ten episodes of an expert?
 
-    python benchmarks/demonstrations.py                  # what is missing; then demonstrations_report.py
+    python benchmarks/demonstrations.py                  # what is missing; then report.py
     python benchmarks/demonstrations.py --seconds 600    # start no run after ten minutes; call again to continue
     python benchmarks/demonstrations.py --only demonstrations-doorkey
 
@@ -30,11 +30,9 @@ No run of the pilot is reported. Time may end DoorKey before the tenth reporting
 seeds that are complete are reported. Time decides, not the results.
 """
 
-import argparse
 import functools
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +43,8 @@ import doorkey
 import gymnasium as gym
 import numpy as np
 import torch as th
+from campaign import Campaign, Contrast, Row, main
+from learning import EVALUATION_SEED
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
@@ -52,12 +52,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_per import PERDQN, PERSAC
-from sb3_per.compare.campaign import Job, missing, read, run_missing
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import start_from_demonstrations as mountain_car
-
-OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 
 
 def success_rate(returns: list[float]) -> float:
@@ -66,38 +63,23 @@ def success_rate(returns: list[float]) -> float:
 
 
 class Task(NamedTuple):
-    """
-    A task and how it is measured.
+    """A task and how it is measured."""
 
-    :param env: environment as SB3's ``make_vec_env`` takes it
-    :param expert_episodes: records the demonstrations
-    :param classes: the stock class, and that with prioritized replay
-    :param settings: of the learners of all arms
-    :param max_steps: steps of a run that is not solved
-    :param period: steps between two evaluations
-    :param n_episodes: episodes of an evaluation, the same every time
-    :param n_test_envs: environments that play them
-    :param score: score of an evaluation, from its returns
-    :param scored: what the score is
-    :param solved: score at which a run ends
-    """
-
-    env: str | Callable[[], gym.Env]
-    expert_episodes: Callable[[], ReplayBuffer]
-    classes: tuple[type[OffPolicyAlgorithm], type[OffPolicyAlgorithm]]
-    settings: dict[str, Any]
-    max_steps: int
-    period: int
-    n_episodes: int
-    n_test_envs: int
-    score: Callable[[list[float]], Any]
-    scored: str
-    solved: float
+    env: str | Callable[[], gym.Env]  # environment as SB3's ``make_vec_env`` takes it
+    expert_episodes: Callable[[], ReplayBuffer]  # records the demonstrations
+    classes: tuple[type[OffPolicyAlgorithm], type[OffPolicyAlgorithm]]  # the stock class, and that with prioritized replay
+    settings: dict[str, Any]  # of the learners of all arms
+    max_steps: int  # steps of a run that is not solved
+    period: int  # steps between two evaluations
+    n_episodes: int  # episodes of an evaluation, the same every time
+    n_test_envs: int  # environments that play them
+    score: Callable[[list[float]], Any]  # score of an evaluation, from its returns
+    scored: str  # what the score is
+    solved: float  # score at which a run ends
 
 
-#: By name of the files.
 TASKS = {
-    "demonstrations": Task(
+    "MountainCarContinuous": Task(
         mountain_car.TASK,
         functools.cache(mountain_car.expert_episodes),
         (SAC, PERSAC),
@@ -110,7 +92,7 @@ TASKS = {
         scored="return",
         solved=90.0,
     ),
-    "demonstrations-doorkey": Task(
+    "DoorKey": Task(
         doorkey.make_env,
         functools.cache(doorkey.expert_episodes),
         (DQN, PERDQN),
@@ -131,10 +113,6 @@ TASKS = {
         solved=0.9,
     ),
 }
-RATES = (3e-4, 1e-3)
-CHOOSING = range(100, 102)
-REPORTING = range(200, 210)
-EVALUATION_SEED = 1_000_000
 
 
 def arms_of(task: Task) -> dict[str, tuple[type[OffPolicyAlgorithm], float | None]]:
@@ -186,19 +164,20 @@ def make_model(task: Task, arm: str, learning_rate: float, seed: int) -> OffPoli
     return model
 
 
-def steps_until_solved(name: str, arm: str, learning_rate: float, seed: int) -> dict[str, Any]:
+def train(name: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
     """
     Train until the task is solved.
 
     :param name: a key of :data:`TASKS`
     :param arm: a key of :func:`arms_of`
-    :param learning_rate: of Adam
+    :param option: not used: no arm has options
+    :param rate: learning rate of Adam
     :param seed: of the environment, the networks and the draws
     :return: ``steps``, whether the task was ``solved`` within them, and the last ``score``
     """
     th.set_num_threads(1)
     task = TASKS[name]
-    model, test_env = make_model(task, arm, learning_rate, seed), make_vec_env(task.env, task.n_test_envs)
+    model, test_env = make_model(task, arm, rate, seed), make_vec_env(task.env, task.n_test_envs)
     result: dict[str, Any] = {}
 
     def evaluate(*_: Any) -> bool:
@@ -214,52 +193,52 @@ def steps_until_solved(name: str, arm: str, learning_rate: float, seed: int) -> 
     return result
 
 
-def _job(name: str, arm: str, learning_rate: float, seed: int) -> Job:
-    return dict(arm=arm, learning_rate=learning_rate, seed=seed), (name, arm, learning_rate, seed)
+def name_of(name: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
+    """Name a run."""
+    return dict(arm=arm, learning_rate=rate, seed=seed)
 
 
-def choosing_jobs(name: str) -> list[Job]:
-    """List the runs of a task that choose the learning rates."""
-    return [_job(name, arm, rate, seed) for seed in CHOOSING for rate in RATES for arm in arms_of(TASKS[name])]
+def score(row: Row) -> float:
+    """Score a run: minus its steps."""
+    return -float(row["steps"])
 
 
-def reporting_jobs(name: str, chosen: dict[str, float]) -> list[Job]:
-    """List the runs of a task that are reported, seed by seed."""
-    return [_job(name, arm, chosen[arm], seed) for seed in REPORTING for arm in arms_of(TASKS[name])]
-
-
-def chosen_rates(name: str, rows: list[dict[str, str]]) -> dict[str, float]:
+def campaign_of(file: str, name: str) -> Campaign:
     """
-    Choose the learning rate of each arm.
+    Describe the campaign of a task.
 
-    :param name: name of the task
-    :param rows: rows of its file, with all runs of the choosing seeds
-    :return: by arm: the learning rate with fewer steps on those seeds
+    :param file: name of its file
+    :param name: a key of :data:`TASKS`
     """
+    task, arms = TASKS[name], arms_of(TASKS[name])
+    return Campaign(
+        name=file,
+        endpoint=f"Steps until a {task.scored} of {task.solved:g}; a run that is not solved counts as {task.max_steps:,}.",
+        unit="",
+        tasks=(name,),
+        arms=dict.fromkeys(arms, ("",)),
+        rates=(3e-4, 1e-3),
+        choosing=range(100, 102),
+        reporting=range(200, 210),
+        settings={},
+        train=train,
+        score=score,
+        primary=tuple(Contrast(arm, preloaded(task)) for arm in arms if arm != preloaded(task)),
+        also={f"{task.scored} at the end": (2 if task.solved < 1.0 else 0, lambda row: float(row["score"]))},
+        growth=0,
+        is_cost=True,
+        was_unpaired=True,
+        digits=(0, 0),
+        name_of=name_of,
+        figure="runs",
+        cap=task.max_steps,
+    )
 
-    def steps(arm: str, rate: float) -> float:
-        found = [row for row in rows if row["arm"] == arm and float(row["learning_rate"]) == rate]
-        return float(np.mean([int(row["steps"]) for row in found if int(row["seed"]) in CHOOSING]))
 
-    return {arm: min(RATES, key=lambda rate: steps(arm, rate)) for arm in arms_of(TASKS[name])}
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=TASKS, help="one of the tasks")
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
-    parser.add_argument("--seconds", type=float, help="start no run after so long")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files of the runs")
-    args = parser.parse_args(arguments)
-    deadline = None if args.seconds is None else time.time() + args.seconds
-    for name in [args.only] if args.only else TASKS:
-        path = args.out / f"{name}.csv"
-        run_missing(path, choosing_jobs(name), steps_until_solved, args.workers, deadline)
-        if not missing(path, choosing_jobs(name)):
-            jobs = reporting_jobs(name, chosen_rates(name, read(path)))
-            run_missing(path, jobs, steps_until_solved, args.workers, deadline)
-
+CAMPAIGNS = (
+    campaign_of("demonstrations", "MountainCarContinuous"),
+    campaign_of("demonstrations-doorkey", "DoorKey"),
+)
 
 if __name__ == "__main__":
-    main()
+    main(CAMPAIGNS)

@@ -359,19 +359,12 @@ def part_staleness(n: int) -> list[Row]:
 
 @dataclass(frozen=True)
 class Task:
-    """
-    Task to learn with and without actors.
+    """Task to learn with and without actors."""
 
-    :param algorithm: name of a class of this package
-    :param steps: number of transitions of a run
-    :param floor: return of a policy that has learned nothing; returns are compared by their distance from it
-    :param settings: settings of the algorithm
-    """
-
-    algorithm: Any
-    steps: int
-    floor: float
-    settings: dict[str, Any]
+    algorithm: Any  # name of a class of this package
+    steps: int  # number of transitions of a run
+    floor: float  # return of a policy that has learned nothing; returns are compared by their distance from it
+    settings: dict[str, Any]  # settings of the algorithm
 
 
 # Updates for each transition are those of RL Zoo.

@@ -1,7 +1,7 @@
 """
 MiniGrid DoorKey of 5x5 and 6x6 without demonstrations: does prioritized replay help an agent that has to find a rare goal?
 
-    python benchmarks/doorkey_sizes.py                  # what is missing; then campaign_report.py
+    python benchmarks/doorkey_sizes.py                  # what is missing; then report.py
     python benchmarks/doorkey_sizes.py --seconds 600    # start no run after ten minutes; call again to continue
 
 Only the goal pays, behind a locked door whose key must be picked up. Encoding and settings are those of demonstrations.py. How

@@ -2,7 +2,7 @@
 Dose and response: the rarer the reward in the buffer, the more does prioritized replay help? The Blind Cliffwalk of Schaul et
 al. (2016), with a network in place of their table.
 
-    python benchmarks/dose_response.py                  # what is missing; then dose_report.py
+    python benchmarks/dose_response.py                  # what is missing; then report.py
     python benchmarks/dose_response.py --seconds 600    # start no run after ten minutes; call again to continue
 
 n states in a row. The right action leads on, and has a reward of 1 in the last state; the wrong one ends the episode with
@@ -34,10 +34,7 @@ Written down before the first run of the campaign:
   seeds.
 """
 
-import argparse
 import os
-import time
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
@@ -45,20 +42,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 import gymnasium as gym
 import numpy as np
 import torch as th
+from campaign import Campaign, Contrast, Row, main
 from gymnasium import spaces
 from learning import NO_WEIGHTS, with_control
 from stable_baselines3.common.logger import Logger
 
 from sb3_per import PERDQN
-from sb3_per.compare.campaign import Job, missing, read, run_missing
-
-OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 
 SIZES = (6, 8, 10, 12, 14, 16)
-RATES = (3e-4, 1e-3, 3e-3)
-# By size; a larger one takes the learning rates of the largest one here.
-CHOOSING = {6: range(100, 105), 8: range(100, 105), 10: range(100, 105), 12: range(100, 105), 14: range(100, 102)}
-REPORTING = range(200, 215)
 MAX_UPDATES = 50_000
 # Updates between two copies of the target network, and between two checks.
 PERIOD = 50
@@ -131,13 +122,14 @@ class Cliffwalk(gym.Env):
         return bool(np.all(is_close & (right - wrong >= 0.5 * self.true_values)))
 
 
-def updates_until_solved(n_states: int, arm: str, learning_rate: float, seed: int) -> dict[str, Any]:
+def train(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
     """
     Train until the task is solved.
 
     :param n_states: in a row
     :param arm: a key of :data:`ARMS`
-    :param learning_rate: of Adam
+    :param option: not used: no arm has options
+    :param rate: learning rate of Adam
     :param seed: of the task, the first network and the draws
     :return: ``updates``, whether it ``solved`` the task within them, and the number of ``successes`` in the buffer
     """
@@ -146,7 +138,7 @@ def updates_until_solved(n_states: int, arm: str, learning_rate: float, seed: in
     model = PERDQN(
         "MlpPolicy",
         task,
-        learning_rate=learning_rate,
+        learning_rate=rate,
         buffer_size=len(task.states),
         batch_size=32,
         gamma=task.gamma,
@@ -167,50 +159,51 @@ def updates_until_solved(n_states: int, arm: str, learning_rate: float, seed: in
     return {"updates": updates, "solved": int(is_solved), "successes": int(task.rewards.sum())}
 
 
-def _job(n_states: int, arm: str, learning_rate: float, seed: int) -> Job:
-    name = dict(n_states=n_states, arm=arm, learning_rate=learning_rate, seed=seed)
-    return name, tuple(name.values())
+def name_of(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
+    """Name a run."""
+    return dict(n_states=n_states, arm=arm, learning_rate=rate, seed=seed)
 
 
-def choosing_jobs() -> list[Job]:
-    """List the runs that choose the learning rates, the small sizes first."""
-    return [_job(n, arm, rate, seed) for n, seeds in CHOOSING.items() for seed in seeds for arm in ARMS for rate in RATES]
+def score(row: Row) -> float:
+    """Score a run: minus the logarithm of its updates."""
+    return -float(np.log(float(row["updates"])))
 
 
-def reporting_jobs(chosen: dict[tuple[int, str], float]) -> list[Job]:
-    """List the runs that are reported, seed by seed, so that a stopped campaign has complete seeds."""
-    largest = max(CHOOSING)
-    return [_job(n, arm, chosen[min(n, largest), arm], seed) for seed in REPORTING for n in SIZES for arm in ARMS]
-
-
-def chosen_rates(rows: list[dict[str, str]]) -> dict[tuple[int, str], float]:
+def floor_of(n_states: int) -> int:
     """
-    Choose the learning rate of each arm at each size.
-
-    :param rows: rows of the file, with all runs of the choosing seeds
-    :return: by size and arm: the learning rate with the lowest geometric mean of updates on those seeds
+    Compute the fewest updates that a run can need. The target network is copied every 50 updates, and a value has to pass
+    through one copy for each state.
     """
-    logs: dict[tuple[int, str], dict[float, list[float]]] = {}
-    for row in rows:
-        n_states = int(row["n_states"])
-        if int(row["seed"]) in CHOOSING.get(n_states, ()):
-            by_rate = logs.setdefault((n_states, row["arm"]), {})
-            by_rate.setdefault(float(row["learning_rate"]), []).append(np.log(float(row["updates"])))
-    return {key: min(by_rate, key=lambda rate: np.mean(by_rate[rate])) for key, by_rate in logs.items()}
+    return PERIOD * n_states
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
-    parser.add_argument("--seconds", type=float, help="start no run after so long")
-    parser.add_argument("--runs", type=Path, default=OUT / "dose-response.csv", help="CSV file of the runs")
-    args = parser.parse_args(arguments)
-    deadline = None if args.seconds is None else time.time() + args.seconds
-    run_missing(args.runs, choosing_jobs(), updates_until_solved, args.workers, deadline)
-    if not missing(args.runs, choosing_jobs()):
-        run_missing(args.runs, reporting_jobs(chosen_rates(read(args.runs))), updates_until_solved, args.workers, deadline)
-
+_OTHERS = [arm for arm in ARMS if arm != "uniform"]
+CAMPAIGN = Campaign(
+    name="dose-response",
+    endpoint=f"Updates until solved, at most {MAX_UPDATES:,}.",
+    unit="states",
+    tasks=SIZES,
+    arms=dict.fromkeys(ARMS, ("",)),
+    rates=(3e-4, 1e-3, 3e-3),
+    choosing={n: range(100, 102 if n == 14 else 105) for n in SIZES[:-1]},
+    reporting=range(200, 215),
+    settings={},
+    train=train,
+    score=score,
+    primary=(
+        *(Contrast(arm, "uniform", "slope") for arm in _OTHERS),
+        *(Contrast(arm, f"shuffled, {arm}", "slope") for arm in ("defaults", "no weights")),
+    ),
+    by_task=tuple(Contrast(arm, "uniform", "each") for arm in _OTHERS),
+    undeclared=(Contrast("defaults", "uniform", "slope", 10), Contrast("no weights", "defaults", "slope")),
+    growth=0,
+    is_log=True,
+    digits=(0, 3),
+    name_of=name_of,
+    figure="updates",
+    cap=MAX_UPDATES,
+    floor=floor_of,
+)
 
 if __name__ == "__main__":
-    main()
+    main([CAMPAIGN])

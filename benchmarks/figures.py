@@ -1,11 +1,21 @@
-"""The look of the documentation's figures: the style of `sb3-per compare`, with a look for every arm of the campaigns."""
+"""The figures of the documentation: the style of `sb3-per compare`, a look for every arm, and one function for each kind."""
 
 import io
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import stable_baselines3
+from campaign import Campaign
 from matplotlib import style
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
+from tables import Estimates, Scores, iqm, with_interval
 
 from sb3_per.compare.figures import (
     CYAN,
@@ -45,6 +55,26 @@ LOOKS.update(
         "zero state, burn-in": (PURPLE, ":", "P"),
     }
 )
+# Arms of bits-rates whose names are their settings.
+ARMS = {"epsilon 1e-06, no weights": "no weights", "epsilon 0.01, mean, eta 0.25": "candidate"}
+
+
+def role_of(variant: str) -> str:
+    """
+    Find the role of a variant in the figures.
+
+    :param variant: name of the variant, e.g. ``"PERDQN, LAP"``, or of an arm, e.g. ``"LAP"``
+    :return: a key of :data:`LOOKS`, if it has a look of its own
+    """
+    variant = variant.removeprefix("shuffled, ")
+    algorithm, _, what = variant.partition(", ")
+    if "uniform" in (algorithm, what):
+        return "uniform"
+    if variant in LOOKS or variant in ARMS:
+        return ARMS.get(variant, variant)
+    if what and not what.startswith(("preloaded", "demonstrations")):
+        return what
+    return "defaults" if algorithm.startswith("PER") else "stock" if hasattr(stable_baselines3, algorithm) else variant
 
 
 def figure_of(height: float) -> Figure:
@@ -61,3 +91,230 @@ def save(figure: Figure, path: Path) -> None:
     file = io.BytesIO()
     figure.savefig(file)
     Image.open(file).quantize(256, Image.Quantize.FASTOCTREE).save(path, optimize=True)
+
+
+def better_towards(axes: Axes, side: str) -> None:
+    """Say under the axis in which direction it is better."""
+    words = ("\N{LEFTWARDS ARROW} better", "worse \N{RIGHTWARDS ARROW}")
+    if side == "right":
+        words = ("\N{LEFTWARDS ARROW} worse", "better \N{RIGHTWARDS ARROW}")
+    is_cut = " (axis cut)" * bool(axes.get_xlim()[0] > 0)
+    axes.set_xlabel(f"{axes.get_xlabel()}{is_cut}\n{words[0]}    {words[1]}")
+
+
+def errorbars(
+    axes: Axes,
+    figures: Sequence[np.ndarray],
+    places: Sequence[float],
+    role: str,
+    is_control: bool = False,
+    is_grey: bool = False,
+) -> Artist:
+    """
+    Draw figures with horizontal intervals.
+
+    :param axes: axes to draw on
+    :param figures: value and ends of each interval, shape (n, 3)
+    :param places: height of each interval
+    :param role: role of all of them, for the look; without a look, the ink of the text
+    :param is_control: whether markers are hollow
+    :param is_grey: whether the ink of the text replaces the colour of the role
+    :return: artist for a legend
+    """
+    values, low, high = np.array(figures).reshape(-1, 3).T
+    color, _, marker = LOOKS.get(role, (INK, "-", "o"))
+    hollow = dict(markerfacecolor="none") if is_control else {}
+    look = dict(fmt=marker, capsize=3, linewidth=1.5, color=INK if is_grey else color)
+    return axes.errorbar(values, places, xerr=[values - low, high - values], **look, **hollow)  # type: ignore[arg-type]
+
+
+def draw_curves(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) -> None:
+    """
+    Draw learning curves with intervals.
+
+    :param panels: figures at each evaluation, by environment
+    :param steps: steps of the evaluations
+    :param what: label of the figures
+    :param path: path of the PNG
+    """
+    n_columns = min(len(panels), 2)
+    n_rows = -(-len(panels) // n_columns)
+    variants = dict.fromkeys(variant for estimates in panels.values() for variant in estimates)
+    look = looks({variant: role_of(variant) for variant in variants})
+    grid_has_room = len(panels) < n_rows * n_columns
+    figure = figure_of(2.9 * n_rows + (0 if grid_has_room else 0.3 + 0.25 * -(-len(variants) // 2)))
+    grid = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    lines = {}
+    for axes, (environment, estimates) in zip(grid, panels.items(), strict=False):
+        for variant, (values, low, high) in estimates.items():
+            line: dict[str, Any] = {**look[variant], "marker": ""}
+            (lines[variant],) = axes.plot(steps, values, **line)
+            axes.fill_between(steps, low, high, color=line["color"], alpha=0.18, linewidth=0)
+        axes.set(title=environment, xlabel="environment steps")
+        thousands(axes.xaxis)
+    for axes in grid[: len(panels)]:
+        if axes.get_ylim()[0] > 0:
+            axes.set_ylim(bottom=0)
+    for axes in grid[::n_columns]:
+        axes.set_ylabel(what)
+    if grid_has_room:
+        grid[-1].set_axis_off()
+        grid[-1].legend(lines.values(), lines, loc="center")
+    else:
+        figure.legend(lines.values(), lines, loc="outside lower center", ncols=2)
+    save(figure, path)
+
+
+def draw_runs(runs: dict[str, tuple[np.ndarray, np.ndarray]], cap: int, what: str, path: Path) -> None:
+    """
+    Draw a dot for each run. Runs that did not solve the task stand beyond the last step.
+
+    :param runs: by arm: steps until solved, and whether the run has solved the task, both of shape (seeds,)
+    :param cap: last step of a run
+    :param what: label of the steps
+    :param path: path of the PNG
+    """
+    figure = figure_of(1.4 + 0.5 * len(runs))
+    axes = figure.subplots()
+    for y, (arm, (steps, solved)) in enumerate(reversed(runs.items())):
+        places = y + np.linspace(-0.28, 0.28, len(steps))
+        color = LOOKS[role_of(arm) if role_of(arm) in LOOKS else "defaults"][0]
+        faces = "none" if arm.startswith("shuffled") else color
+        axes.scatter(steps[solved], places[solved], s=40, edgecolors=color, facecolors=faces)
+        axes.scatter(np.full((~solved).sum(), 1.08 * cap), places[~solved], s=40, marker="x", color=color)
+    axes.axvline(cap, color=INK, linestyle=":", linewidth=1)
+    ticks = [tick for tick in MaxNLocator(5).tick_values(0, cap) if tick < 0.95 * cap]
+    axes.set_xticks([*ticks, 1.08 * cap], [*(f"{tick / 1000:g}k" for tick in ticks), "not\nsolved"])
+    axes.set_xlim(0, 1.15 * cap)
+    axes.set_yticks(range(len(runs)), [textwrap.fill(arm, 26) for arm in reversed(runs)])
+    axes.tick_params(axis="y", length=0)
+    figure.supxlabel(f"{what}; worse \N{RIGHTWARDS ARROW}", fontsize="medium")
+    save(figure, path)
+
+
+def draw_rates(panels: dict[str, list[Estimates]], what: str, n_runs: dict[str, int], path: Path) -> None:
+    """Draw the mean gain of each arm over its reference, a row for each environment."""
+    arms = list(next(iter(panels.values()))[0])
+    figure = figure_of((1.5 + 0.37 * len(arms)) * len(panels))
+    rows = figure.subplots(len(panels), 2, sharey=True, squeeze=False)
+    for row, (environment, gains_of_this) in zip(rows, panels.items(), strict=True):
+        for axes, (title, n), gains in zip(row, n_runs.items(), gains_of_this, strict=True):
+            axes.axvline(0, color=INK)
+            for place, arm in enumerate(arms):
+                errorbars(axes, gains[arm].T, [-place], role_of(arm), is_control="shuffled" in arm)
+            axes.set_yticks(-np.arange(len(arms)), [textwrap.fill(arm, 26) for arm in arms])
+            title = f"{title},\n{n} runs"
+            axes.set(title=title if len(panels) == 1 else f"{environment}, {title}")
+            better_towards(axes, "right")
+    figure.supxlabel(what, fontsize="medium")
+    save(figure, path)
+
+
+# ---- campaigns
+
+
+def draw_gains(campaign: Campaign, scores: Scores, path: Path) -> None:
+    """Draw the gain of each arm over the twin, by task and for all tasks; hollow: shuffled priorities."""
+    figure = figure_of(3.8)
+    axes = figure.subplots()
+    arms = [arm for arm in campaign.arms if arm != campaign.twin]
+    places = np.arange(len(campaign.tasks) + 1.0)
+    for k, arm in enumerate(arms):
+        gains = scores[arm] - scores[campaign.twin]
+        estimate = with_interval(np.column_stack([gains, gains.mean(axis=1)]))
+        middle, low, high = np.exp(estimate) if campaign.is_log else estimate
+        color, _, marker = LOOKS.get(arm.removeprefix("shuffled, "), (INK, "-", "o"))
+        hollow = dict(markerfacecolor="none") if arm.startswith("shuffled") else {}
+        offsets = places + 0.12 * (k - (len(arms) - 1) / 2)
+        axes.errorbar(offsets, middle, [middle - low, high - middle], color=color, fmt=marker, capsize=2, label=arm, **hollow)
+    axes.axhline(1.0 if campaign.is_log else 0.0, color=INK, linewidth=1)
+    axes.axvline(len(campaign.tasks) - 0.5, color=INK, linewidth=0.5, linestyle=":")
+    if campaign.is_log:
+        axes.set_yscale("log")
+        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            which(lambda value, _: f"{value:g}")
+    axes.set_xticks(places, [*map(str, campaign.tasks), "all"])
+    gain = "twin's steps over the arm's" if campaign.is_log else "score minus the twin's"
+    axes.set(xlabel=campaign.unit, ylabel=f"{gain}\n({len(campaign.reporting)} seeds, more is better)")
+    figure.legend(loc="outside lower center", ncols=3)
+    save(figure, path)
+
+
+def draw_relative(campaign: Campaign, scores: Scores, path: Path) -> None:
+    """Draw a dot for each arm over all games, in units of the twin, and grey ones for single games, which are not compared."""
+    panels = {"all games": list(range(len(campaign.tasks)))}
+    panels |= {task.removeprefix("MinAtar/").removesuffix("-v1"): [i] for i, task in enumerate(campaign.tasks)}
+    figure = figure_of(4.4)
+    axes = figure.subplots()
+    axes.axvline(1.0, color=INK, linewidth=1)
+    handles = []
+    for k, arm in enumerate(campaign.arms):
+        estimates = [iqm({arm: scores[arm][:, columns]})[arm][:, 0] for columns in panels.values()]
+        places = [-place + 0.22 - 0.22 * k for place in range(len(panels))]
+        handles.append(errorbars(axes, estimates[:1], places[:1], arm))
+        errorbars(axes, estimates[1:], places[1:], arm, is_control=True, is_grey=True)
+    axes.set_yticks([-place for place in range(len(panels))], list(panels))
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(f"score, in units of the uniform twin's mean; {len(campaign.reporting)} seeds")
+    better_towards(axes, "right")
+    figure.legend(handles, list(campaign.arms), loc="outside upper center", ncols=len(campaign.arms))
+    save(figure, path)
+
+
+def draw_updates(campaign: Campaign, scores: Scores, solved: dict[str, np.ndarray], path: Path) -> None:
+    """
+    Draw updates over the episodes for one success: a line and a band for each arm, the number of its stopped runs, and the
+    fewest updates that a run can need. The text can be read where the figure is 360 pixels wide.
+    """
+    assert campaign.floor is not None
+    with style.context([STYLE, {"font.size": 16}]):
+        figure = figure_of(7.8)
+        axes = figure.subplots()
+        episodes = 2.0 ** np.array(campaign.tasks)
+        for arm in campaign.arms:
+            is_control = arm.startswith("shuffled")
+            color, _, marker = LOOKS[arm.removeprefix("shuffled, ")]
+            middle, low, high = np.exp(with_interval(-scores[arm]))
+            line = dict(linestyle="--", markerfacecolor="none", linewidth=1.5) if is_control else dict(linestyle="-")
+            axes.plot(episodes, middle, color=color, marker=marker, markersize=6, label=arm, **line)  # type: ignore[arg-type]
+            axes.fill_between(episodes, low, high, color=color, alpha=0.06 if is_control else 0.18, linewidth=0)
+        # The numbers stand one below the other, in the order of the lines.
+        n_stopped = {arm: int((~solved[arm][:, -1]).sum()) for arm in campaign.arms}
+        order = sorted(filter(n_stopped.get, n_stopped), key=lambda arm: -np.exp(-scores[arm][:, -1]).mean())
+        for place, arm in enumerate(order):
+            color = LOOKS[arm.removeprefix("shuffled, ")][0]
+            axes.annotate(str(n_stopped[arm]), (1.25 * episodes[-1], campaign.cap * 0.72**place), color=color, va="center")
+        if order:
+            n_seeds = f"stopped, of {len(campaign.reporting)}"
+            axes.annotate(n_seeds, (1.6 * episodes[-1], 1.3 * campaign.cap), ha="right", va="bottom")
+        floor = list(map(campaign.floor, campaign.tasks))
+        axes.fill_between(episodes, 0.8 * min(floor), floor, color=INK, alpha=0.25, linewidth=0)
+        axes.annotate("no run can end here", (episodes[-1], 1.1 * min(floor)), ha="right", color=INK)
+        axes.axhline(campaign.cap, color=INK, linestyle=":", linewidth=1)
+        axes.set(xscale="log", xlim=(0.8 * episodes[0], 2 * episodes[-1]), xlabel="random episodes for one success")
+        axes.set(yscale="log", ylim=(0.8 * min(floor), 2.2 * campaign.cap))
+        axes.set_ylabel("updates until solved\nworse \N{RIGHTWARDS ARROW}")
+        axes.set_xticks(episodes, [f"{int(count):,}" for count in episodes], rotation=30)
+        axes.set_xticks([], minor=True)
+        axes.set_yticks([300, 1_000, 3_000, 10_000, 30_000], ["300", "1,000", "3,000", "10,000", "30,000"])
+        axes.set_yticks([], minor=True)
+        figure.legend(loc="outside lower center", ncols=2)
+        save(figure, path)
+
+
+def draw_campaign(campaign: Campaign, scores: Scores, solved: dict[str, np.ndarray], path: Path) -> None:
+    """
+    Draw the figure of a complete campaign, of the kind that it has.
+
+    :param campaign: campaign
+    :param scores: by arm, more is better, shape (seeds, tasks)
+    :param solved: by arm whether runs ended before the cap, same shape
+    :param path: path of the PNG
+    """
+    if campaign.figure == "runs":
+        runs = {arm: (-scores[arm][:, 0], solved[arm][:, 0]) for arm in campaign.arms}
+        draw_runs(runs, campaign.cap, campaign.endpoint.partition(";")[0].lower(), path)
+    elif campaign.figure == "updates":
+        draw_updates(campaign, scores, solved, path)
+    else:
+        (draw_relative if campaign.figure == "relative" else draw_gains)(campaign, scores, path)

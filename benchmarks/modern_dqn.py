@@ -1,10 +1,10 @@
 """
 MinAtar with a modern DQN: does prioritized replay still help once Double Q and 3-step returns are there?
 
-    python benchmarks/modern_dqn.py                  # what is missing; then modern_dqn_report.py
+    python benchmarks/modern_dqn.py                  # what is missing; then report.py
     python benchmarks/modern_dqn.py --seconds 600    # start no run after ten minutes; call again to continue
 
-Five games, 300,000 steps each, with the settings of the suite `discrete` in learning.py; every arm has Double Q and 3 steps.
+Five games, 300,000 steps each, with the settings of the suite `discrete` in suites.py; every arm has Double Q and 3 steps.
 Rewards are common here; dose_response.py is about data that hardly ever have one.
 
 Written down before the first run of the campaign:
@@ -26,42 +26,25 @@ Written down before the first run of the campaign:
   learned is reported beside the primary endpoint and is no part of it.
 """
 
-import argparse
 import os
-import time
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 
+import learning
 import numpy as np
-from learning import (
-    DISCRETE_LAP,
-    EVALUATION_SEED,
-    OUT,
-    SUITES,
-    at_rates,
-    evaluation_steps,
-    fingerprint,
-    make_env,
-    named_at,
-    register_environments,
-    train,
-)
+from campaign import Campaign, Contrast, Row, main
 from stable_baselines3.common.vec_env import VecEnv
-from suite import Suite, Variant
-
-from sb3_per.compare.campaign import Job, missing, read, run_missing
+from suites import DISCRETE_LAP, SUITES, UNIFORM, Variant, at_rates, named_at
 
 GAMES = tuple(f"MinAtar/{game}-v1" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"))
 ARMS = {
     name: Variant("PERDQN", dict(double_q=True, n_steps=3, replay_buffer_kwargs=settings))
-    for name, settings in {"uniform": dict(scheme="uniform"), "defaults": {}, "LAP": DISCRETE_LAP}.items()
+    for name, settings in {"uniform": UNIFORM, "defaults": {}, "LAP": DISCRETE_LAP}.items()
 }
 RANDOM = "random"
 RATES = (0.5, 1.0, 2.0)
-CHOOSING = range(100, 101)
-REPORTING = range(200, 208)
 
 _DISCRETE = SUITES["discrete"]
 SUITE = replace(
@@ -72,25 +55,25 @@ SUITE = replace(
 )
 
 
-def score(row: dict[str, str]) -> float:
-    """Compute the score of a run from its row."""
-    steps = evaluation_steps(SUITE)
+def score(row: Row) -> float:
+    """Score a run: mean return of the last fifth of its evaluations."""
+    steps = learning.evaluation_steps(SUITE)
     return float(np.mean([float(row[str(step)]) for step in steps[-len(steps) // 5 :]]))
 
 
-def run(suite: Suite, game: str, variant: str, seed: int) -> dict[str, float]:
+def train(game: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
     """
-    Train one run, see :func:`learning.train`, or evaluate a random policy as often.
+    Train one run, see :func:`learning.train`, or evaluate a random policy as often, which shows whether a game was learned.
 
     :return: mean return by step of the environment
     """
-    if variant != RANDOM:
-        return train(suite, game, variant, seed)
-    register_environments()
-    env = make_env(suite, game, suite.variants[named_at("uniform", 1.0)], suite.n_episodes)
-    env.seed(EVALUATION_SEED)
+    if arm != RANDOM:
+        return learning.train(SUITE, game, named_at(arm, rate), seed)
+    learning.register_environments()
+    env = learning.make_env(SUITE, game, SUITE.variants[named_at("uniform", 1.0)], SUITE.n_episodes)
+    env.seed(learning.EVALUATION_SEED)
     env.action_space.seed(seed)
-    return {str(step): _return_of_random(env) for step in evaluation_steps(suite)}
+    return {str(step): _return_of_random(env) for step in learning.evaluation_steps(SUITE)}
 
 
 def _return_of_random(env: VecEnv) -> float:
@@ -104,62 +87,35 @@ def _return_of_random(env: VecEnv) -> float:
     return round(float(returns.mean()), 4)
 
 
-def _job(game: str, variant: str, seed: int) -> Job:
-    name = dict(
-        environment=game, variant=variant, seed=seed, settings="" if variant == RANDOM else fingerprint(SUITE, variant)
-    )
-    return name, (SUITE, game, variant, seed)
+def name_of(game: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
+    """Name a run."""
+    variant = RANDOM if arm == RANDOM else named_at(arm, rate)
+    settings = "" if arm == RANDOM else learning.fingerprint(SUITE, variant)
+    return dict(environment=game, variant=variant, seed=seed, settings=settings)
 
 
-def random_jobs() -> list[Job]:
-    """List the runs of a random policy, which show whether a game was learned."""
-    return [_job(game, RANDOM, 0) for game in GAMES]
-
-
-def choosing_jobs() -> list[Job]:
-    """List the runs that choose the learning rates."""
-    return [_job(game, variant, seed) for seed in CHOOSING for game in GAMES for variant in SUITE.variants]
-
-
-def reporting_jobs(chosen: dict[str, float]) -> list[Job]:
-    """List the runs that are reported, seed by seed, so that a stopped campaign has complete seeds."""
-    return [_job(game, named_at(arm, chosen[arm]), seed) for seed in REPORTING for game in GAMES for arm in ARMS]
-
-
-def chosen_rates(rows: list[dict[str, str]]) -> dict[str, float]:
-    """
-    Choose the learning rate of each arm.
-
-    :param rows: rows of the file, with all runs of the choosing seeds
-    :return: by arm: the factor of the learning rate with the highest mean score, each game in units of its own mean
-    """
-    scores: dict[tuple[str, str], list[float]] = {
-        (row["environment"], row["variant"]): [] for row in rows if int(row["seed"]) in CHOOSING
-    }
-    for row in rows:
-        if int(row["seed"]) in CHOOSING:
-            scores[row["environment"], row["variant"]].append(score(row))
-    means = {game: float(np.mean([v for (other, _), v in scores.items() if other == game])) for game in GAMES}
-    units = {game: max(mean, 1e-9) for game, mean in means.items()}
-
-    def relative(arm: str, rate: float) -> float:
-        return float(np.mean([np.mean(scores[game, named_at(arm, rate)]) / units[game] for game in GAMES]))
-
-    return {arm: max(RATES, key=lambda rate: relative(arm, rate)) for arm in ARMS}
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
-    parser.add_argument("--seconds", type=float, help="start no run after so long")
-    parser.add_argument("--runs", type=Path, default=OUT / "modern-dqn.csv", help="CSV file of the runs")
-    args = parser.parse_args(arguments)
-    deadline = None if args.seconds is None else time.time() + args.seconds
-    run_missing(args.runs, [*random_jobs(), *choosing_jobs()], run, args.workers, deadline)
-    if not missing(args.runs, choosing_jobs()):
-        run_missing(args.runs, reporting_jobs(chosen_rates(read(args.runs))), run, args.workers, deadline)
-
+CAMPAIGN = Campaign(
+    name="modern-dqn",
+    endpoint="Mean return of the last three evaluations, in units of the twin's mean in the game.",
+    unit="",
+    tasks=GAMES,
+    arms=dict.fromkeys(ARMS, ("",)),
+    rates=RATES,
+    choosing=range(100, 101),
+    reporting=range(200, 204),  # time was over
+    settings={},
+    train=train,
+    score=score,
+    primary=(Contrast("defaults", "uniform"), Contrast("LAP", "uniform")),
+    growth=0,
+    chooses_by_task=False,
+    is_relative=True,
+    was_unpaired=True,
+    digits=(2, 3),
+    others=tuple((game, RANDOM, "", 1.0, 0) for game in GAMES),
+    name_of=name_of,
+    figure="relative",
+)
 
 if __name__ == "__main__":
-    main()
+    main([CAMPAIGN])

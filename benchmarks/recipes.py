@@ -51,25 +51,15 @@ EVALUATION_SEED = 1_000_000
 
 
 class Recipe(NamedTuple):
-    """
-    A script or a block of the documentation that trains, and the score that it promises.
+    """A script or a block of the documentation that trains, and the score that it promises."""
 
-    :param place: a script, or a page and the heading above a block of Python that learns or a command of RL Zoo
-    :param env: environment of the evaluation, as SB3's ``make_vec_env`` takes it
-    :param at_least: score that every seed must reach
-    :param score: "return", mean of 20 episodes, or "success", share of them that reach the goal
-    :param word: word that identifies the block under the heading, and its command
-    :param seeds: number of runs in the table
-    :param has_stock: whether the stock class can do the same: it has no actors, and a run in two parts is no other run
-    """
-
-    place: str
-    env: str | Callable[[], Any]
-    at_least: float
-    score: str = "return"
-    word: str = ""
-    seeds: int = 1
-    has_stock: bool = True
+    place: str  # a script, or a page and the heading above a block of Python that learns or a command of RL Zoo
+    env: str | Callable[[], Any]  # environment of the evaluation, as SB3's ``make_vec_env`` takes it
+    at_least: float  # score that every seed must reach
+    score: str = "return"  # "return", mean of 20 episodes, or "success", share of them that reach the goal
+    word: str = ""  # word that identifies the block under the heading, and its command
+    seeds: int = 1  # number of runs in the table
+    has_stock: bool = True  # whether the stock class can do the same: it has no actors, and a run in two parts is no other run
 
 
 def bits() -> BitFlippingEnv:

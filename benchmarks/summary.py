@@ -6,76 +6,43 @@ defaults (``defaults.md``).
 
 - effect: mean difference by seed, in percent of the mean of the reference, with a bootstrap interval over the seeds; for
   updates of dose and response, of the geometric means
-- p: see report.py, with one correction for all suites. Rows of the other two campaigns have the p of their own table.
+- p: see tables.py, with one correction for all suites. Rows of the other two campaigns have the p of their own table.
 """
 
-import argparse
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import dose_report
-import modern_dqn_report
 import numpy as np
-from dose_response import SIZES
-from figures import INK, LOOKS, figure_of, save
-from learning import CANDIDATE, NO_WEIGHTS, OUT, SUITES, Suite, arm_of, variants_in
+import report
+from campaign import options
+from dose_response import CAMPAIGN as DOSE
+from figures import ARMS, INK, LOOKS, better_towards, errorbars, figure_of, role_of, save
 from matplotlib.lines import Line2D
-from memory_suites import MEMORY_SUITES
-from report import (
-    PAIRED_FROM,
-    Scores,
-    better_towards,
-    by_rate,
-    cell,
-    errorbars,
-    improvement,
-    in_one,
-    load,
-    mean_over_rates,
-    p_cell,
-    p_of,
-    score_of,
-    table,
-    with_interval,
-)
+from modern_dqn import CAMPAIGN as MODERN
 from rliable import metrics
+from suites import MEMORY_SUITES, SUITES, arm_of
+from tables import Scores, improvement, is_paired, p_of, shown, table, with_interval
 
 from sb3_per.compare.campaign import read
-from sb3_per.compare.statistics import at_best_rates, holm, permutation_p
-from sb3_per.sampling.schemes import DEFAULT_EPSILON
+from sb3_per.compare.report import p_text
+from sb3_per.compare.statistics import at_best_rates, holm, paired_p, permutation_p
 
 # Settings of the buffer: those declared first, and the winner of bits-rates.
-SUMMED_UP: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "LAP": dict(scheme="lap"),
-    "candidate": CANDIDATE,
-    "no weights": NO_WEIGHTS,
-}
+SUMMED_UP = ("defaults", "LAP", "candidate", "no weights")
 ONE_RATE, AT_MEAN, AT_BEST, OWN_RATE = "one rate", "mean over three rates", "best of three rates", "own rate"
 
 
-def kind_of(suite: Suite, name: str) -> str | None:
+def kind_of(arm: str) -> str | None:
     """
-    Find the kind of a variant.
+    Find the kind of an arm.
 
-    :param suite: suite of the variant
-    :param name: name of the variant
+    :param arm: its name
     :return: ``"stock"``, ``"uniform"``, or one of the settings in the summary, LAP with any alpha and kappa; ``None`` for
         other settings, or if anything else differs
     """
-    variant = suite.variants[name]
-    rest = {key: value for key, value in variant.settings.items() if key != "learning_rate" or len(suite.rates) == 1}
-    settings = rest.pop("replay_buffer_kwargs", {})
-    if rest:
-        return None
-    if not variant.algorithm.startswith("PER"):
-        return "stock"
-    if settings == dict(scheme="uniform"):
-        return "uniform"
-    if settings.get("scheme") == "lap" and settings.keys() <= {"scheme", "alpha", "kappa"}:
-        return "LAP"
-    default = dict(epsilon=DEFAULT_EPSILON)
-    return next((kind for kind, those in SUMMED_UP.items() if {**default, **settings} == {**default, **those}), None)
+    is_other = arm.startswith(("shuffled, ", "epsilon ", "uniform, ")) and arm not in ARMS
+    kind = role_of(arm)
+    return kind if kind in ("stock", "uniform", *SUMMED_UP) and not is_other else None
 
 
 class Comparison(NamedTuple):
@@ -114,7 +81,7 @@ def compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], agains
         x, y = scores[arm], scores[kinds[against]]
         both = np.concatenate([x - y, y], axis=1)
         effect = with_interval(both, lambda pair: 100 * pair[:, 0].mean() / abs(pair[:, 1].mean()))
-        unpaired = permutation_p(x, y) if len(x) >= PAIRED_FROM else None
+        unpaired = permutation_p(x, y) if is_paired([x]) else None
         row = (task, suite, endpoint, kind, against, len(x), effect, better[arm][:, 0], p_of(x, y), unpaired)
         found.append(Comparison(*row))
     return found
@@ -132,16 +99,17 @@ def summarise(out: Path, against: str) -> list[Comparison]:
     for name, suite in SUITES.items():
         if name in MEMORY_SUITES:
             continue  # of whole agents, not of settings
-        curves = load(suite, read(out / f"{name}.csv"))
+        curves = report.load(suite, read(out / f"{name}.csv"))
         if any(len(values) < suite.seeds for values in curves.values()):
             continue  # not complete
         for environment in suite.environments:
             if len(suite.rates) > 1:
-                rates = by_rate(suite, curves, environment)
-                endpoints = {AT_MEAN: mean_over_rates(rates), AT_BEST: at_best_rates(rates, metrics.aggregate_iqm)[1]}
+                rates = report.by_rate(suite, curves, environment)
+                endpoints = {AT_MEAN: report.mean_over_rates(rates), AT_BEST: at_best_rates(rates, metrics.aggregate_iqm)[1]}
             else:
-                endpoints = {ONE_RATE: in_one(suite, score_of(suite, curves), environment)}
-            there = {kind_of(suite, v): arm_of(v) for v in variants_in(suite, environment)}
+                endpoints = {ONE_RATE: report.in_one(suite, report.score_of(suite, curves), environment)}
+            arms = dict.fromkeys(map(arm_of, report.variants_in(suite, environment)))
+            there = {kind_of(arm): arm for arm in arms}
             kinds = {kind: there[kind] for kind in ("stock", "uniform", *SUMMED_UP) if kind in there}
             other = "stock" if against == "uniform" and against not in kinds else against
             task = f"{environment}, {suite.steps:,} steps"
@@ -156,39 +124,32 @@ def summarise(out: Path, against: str) -> list[Comparison]:
     return [row._replace(p=p_values[i], unpaired=None if row.unpaired is None else unpaired[i]) for i, row in enumerate(rows)]
 
 
-def of_dose(out: Path) -> list[Comparison]:
-    """List the gains of dose and response, with the p of its table."""
-    rows = read(out / "dose-response.csv")
-    if not rows:
-        return []
-    gains, p_values = dose_report.gains_of(rows)
+def of_campaigns(out: Path) -> list[Comparison]:
+    """List the gains of dose and response, and the effects over the five games of MinAtar, with the p of their tables."""
     found = []
-    for i, n in enumerate(SIZES):
-        task = f"Blind Cliffwalk, 1 success in {2**n:,} episodes"
-        for kind in SUMMED_UP:
-            if kind in gains:
-                gain = gains[kind][:, i]
-                effect = 100 * (1 - np.exp(-with_interval(gain)))
-                updates = dose_report.load(rows)[1]
-                pair = {kind: -updates[kind][:, i : i + 1], "uniform": -updates["uniform"][:, i : i + 1]}
-                better = improvement(pair, {kind: "uniform"})[kind][:, 0]
-                row = (task, "dose-response", OWN_RATE, kind, "uniform", len(gain), effect, better, p_values[kind, i])
+    if rows := read(out / "dose-response.csv"):
+        scores = report.scores_of(DOSE, rows)
+        gains = {each.arm: report.differences(DOSE, each, scores) for each in DOSE.by_task}
+        p_values = holm({(arm, i): paired_p(column) for arm, each in gains.items() for i, column in enumerate(each.T)})
+        for i, n in enumerate(DOSE.tasks):
+            task, of_size = f"Blind Cliffwalk, 1 success in {2**n:,} episodes", {a: v[:, i : i + 1] for a, v in scores.items()}
+            for kind in (kind for kind in SUMMED_UP if kind in gains):
+                effect = 100 * (1 - np.exp(-with_interval(gains[kind][:, i])))
+                better = improvement(of_size, {kind: "uniform"})[kind][:, 0]
+                row = (task, "dose-response", OWN_RATE, kind, "uniform", len(gains[kind]), effect, better, p_values[kind, i])
                 found.append(Comparison(*row))
-    return found
-
-
-def of_modern_dqn(out: Path) -> list[Comparison]:
-    """List the effects over the five games of MinAtar, with the p of their table."""
-    rows = read(out / "modern-dqn.csv")
-    if not rows:
-        return []
-    scores, better, p_values = modern_dqn_report.compared(rows)
-    found = []
-    for kind in p_values:
-        effect = with_interval(scores[kind], lambda values: 100 * (values.mean() - 1))
-        n, task = len(scores[kind]), "MinAtar, five games, 300,000 steps"
-        row = (task, "modern-dqn", OWN_RATE, kind, "uniform", n, effect, better[kind][:, 0], p_values[kind])
-        found.append(Comparison(*row))
+    if rows := read(out / "modern-dqn.csv"):
+        scores = report.scores_of(MODERN, rows)
+        references = {each.arm: each.reference for each in MODERN.primary}
+        better, p_values = (
+            improvement(scores, references),
+            holm({a: p_of(scores[a], scores[b]) for a, b in references.items()}),
+        )
+        for kind in references:
+            effect = with_interval(scores[kind], lambda values: 100 * (values.mean() - 1))
+            n, task = len(scores[kind]), "MinAtar, five games, 300,000 steps"
+            row = (task, "modern-dqn", OWN_RATE, kind, "uniform", n, effect, better[kind][:, 0], p_values[kind])
+            found.append(Comparison(*row))
     return found
 
 
@@ -196,10 +157,9 @@ def summary_table(found: list[Comparison]) -> list[str]:
     """Write a row for each comparison."""
     rows = []
     for each in found:
-        better, effect = {"": each.better.reshape(3, 1)}, {"": each.effect.reshape(3, 1)}
-        p = p_cell({"": each.p}, "") + ("" if each.unpaired is None else f" ({p_cell({'': each.unpaired}, '')})")
+        p = p_text(each.p) + ("" if each.unpaired is None else f" ({p_text(each.unpaired)})")
         what = [each.task, f"`{each.suite}`", each.endpoint, each.kind, each.reference, str(each.n_runs)]
-        rows.append([*what, cell(effect, "", 0), cell(better, "", 2), p])
+        rows.append([*what, shown(each.effect, 0), shown(each.better, 2), p])
     heading = ["task", "suite", "learning rate", "setting", "compared with", "runs", "effect, %"]
     return table([*heading, "probability of improvement", "p (unpaired)"], rows)
 
@@ -208,8 +168,8 @@ def draw(found: list[Comparison], path: Path) -> None:
     """Draw a dot for each setting, task and endpoint, relative to the reference; grey if the two cannot be told apart."""
     found = [each for each in found if each.kind in SUMMED_UP]
     # The largest size of dose and response, and the smallest at which no run ends at the first checks.
-    shown = {f"Blind Cliffwalk, 1 success in {2**n:,} episodes" for n in (10, 16)}
-    found = [each for each in found if each.suite != "dose-response" or each.task in shown]
+    sizes = {f"Blind Cliffwalk, 1 success in {2**n:,} episodes" for n in (10, 16)}
+    found = [each for each in found if each.suite != "dose-response" or each.task in sizes]
     places = list(dict.fromkeys((each.task, each.endpoint) for each in found))
     height = {place: np.mean([each.effect[0] for each in found if (each.task, each.endpoint) == place]) for place in places}
     places.sort(key=lambda place: height[place])
@@ -220,7 +180,7 @@ def draw(found: list[Comparison], path: Path) -> None:
     for each in found:
         place = places.index((each.task, each.endpoint)) + 0.27 - 0.18 * kinds.index(each.kind)
         is_open = each.p >= 0.05
-        errorbars(axes, {"": each.effect.reshape(3, 1)}, [place], each.kind, is_open, is_open)
+        errorbars(axes, [each.effect], [place], each.kind, is_open, is_open)
     labels = []
     for task, endpoint in places:
         n_runs = max(each.n_runs for each in found if (each.task, each.endpoint) == (task, endpoint))
@@ -241,16 +201,11 @@ def draw(found: list[Comparison], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the tables and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files, the tables and the figure")
-    out = parser.parse_args(arguments).out
-    found = [*summarise(out, "uniform"), *of_dose(out), *of_modern_dqn(out)]
-    if not found:
-        return
+    out = options(__doc__, []).parse_args(arguments).out
+    found = [*summarise(out, "uniform"), *of_campaigns(out)]
     for path, those in ((out / "summary.md", found), (out / "defaults.md", summarise(out, "defaults"))):
-        path.write_text("\n".join(summary_table(those)).rstrip() + "\n")
+        report.write_page(path, summary_table(those))
     draw(found, out / "summary.png")
-    print(out / "summary.md")
 
 
 if __name__ == "__main__":

@@ -9,26 +9,35 @@ from tests.utils import benchmark
 
 ages = benchmark("ages")
 campaign = benchmark("campaign")
-campaign_report = benchmark("campaign_report")
 cartpole_again = benchmark("cartpole_again")
 chain_sizes = benchmark("chain_sizes")
 doorkey_sizes = benchmark("doorkey_sizes")
 learning = benchmark("learning")
-CAMPAIGNS = campaign_report.CAMPAIGNS
+figures = benchmark("figures")
+report = benchmark("report")
+CAMPAIGNS = tuple(report.CAMPAIGNS.values())
 CHAIN, DOORKEY, AGES = chain_sizes.CAMPAIGN, doorkey_sizes.CAMPAIGN, ages.GAMES_CAMPAIGN
 by_name = pytest.mark.parametrize("each", CAMPAIGNS, ids=lambda each: each.name)
 
 
 def columns_with(each, score: float) -> dict:
     """Make the columns of a run with this score."""
-    if each is CHAIN:
-        return {"steps": math.exp(-score), "solved": 1}
-    n_evaluations = doorkey_sizes.N_EVALUATIONS if each is DOORKEY else 15
-    return {str(1_000 * (i + 1) if each is not DOORKEY else i + 1): score for i in range(n_evaluations)}
+    if each.is_log or each.is_cost:
+        steps = math.exp(-score) if each.is_log else -score
+        return {"steps": steps, "updates": steps, "solved": 1, "score": 1.0}
+    steps = range(1, 21) if each is DOORKEY else range(20_000, 300_001, 20_000)
+    return {str(step): score for step in steps}
 
 
 def rows_of(each, jobs, score) -> list[dict[str, str]]:
-    return [{key: str(value) for key, value in {**name, **columns_with(each, score(name))}.items()} for name, _ in jobs]
+    """Make the rows of jobs; the score is a function of task, arm, option, rate and seed by name."""
+    keys = ("task", "arm", "option", "rate", "seed")
+    rows = [{**name, **columns_with(each, score(dict(zip(keys, run, strict=True))))} for name, run in jobs]
+    return [{key: str(value) for key, value in row.items()} for row in rows]
+
+
+def others_of(each) -> list[dict[str, str]]:
+    return rows_of(each, [campaign.job(each, *run) for run in each.others], lambda name: 1.0)
 
 
 def best_at(rate: float):
@@ -38,10 +47,11 @@ def best_at(rate: float):
 
 @by_name
 def test_declared_seeds_and_contrasts(each):
-    assert set(each.choosing).isdisjoint(each.reporting) and len(each.reporting) >= 10
-    assert list(each.rates) == sorted(each.rates) and each.twin == "uniform"
-    for contrast in (*each.primary, *each.secondary):
-        assert {contrast.arm, contrast.reference} <= set(each.arms) and contrast.over in campaign_report.WORDS
+    assert all(set(each.seeds_choosing(task)).isdisjoint(each.reporting) for task in each.tasks)
+    assert len(each.reporting) >= (4 if each.name == "modern-dqn" else 10) and list(each.rates) == sorted(each.rates)
+    assert each.twin == "uniform" or each.name.startswith("demonstrations")
+    for contrast in (*each.primary, *each.secondary, *each.by_task, *each.undeclared):
+        assert {contrast.arm, contrast.reference} <= set(each.arms) and contrast.over in ("mean", "slope", "pairs", "each")
     names = [tuple(name.values()) for name, _ in campaign.all_choosing_jobs(each, [])]
     assert len(set(names)) == len(names) and bool(names) == bool(each.choosing)
     assert bool(campaign.reporting_jobs(each, [])) != bool(each.choosing)
@@ -75,7 +85,7 @@ def test_rates_inside_the_grid_are_chosen_by_size():
 
 def test_one_rate_for_both_sizes_is_the_best_of_their_mean():
     """1e-3 is the best rate of 5x5 by little, 3e-4 that of 6x6 by much."""
-    scores = {(5, "0.001"): 0.6, (5, "0.0003"): 0.5, (6, "0.001"): 0.1, (6, "0.0003"): 0.4}
+    scores = {(5, 1e-3): 0.6, (5, 3e-4): 0.5, (6, 1e-3): 0.1, (6, 3e-4): 0.4}
     rows = rows_of(
         DOORKEY, campaign.all_choosing_jobs(DOORKEY, []), lambda name: scores.get((name["task"], name["rate"]), 0.0)
     )
@@ -151,18 +161,19 @@ def chain_rows() -> list[dict[str, str]]:
 def test_the_report_finds_the_gain_and_its_slope(tmp_path):
     rows = chain_rows()
     rarity = [dict(campaign=CHAIN.name, task=str(n), episodes="1000", successes=str(512 // n)) for n in CHAIN.tasks]
-    text = "\n".join(campaign_report.report(CHAIN, rows, rarity))
-    assert text.startswith("1,440 of 1,440 choosing runs and 1,440 of 1,440 reporting runs are there.")
+    text = "\n".join(report.report(CHAIN, rows, rarity))
+    assert text.startswith("40 seeds, 200 to 239, on which nothing was chosen.")
     assert "|  | 5 states | 7 states |" in text and "| share | 10% | 7.3% |" in text
     mean, slope = math.exp(5 * GAIN), math.exp(GAIN)
     for reference in ("uniform", "shuffled, defaults"):
-        assert f"| defaults | {reference} | mean over the tasks | {mean:.3f} [{mean:.3f}, {mean:.3f}] | < 0.001 |" in text
-        assert f"| defaults | {reference} | slope over the size | {slope:.3f} [{slope:.3f}, {slope:.3f}] | < 0.001 |" in text
+        assert f"| defaults | {reference} | mean over the tasks | {mean:.3f} | < 0.001 |" in text
+        assert f"| defaults | {reference} | slope over the size | {slope:.3f} | < 0.001 |" in text
     row = next(line for line in text.splitlines() if line.startswith("| no weights | uniform | mean"))
     assert "| 1.000 [" in row and row.endswith("| 1.000 |")
     assert next(line for line in text.splitlines() if line.startswith("| defaults | ")).endswith("] (1) |")
-    campaign_report.draw(CHAIN, rows, tmp_path / "chain-sizes.png")
-    assert (tmp_path / "chain-sizes.png").read_bytes().startswith(b"\x89PNG")
+    path = tmp_path / "chain-sizes.png"
+    figures.draw_campaign(CHAIN, report.scores_of(CHAIN, rows), report.solved_of(CHAIN, rows), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_report_compares_doorkey_over_both_sizes():
@@ -172,10 +183,10 @@ def test_the_report_compares_doorkey_over_both_sizes():
     rows += rows_of(
         DOORKEY, campaign.reporting_jobs(DOORKEY, rows), lambda name: 0.5 + gains.get(name["arm"], {}).get(name["task"], 0.0)
     )
-    text = "\n".join(campaign_report.report(DOORKEY, rows, []))
-    assert "| defaults | uniform | mean over the tasks | 0.150 [0.150, 0.150] | < 0.001 |" in text
-    assert "| no weights | uniform | mean over the tasks | 0.000 [0.000, 0.000] | 1.000 |" in text
-    assert "| defaults | shuffled, defaults | mean over the tasks | 0.000 [0.000, 0.000] | 1.000 |" in text
+    text = "\n".join(report.report(DOORKEY, rows, []))
+    assert "| defaults | uniform | mean over the tasks | 0.150 | < 0.001 |" in text
+    assert "| no weights | uniform | mean over the tasks | 0.000 | 1.000 |" in text
+    assert "| defaults | shuffled, defaults | mean over the tasks | 0.000 | 1.000 |" in text
 
 
 def test_the_report_of_the_ages_is_in_units_of_the_twin():
@@ -183,7 +194,7 @@ def test_the_report_of_the_ages_is_in_units_of_the_twin():
     factors = {"age": 1.2, "defaults times age": 1.3}
 
     def score(name) -> float:
-        of_option = 1.0 if name["rate"] == "0.5" and name["option"] in ("", "decay 3") else 0.5
+        of_option = 1.0 if name["rate"] == 0.5 and name["option"] in ("", "decay 3") else 0.5
         of_game = 10.0 ** ages.GAMES.index(name["task"])
         return of_option * of_game * factors.get(name["arm"], 1.0) * (1 + 0.01 * (-1) ** name["seed"])
 
@@ -191,28 +202,29 @@ def test_the_report_of_the_ages_is_in_units_of_the_twin():
     rows += rows_of(AGES, campaign.reporting_jobs(AGES, rows), score)
     for row in rows:
         if row["arm"] == "age":
-            for column in ("13000", "14000", "15000"):
+            for column in ("260000", "280000", "300000"):
                 row[column] = str(float(row[column]) / 1.2)
-    text = "\n".join(campaign_report.report(AGES, rows, []))
-    assert "| age | 0.5, decay 3 | 0.5, decay 3 |" in text and "| defaults | 0.5 | 0.5 |" in text
+    text = "\n".join(report.report(AGES, rows, []))
+    assert "| age | 0.5, decay 3 |" in text and "| defaults | 0.5 |" in text
     assert f"| age | {1.2 * 0.8 + 0.2:.3f} [" in text and "| defaults times age | 1.300 [" in text
-    assert "| age | uniform | all pairs of seed and task | 0.160 [" in text
-    assert "| defaults times age | uniform | all pairs of seed and task | 0.300 [" in text
+    assert "| age | uniform | all pairs of seed and task | 0.160" in text
+    assert "| defaults times age | uniform | all pairs of seed and task | 0.300" in text
     last = text[text.index("Secondary, last three evaluations") :]
-    assert "| age | uniform | all pairs of seed and task | 0.000 [0.000, 0.000] | 1.000 |" in last
-    assert "| defaults times age | uniform | all pairs of seed and task | 0.300 [" in last
+    assert "| age | uniform | all pairs of seed and task | 0.000 | 1.000 |" in last
+    assert "| defaults times age | uniform | all pairs of seed and task | 0.300" in last
 
 
 @by_name
 def test_an_incomplete_campaign_shows_counts_and_no_result(each):
     rows = rows_of(each, campaign.all_choosing_jobs(each, []), best_at(each.rates[len(each.rates) // 2]))
-    rows += rows_of(each, campaign.reporting_jobs(each, rows), lambda name: -1.0)
+    rows += others_of(each) + rows_of(each, campaign.reporting_jobs(each, rows), lambda name: -1.0)
+    n_choosing = len(campaign.all_choosing_jobs(each, rows))
     n_reporting = len(each.reporting) * len(each.tasks) * len(each.arms)
-    choosing = "" if not each.choosing else f"{len(rows) - n_reporting:,} of {len(rows) - n_reporting:,} choosing runs and "
-    assert campaign_report.progress(each, rows)[1]
-    assert not campaign_report.progress(each, rows[:-1])[1]
-    lines = campaign_report.report(each, rows[:-1], [])
-    left = f"The others take about {each.seconds[each.tasks[-1]] / 3600:.1f} core hours."
+    choosing = "" if not each.choosing else f"{n_choosing:,} of {n_choosing:,} choosing runs and "
+    assert report.progress(each, rows)[1]
+    assert not report.progress(each, rows[:-1])[1]
+    lines = report.report(each, rows[:-1], [])
+    left = f"The others take about {each.seconds.get(each.tasks[-1], 0) / 3600:.1f} core hours."
     words = f"{choosing}{n_reporting - 1:,} of {n_reporting:,} reporting runs are there. {left}"
     assert lines[0] == words
     assert lines[1:] == ["", "The campaign is not complete, so no result is shown."]
@@ -221,7 +233,7 @@ def test_an_incomplete_campaign_shows_counts_and_no_result(each):
 @by_name
 def test_the_published_page_follows_from_the_runs(each):
     rows, rarity = (campaign.read(campaign.OUT / f"{name}.csv") for name in (each.name, "rarity"))
-    page = "\n".join(campaign_report.report(each, rows, rarity)).rstrip() + "\n"
+    page = "\n".join(report.report(each, rows, rarity)).rstrip() + "\n"
     assert (campaign.OUT / f"{each.name}.md").read_text() == page
 
 

@@ -16,9 +16,8 @@ from sb3_per.compare.campaign import read
 from sb3_per.compare.statistics import holm, paired_p, permutation_p
 from tests.utils import ROOT, benchmark
 
-learning, report, dose, modern, demonstrations = (
-    benchmark(name) for name in ("learning", "report", "dose_report", "modern_dqn_report", "demonstrations_report")
-)
+learning, report, tables = (benchmark(name) for name in ("learning", "report", "tables"))
+DOSE = report.CAMPAIGNS["dose-response"]
 EVIDENCE, BENCHMARKS = ROOT / "docs" / "evidence", ROOT / "docs" / "benchmarks"
 PAGES = ("README.md", "docs/choosing.md", "docs/evidence.md", "docs/demonstrations.md", "docs/troubleshooting.md")
 
@@ -37,8 +36,8 @@ class Rates:
         curves = report.load(suite, read(EVIDENCE / f"{name}.csv"))
         self.by_rate = report.by_rate(suite, curves, suite.environments[0])
         self.scores = {arm: each[:, 0] for arm, each in report.mean_over_rates(self.by_rate).items()}
-        self.references = report.arm_references(suite, self.scores)
-        best = report.at_best_rates(self.by_rate, report.metrics.aggregate_iqm)
+        self.references = report.references_of(suite, self.scores)
+        best = report.at_best_rates(self.by_rate, tables.metrics.aggregate_iqm)
         self.best, self.at_best = best[0], {arm: each[:, 0] for arm, each in best[1].items()}
 
     def gain(self, arm: str, other: str = "uniform") -> float:
@@ -57,12 +56,12 @@ class Rates:
         """Correct for the tests of all arms at both endpoints."""
         tests = {}
         for which, scores in (("mean", self.scores), ("best", self.at_best)):
-            tests |= {(which, a): report.p_of(scores[a][:, None], scores[b][:, None]) for a, b in self.references.items()}
+            tests |= {(which, a): tables.p_of(scores[a][:, None], scores[b][:, None]) for a, b in self.references.items()}
         return holm(tests)["mean", arm]
 
 
 def iqm(values: np.ndarray) -> float:
-    return float(report.metrics.aggregate_iqm(values.reshape(-1, 1)))
+    return float(tables.metrics.aggregate_iqm(values.reshape(-1, 1)))
 
 
 def cells_of(folder, table: str, *columns: str) -> list[str]:
@@ -88,9 +87,10 @@ def facts() -> dict:
     """Compute what the sentences need."""
     chain, bits, pairs = Rates("chain-rates"), Rates("bits-confirmation"), Rates("pairs-rates")
     rows = read(EVIDENCE / "dose-response.csv")
-    gains, _ = dose.gains_of(rows)
-    _, updates, solved = dose.load(rows)
-    floor = np.array([dose.floor_of(n) for n in dose.SIZES])
+    scores, solved = report.scores_of(DOSE, rows), report.solved_of(DOSE, rows)
+    gains = {arm: each - scores["uniform"] for arm, each in scores.items() if arm != "uniform"}
+    slopes = {c.arm: report.differences(DOSE, c, scores) for c in DOSE.primary if c.reference == "uniform"}
+    floor = np.log([DOSE.floor(n) for n in DOSE.tasks])
     suite = learning.SUITES["sparse"]
     curves = report.score_of(suite, report.load(suite, read(EVIDENCE / "sparse.csv")))
     discrete = learning.SUITES["discrete"]
@@ -99,24 +99,24 @@ def facts() -> dict:
     double = {v: of_games[v] / of_games["DQN"].mean(axis=0) for v in whole}
     asterix = discrete.environments.index("MinAtar/Asterix-v1")
     tasks = {
-        name: demonstrations.load(name, read(EVIDENCE / f"{name}.csv"))[1]
-        for name in ("demonstrations", "demonstrations-doorkey")
+        name: (report.CAMPAIGNS[name], read(EVIDENCE / f"{name}.csv")) for name in ("demonstrations", "demonstrations-doorkey")
     }
+    of_random = {row["environment"]: row for row in read(EVIDENCE / "modern-dqn.csv") if row["variant"] == "random"}
     return {
         "chain": chain,
         "bits": bits,
         "pairs": pairs,
         "gain": {arm: np.exp(each.mean(axis=0)) for arm, each in gains.items()},
-        "updates": {arm: np.exp(np.log(each).mean(axis=0)) for arm, each in updates.items()},
-        "growth": {arm: np.exp(dose.slopes(each).mean()) for arm, each in gains.items()},
-        "on_floor": {arm: (each == floor).sum(axis=0) for arm, each in updates.items()},
+        "updates": {arm: np.exp(-each.mean(axis=0)) for arm, each in scores.items()},
+        "growth": {arm: np.exp(each.mean()) for arm, each in slopes.items()},
+        "on_floor": {arm: np.isclose(-each, floor).sum(axis=0) for arm, each in scores.items()},
         "stopped": {arm: (~each).sum(axis=0) for arm, each in solved.items()},
         "car": {arm: -iqm(each) for arm, each in curves.items()},
         "double_q": iqm(double["uniform, Double Q, 3 steps"]),
         "asterix": [iqm(each[:, asterix]) for each in of_games.values() if not np.isnan(each[:, asterix]).any()],
-        "random": modern.load(read(EVIDENCE / "modern-dqn.csv"))[2],
-        "solved": {task: {arm: of.solved.sum() for arm, of in arms.items()} for task, arms in tasks.items()},
-        "steps": {task: {arm: of.steps.mean() for arm, of in arms.items()} for task, arms in tasks.items()},
+        "random": {game: report.CAMPAIGNS["modern-dqn"].score(row) for game, row in of_random.items()},
+        "solved": {t: {arm: each.sum() for arm, each in report.solved_of(*of).items()} for t, of in tasks.items()},
+        "steps": {t: {arm: -each.mean() for arm, each in report.scores_of(*of).items()} for t, of in tasks.items()},
         "speed": lambda *columns: float(cells_of(BENCHMARKS, "speed", *columns)[4]),
         "compiled": lambda *columns: float(cells_of(BENCHMARKS, "sbx", *columns)[4]),
         "ms_of": lambda place, *columns: float(cells_of(BENCHMARKS, "speed", *columns)[place].removesuffix(" µs")) / 1000,
@@ -134,7 +134,7 @@ def facts() -> dict:
         "cliffwalk_14": [cell.partition(" ")[0] for cell in cells_of(EVIDENCE, "cliffwalk", "14", "32766")],
         "all_tasks": lambda suite, kind: p_of_all("summary", suite, kind, "uniform"),
         "over_defaults": lambda suite, kind: p_of_all("defaults", suite, kind, "defaults"),
-        "growth_p": paired_p(dose.slopes(gains["defaults"])),
+        "growth_p": paired_p(slopes["defaults"]),
     }
 
 

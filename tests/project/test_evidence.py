@@ -11,12 +11,16 @@ from sb3_per.compare import campaign
 from sb3_per.compare.statistics import at_best_rates
 from tests.utils import ROOT, benchmark
 
+campaigns = benchmark("campaign")
+figures = benchmark("figures")
 learning = benchmark("learning")
 report = benchmark("report")
 summary = benchmark("summary")
+suites = benchmark("suites")
+tables = benchmark("tables")
 
-NAMES = list(learning.SUITES)
-OF_AGENTS = list(learning.MEMORY_SUITES)  # the others compare settings
+NAMES = list(suites.SUITES)
+OF_AGENTS = list(suites.MEMORY_SUITES)  # the others compare settings
 EVIDENCE = ROOT / "docs" / "evidence"
 
 
@@ -26,7 +30,7 @@ EVIDENCE = ROOT / "docs" / "evidence"
 @pytest.mark.parametrize("name", OF_AGENTS)
 def test_recurrent_agents_are_compared_with_agents_of_the_same_kind(name):
     """The uniform twin and the arm without stored states differ from the default in this one setting."""
-    suite = learning.SUITES[name]
+    suite = suites.SUITES[name]
     assert suite.seeds >= 5 and suite.endpoint
     recurrent = {v: made for v, made in suite.variants.items() if made.algorithm.startswith("PERRecurrent")}
     for made in recurrent.values():
@@ -48,7 +52,7 @@ def test_recurrent_agents_are_compared_with_agents_of_the_same_kind(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_AGENTS])
 def test_variants_differ_only_in_prioritization(name):
-    suite = learning.SUITES[name]
+    suite = suites.SUITES[name]
     assert suite.seeds >= 5
     if len(suite.rates) > 1:
         arms: dict = {}
@@ -77,12 +81,12 @@ def test_variants_differ_only_in_prioritization(name):
 
 
 def test_a_run_with_other_settings_has_another_fingerprint():
-    suite = learning.SUITES["pairs"]
+    suite = suites.SUITES["pairs"]
     changed = [
         replace(suite, steps=7),
         replace(suite, n_envs=7),
         replace(suite, settings={**suite.settings, "batch_size": 7}),
-        replace(suite, variants={"SAC": learning.Variant("SAC", dict(gamma=0.7))}),
+        replace(suite, variants={"SAC": suites.Variant("SAC", dict(gamma=0.7))}),
     ]
     assert len({learning.fingerprint(other, "SAC") for other in [suite, *changed]}) == 5
     assert learning.fingerprint(replace(suite, seeds=7), "SAC") == learning.fingerprint(suite, "SAC")
@@ -91,20 +95,20 @@ def test_a_run_with_other_settings_has_another_fingerprint():
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-confirmation")])
 def test_a_confirmation_suite_repeats_runs_on_new_seeds(name):
     """Even and odd seeds are the two halves, as in the suite that is confirmed."""
-    suite, original = learning.SUITES[name], learning.SUITES[name.replace("confirmation", "rates")]
+    suite, original = suites.SUITES[name], suites.SUITES[name.replace("confirmation", "rates")]
     assert set(learning.seeds_of(suite)).isdisjoint(learning.seeds_of(original))
     assert learning.jobs_of(suite)[0][0]["seed"] == suite.first_seed and suite.first_seed % 2 == 0
     assert list(suite.variants)[: len(suite.rates)] == list(original.variants)[: len(suite.rates)]  # stock
     for variant in suite.variants.keys() & original.variants.keys():
         assert learning.fingerprint(suite, variant) == learning.fingerprint(original, variant)
-    assert {learning.arm_of(variant) for variant in suite.variants.keys() - original.variants.keys()} == {
+    assert {suites.arm_of(variant) for variant in suite.variants.keys() - original.variants.keys()} == {
         "bits-confirmation": {"shuffled, defaults"}
     }.get(name, set())
 
 
 def test_confirming_an_unknown_arm_is_refused():
     with pytest.raises(ValueError, match="nothing"):
-        learning.on_new_seeds(learning.SUITES["pairs-rates"], "uniform", "nothing")
+        suites.on_new_seeds(suites.SUITES["pairs-rates"], "uniform", "nothing")
 
 
 @pytest.mark.parametrize(
@@ -118,8 +122,8 @@ def test_confirming_an_unknown_arm_is_refused():
 )
 def test_every_candidate_has_a_shuffled_control(name, arms):
     """The control has the same settings, and shuffled priorities."""
-    suite = learning.SUITES[name]
-    by_name = {learning.arm_of(arm): arm for arm in suite.variants if arm.endswith(" @ 1") or len(suite.rates) == 1}
+    suite = suites.SUITES[name]
+    by_name = {suites.arm_of(arm): arm for arm in suite.variants if arm.endswith(" @ 1") or len(suite.rates) == 1}
     kwargs = {arm: suite.variants[variant].settings.get("replay_buffer_kwargs", {}) for arm, variant in by_name.items()}
     kwargs["no weights"] = learning.NO_WEIGHTS
     assert [arm for arm in kwargs if arm.startswith("shuffled")] == [f"shuffled, {arm}" for arm in arms]
@@ -131,14 +135,16 @@ def test_every_candidate_has_a_shuffled_control(name, arms):
 
 
 def test_the_whole_name_of_a_suite_selects_only_that_suite():
-    assert list(learning.suites_named("pairs")) == ["pairs"]
-    assert set(learning.suites_named("bits-")) == {"bits-rates", "bits-confirmation"}
-    assert list(learning.suites_named("")) == NAMES
+    assert campaigns.selected(NAMES, "pairs") == ["pairs"]
+    assert set(campaigns.selected(NAMES, "bits-")) == {"bits-rates", "bits-confirmation"}
+    assert campaigns.selected(NAMES, "") == NAMES
+    with pytest.raises(SystemExit, match="'nothing' is none of discrete"):
+        campaigns.selected(NAMES, "nothing")
 
 
-def short(name: str, **changes) -> learning.Suite:
+def short(name: str, **changes) -> suites.Suite:
     """Shorten a suite to a few steps."""
-    suite = learning.SUITES[name]
+    suite = suites.SUITES[name]
     settings = {**suite.settings, "learning_starts": 20, "buffer_size": 500, "batch_size": 16}
     variants = suite.variants
     if name in OF_AGENTS:  # whose settings are those of the variants
@@ -170,7 +176,7 @@ def test_evaluations_do_not_change_training(name, which):
 @pytest.mark.parametrize("name", ["bits-confirmation", "continuous", "memory-pendulum"])
 def test_quick_runs_give_scores(name):
     """With hindsight, a quick run must be long enough for an episode to end before the first draw."""
-    suite = learning.quick(learning.SUITES[name])
+    suite = learning.quick(suites.SUITES[name])
     ((_, arguments), *_) = learning.jobs_of(suite)
     assert all(value != "" for value in learning.train(*arguments).values())
 
@@ -192,7 +198,7 @@ def test_quick_runs_need_a_folder_of_their_own(capsys):
 
 def synthetic(seeds: int = 6, **changes) -> tuple:
     """Make a suite, rows as its campaign writes them, and the returns in them. The last variant runs only in environment B."""
-    suite = learning.SUITES["continuous"]
+    suite = suites.SUITES["continuous"]
     variants = {**suite.variants, "PERTD3, PAL": replace(suite.variants["PERTD3, PAL"], environments=("B",))}
     suite = replace(suite, environments=("A", "B"), variants=variants, seeds=seeds, n_evaluations=5, **changes)
     rng = np.random.default_rng(0)
@@ -235,7 +241,7 @@ def test_interquartile_mean_and_interval():
     """Compare with NumPy: the mean of the middle half, and percentiles of resampled runs."""
     rng = np.random.default_rng(1)
     scores = rng.exponential(size=(12, 1))
-    figure, low, high = report.iqm({"a": scores})["a"][:, 0]
+    figure, low, high = tables.iqm({"a": scores})["a"][:, 0]
     assert figure == pytest.approx(np.sort(scores[:, 0])[3:-3].mean())
     resampled = np.sort(scores[rng.integers(12, size=(20_000, 12)), 0], axis=1)[:, 3:-3].mean(axis=1)
     assert [low, high] == pytest.approx(np.percentile(resampled, [2.5, 97.5]), rel=0.05)
@@ -248,7 +254,7 @@ def test_probability_of_improvement_counts_pairs():
     pairs = [
         [(x > y) + 0.5 * (x == y) for x in scores["other"][:, task] for y in scores["stock"][:, task]] for task in range(2)
     ]
-    figure, low, high = report.improvement(scores, {"other": "stock"})["other"][:, 0]
+    figure, low, high = tables.improvement(scores, {"other": "stock"})["other"][:, 0]
     assert figure == pytest.approx(np.mean(pairs))
     assert 0 <= low <= figure <= high <= 1
 
@@ -258,8 +264,8 @@ def test_arms_are_tested_by_seed_from_ten_seeds_on(n_seeds, is_paired):
     """A small gain of every seed among large differences between seeds is seen only in pairs. The other p stands beside it."""
     of_seed = 100.0 * np.arange(n_seeds)[:, None]
     pair = (of_seed + 1, of_seed)
-    assert (report.p_of(*pair) < 0.05) == is_paired
-    (text,) = report.p_cells({"a": pair}).values()
+    assert (tables.p_of(*pair) < 0.05) == is_paired
+    (text,) = tables.p_cells({"a": pair}).values()
     assert ("(" in text) == is_paired
     lines = report.compare("score", dict(zip("ab", pair, strict=True)), 0, {"a": "b"})
     assert ("| 1 |" in lines[2]) == ("mean gain, paired" in lines[0]) == is_paired
@@ -267,8 +273,8 @@ def test_arms_are_tested_by_seed_from_ten_seeds_on(n_seeds, is_paired):
 
 def test_a_pair_is_resampled_together():
     values = np.array([[100.0, 1.0], [200.0, 2.0], [300.0, 3.0]])
-    assert report.with_interval(values, lambda pair: pair[:, 0].mean() / pair[:, 1].mean()) == pytest.approx([100.0] * 3)
-    assert report.with_interval(values[:, 0])[0] == 200.0
+    assert tables.with_interval(values, lambda pair: pair[:, 0].mean() / pair[:, 1].mean()) == pytest.approx([100.0] * 3)
+    assert tables.with_interval(values[:, 0])[0] == 200.0
 
 
 def test_steps_until_the_goal_is_reached():
@@ -278,14 +284,14 @@ def test_steps_until_the_goal_is_reached():
 
 @pytest.mark.parametrize("solved", [None, 105.0])
 def test_the_report_has_a_table_for_each_environment_and_a_picture(tmp_path, solved, monkeypatch):
-    monkeypatch.setattr(report, "SAMPLES", 50)
+    monkeypatch.setattr(tables, "SAMPLES", 50)
     suite, rows, returns = synthetic(solved=solved, episode_length=100)
     path = tmp_path / "name.csv"
     with path.open("w", newline="") as file:
         writer = campaign.csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    report.write("name", suite, tmp_path)
+    report.write_suite("name", suite, tmp_path)
     text = (tmp_path / "name.md").read_text()
     assert [text.count(f"\n| {variant} |") >= 4 for variant in suite.variants] == [True, True, True, False]
     middle = np.sort(returns["TD3"][:, 0, -1])[1:-1].mean()
@@ -294,7 +300,7 @@ def test_the_report_has_a_table_for_each_environment_and_a_picture(tmp_path, sol
 
 
 def test_a_suite_without_runs_has_no_report(tmp_path):
-    report.write("name", learning.SUITES["pairs"], tmp_path)
+    report.write_suite("name", suites.SUITES["pairs"], tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -311,7 +317,7 @@ def write_rows(path, suite, curves) -> None:
 
 def test_the_summary_has_only_complete_suites(tmp_path, monkeypatch):
     """Of two suites with the same task, the later one counts. A suite counts once its last run is there."""
-    monkeypatch.setattr(report, "SAMPLES", 50)
+    monkeypatch.setattr(tables, "SAMPLES", 50)
     settings = {
         "uniform": dict(scheme="uniform"),
         "defaults": {},
@@ -319,20 +325,20 @@ def test_the_summary_has_only_complete_suites(tmp_path, monkeypatch):
         "other": dict(scheme="rank"),
     }
     variants = {
-        "SAC": learning.Variant("SAC"),
-        **{name: learning.Variant("PERSAC", dict(replay_buffer_kwargs=each)) for name, each in settings.items()},
+        "SAC": suites.Variant("SAC"),
+        **{name: suites.Variant("PERSAC", dict(replay_buffer_kwargs=each)) for name, each in settings.items()},
     }
     rates = (1 / 3, 1.0, 3.0)
-    plain = replace(learning.SUITES["pairs"], variants=variants, seeds=6, n_evaluations=5)
-    at_rates = replace(plain, variants=learning.at_rates(variants, 1e-3, rates), rates=rates)
-    suites = {"plain": plain, "rates": at_rates, "longer": replace(plain, steps=2 * plain.steps)}
-    monkeypatch.setattr(summary, "SUITES", suites)
+    plain = replace(suites.SUITES["pairs"], variants=variants, seeds=6, n_evaluations=5)
+    at_rates = replace(plain, variants=suites.at_rates(variants, 1e-3, rates), rates=rates)
+    made = {"plain": plain, "rates": at_rates, "longer": replace(plain, steps=2 * plain.steps)}
+    monkeypatch.setattr(summary, "SUITES", made)
     rng = np.random.default_rng(0)
     curves = {name: rng.normal(size=(6, 1, 5)) + 9 for name in (*plain.variants, *at_rates.variants)}
     for name in ("LAP", "LAP @ 0.333"):
         curves[name] += 100
     for name in ("plain", "rates"):
-        write_rows(tmp_path / f"{name}.csv", suites[name], curves)
+        write_rows(tmp_path / f"{name}.csv", made[name], curves)
 
     found = summary.summarise(tmp_path, "uniform")  # "longer" has no file yet
     assert {(each.suite, each.reference) for each in found} == {("rates", "uniform")}
@@ -354,8 +360,8 @@ def test_the_summary_has_only_complete_suites(tmp_path, monkeypatch):
 
 
 def test_without_a_twin_stock_is_the_reference(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "SAMPLES", 50)
-    suite = replace(learning.SUITES["pairs"], seeds=6, n_evaluations=5)
+    monkeypatch.setattr(tables, "SAMPLES", 50)
+    suite = replace(suites.SUITES["pairs"], seeds=6, n_evaluations=5)
     monkeypatch.setattr(summary, "SUITES", {"pairs": suite})
     rng = np.random.default_rng(0)
     write_rows(tmp_path / "pairs.csv", suite, {name: rng.normal(size=(6, 1, 5)) for name in suite.variants})
@@ -364,46 +370,46 @@ def test_without_a_twin_stock_is_the_reference(tmp_path, monkeypatch):
 
 def test_each_variant_is_compared_with_its_uniform_twin():
     """Without a twin, the reference is the first variant. The twin itself has no reference."""
-    sparse, discrete, bits = (learning.SUITES[name] for name in ("sparse", "discrete", "bits-rates"))
+    sparse, discrete, bits = (suites.SUITES[name] for name in ("sparse", "discrete", "bits-rates"))
     assert set(report.references_of(sparse, sparse.variants).values()) == {"PERDQN, uniform"}
     assert "PERDQN, uniform" not in report.references_of(sparse, sparse.variants)
     found = report.references_of(discrete, discrete.variants)
     assert found["PERDQN, Double Q, 3 steps"] == "uniform, Double Q, 3 steps"
     assert found["PERDQN"] == found["uniform, Double Q, 3 steps"] == "DQN" and "DQN" not in found
-    doors = learning.SUITES["memory-doors"]
+    doors = suites.SUITES["memory-doors"]
     assert set(report.references_of(doors, doors.variants)) == set(doors.variants) - {"zero state"}
-    arms = dict.fromkeys(map(learning.arm_of, bits.variants))
-    assert set(arms) - set(report.arm_references(bits, arms)) == {"uniform"}
-    assert set(report.arm_references(bits, arms).values()) == {"uniform"}
+    arms = dict.fromkeys(map(suites.arm_of, bits.variants))
+    assert set(arms) - set(report.references_of(bits, arms)) == {"uniform"}
+    assert set(report.references_of(bits, arms).values()) == {"uniform"}
     for name in OF_AGENTS:
-        suite = learning.SUITES[name]
+        suite = suites.SUITES[name]
         for other in report.references_of(suite, suite.variants).values():
             assert other == next(iter(suite.variants)) or other.endswith("uniform")
 
 
 def test_an_interval_without_width_is_left_out():
     estimates = {"a": np.array([[1.0], [1.0], [1.0]]), "b": np.array([[0.5], [0.4], [0.6]])}
-    assert report.cell(estimates, "a", 2) == "1.00"
-    assert report.cell(estimates, "b", 2) == "0.50 [0.40, 0.60]"
+    assert tables.cell(estimates, "a", 2) == "1.00"
+    assert tables.cell(estimates, "b", 2) == "0.50 [0.40, 0.60]"
 
 
-def test_the_summary_knows_arms_by_their_settings():
+def test_the_summary_knows_arms_by_their_names():
     kinds = {
-        name: {arm: kind for arm in suite.variants if (kind := summary.kind_of(suite, arm))}
-        for name, suite in learning.SUITES.items()
+        name: {arm: kind for arm in map(suites.arm_of, suite.variants) if (kind := summary.kind_of(arm))}
+        for name, suite in suites.SUITES.items()
     }
     at_another_rate = "PERDQN, learning rate / 4"
-    assert at_another_rate in learning.SUITES["sparse"].variants and at_another_rate not in kinds["sparse"]
+    assert at_another_rate in suites.SUITES["sparse"].variants and at_another_rate not in kinds["sparse"]
     stock = {"DQN": "stock", "PERDQN": "defaults", "PERDQN, LAP": "LAP"}
     assert kinds["sparse"] == {**stock, "PERDQN, uniform": "uniform", "PERDQN, candidate": "candidate"}
     assert kinds["discrete"] == stock
-    assert {arm: kind for arm, kind in kinds["bits-rates"].items() if arm.endswith("@ 1")} == {
-        "DQN @ 1": "stock",
-        "uniform @ 1": "uniform",
-        "defaults @ 1": "defaults",
-        "LAP @ 1": "LAP",
-        "epsilon 1e-06, no weights @ 1": "no weights",
-        "epsilon 0.01, mean, eta 0.25 @ 1": "candidate",
+    assert kinds["bits-rates"] == {
+        "DQN": "stock",
+        "uniform": "uniform",
+        "defaults": "defaults",
+        "LAP": "LAP",
+        "epsilon 1e-06, no weights": "no weights",
+        "epsilon 0.01, mean, eta 0.25": "candidate",
     }
 
 
@@ -431,12 +437,12 @@ def test_evidence_begins_with_ten_lines_that_have_a_figure():
     ],
 )
 def test_a_color_means_one_thing_in_all_figures(arm, role):
-    assert report.role_of(arm) == role
+    assert figures.role_of(arm) == role
 
 
 def test_the_published_summary_has_every_task():
     text = (EVIDENCE / "summary.md").read_text()
-    for name, suite in learning.SUITES.items():
+    for name, suite in suites.SUITES.items():
         for environment in () if name in OF_AGENTS else suite.environments:
             assert f"{environment}, {suite.steps:,} steps" in text
 
@@ -459,7 +465,7 @@ def test_the_evidence_page_shows_every_suite():
 @pytest.mark.parametrize("name", NAMES)
 def test_published_runs_are_complete(name):
     """The file has each run of the suite once, with all evaluations, and no other run."""
-    suite = learning.SUITES[name]
+    suite = suites.SUITES[name]
     rows = campaign.read(EVIDENCE / f"{name}.csv")
     asked = [{key: str(value) for key, value in job.items()} for job, _ in learning.jobs_of(suite)]
     there = [{key: row[key] for key in asked[0]} for row in rows]
@@ -477,17 +483,15 @@ def test_published_runs_are_complete(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_published_reports_follow_from_the_runs(name, tmp_path):
     (tmp_path / f"{name}.csv").write_bytes((EVIDENCE / f"{name}.csv").read_bytes())
-    report.write(name, learning.SUITES[name], tmp_path)
+    report.write_suite(name, suites.SUITES[name], tmp_path)
     assert (tmp_path / f"{name}.md").read_text() == (EVIDENCE / f"{name}.md").read_text()
 
 
 def rates_suite() -> tuple:
     """Make a suite at three rates, and curves in which the best rate of an arm differs between the halves of the seeds."""
-    variants = learning.at_rates(
-        {"SAC": learning.Variant("SAC"), "PERSAC": learning.Variant("PERSAC")}, 1e-3, (1 / 3, 1.0, 3.0)
-    )
+    variants = suites.at_rates({"SAC": suites.Variant("SAC"), "PERSAC": suites.Variant("PERSAC")}, 1e-3, (1 / 3, 1.0, 3.0))
     suite = replace(
-        learning.SUITES["pairs"], variants=variants, rates=(1 / 3, 1.0, 3.0), seeds=8, n_evaluations=5, endpoint="E."
+        suites.SUITES["pairs"], variants=variants, rates=(1 / 3, 1.0, 3.0), seeds=8, n_evaluations=5, endpoint="E."
     )
     rng = np.random.default_rng(0)
     curves = {name: rng.normal(size=(8, 1, 5)) * 0.1 + 5 for name in variants}
@@ -506,7 +510,7 @@ def test_the_best_rate_is_chosen_and_measured_on_different_seeds():
 
 def test_each_environment_has_its_own_best_rate_and_table(tmp_path, monkeypatch):
     """Returns of one environment may be much larger than those of another."""
-    monkeypatch.setattr(report, "SAMPLES", 50)
+    monkeypatch.setattr(tables, "SAMPLES", 50)
     suite, curves = rates_suite()
     suite = replace(suite, environments=("A", "B"))
     curves = {name: np.concatenate([values, 1000 + values], axis=1) for name, values in curves.items()}
@@ -521,7 +525,7 @@ def test_each_environment_has_its_own_best_rate_and_table(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("changes", [{}, dict(score="success"), dict(solved=5.0)])
 def test_the_report_at_three_rates_has_tables_and_a_picture(changes, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "SAMPLES", 50)
+    monkeypatch.setattr(tables, "SAMPLES", 50)
     suite, curves = rates_suite()
     lines = report.report_rates(replace(suite, **changes), curves, tmp_path / "rates.png")
     text = "\n".join(lines)
