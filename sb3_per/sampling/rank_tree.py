@@ -46,11 +46,6 @@ class RankTree(SumTree):
         """Empty every slot."""
         self._order = empty_order(self.capacity)
 
-    @property
-    def masses(self) -> np.ndarray:
-        """Mass of every slot, float64 of shape (capacity,)."""
-        return self._masses_at(np.arange(self.capacity))
-
     def _masses_at(self, slots: np.ndarray) -> np.ndarray:
         ranks = ranks_of(self._order, slots.reshape(-1)).reshape(slots.shape)
         masses: np.ndarray = np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)

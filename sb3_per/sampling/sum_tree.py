@@ -236,8 +236,8 @@ class SumTree:
 
     @property
     def masses(self) -> np.ndarray:
-        """Mass of every leaf, float64 of shape (capacity,). Do not write to it: it may be a view."""
-        return self._sums[: self.capacity]
+        """Mass of every leaf, float64 of shape (capacity,); a copy."""
+        return self._masses_at(np.arange(self.capacity))
 
     def __getitem__(self, indices: Any) -> Any:
         """
@@ -248,7 +248,7 @@ class SumTree:
         :raises IndexError: for a leaf outside ``[0, capacity)``; negative indices do not wrap
         """
         if isinstance(indices, slice):
-            return self.masses[indices].copy()
+            return self.masses[indices]
         leaves = self._integers(indices).astype(np.int64, copy=False)
         outside = leaves.view(np.uint64) >= self.capacity  # where they are negative, too
         if outside.any():
@@ -361,7 +361,7 @@ class SumTree:
 
         :return: by leaf, what :meth:`update` takes to give it its mass, float64 of shape (capacity,); not to be written to
         """
-        return self.masses
+        return self._sums[: self.capacity]
 
     def state(self, n_leaves: int) -> dict[str, np.ndarray]:
         """
@@ -370,7 +370,7 @@ class SumTree:
         :param n_leaves: number of leaves, from 0 on, that may have a mass
         :return: arrays, see :meth:`load`
         """
-        return {"masses": self.masses[:n_leaves]}
+        return {"masses": self.written()[:n_leaves]}
 
     def load(self, state: dict[str, Any]) -> None:
         """
