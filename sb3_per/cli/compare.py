@@ -8,10 +8,10 @@ It needs the extra ``compare``.
 """
 
 import argparse
+import signal
 from collections.abc import Sequence
-from fractions import Fraction
-from typing import NoReturn
 
+from sb3_per.utils.arguments import Parser, count, factor
 from sb3_per.utils.extras import require
 
 # Seeds and factors of the learning rate: of a whole comparison, and of a quick one. At one learning rate, eight seeds are the
@@ -41,59 +41,33 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per compare") 
     options.rates = sorted({1.0, *(options.rates or ([] if options.quick else RATES))})
     from sb3_per.compare.command import compare  # after --help, which needs no PyTorch
 
+    # Otherwise the workers of a stopped comparison go on.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     compare(parser, options, QUICK_SEEDS if options.quick else SEEDS)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Parser whose errors are one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
     usage = "%(prog)s --algo ALGO --env ENV [options]"
-    parser = _Parser(prog, usage, _DESCRIPTION, allow_abbrev=False)
+    parser = Parser(prog, usage, _DESCRIPTION, allow_abbrev=False)
     add = parser.add_argument
     add("-a", "--algo", required=True, help="algorithm with RL Zoo's hyperparameters, e.g. dqn, or with ours, e.g. per_dqn")
     add("-e", "--env", required=True, help="id of the environment, e.g. LunarLander-v3")
     add("--setting", action="append", default=[], help="setting to judge, e.g. \"scheme='lap', kappa=0.1\"; repeatable")
-    add("-n", "--n-timesteps", type=_count, default=-1, metavar="N", help="environment steps of a run; default: of the file")
+    add("-n", "--n-timesteps", type=count, default=-1, metavar="N", help="environment steps of a run; default: of the file")
     add("-conf", "--conf-file", metavar="FILE", help="your own hyperparameter file")
     add("-params", "--hyperparams", nargs="+", default=[], metavar="NAME:VALUE", help="replace hyperparameters of the file")
     add("--env-kwargs", nargs="+", default=[], metavar="NAME:VALUE", help="arguments of the environment")
     add("--gym-packages", nargs="+", default=[], metavar="MODULE", help="modules that register environments")
     add("--vec-env", default="dummy", choices=("dummy", "subproc"), help="where several environments run; default: dummy")
     add("--device", default="cpu", help="device of PyTorch; default: cpu")
-    add(
-        "--seeds",
-        type=_count,
-        metavar="N",
-        help=f"runs of each arm at each learning rate; default: {SEEDS}, or more if needed",
-    )
-    add(
-        "--rates", type=_factor, nargs="+", metavar="F", help="factors of the learning rate; 1 is always one; default: 1/3 1 3"
-    )
+    what = f"runs of each arm at each learning rate; default: {SEEDS}, or more if needed"
+    add("--seeds", type=count, metavar="N", help=what)
+    what = "factors of the learning rate; 1 is always one; default: 1/3 1 3"
+    add("--rates", type=factor, nargs="+", metavar="F", help=what)
     add("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds and one learning rate: a first impression, no verdict")
     what = "episodes of an evaluation; default: 10"
-    add("--eval-episodes", type=_count, dest="n_episodes", default=10, metavar="N", help=what)
-    add("--workers", type=_count, default=1, metavar="N", help="runs at a time, one core each; default: 1")
+    add("--eval-episodes", type=count, dest="n_episodes", default=10, metavar="N", help=what)
+    add("--workers", type=count, default=1, metavar="N", help="runs at a time, one core each; default: 1")
     add("-f", "--folder", default="logs", help="results go to its folder compare; default: logs")
     add("--dry-run", action="store_true", help="show the arms, and how long it will take")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.lstrip("-").isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, not {text!r}")
-    return int(text)
-
-
-def _factor(text: str) -> float:
-    try:
-        factor = float(Fraction(text))
-    except (ValueError, ZeroDivisionError):
-        factor = 0.0
-    if not 0.0 < factor < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, e.g. 1/3, not {text!r}")
-    return factor

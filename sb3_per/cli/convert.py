@@ -4,8 +4,10 @@ Convert a pickled buffer to a directory, which loads without running code.
     sb3-per convert old.pkl new.buffer --trust
 """
 
-import argparse
 from collections.abc import Sequence
+from pathlib import Path
+
+from sb3_per.utils.arguments import Parser
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per convert") -> None:
@@ -14,14 +16,16 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per convert") 
 
     :param arguments: arguments of the command line; ``None``: those of the process
     :param prog: program name shown in usage and errors
+    :raises FileNotFoundError: if there is no such file
+    :raises ValueError: for a file that holds no buffer, or another target than a new ``.buffer`` directory
     """
-    parser = argparse.ArgumentParser(
-        prog, description="Turn a pickled replay buffer into a directory that runs no code when loaded"
-    )
+    parser = Parser(prog, description="Turn a pickled replay buffer into a directory that runs no code when loaded")
     parser.add_argument("source", help="pickled buffer, e.g. replay_buffer.pkl")
     parser.add_argument("target", help="directory to make, e.g. replay_buffer.buffer")
     parser.add_argument("--trust", action="store_true", help="allow the pickle to run code: only if you know who made it")
     options = parser.parse_args(arguments)
+    if not Path(options.source).is_file():
+        raise FileNotFoundError(f"There is no file {options.source}")
     if not options.trust:
         parser.error(f"{options.source} is a pickle, and unpickling runs code from it; if you trust it, add --trust")
     from sb3_per.persistence.convert import convert  # after --help, which needs no PyTorch

@@ -12,27 +12,17 @@ import sys
 from collections.abc import Sequence
 
 import sb3_per
+from sb3_per.utils.arguments import Parser
 from sb3_per.zoo.options import SCRIPTS
 from sb3_per.zoo.scripts import run
 
-# Commands that run scripts of RL Zoo.
-ZOO = tuple(SCRIPTS)
-# Commands with a module of their own.
-MODULES = ("compare", "convert", "doctor")
-
-_HELP = """
-commands:
-  train         train an agent with RL Zoo
-  tune          search for hyperparameters
-  enjoy         watch a trained agent
-  record-video  record a video of a trained agent
-  plot          plot returns of training episodes
-  compare       find out whether prioritization pays on your task
-  convert       turn a pickled replay buffer into a directory that runs no code when loaded
-  doctor        print versions, cache, threads and GPU, and test the installation
-
-sb3-per COMMAND --help lists the options of a command.
-"""
+# Commands that run scripts of RL Zoo, and commands with a module of their own: what they are for.
+ZOO = SCRIPTS
+MODULES = {
+    "compare": "find out whether prioritization pays on your task",
+    "convert": "turn a pickled replay buffer into a directory that runs no code when loaded",
+    "doctor": "print versions, cache, threads and GPU, and test the installation",
+}
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per") -> int:
@@ -44,7 +34,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per") -> int:
     :return: exit status
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(prog, epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = "\n".join(f"  {name:14}{what}" for name, what in {**ZOO, **MODULES}.items())
+    epilog = f"commands:\n{commands}\n\n{prog} COMMAND --help lists the options of a command."
+    parser = Parser(prog, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"sb3_per {sb3_per.__version__}")
     parser.add_argument("command", choices=[*ZOO, *MODULES], metavar="COMMAND")
     command = parser.parse_args(arguments[:1]).command

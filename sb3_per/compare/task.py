@@ -22,13 +22,13 @@ from sb3_per.compare.campaign import Job
 from sb3_per.compare.controls import control_of
 from sb3_per.sampling.schemes import make_scheme
 from sb3_per.zoo.names import uses_sbx
-from sb3_per.zoo.registry import ALGORITHMS, COMPILED, config_path, zoo_config_path
+from sb3_per.zoo.registry import OURS, config_path
 
 # Settings of the buffer that are no prioritization: every prioritized arm keeps those of the file.
 _NEUTRAL = ("n_steps", "gamma", "frames")
 
 #: Name of the prioritized algorithm, by that of its stock class in RL Zoo. The stock class need not be there.
-PRIORITIZED = {name.replace("per_", "", 1): name for name in (*ALGORITHMS, *COMPILED)}
+PRIORITIZED = {name.replace("per_", "", 1): name for name in OURS}
 
 TWIN = "uniform twin"
 RANDOM = "random policy"
@@ -92,9 +92,7 @@ class Task:
         """
         if self.conf_file is not None:
             return self.conf_file
-        if self.algo in PRIORITIZED.values():
-            return str(config_path(self.algo))
-        path = zoo_config_path(self.algo)
+        path = config_path(self.algo)
         if not path.exists():
             raise ValueError(
                 f"RL Zoo has no hyperparameters for --algo {self.algo}: take ours with --algo {self.our_algo}, or name a file "
@@ -143,22 +141,20 @@ class Arm:
         :raises ValueError: for a setting that is not allowed
         """
         hyperparams = dict(hyperparams)
-        kwargs = hyperparams.pop("replay_buffer_kwargs", None) or {}
-        settings = {name: value for name, value in kwargs.items() if name in PrioritySettings.names()}
-        prioritization = {name: value for name, value in settings.items() if name not in _NEUTRAL}
+        kwargs = dict(hyperparams.pop("replay_buffer_kwargs", None) or {})
+        settings = {name: kwargs.pop(name) for name in PrioritySettings.names() if name in kwargs}
         if self.kind == "stock":
-            kwargs = {name: value for name, value in kwargs.items() if name not in settings}
             hyperparams.pop("double_q", None)  # an argument of PERDQN
             buffer_class = hyperparams.get("replay_buffer_class")
             if isinstance(buffer_class, type) and issubclass(buffer_class, PrioritizedReplayBuffer):
                 hyperparams["replay_buffer_class"] = HerReplayBuffer if issubclass(buffer_class, HerReplayBuffer) else None
         else:
-            kwargs = {name: value for name, value in kwargs.items() if name not in prioritization}
+            kwargs.update({name: settings.pop(name) for name in _NEUTRAL if name in settings})
             if self.kind == "uniform":
-                prioritization = dict(scheme="uniform")
+                settings = dict(scheme="uniform")
             elif self.setting is not None:
-                prioritization = evaluated(self.setting)
-            kwargs.update(control_of(prioritization) if self.kind == "shuffled" else prioritization)
+                settings = evaluated(self.setting)
+            kwargs.update(control_of(settings) if self.kind == "shuffled" else settings)
         return {**hyperparams, "replay_buffer_kwargs": kwargs} if kwargs else hyperparams
 
     def role(self) -> str:

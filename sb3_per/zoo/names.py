@@ -1,4 +1,6 @@
-"""Names of algorithms in RL Zoo: those of SBX are those of PyTorch after a prefix."""
+"""Names of algorithms in RL Zoo, where those of SBX are those of PyTorch after a prefix, and folders of runs."""
+
+from pathlib import Path
 
 _OF_SBX = "sbx_"
 
@@ -21,3 +23,22 @@ def without_sbx(algo: str) -> str:
     :return: name of an algorithm, e.g. ``"per_sac"``
     """
     return algo.removeprefix(_OF_SBX)
+
+
+def runs_of(folder: str | Path, algo: str, env: str) -> Path:
+    """
+    Find the folder with the runs of an algorithm, some of them on an environment.
+
+    :param folder: folder of all runs, e.g. ``"logs"``
+    :param algo: name of the algorithm
+    :param env: id of the environment
+    :return: path of the folder
+    :raises FileNotFoundError: if there is no such run; the message says how to make one
+    """
+    runs = Path(folder, algo)
+    if not any(runs.glob(f"{env.replace('/', '-')}_*")):
+        raise FileNotFoundError(
+            f"there are no runs of {algo} on {env} in {runs}. Train one with: sb3-per train --algo {algo} --env {env}, or "
+            "name the folder of your runs with -f"
+        )
+    return runs

@@ -4,52 +4,46 @@ Options of RL Zoo's scripts: those that must be given, those that are ours, and 
 
 import argparse
 
+from sb3_per.utils.arguments import Parser, count, share
+
 # What a script is for, by its name.
 SCRIPTS: dict[str, str] = {
-    "train": "Train an agent with RL Zoo",
-    "tune": "Search for hyperparameters with RL Zoo and Optuna",
-    "enjoy": "Watch a trained agent",
-    "record-video": "Record a video of a trained agent",
-    "plot": "Plot the returns of training episodes",
-}
-
-# The Zoo's name for the option that has the folder of the runs.
-FOLDERS = {
-    "train": "--log-folder",
-    "tune": "--log-folder",
-    "enjoy": "--folder",
-    "record-video": "--folder",
-    "plot": "--exp-folder",
+    "train": "train an agent with RL Zoo",
+    "tune": "search for hyperparameters with RL Zoo and Optuna",
+    "enjoy": "watch a trained agent",
+    "record-video": "record a video of a trained agent",
+    "plot": "plot the returns of training episodes",
 }
 
 # The Zoo's module that runs a script, where it has another name.
 MODULES = {"tune": "train", "record-video": "record_video", "plot": "plots.plot_train"}
 
+# Options that only the Zoo reads, for the help.
+_OF_ANY_RUN = """
+  -conf FILE              your own hyperparameter file
+  -params NAME:VALUE ...  replace hyperparameters of the file
+  --env-kwargs NAME:VALUE ...  arguments of the environment
+  --gym-packages MODULE ...  modules that register environments
+"""
 _OF_PLAYERS = """
   -n N                    number of steps; default: 1000
   --exp-id N              number of the run; default: the newest
   --load-best             load the best model instead of the last
   --load-checkpoint N     load the checkpoint after N steps
   --load-last-checkpoint  load the last checkpoint
-  --no-render             open no window
 """
-
-# Options that only the Zoo reads, for the help.
 _OF_ZOO = {
-    "train": """
-  -n N                    number of environment steps; default: of the file
-  -conf FILE              your own hyperparameter file
-  -params NAME:VALUE ...  replace hyperparameters of the file
-  --env-kwargs NAME:VALUE ...  arguments of the environment
-  --gym-packages MODULE ...  modules that register environments
+    "train": f"""
+  -n N                    number of environment steps; default: of the file{_OF_ANY_RUN.rstrip()}
   --seed N                seed of the run; default: a random one
   --eval-freq N           evaluate every N steps; default: 25000, -1: never
   --save-freq N           save a checkpoint every N steps
   --save-replay-buffer    save the replay buffer too
   -tb FOLDER              folder of logs for TensorBoard
 """,
-    "tune": """
-  -n N                    number of environment steps of a trial; default: of the file
+    "tune": f"""
+  -n N                    number of environment steps of a trial; default: of the file{_OF_ANY_RUN.rstrip()}
+  --seed N                seed of the search; default: a random one
   --n-trials N            number of trials; default: 500
   --storage PATH          file of the study, e.g. logs/study.log: a search continues from it, and several share it
   --study-name NAME       name of the study in the storage
@@ -57,17 +51,12 @@ _OF_ZOO = {
   --n-startup-trials N    random trials at the beginning; default: 10
   --n-evaluations N       evaluations of a trial; default: one for 100,000 steps
   --eval-episodes N       episodes of an evaluation; default: 5
-  --sampler {random,tpe,auto}  default: tpe
-  --pruner {halving,median,none}  default: median
+  --sampler {{random,tpe,auto}}  default: tpe
+  --pruner {{halving,median,none}}  default: median
   --no-optim-plots        draw no plots of the search
-  -conf FILE              your own hyperparameter file
-  -params NAME:VALUE ...  replace hyperparameters of the file
-  --env-kwargs NAME:VALUE ...  arguments of the environment
-  --gym-packages MODULE ...  modules that register environments
-  --seed N                seed of the search; default: a random one
 """,
-    "enjoy": _OF_PLAYERS,
-    "record-video": _OF_PLAYERS.replace("  --no-render             open no window\n", ""),
+    "enjoy": f"{_OF_PLAYERS}  --no-render             open no window\n",
+    "record-video": _OF_PLAYERS,
     "plot": """
   -x {steps,episodes,time}  default: steps
   -y {success,reward,length}  default: reward
@@ -75,17 +64,6 @@ _OF_ZOO = {
   -max N                  plot the first N steps only
 """,
 }
-
-
-def _share(text: str) -> float:
-    """Read a share in (0, 1]."""
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0.0 < share <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1")
-    return share
 
 
 def parser_of(script: str, prog: str) -> argparse.ArgumentParser:
@@ -100,23 +78,21 @@ def parser_of(script: str, prog: str) -> argparse.ArgumentParser:
     epilog = f"options of RL Zoo; python -m rl_zoo3.{module} --help lists all of them:{_OF_ZOO[script]}"
     usage = "%(prog)s --algo ALGO --env ENV [options]"
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog, usage, SCRIPTS[script], epilog, formatter_class=form, allow_abbrev=False)
+    parser = Parser(prog, usage, SCRIPTS[script], epilog, formatter_class=form, allow_abbrev=False)
     add = parser.add_argument
     add("-a", "--algo", required=True, metavar="ALGO", help="algorithm, e.g. per_sac, or one of the Zoo's, e.g. sac")
-    envs = (
-        ("+", "ids of the environments, e.g. Pendulum-v1")
-        if script == "plot"
-        else (1, "id of the environment, e.g. Pendulum-v1")
-    )
-    add("-e", "--env", required=True, nargs=envs[0], metavar="ENV", help=envs[1])
-    add("-f", FOLDERS[script], dest="folder", default="logs", metavar="FOLDER", help="folder of the runs; default: logs")
+    n_envs = "+" if script == "plot" else 1
+    add("-e", "--env", required=True, nargs=n_envs, metavar="ENV", help="id of the environment, e.g. Pendulum-v1")
+    # The Zoo's scripts have three names for this option.
+    names = ("-f", "--folder", "--log-folder", "--exp-folder")
+    add(*names, default="logs", metavar="FOLDER", help="folder of the runs; default: logs")
     if script == "train":
         add("--resume", action="store_true", help="go on with the newest run, if it was killed")
         what = "add a .buffer directory or a Minari dataset, and draw a share of each batch from it"
         add("--demonstrations", metavar="PATH", help=what)
         what = "this share, above 0 and at most 1; default: that of the hyperparameter file, or 0.25"
-        add("--demonstration-fraction", type=_share, metavar="SHARE", help=what)
-        add("--actors", type=int, default=0, metavar="N", help="let N processes collect while one learns")
+        add("--demonstration-fraction", type=share, metavar="SHARE", help=what)
+        add("--actors", type=count, default=0, metavar="N", help="let N processes collect while one learns")
     elif script == "plot":
         add("-o", "--output", metavar="FILE", help="write a picture, e.g. plot.png, and open no window")
     return parser

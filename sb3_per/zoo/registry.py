@@ -28,6 +28,10 @@ COMPILED: dict[str, str] = {
 }
 
 
+#: All algorithms of this package, by name.
+OURS = {**ALGORITHMS, **COMPILED}
+
+
 def class_of(algo: str) -> Any:
     """
     Find the class of an algorithm.
@@ -35,33 +39,25 @@ def class_of(algo: str) -> Any:
     :param algo: name of an algorithm, e.g. ``"per_sac"``
     :return: its class
     """
-    if algo in COMPILED:
-        return getattr(importlib.import_module("sb3_per.sbx"), COMPILED[algo])
-    return getattr(sb3_per, ALGORITHMS[algo])
+    return getattr(importlib.import_module("sb3_per.sbx") if algo in COMPILED else sb3_per, OURS[algo])
 
 
 def config_path(algo: str) -> Path:
     """
-    Find the hyperparameter file of an algorithm.
+    Find the hyperparameter file of an algorithm: that of this package or, for a stock algorithm, the Zoo's.
 
-    :param algo: name of an algorithm, e.g. ``"per_sac"``
-    :return: path of the hyperparameter file of this package
+    :param algo: name of an algorithm, e.g. ``"per_sac"`` or ``"sac"``
+    :return: path of the file; that of a stock algorithm need not exist
+    :raises ImportError: for a stock algorithm, without RL Zoo
     """
-    here = Path(__file__).resolve().parent
-    folders = (here / "configs", here.parents[1] / "zoo_configs")  # installed; in the repository
-    return next(folder for folder in folders if folder.is_dir()) / f"{without_sbx(algo)}.yml"
-
-
-def zoo_config_path(algo: str) -> Path:
-    """
-    Find the Zoo's hyperparameter file of a stock algorithm.
-
-    :param algo: name of an algorithm, e.g. ``"sac"`` or ``"sbx_sac"``
-    :return: path of the file, which need not exist
-    :raises ImportError: without RL Zoo
-    """
-    zoo: Any = require("rl_zoo3", "zoo", "RL Zoo's command line")
-    return Path(zoo.__file__).parent / "hyperparams" / f"{without_sbx(algo)}.yml"
+    if algo in OURS:
+        here = Path(__file__).resolve().parent
+        folders = (here / "configs", here.parents[1] / "zoo_configs")  # installed; in the repository
+        folder = next(folder for folder in folders if folder.is_dir())
+    else:
+        zoo: Any = require("rl_zoo3", "zoo", "RL Zoo's command line")
+        folder = Path(zoo.__file__).parent / "hyperparams"
+    return folder / f"{without_sbx(algo)}.yml"
 
 
 def register(sbx: bool = False) -> None:
@@ -77,7 +73,7 @@ def register(sbx: bool = False) -> None:
 
     from sb3_per.zoo import tuning
 
-    names = [*ALGORITHMS, *(COMPILED if sbx else ())]
+    names = OURS if sbx else ALGORITHMS
     utils.ALGOS.update({algo: class_of(algo) for algo in names})
     if sbx:
         stock = require("sbx", "sbx", "an algorithm of SBX")

@@ -1,26 +1,32 @@
 """Run RL Zoo with buffers saved as directories, runs that continue after a kill, demonstrations, and actors."""
 
+import contextlib
 import functools
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from rl_zoo3 import exp_manager
 from rl_zoo3.utils import get_latest_run_id
 from stable_baselines3.common.callbacks import EvalCallback
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations, require_saved
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
 from sb3_per.zoo import tuning
-from sb3_per.zoo.registry import ALGORITHMS, COMPILED
+from sb3_per.zoo.hooks import replaced
+from sb3_per.zoo.registry import OURS
 
 # Share of --demonstrations in each batch if neither the command line nor the hyperparameter file says another.
 _DEMONSTRATION_FRACTION = 0.25
+
+
+class OptionError(Exception):
+    """An option of the command line cannot be used. The message names it."""
 
 
 class RunManager(exp_manager.ExperimentManager):
@@ -35,8 +41,9 @@ class RunManager(exp_manager.ExperimentManager):
         file, or 0.25 if the file has none
     :param actors: number of actors, each with ``n_envs`` environments of the hyperparameter file; 0: no actors
     :param kwargs: keyword arguments of the Zoo
-    :raises ValueError: for demonstrations or actors with a stock algorithm, and while tuning hyperparameters
-    :raises SystemExit: if the run to resume is finished, or there are no such demonstrations
+    :raises OptionError: for demonstrations or actors with a stock algorithm, or while tuning hyperparameters, and for
+        demonstrations that are missing
+    :raises SystemExit: if the run to resume is finished
     """
 
     def __init__(
@@ -49,16 +56,9 @@ class RunManager(exp_manager.ExperimentManager):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        self.is_ours = self.algo in {*ALGORITHMS, *COMPILED}
+        self.is_ours = self.algo in OURS
         self.actors, self.demonstrations, self.demonstration_fraction = actors, demonstrations, demonstration_fraction
-        for name, value in (("--actors", actors), ("--demonstrations", demonstrations)):
-            if value and (not self.is_ours or self.optimize_hyperparameters):
-                raise ValueError(f"{name} needs a prioritized algorithm, and does not go together with -optimize")
-        if demonstrations is not None:
-            try:
-                require_saved(demonstrations)
-            except FileNotFoundError as error:
-                raise SystemExit(f"--demonstrations: {error}") from error
+        self._require_options()
         # Settings of the buffer from a trial of Optuna.
         self.tuned: dict[str, Any] | None = None
         # Number of steps of the checkpoint that the run continues from.
@@ -66,6 +66,34 @@ class RunManager(exp_manager.ExperimentManager):
         run_id = get_latest_run_id(self.log_path, self.env_name)
         if resume and run_id > 0:
             self._resume(Path(self.log_path, f"{self.env_name}_{run_id}"))
+
+    def _require_options(self) -> None:
+        """
+        Check options before anything is made.
+
+        :raises OptionError: for options that do not go together, and if there are no such demonstrations
+        """
+        for name, value in (("--actors", self.actors), ("--demonstrations", self.demonstrations)):
+            if value and not self.is_ours:
+                raise OptionError(f"{name} {value} needs an algorithm of this package, e.g. per_sac, not {self.algo}")
+            if value and self.optimize_hyperparameters:
+                raise OptionError(f"{name} {value} cannot be tuned: leave it out, or train without -optimize")
+        if self.demonstrations is None:
+            if self.demonstration_fraction is not None:
+                raise OptionError(f"--demonstration-fraction {self.demonstration_fraction} needs --demonstrations PATH")
+        elif self.algo.endswith("_lstm"):
+            raise OptionError(f"--demonstrations {self.demonstrations} needs an algorithm without LSTM, not {self.algo}")
+        else:
+            with self._of_demonstrations():
+                require_saved(self.demonstrations)
+
+    @contextlib.contextmanager
+    def _of_demonstrations(self) -> Iterator[None]:
+        """Turn an error into one of the option."""
+        try:
+            yield
+        except (ValueError, FileNotFoundError) as error:
+            raise OptionError(f"--demonstrations {self.demonstrations}: {error}") from error
 
     def _resume(self, folder: Path) -> None:
         """
@@ -148,8 +176,6 @@ class RunManager(exp_manager.ExperimentManager):
         """
         Make the Zoo's environments. With actors, the training environments are theirs.
 
-        The Zoo has no hook for its call of ``make_vec_env``, so its wrappers are added here.
-
         :param n_envs: number of environments
         :param eval_env: whether they are for evaluation
         :param no_log: do not log episodes
@@ -159,21 +185,8 @@ class RunManager(exp_manager.ExperimentManager):
             return super().create_envs(n_envs, eval_env, no_log)
         from sb3_per.distributed import make_actors
 
-        env: VecEnv = make_actors(
-            gym.spec(self.env_name.gym_id).make,
-            n_envs=n_envs // self.actors,
-            seed=self.seed,
-            monitor_dir=self.save_path,
-            wrapper_class=self.env_wrapper,
-            env_kwargs=self.env_kwargs,
-            vec_env_cls=self.vec_env_class,  # type: ignore[arg-type]
-            monitor_kwargs=self.monitor_kwargs,
-            n_actors=self.actors,
-        )
-        if self.vec_env_wrapper is not None:
-            env = self.vec_env_wrapper(env)
-        env = self._maybe_normalize(env, eval_env)
-        return env if self.frame_stack is None else VecFrameStack(env, self.frame_stack)
+        with replaced(vars(exp_manager), make_vec_env=functools.partial(make_actors, n_actors=self.actors)):
+            return super().create_envs(n_envs // self.actors, eval_env, no_log)
 
     def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> Any:
         model: Any = super()._load_pretrained_agent(hyperparams, env)
@@ -192,7 +205,8 @@ class RunManager(exp_manager.ExperimentManager):
         :param model: model to train
         """
         if self.demonstrations is not None and not len(model.replay_buffer.demonstrations):
-            n_added = add_saved_demonstrations(model.replay_buffer, self.demonstrations)
+            with self._of_demonstrations():
+                n_added = add_saved_demonstrations(model.replay_buffer, self.demonstrations)
             share = model.replay_buffer.settings.demonstration_fraction
             print(f"Added {n_added} demonstrations from {self.demonstrations}: {share:.0%} of each batch")
         if self.resumed_from is None:

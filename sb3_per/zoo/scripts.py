@@ -7,15 +7,16 @@ import functools
 import io
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from sb3_per.utils.extras import require
-from sb3_per.zoo.names import uses_sbx
-from sb3_per.zoo.options import FOLDERS, MODULES, SCRIPTS, parser_of
-from sb3_per.zoo.registry import ALGORITHMS, COMPILED, class_of, config_path, register, zoo_config_path
+from sb3_per.zoo.hooks import replaced
+from sb3_per.zoo.names import runs_of, uses_sbx
+from sb3_per.zoo.options import MODULES, SCRIPTS, parser_of
+from sb3_per.zoo.registry import OURS, class_of, config_path, register
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,26 +45,21 @@ def run(script: str, options: list[str], prog: str) -> None:
     known, of_zoo = parser.parse_known_args(options)  # answers --help, before anything heavy is imported
     if script == "plot" and known.output:
         require("matplotlib", "extra", prog).use("Agg")  # needs no display; before the Zoo imports pyplot
-    if script == "tune":
-        of_zoo = ["-optimize", *of_zoo]
-    if script == "train" and known.demonstration_fraction is not None and known.demonstrations is None:
-        parser.exit(2, f"{parser.prog}: --demonstration-fraction {known.demonstration_fraction} needs --demonstrations PATH\n")
     register(uses_sbx(known.algo))
     _require_algorithm(parser, known)
+    if script == "tune":
+        of_zoo = ["-optimize", *of_zoo]
     trains = script in ("train", "tune")
-    if not trains:
-        _require_runs(parser, known)
-    elif known.algo in {*ALGORITHMS, *COMPILED}:
+    if trains:
         of_zoo = ["--conf-file", str(config_path(known.algo)), *of_zoo]
-    elif uses_sbx(known.algo):  # a stock one
-        of_zoo = ["--conf-file", str(zoo_config_path(known.algo)), *of_zoo]
-    with _command_line([prog, "--algo", known.algo, "--env", *known.env, FOLDERS[script], known.folder, *of_zoo]):
+    else:
+        _require_runs(parser, script, known, of_zoo)
+    with replaced(vars(sys), argv=[prog, "--algo", known.algo, "--env", *known.env, "-f", known.folder, *of_zoo]):
         if trains:
-            _train(known)
+            _train(parser, known)
         elif script == "plot":
             _plot(parser, known)
         else:
-            _require_model(parser, known, of_zoo)
             _play(script)
 
 
@@ -76,11 +72,11 @@ def _require_algorithm(parser: argparse.ArgumentParser, known: argparse.Namespac
     plain = {name.replace("_", ""): name for name in ALGOS}
     nearest = difflib.get_close_matches(known.algo.lower().replace("_", "").replace("-", ""), plain, n=1)
     hint = f"did you mean {plain[nearest[0]]}?" if nearest else f"choose from {', '.join(ALGOS)}"
-    parser.exit(2, f"{parser.prog}: there is no algorithm {known.algo!r}: {hint}\n")
+    parser.error(f"there is no algorithm {known.algo!r}: {hint}")
 
 
-def _require_model(parser: argparse.ArgumentParser, known: argparse.Namespace, of_zoo: list[str]) -> None:
-    """Exit if the run does not have the model that the options ask for."""
+def _require_runs(parser: argparse.ArgumentParser, script: str, known: argparse.Namespace, of_zoo: list[str]) -> None:
+    """Exit if there are no runs to plot, or no model to play. The Zoo would look for them on a hub."""
     from huggingface_sb3 import EnvironmentName
     from rl_zoo3.utils import get_model_path
 
@@ -89,57 +85,40 @@ def _require_model(parser: argparse.ArgumentParser, known: argparse.Namespace, o
     asked.add_argument("--load-checkpoint", type=int)
     for name in ("--load-best", "--load-last-checkpoint"):
         asked.add_argument(name, action="store_true")
-    options = vars(asked.parse_known_args(of_zoo)[0])
+    options, env = vars(asked.parse_known_args(of_zoo)[0]), known.env[0]
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # the Zoo's script prints the number of the run again
-            get_model_path(folder=known.folder, algo=known.algo, env_name=EnvironmentName(known.env[0]), **options)
+        runs_of(known.folder, known.algo, env)
+        if script != "plot":
+            with contextlib.redirect_stdout(io.StringIO()):  # the Zoo's script prints the number of the run again
+                get_model_path(folder=known.folder, algo=known.algo, env_name=EnvironmentName(env), **options)
+    except FileNotFoundError as error:
+        parser.error(str(error))
     except (AssertionError, ValueError) as error:
         hint = " Train with --eval-freq to get one, or leave --load-best out" if options["load_best"] else ""
-        parser.exit(1, f"{parser.prog}: {error}.{hint}\n")
+        parser.error(f"{error}.{hint}")
 
 
-def _require_runs(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
-    """Exit if there are no runs to play or to plot. The Zoo would look for them on a hub."""
-    runs, env = Path(known.folder, known.algo), known.env[0]
-    if not any(runs.glob(f"{env.replace('/', '-')}*")):
-        parser.exit(
-            1,
-            f"{parser.prog}: there are no runs of {known.algo} on {env} in {runs}. Train one with: sb3-per train --algo "
-            f"{known.algo} --env {env}, or name the folder of your runs with -f\n",
-        )
-
-
-@contextlib.contextmanager
-def _command_line(words: list[str]) -> Iterator[None]:
-    before, sys.argv = sys.argv, words
-    try:
-        yield
-    finally:
-        sys.argv = before
-
-
-def _train(known: argparse.Namespace) -> None:
-    """Run the Zoo's script with our manager in place of its own. The Zoo has no hook for that."""
+def _train(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
+    """Run the Zoo's script with our manager in place of its own."""
     from rl_zoo3 import train
 
-    from sb3_per.zoo.runs import RunManager
+    from sb3_per.zoo.runs import OptionError, RunManager
 
     names = ("resume", "actors", "demonstrations", "demonstration_fraction")
     own = {name: value for name, value in vars(known).items() if name in names}
-    vars(train)["ExperimentManager"] = functools.partial(RunManager, **own)
-    train.train()
+    try:
+        with replaced(vars(train), ExperimentManager=functools.partial(RunManager, **own)):
+            train.train()
+    except OptionError as error:
+        parser.error(str(error))
 
 
 def _play(script: str) -> None:
     """Run a script that loads models, without allocating their buffers."""
     from rl_zoo3.utils import ALGOS
 
-    before = dict(ALGOS)
-    ALGOS.update({algo: _player(class_of(algo)) for algo in {*ALGORITHMS, *COMPILED} & {*ALGOS}})
-    try:
+    with replaced(ALGOS, **{algo: _player(class_of(algo)) for algo in OURS.keys() & ALGOS}):
         runpy.run_module(f"rl_zoo3.{MODULES.get(script, script)}", run_name="__main__")
-    finally:
-        ALGOS.update(before)
 
 
 def _player(cls: Any) -> Any:
@@ -152,14 +131,10 @@ def _plot(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
     from matplotlib import pyplot as plt
     from rl_zoo3.plots import plot_train
 
-    show = plt.show
-    vars(plt)["show"] = lambda: None  # the script ends with it
-    try:
+    with replaced(vars(plt), show=lambda: None):  # the script ends with it
         plot_train()
-    finally:
-        vars(plt)["show"] = show
     if not any(axes.lines for axes in plt.gcf().axes):
-        parser.exit(1, f"{parser.prog}: no run has enough episodes: average over fewer with -w, e.g. -w 10\n")
+        parser.error("no run has enough episodes: average over fewer with -w, e.g. -w 10")
     output = known.output
     if output is None and plt.get_backend().lower() == "agg":  # matplotlib's choice where it can open no window
         output = Path(known.folder, known.algo, "plot.png")

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from sb3_per.utils.extras import require
+from sb3_per.zoo.names import runs_of
 from sb3_per.zoo.registry import register
 
 RANDOM_EPISODES = 20
@@ -45,17 +46,14 @@ def newest_run(folder: Path, algo: str, env: str) -> Path:
 
     :param folder: folder that ``train -f`` was given
     :param algo: name of the algorithm, e.g. ``"per_sac"``
-    :param env: name of the environment
+    :param env: id of the environment
     :return: folder of the run
     :raises FileNotFoundError: if there is none
     """
     from rl_zoo3.utils import get_latest_run_id
 
-    runs = folder / algo
-    number = get_latest_run_id(str(runs), env)
-    if number == 0:
-        raise FileNotFoundError(f"There is no run of {algo} on {env} in {folder}. Train one first: sb3-per train")
-    return runs / f"{env}_{number}"
+    runs, name = runs_of(folder, algo, env), env.replace("/", "-")
+    return runs / f"{name}_{get_latest_run_id(str(runs), name)}"
 
 
 def evaluations_of(run: Path) -> Evaluations:

@@ -13,13 +13,13 @@ pytest.importorskip("sbx", reason="needs the extra sbx")
 
 from sb3_per.compare.task import Task
 from sb3_per.zoo import class_of, config_path, main
-from sb3_per.zoo.registry import COMPILED, register, zoo_config_path
+from sb3_per.zoo.registry import COMPILED, register
 
 
 def test_hyperparameter_files_are_those_of_pytorch():
     for algo in COMPILED:
         assert config_path(algo) == config_path(algo.removeprefix("sbx_")) and config_path(algo).exists()
-    assert zoo_config_path("sbx_sac") == zoo_config_path("sac") and zoo_config_path("sac").exists()
+    assert config_path("sbx_sac") == config_path("sac") and config_path("sac").exists()
 
 
 def test_entries_fit_the_constructors_of_sbx():

@@ -36,10 +36,15 @@ def test_the_solved_return_comes_from_gymnasium_or_from_our_table():
     assert summary.solved_return("Humanoid-v5") is None
 
 
+def test_the_newest_run_of_an_environment_with_a_slash_is_found(tmp_path):
+    (tmp_path / "per_dqn" / "MinAtar-Breakout-v1_2").mkdir(parents=True)
+    assert summary.newest_run(tmp_path, "per_dqn", "MinAtar/Breakout-v1").name == "MinAtar-Breakout-v1_2"
+
+
 def test_a_folder_without_runs_gives_an_error_that_says_what_to_do(tmp_path, capsys):
     with pytest.raises(SystemExit):
         summary.main(["--algo", "per_dqn", "--env", "CartPole-v1", "-f", str(tmp_path)])
-    assert "no run of per_dqn on CartPole-v1" in capsys.readouterr().err
+    assert "no runs of per_dqn on CartPole-v1" in capsys.readouterr().err
 
 
 def test_a_run_without_evaluations_gives_an_error_that_names_the_option(run, capsys):
