@@ -1,10 +1,10 @@
-"""Long campaigns of runs: each run becomes a row of a CSV file as soon as it ends, so that a stopped campaign continues."""
+"""Run long campaigns. Each run becomes a row of a CSV file as soon as it ends, so that a stopped campaign continues."""
 
 import csv
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ def read(path: Path) -> list[dict[str, str]]:
     """
     Read the rows of a file.
 
-    :param path: of a CSV file, which need not exist
+    :param path: path of a CSV file, which need not exist
     :return: its rows
     """
     if not path.exists():
@@ -29,9 +29,9 @@ def missing(path: Path, jobs: Iterable[Job]) -> list[Job]:
     """
     List the jobs that have not run.
 
-    :param path: of the CSV file
-    :param jobs: name and arguments of each; names are told apart by their values as strings
-    :return: the jobs that the file has no row for
+    :param path: path of the CSV file
+    :param jobs: name and arguments of each job; names are compared as strings
+    :return: jobs that the file has no row for
     """
     rows = read(path)
     return [(name, arguments) for name, arguments in jobs if not any(_is_named(row, name) for row in rows)]
@@ -46,16 +46,16 @@ def run_missing(
     show: Callable[[str], None] = print,
 ) -> int:
     """
-    Run the jobs that the file has no row for, and append a row as soon as one ends: its name, how long it took, its results.
+    Run the jobs that the file has no row for. Append a row as soon as one ends: its name, its seconds, its results.
 
-    :param path: of the CSV file; made, with its folder, if it does not exist
-    :param jobs: as of :func:`missing`
-    :param function: takes the arguments, returns the results; the same columns for every job of a file
+    :param path: path of the CSV file; made, with its folder, if it does not exist
+    :param jobs: as in :func:`missing`
+    :param function: function that takes the arguments and returns the results, with the same columns for all jobs
     :param workers: processes, one job in each at a time
-    :param deadline: in seconds since the epoch; those that have begun by then end, and no other begins
+    :param deadline: in seconds since the epoch; jobs that run then go on to their end, and no other begins
     :param show: takes a line for each job that has ended
-    :return: how many jobs ran
-    :raises Exception: what a job raises; the rows that are there stay, and the jobs that have not begun do not begin
+    :return: number of jobs that ran
+    :raises Exception: what a job raises. Rows of the file stay, jobs under way are stopped, and no other begins
     """
     jobs = list(jobs)
     lacking = missing(path, jobs)
@@ -64,7 +64,7 @@ def run_missing(
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
     start, n_done = time.time(), 0
-    # Spawned, not forked: a process that has used PyTorch's threads must not be forked.
+    # A process that has used PyTorch's threads must not be forked.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(_timed, function, arguments): name for name, arguments in lacking}
         try:
@@ -78,10 +78,13 @@ def run_missing(
                 values = ", ".join(str(value) for value in futures[future].values())
                 show(f"{n_done}/{len(lacking)} {values}: {row['seconds']} s; {left / 60:.0f} min left")
                 if deadline is not None and time.time() > deadline:
-                    for each in futures:  # those that have begun go on
+                    for each in futures:  # runs that have begun cannot be cancelled, and go on
                         each.cancel()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # or all others would run, and nobody would write them down
+            # Otherwise the remaining jobs run and their results are lost.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.terminate()
             raise
     return n_done
 

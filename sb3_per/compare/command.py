@@ -68,12 +68,13 @@ def compare(parser: argparse.ArgumentParser, options: argparse.Namespace, defaul
             # Train each of these arms for a few seconds.
             print("measuring the time of a run ...", flush=True)
             seconds = sum(lacking.count(arm.name) * seconds_of(plan.task, arm) for arm in plan.arms if arm.name in lacking)
-            duration = _duration(seconds / options.workers)
+            minutes = seconds / options.workers / 60
+            duration = f"{max(minutes, 1):.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
             print(f"about {duration} for {len(lacking)} missing runs, the random policy included", flush=True)
     except KeyboardInterrupt:
         parser.exit(130, f"\n{parser.prog}: stopped before any run\n")
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
-        parser.exit(2, f"{parser.prog}: {' '.join(str(error).split())}\n")
+        parser.error(str(error))
     if options.dry_run:
         return
     try:
@@ -99,65 +100,42 @@ def _plan(options: argparse.Namespace, default_seeds: int) -> Plan:
     entry = entry_of(task)
     arms = arms_of(task, options.setting)
     path = Path(options.folder, "compare", f"{task.algo}-{task.env}.csv".replace("/", "-"))
-    _require_usable(path)
+    rows = read(path)
+    if rows and tuple(rows[0]) != _COLUMNS:
+        raise ValueError(f"{path} has columns of another version: move it away, or name another folder with -f")
     facts = {arm: inspect_arm(task, arm) for arm in arms}
     of_twin = next(facts[arm] for arm in arms if arm.kind == "uniform")
     _require_training(task, of_twin)
-    notes = [
-        f"warning: {' '.join(text.split())}" for text in dict.fromkeys(w for each in facts.values() for w in each.warnings)
-    ]
     arms, equal = _distinct(arms, facts)
-    names = Names(
-        next((arm.name for arm in arms if arm.kind == "stock"), None),
-        TWIN,
-        {
-            arm.name: next((each.name for each in arms if each.kind == "shuffled" and each.setting == arm.setting), None)
-            for arm in arms
-            if arm.kind == "setting"
-        },
-        of_twin.algorithm,
-    )
+    controls = {arm.setting: arm.name for arm in arms if arm.kind == "shuffled"}
+    stock = next((arm.name for arm in arms if arm.kind == "stock"), None)
+    judged = {arm.name: controls.get(arm.setting) for arm in arms if arm.kind == "setting"}
+    names = Names(stock, TWIN, judged, of_twin.algorithm)
     n_tests = len(pairs_of(names, options.rates))
     least = least_seeds(n_tests)
     seeds = options.seeds or max(default_seeds, 0 if options.quick else least)
+    impression = ""
     if options.quick:
-        impression = "For a verdict, leave out --quick."
-    else:
-        impression = f"A verdict takes --seeds {least} or more." if seeds < least else ""
-    jobs = jobs_of(task, entry, arms, options.rates, seeds)
+        why, impression = "--quick gives", "For a verdict, leave out --quick."
+    elif seeds < least:
+        why = f"{seeds} seeds cannot show a difference, {n_tests} tests need {least}: this gives"
+        impression = f"A verdict takes --seeds {least} or more."
 
     print(f"{task.env}, {task.algo}, {of_twin.n_timesteps:,} steps a run")
     print(f"hyperparameters of {task.config}")
     print(f"arms: {'; '.join(arm.name for arm in arms)}")
     factors = ", ".join(f"{rate:.3g}" for rate in options.rates)
-    n_runs = len(arms) * len(options.rates) * seeds
-    rates = "1 learning rate" if len(options.rates) == 1 else f"{len(options.rates)} factors of the learning rate ({factors})"
+    n_rates, n_runs = len(options.rates), len(arms) * len(options.rates) * seeds
+    rates = "1 learning rate" if n_rates == 1 else f"{n_rates} factors of the learning rate ({factors})"
     print(f"{len(arms)} arms x {rates} x {seeds} seeds = {n_runs} runs")
     if impression:
-        why = (
-            "--quick gives"
-            if options.quick
-            else f"{seeds} seeds cannot show a difference, {n_tests} tests need {least}: this gives"
-        )
         print(f"{why} a first impression, no verdict")
-    for line in [*equal, *notes]:
+    for line in equal:
         print(line)
+    for text in dict.fromkeys(text for each in facts.values() for text in each.warnings):
+        print(f"warning: {' '.join(text.split())}")
+    jobs = jobs_of(task, entry, arms, options.rates, seeds)
     return Plan(task, arms, names, options.rates, seeds, jobs, of_twin.n_timesteps, path, impression)
-
-
-def _require_usable(path: Path) -> None:
-    """
-    Check the file of results, without making it.
-
-    :param path: path of the file
-    :raises ValueError: if it cannot be written, or if another version has written it
-    """
-    parent = next(folder for folder in path.parents if folder.exists())
-    if not parent.is_dir():
-        raise ValueError(f"-f: {parent} is a file, so the folder {path.parent} cannot be made")
-    rows = read(path)
-    if rows and tuple(rows[0]) != _COLUMNS:
-        raise ValueError(f"{path} has columns of another version: move it away, or name another folder with -f")
 
 
 def _make_folder(folder: Path) -> None:
@@ -206,9 +184,7 @@ def _distinct(arms: list[Arm], facts: dict[Arm, Facts]) -> tuple[list[Arm], list
     (twin,) = (facts[arm].identity for arm in arms if arm.kind == "uniform")
     first: dict[str, Arm] = {}
     lines = []
-    for arm in arms:
-        if arm.kind != "setting":
-            continue
+    for arm in (arm for arm in arms if arm.kind == "setting"):
         if facts[arm].identity == twin:
             raise ValueError(
                 f"--setting {arm.name} draws uniformly, and the uniform twin is compared anyway: name one that prioritizes"
@@ -217,16 +193,7 @@ def _distinct(arms: list[Arm], facts: dict[Arm, Facts]) -> tuple[list[Arm], list
         if same is not arm:
             lines.append(f"{arm.name} is the same as {same.name}: it is trained once")
     kept = {arm.setting for arm in first.values()}
-    once: dict[str, Arm] = {}
-    for arm in arms:
-        if arm.kind in ("stock", "uniform") or arm.setting in kept:
-            once.setdefault(arm.name, arm)
-    return list(once.values()), lines
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    return f"{max(minutes, 1):.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+    return list(dict.fromkeys(arm for arm in arms if arm.kind in ("stock", "uniform") or arm.setting in kept)), lines
 
 
 def _report(plan: Plan) -> None:
@@ -234,10 +201,12 @@ def _report(plan: Plan) -> None:
     keys = list(plan.jobs[0][0])
     by_name = {tuple(row[key] for key in keys): row for row in read(plan.path)}
     of_random, *rows = (by_name[tuple(str(value) for value in name.values())] for name, _ in plan.jobs)
-    results = _results_of(of_random, rows, plan)
-    judged = {arm.name: arm for arm in plan.arms if arm.kind == "setting"}
+    # As the jobs are ordered: seeds, rates, arms.
+    returns = np.array([row["returns"].split() for row in rows], dtype=float)
+    returns = returns.reshape(plan.seeds, len(plan.rates), len(plan.arms), -1)
+    curves = {arm.name: returns[:, :, i].swapaxes(0, 1) for i, arm in enumerate(plan.arms)}
+    results = Results(curves, np.array(of_random["returns"].split(), dtype=float), plan.rates)
     compared = comparisons(results, plan.names)
-    uniform = [name for name in judged if name in plan.names.judged and _drew_uniformly(rows, name, plan.names)]
     print(f"\n{table(results, compared, plan.names, not plan.impression)}\n")
     print("mean return: of the last fifth of each run")
     print("interval: of the mean difference, paired by seed")
@@ -248,35 +217,13 @@ def _report(plan: Plan) -> None:
     untrained = sorted({row["arm"] for row in rows if not int(row["updates"])})
     if untrained:
         print(f"warning: runs of these arms made no gradient step: {', '.join(untrained)}")
-    for name in uniform:
-        print(
-            f"warning: {name} drew uniformly in all runs: no TD error raised a priority above the others.{_cure(judged[name])}"
-        )
-    print(verdict(results, compared, plan.names, uniform, plan.impression), flush=True)
     roles = {arm.name: arm.role() for arm in plan.arms if arm.kind != "shuffled"}
+    # A setting that is meant to draw uniformly has no control.
     controls = {control: arm for arm, control in plan.names.judged.items() if control is not None}
+    least = {arm: min(float(row["spread"]) for row in rows if row["arm"] == arm) for arm in controls.values()}
+    uniform = [arm for arm, spread in least.items() if spread >= UNIFORM]
+    for arm in uniform:
+        cure = " A smaller kappa, near the size of the errors, lets them differ." if roles[arm] == "LAP" else ""
+        print(f"warning: {arm} drew uniformly in all runs: no TD error raised a priority above the others.{cure}")
+    print(verdict(results, compared, plan.names, uniform, plan.impression), flush=True)
     draw(results, roles, controls, plan.n_timesteps, plan.picture)
-
-
-def _results_of(of_random: dict[str, str], rows: list[dict[str, str]], plan: Plan) -> Results:
-    # As the jobs are ordered: seeds, rates, arms.
-    found = np.array([row["returns"].split() for row in rows], dtype=float)
-    of_all = found.reshape(plan.seeds, len(plan.rates), len(plan.arms), -1)
-    curves = {arm.name: of_all[:, :, i].swapaxes(0, 1) for i, arm in enumerate(plan.arms)}
-    return Results(curves, np.array(of_random["returns"].split(), dtype=float), plan.rates)
-
-
-def _drew_uniformly(rows: list[dict[str, str]], arm: str, names: Names) -> bool:
-    """
-    Tell whether the priorities of an arm have never differed.
-
-    :param rows: rows of the file
-    :param arm: name of a setting
-    :param names: names of the arms
-    :return: whether all its runs drew uniformly; never for a setting that is meant to, which has no control
-    """
-    return names.judged[arm] is not None and all(float(row["spread"]) >= UNIFORM for row in rows if row["arm"] == arm)
-
-
-def _cure(arm: Arm) -> str:
-    return " A smaller kappa, near the size of the errors, lets them differ." if arm.role() == "LAP" else ""

@@ -1,7 +1,8 @@
 """What the runs of a comparison say: a table, a sentence, and a picture."""
 
+import itertools
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -173,19 +174,21 @@ def comparisons(results: Results, names: Names) -> list[Comparison]:
     :return: rows of the table
     """
     scores = results.scores
-    of_task = results.rates.index(1.0)
 
     def at(arm: str, rate: float) -> np.ndarray:
-        i = results.rates.index(rate) if rate else None
-        return scores[arm] if i is None else scores[arm][i : i + 1]
+        return scores[arm][[results.rates.index(rate)]] if rate else scores[arm]
 
     rows = []
     for pair in pairs_of(names, results.rates):
-        ours = at(pair.arm, pair.rate)
-        theirs = at(pair.other, pair.rate) if pair.arm != pair.other else scores[pair.other][of_task : of_task + 1]
+        ours, theirs = at(pair.arm, pair.rate), at(pair.other, 1.0 if pair.arm == pair.other else pair.rate)
         rows.append(Comparison(pair, ours, theirs, tuned_p(ours, theirs)))
     p_values = holm({i: row.p for i, row in enumerate(rows)})
     return [row._replace(p=p_values[i]) for i, row in enumerate(rows)]
+
+
+def _against(rows: list[Comparison], arm: str, other: str) -> list[Comparison]:
+    """Select the comparisons of two arms: at the task's learning rate first."""
+    return [row for row in rows if (row.pair.arm, row.pair.other) == (arm, other)]
 
 
 def rate_text(rate: float) -> str:
@@ -209,40 +212,29 @@ def table(results: Results, rows: list[Comparison], names: Names, tested: bool =
     :return: returns of the arms, and their differences
     """
     letters = {arm: chr(ord("A") + i) for i, arm in enumerate(names.judged)}
-    short = {**letters, **{control: f"{letters[arm]} shuffled" for arm, control in names.judged.items() if control}}
-    short |= {names.twin: "twin", **({names.stock: "stock"} if names.stock else {})}
-    lines = [f"{letter}: {arm}" for arm, letter in letters.items()]
-    scores = results.scores
+    of_judged = {**letters, **{control: f"{letters[arm]} shuffled" for arm, control in names.judged.items() if control}}
+    short = {**of_judged, names.twin: "twin", **({names.stock: "stock"} if names.stock else {})}
     heads = [f"rate x {rate:.2g}" if rate != 1.0 else "task's rate" for rate in results.rates]
     cells = [["mean return", *heads]]
-    for arm, by_rate in scores.items():
-        name = arm if arm not in letters and arm not in names.judged.values() else short[arm]
-        cells.append([name, *(number_text(float(each.mean())) for each in by_rate)])
+    for arm, by_rate in results.scores.items():
+        cells.append([of_judged.get(arm, arm), *(number_text(float(each.mean())) for each in by_rate)])
     cells.append(["random policy", number_text(float(results.of_random.mean()))])
-    lines += ["", *_aligned(cells, right=True)]
-    n_seeds = next(iter(scores.values())).shape[1]
+    lines = [*(f"{letter}: {arm}" for arm, letter in letters.items()), "", *_aligned(cells, right=True)]
     for endpoint in dict.fromkeys(row.pair.endpoint for row in rows):
-        cells = [["difference", "[95% interval]", "seeds", *(["p"] if tested else [])]]
+        cells = [["difference", "[95% interval]", "seeds", "p"]]
         for row in (row for row in rows if row.pair.endpoint == endpoint):
-            pair = row.pair
-            ours, theirs = short[pair.arm], short[pair.other]
-            name = f"{ours} x {pair.rate:.2g}" if ours == theirs else f"{ours} - {theirs.removeprefix(f'{ours} ')}"
-            cells.append([name, difference_text(row), f"{row.n_better:g}/{n_seeds}", *([p_text(row.p)] if tested else [])])
-        lines += ["", f"{endpoint[0].upper()}{endpoint[1:]}:", *_aligned(cells)]
+            ours, theirs = short[row.pair.arm], short[row.pair.other]
+            name = f"{ours} x {row.pair.rate:.2g}" if ours == theirs else f"{ours} - {theirs.removeprefix(f'{ours} ')}"
+            cells.append([name, difference_text(row), f"{row.n_better:g}/{row.ours.shape[1]}", p_text(row.p)])
+        lines += ["", f"{endpoint[0].upper()}{endpoint[1:]}:", *_aligned(cells if tested else [row[:-1] for row in cells])]
     return "\n".join(lines)
 
 
 def _aligned(rows: list[list[str]], right: bool = False) -> list[str]:
     """Align the columns, the first one left."""
-    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
-    lines = []
-    for row in rows:
-        first, *rest = (
-            f"{word:>{width}}" if right and i else f"{word:<{width}}"
-            for i, (word, width) in enumerate(zip(row, widths, strict=False))
-        )
-        lines.append("  ".join([first, *rest]).rstrip())
-    return lines
+    widths = [max(map(len, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
+    sides = ["<", *(">" if right else "<") * len(widths)]
+    return ["  ".join(map("{:{}{}}".format, row, sides, widths)).rstrip() for row in rows]
 
 
 def verdict(
@@ -258,8 +250,7 @@ def verdict(
     :param impression: empty: the tests decide. Otherwise it is a first impression, which ends with these words
     :return: a few sentences in one line, which begin with the answer
     """
-    scores = results.scores
-    all_runs = [runs for by_rate in scores.values() for runs in by_rate]
+    all_runs = [runs for by_rate in results.scores.values() for runs in by_rate]
     if not any(has_learned(runs, results.of_random) for runs in all_runs):
         best = max(float(np.median(runs)) for runs in all_runs)
         of_random = number_text(float(results.of_random.mean()))
@@ -269,61 +260,45 @@ def verdict(
         )
     if impression:
         return f"{_impression(rows, names, uniform)} {impression}"
-    found = sorted(_candidates(results, rows, names, uniform), reverse=True)
-    if found:
-        others = "; ".join(candidate.change for candidate in found[1:])
-        also = f" Also better than {names.today} as it runs today: {others}." if others else ""
-        return f"Better: {found[0].change}. {found[0].why}{also}"
-    shown = {arm: {row.shown for row in rows if (row.pair.arm, row.pair.other) == (arm, names.today)} for arm in names.judged}
+    if found := sorted(_candidates(results, rows, names, uniform), reverse=True):
+        (_, change, why), *others = found
+        also = f" Also better than {names.today} as it runs today: {'; '.join(each[1] for each in others)}." if others else ""
+        return f"Better: {change}. {why}{also}"
     keep = f"keep {names.today}" if names.stock else "keep uniform draws"
     said = " ".join(_not_better(arm, rows, names, uniform) for arm in names.judged)
-    if all("worse" in each and "better" not in each for each in shown.values()):
+    shown = [{row.shown for row in _against(rows, arm, names.today)} for arm in names.judged]
+    if all("worse" in each and "better" not in each for each in shown):
         return f"Worse: {keep}. {said}"
-    return f"Cannot tell, so {keep}: no gain is shown with {_n_seeds(results)} seeds. {said}"
+    return f"Cannot tell, so {keep}: no gain is shown with {rows[0].ours.shape[1]} seeds. {said}"
 
 
-class _Candidate(NamedTuple):
+def _candidates(
+    results: Results, rows: list[Comparison], names: Names, uniform: Collection[str]
+) -> Iterator[tuple[float, str, str]]:
     """
-    A change of the script that is shown to be better.
+    List what is shown to be better than what the user has today, and worse at no learning rate that is compared.
 
-    :param score: mean score of its runs
-    :param change: what to change
-    :param why: by how much it is better, and why
+    :return: mean score, what to change in the script, and why
     """
-
-    score: float
-    change: str
-    why: str
-
-
-def _candidates(results: Results, rows: list[Comparison], names: Names, uniform: Collection[str]) -> list[_Candidate]:
-    """List what is shown to be better than what the user has today, and worse at no learning rate that is compared."""
-    found = []
     for arm in (*names.judged, names.twin):
-        against = [row for row in rows if (row.pair.arm, row.pair.other) == (arm, names.today)]
-        shown = {row.shown for row in against}
-        if "better" not in shown or "worse" in shown:
+        against = _against(rows, arm, names.today)
+        better = [row for row in against if row.shown == "better"]
+        if not better or any(row.shown == "worse" for row in against):
             continue
-        row = next(row for row in against if row.shown == "better")
-        by_rate = row.ours.mean(axis=1)
-        rate = row.pair.rate or results.rates[int(by_rate.argmax())]
+        by_rate = better[0].ours.mean(axis=1)
+        rate = better[0].pair.rate or results.rates[int(by_rate.argmax())]
         what = "scheme='uniform'" if arm == names.twin else arm
         change = f"change to {names.algorithm} with {what}" + ("" if rate == 1.0 else f" and {rate_text(rate)}")
-        why = f"Against {names.today}: {row}{_at(row)}. {_reason(row, rows, names, uniform)}".strip()
-        found.append(_Candidate(float(by_rate.max()), change, why))
-    for row in rows:
-        if row.pair.arm == row.pair.other and row.shown == "better":
+        why = f"Against {names.today}: {_at(better[0])}. {_reason(better[0], rows, names, uniform)}".strip()
+        yield float(by_rate.max()), change, why
+    for row in _against(rows, names.today, names.today):
+        if row.shown == "better":
             change = f"keep {names.today}, with {rate_text(row.pair.rate)}"
-            found.append(_Candidate(float(row.ours.mean()), change, f"Against its learning rate of today: {row}."))
-    return found
-
-
-def _n_seeds(results: Results) -> int:
-    return int(next(iter(results.curves.values())).shape[1])
+            yield float(row.ours.mean()), change, f"Against its learning rate of today: {row}."
 
 
 def _at(row: Comparison) -> str:
-    return "" if row.pair.endpoint == TASK_RATE else f", {row.pair.endpoint}"
+    return str(row) if row.pair.endpoint == TASK_RATE else f"{row}, {row.pair.endpoint}"
 
 
 def _reason(row: Comparison, rows: list[Comparison], names: Names, uniform: Collection[str]) -> str:
@@ -336,17 +311,16 @@ def _reason(row: Comparison, rows: list[Comparison], names: Names, uniform: Coll
     :param uniform: settings whose draws were uniform in all runs
     """
     arm = row.pair.arm
-    if arm == names.twin:
-        return "It draws uniformly, so priorities are not the reason."
-    if arm in uniform:
-        return "It drew uniformly in all runs, so priorities are not the reason."
-    (twin,) = (each for each in rows if each.pair == row.pair._replace(other=names.twin))
+    if arm == names.twin or arm in uniform:
+        drew = "draws uniformly" if arm == names.twin else "drew uniformly in all runs"
+        return f"It {drew}, so priorities are not the reason."
+    at_rate = {each.pair.other: each for each in rows if each.pair == row.pair._replace(other=each.pair.other)}
+    twin, control = at_rate[names.twin], at_rate.get(names.judged[arm] or "")
     if twin.shown != "better":
         return f"It is not shown to beat the same class with uniform draws ({twin}), so priorities need not be the reason."
-    control = [each for each in rows if each.pair == row.pair._replace(other=names.judged[arm] or "")]
-    if not control:
+    if control is None:
         return ""
-    if control[0].shown == "better":
+    if control.shown == "better":
         return "It also beats shuffled priorities, so the priorities are the reason."
     return "It is not shown to beat shuffled priorities, so the priorities need not be the reason."
 
@@ -356,13 +330,12 @@ _THAN = {"better": "better than", "worse": "worse than", "nothing": "against"}
 
 def _not_better(arm: str, rows: list[Comparison], names: Names, uniform: Collection[str]) -> str:
     """Say what is known of a setting that is not recommended."""
-    against = [row for row in rows if (row.pair.arm, row.pair.other) == (arm, names.today)]
+    against = _against(rows, arm, names.today)
     shown = [row for row in against if row.shown != "nothing"] or against[:1]
-    today = names.stock or "uniform draws"
-    said = [f"{_THAN[row.shown]} {today}, {row}{_at(row)}" for row in shown]
-    if names.stock:
-        twin = next(row for row in rows if (row.pair.arm, row.pair.other) == (arm, names.twin))
-        said += [f"{_THAN[twin.shown]} the same class with uniform draws, {twin}"] if twin.shown != "nothing" else []
+    said = [f"{_THAN[row.shown]} {names.stock or 'uniform draws'}, {_at(row)}" for row in shown]
+    twin = _against(rows, arm, names.twin)[0]
+    if names.stock and twin.shown != "nothing":
+        said.append(f"{_THAN[twin.shown]} the same class with uniform draws, {twin}")
     if arm in uniform:
         said.append("it drew uniformly in all runs")
     return f"{arm}: {'; '.join(said)}."
@@ -370,13 +343,13 @@ def _not_better(arm: str, rows: list[Comparison], names: Names, uniform: Collect
 
 def _impression(rows: list[Comparison], names: Names, uniform: Collection[str]) -> str:
     """Say what few runs look like. An interval without 0 is no test here: nothing corrects for the number of rows."""
-    today = names.stock or "uniform draws"
     said = []
     for arm in names.judged:
-        row = next(row for row in rows if (row.pair.arm, row.pair.other) == (arm, names.today))
+        row = _against(rows, arm, names.today)[0]
         _, low, high = row.interval
         looks_like = "looks better than" if low > 0 else "looks worse than" if high < 0 else "cannot be told apart from"
         drew = ", and it drew uniformly in all runs" if arm in uniform else ""
+        today = names.stock or "uniform draws"
         said.append(f"{names.algorithm} with {arm} {looks_like} {today}, {difference_text(row)}{drew}")
     n_seeds = rows[0].ours.shape[1]
     return f"First impression ({n_seeds} seed{'s' if n_seeds > 1 else ''}), no verdict: {'; '.join(said)}."
@@ -396,22 +369,21 @@ def draw(results: Results, roles: dict[str, str], controls: dict[str, str], n_ti
     look.update({control: {**look[arm], "linestyle": ":"} for control, arm in controls.items()})
     labels = {arm: textwrap.fill(arm, 56) for arm in results.curves}
     n_lines = sum(1 + label.count("\n") for label in labels.values()) + 1
-    n_panels = len(results.rates)
+    n_panels, n_seeds, n_evaluations = next(iter(results.curves.values())).shape
+    steps = n_timesteps * np.arange(1, n_evaluations + 1) / n_evaluations
     with style.context(STYLE):
         figure = Figure(figsize=(WIDTH, 3.0 * n_panels + 0.45 + 0.24 * n_lines))
         panels = figure.subplots(n_panels, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         for i, (axes, rate) in enumerate(zip(panels, results.rates, strict=True)):
             for arm, curves in results.curves.items():
-                steps = n_timesteps * np.arange(1, curves.shape[-1] + 1) / curves.shape[-1]
-                line = {**look[arm], "marker": ""}
-                middle = curves[i].mean(axis=0)
+                line, middle = {**look[arm], "marker": ""}, curves[i].mean(axis=0)
                 axes.plot(steps, middle, label=labels[arm], **line)
-                if curves.shape[1] > 1:
+                if n_seeds > 1:
                     error = stats.sem(curves[i], axis=0)
                     axes.fill_between(steps, middle - error, middle + error, color=line["color"], alpha=0.15, linewidth=0)
             axes.axhline(results.of_random.mean(), color=INK, linewidth=1, label="random policy")
             axes.set(ylabel="mean return", title=rate_text(rate) if n_panels > 1 else "")
             thousands(axes.xaxis)
-        panels[-1].set_xlabel(f"environment steps; {_n_seeds(results)} seeds, bands: standard error")
+        panels[-1].set_xlabel(f"environment steps; {n_seeds} seeds, bands: standard error")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=1)
         figure.savefig(path)

@@ -6,24 +6,28 @@ import difflib
 import functools
 import importlib
 import inspect
+import io
 import os
+import re
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch as th
+from rl_zoo3 import utils
 from rl_zoo3.exp_manager import ExperimentManager
-from rl_zoo3.utils import ALGOS, StoreDict
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import set_random_seed
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import IgnoredSettingWarning
+from sb3_per.buffers.transfer import SCHEME_SETTINGS
 from sb3_per.compare.task import Arm, Task
 from sb3_per.monitoring.monitor import PriorityMonitor, statistics
 from sb3_per.zoo.names import uses_sbx
@@ -55,8 +59,8 @@ class ArmManager(ExperimentManager):
             n_timesteps=task.n_timesteps,
             eval_freq=1,  # see `create_callbacks`
             n_eval_episodes=task.n_episodes,
-            hyperparams=_evaluated(task.hyperparams),
-            env_kwargs=_evaluated(task.env_kwargs),
+            hyperparams=_evaluated("-params", task.hyperparams),
+            env_kwargs=_evaluated("--env-kwargs", task.env_kwargs),
             seed=seed,
             log_interval=-2,
             verbose=0,
@@ -69,7 +73,7 @@ class ArmManager(ExperimentManager):
     def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
         processed, env_wrapper, callbacks, vec_env_wrapper = super()._preprocess_hyperparams(hyperparams)
         processed = self.arm.apply(processed)
-        parameters = inspect.signature(ALGOS[self.algo]).parameters
+        parameters = inspect.signature(utils.ALGOS[self.algo]).parameters
         if self.rate != 1.0:
             schedule = processed.get("learning_rate", parameters["learning_rate"].default)
             processed["learning_rate"] = functools.partial(_scaled, schedule, self.rate)
@@ -77,9 +81,8 @@ class ArmManager(ExperimentManager):
         if self.learning_starts is not None and "replay_buffer_class" not in processed:
             of_file = processed.get("learning_starts", parameters["learning_starts"].default)
             processed["learning_starts"] = min(of_file, self.learning_starts)
-        callbacks = [
-            callback for callback in callbacks if not isinstance(callback, PriorityMonitor)
-        ]  # stock has no priorities
+        # Stock has no priorities.
+        callbacks = [callback for callback in callbacks if not isinstance(callback, PriorityMonitor)]
         return processed, env_wrapper, callbacks, vec_env_wrapper
 
     def create_callbacks(self) -> None:
@@ -88,32 +91,31 @@ class ArmManager(ExperimentManager):
         super().create_callbacks()
 
 
-def _evaluated(words: Sequence[str]) -> dict[str, Any] | None:
+def _evaluated(option: str, words: Sequence[str]) -> dict[str, Any] | None:
     """
     Evaluate words such as ``"name:value"`` as the Zoo's command line does.
 
+    :param option: option that has the words
     :param words: words
     :return: values by name; ``None`` without words
     :raises ValueError: for a word without a colon, or whose value is no Python expression
     """
-    options = argparse.ArgumentParser()
-    options.add_argument("--words", nargs="+", action=StoreDict)
-    found: dict[str, Any] = {}
+    found = {}
     for word in words:
-        if ":" not in word:
-            raise ValueError(
-                f"{word!r} has no colon: write NAME:VALUE, e.g. {word.replace('=', ':', 1) if '=' in word else 'n:1'}"
-            )
+        name, colon, value = word.partition(":")
+        if not colon:
+            raise ValueError(f"{option}: {word!r} has no colon: write NAME:VALUE, e.g. {name.replace('=', ':', 1)}")
         try:
-            found.update(options.parse_args(["--words", word]).words)
+            found[name] = eval(value, vars(utils))
         except Exception as error:  # the value may be any expression
-            raise ValueError(f"The value of {word!r} is no Python expression: {_line_of(error)}") from error
+            raise ValueError(f"{option}: the value of {word!r} is no Python expression: {_line_of(error)}") from error
     return found or None
 
 
 def _line_of(error: Exception) -> str:
-    """Write an error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """Write an error in one line. SB3 asserts that a space is supported, and names classes as ``repr`` does."""
+    kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+    return kind + re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", " ".join(str(error).split())).replace(",)", ")")
 
 
 def _scaled(schedule: float | Callable[[float], float], factor: float, progress_remaining: float) -> float:
@@ -121,10 +123,12 @@ def _scaled(schedule: float | Callable[[float], float], factor: float, progress_
 
 
 @contextlib.contextmanager
-def _quiet() -> Any:
-    """Hide what the Zoo prints about every run."""
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        yield
+def _manager_of(
+    task: Task, arm: Arm, rate: float = 1.0, seed: int = 0, learning_starts: int | None = None
+) -> Iterator[ArmManager]:
+    """Make a manager, hide what the Zoo prints about the run, and remove its files."""
+    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
+        yield ArmManager(task, arm, rate, seed, folder, learning_starts)
 
 
 def prepare(task: Task) -> None:
@@ -144,18 +148,13 @@ def require_known(task: Task) -> None:
     Check the names of a task, after :func:`prepare`.
 
     :param task: task
-    :raises ValueError: for an unknown algorithm or environment, with the nearest name, and for words that cannot be read
+    :raises ValueError: for an unknown algorithm or environment, with the nearest name
     """
     task.our_algo, task.config  # noqa: B018  # they raise
     if task.env not in gym.registry:
         meant = difflib.get_close_matches(task.env, gym.registry, n=1)
         hint = f"did you mean {meant[0]}?" if meant else "register it in a module, and name the module with --gym-packages"
         raise ValueError(f"--env {task.env} is not registered: {hint}")
-    for option, words in (("-params", task.hyperparams), ("--env-kwargs", task.env_kwargs)):
-        try:
-            _evaluated(words)
-        except ValueError as error:
-            raise ValueError(f"{option}: {error}") from error
 
 
 def entry_of(task: Task) -> dict[str, Any]:
@@ -164,10 +163,9 @@ def entry_of(task: Task) -> dict[str, Any]:
 
     :param task: task
     :return: hyperparameters of the file, with those of the command line, before they are processed
-    :raises ValueError: if the file has none for the environment
+    :raises ValueError: if the file has none for the environment, and for words of the command line that cannot be read
     """
-    with _quiet(), tempfile.TemporaryDirectory() as folder:
-        manager = ArmManager(task, Arm("", task.our_algo, "uniform"), 1.0, 0, folder)
+    with _manager_of(task, Arm("", task.our_algo, "uniform")) as manager:
         try:
             return dict(manager.read_hyperparameters()[1])
         except (ValueError, KeyError) as error:
@@ -206,17 +204,17 @@ def inspect_arm(task: Task, arm: Arm) -> Facts:
     :raises ValueError: if it cannot be built, or if its setting has no effect
     """
     of_setting = arm.kind in ("setting", "shuffled") and arm.setting is not None
-    with warnings.catch_warnings(record=True) as caught, _quiet(), tempfile.TemporaryDirectory() as folder:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if of_setting:
             warnings.simplefilter("error", IgnoredSettingWarning)
         try:
-            manager = ArmManager(task, arm, 1.0, 0, folder)
-            model: Any = manager.setup_experiment()[0]  # type: ignore[index]
+            with _manager_of(task, arm) as manager:
+                model: Any = manager.setup_experiment()[0]  # type: ignore[index]
+                model.env.close()
         except Exception as error:  # hyperparameters and settings are expressions, and may raise anything
             what = f"--setting {arm.setting}" if of_setting and arm.setting else f"--algo {task.algo} on --env {task.env}"
             raise ValueError(f"{what}: {_line_of(error)}") from error
-        model.env.close()
     return Facts(
         manager.n_timesteps,
         manager.n_envs,
@@ -227,16 +225,12 @@ def inspect_arm(task: Task, arm: Arm) -> Facts:
     )
 
 
-# Settings that a scheme object brings.
-_OF_SCHEME = {"scheme", "alpha", "epsilon", "kappa", "td_error_reduction"}
-
-
 def _identity(model: Any) -> str:
     buffer = model.replay_buffer
     if not isinstance(buffer, PrioritizedReplayBuffer):
         return type(model).__name__
     scheme = buffer.scheme
-    settings = {name: value for name, value in vars(buffer.settings).items() if name not in _OF_SCHEME}
+    settings = {name: value for name, value in vars(buffer.settings).items() if name not in SCHEME_SETTINGS}
     others = {name: value for name, value in model.replay_buffer_kwargs.items() if name not in vars(buffer.settings)}
     # Without an exponent, all priorities are equal, and all weights are 1.
     if not scheme.replaces_loss and (scheme.draws_uniformly or scheme.alpha == 0):
@@ -261,12 +255,11 @@ def run(task: Task, arm: Arm, rate: float, seed: int | None) -> dict[str, Any]:
     """
     prepare(task)
     set_random_seed(seed or 0)
-    log = RunLog(task.n_evaluations)
-    with _quiet(), tempfile.TemporaryDirectory() as folder:
-        manager = ArmManager(task, arm, rate, seed or 0, folder)
+    with _manager_of(task, arm, rate, seed or 0) as manager:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # `inspect_arm` has shown them
             model, _ = manager.setup_experiment()  # type: ignore[misc]
+        log = RunLog(manager.n_timesteps // task.n_evaluations)
         if seed is None:
             means = _random_returns(manager, task)
         else:
@@ -283,13 +276,12 @@ class RunLog(BaseCallback):
     """
     Notes what a run has done.
 
-    :param n_looks: number of looks at the priorities, in equal distances
+    :param interval: number of steps between two looks at the priorities
     """
 
-    def __init__(self, n_looks: int):
+    def __init__(self, interval: int):
         super().__init__()
-        self.n_looks, self.n_looked = n_looks, 0
-        self.n_timesteps = 0
+        self.interval, self.next_look = interval, 0
         #: Number of gradient steps.
         self.n_updates = 0
         # Share of the buffer that the draws are spread over, at each look.
@@ -300,51 +292,28 @@ class RunLog(BaseCallback):
         """Median share of the buffer that the draws were spread over, in (0, 1]; 1: they were uniform."""
         return float(np.median(self.spreads)) if self.spreads else 1.0
 
-    def _on_training_start(self) -> None:
-        self.n_timesteps = self.locals["total_timesteps"]
-
     def _on_rollout_start(self) -> None:
         self.n_updates = max(self.n_updates, int(self.logger.name_to_value.get("train/n_updates", 0)))
-        if self.n_updates and self.num_timesteps * self.n_looks >= self.n_looked * self.n_timesteps:
-            self._look()
+        buffer = getattr(self.model, "replay_buffer", None)
+        if self.n_updates and self.num_timesteps >= self.next_look and isinstance(buffer, PrioritizedReplayBuffer):
+            self.next_look = self.num_timesteps + self.interval
+            self.spreads.append(statistics(buffer)[1].get("buffer_effective_sample_size", 1.0))
 
     def _on_training_end(self) -> None:
+        self.next_look = 0
         self._on_rollout_start()
-        if self.n_updates:
-            self._look()
 
     def _on_step(self) -> bool:
         return True
 
-    def _look(self) -> None:
-        self.n_looked += 1
-        buffer = getattr(self.model, "replay_buffer", None)
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            self.spreads.append(statistics(buffer)[1].get("buffer_effective_sample_size", 1.0))
 
-
-class RandomPolicy:
-    """
-    Draws actions at random.
-
-    :param action_space: space of the actions
-    """
-
-    def __init__(self, action_space: Any):
-        self.action_space = action_space
-
-    def predict(self, observation: Any, *_: Any, **__: Any) -> tuple[np.ndarray, None]:
-        """Draw an action for each environment; the evaluation has one."""
-        return np.array([self.action_space.sample()]), None
-
-
-def _random_returns(manager: ArmManager, task: Task) -> list[float]:
+def _random_returns(manager: ArmManager, task: Task) -> list[Any]:
     env = manager.create_envs(1, eval_env=True)
     env.action_space.seed(0)
-    policy: Any = RandomPolicy(env.action_space)
+    policy: Any = SimpleNamespace(predict=lambda *_, **__: (np.array([env.action_space.sample()]), None))
     means = [evaluate_policy(policy, env, task.n_episodes)[0] for _ in range(task.n_evaluations)]
     env.close()
-    return [float(np.mean(mean)) for mean in means]
+    return means
 
 
 class _Timer(BaseCallback):
@@ -383,8 +352,7 @@ def seconds_of(task: Task, arm: Arm) -> float:
     :param arm: arm
     :return: seconds, evaluations included
     """
-    with _quiet(), tempfile.TemporaryDirectory() as folder:
-        manager = ArmManager(task, arm, 1.0, 0, folder, learning_starts=100)
+    with _manager_of(task, arm, learning_starts=100) as manager:
         model: Any = manager.setup_experiment()[0]  # type: ignore[index]
         timer = _Timer()
         model.learn(manager.n_timesteps, callback=timer)

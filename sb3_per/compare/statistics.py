@@ -94,25 +94,16 @@ def tuned_p(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.mean(gains >= gains[0] - 1e-9 * np.abs([x, y]).mean()))
 
 
-def least_p(n_seeds: int) -> float:
-    """
-    Compute the smallest p-value that a paired test can give: one arm is better with every seed.
-
-    :param n_seeds: number of pairs
-    :return: p-value
-    """
-    return 2.0 ** (1 - n_seeds)
-
-
 def least_seeds(n_tests: int, level: float = 0.05) -> int:
     """
-    Count the seeds that paired tests need before any of them can show a difference.
+    Count the seeds that paired tests need before any of them can show a difference. The smallest p-value of a test is
+    2 ** (1 - n), if one arm is better with each of n seeds.
 
     :param n_tests: number of tests in the table, for which Holm's method corrects
     :param level: level of significance
     :return: smallest number of seeds with a corrected p-value below the level
     """
-    return next(n for n in itertools.count(1) if n_tests * least_p(n) < level)
+    return next(n for n in itertools.count(1) if n_tests * 2.0 ** (1 - n) < level)
 
 
 def paired_interval(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
@@ -159,11 +150,9 @@ def holm(p_values: dict[Any, float]) -> dict[Any, float]:
     :param p_values: p-values of all tests of a table
     :return: p-values for which "all that are below 0.05 are real" holds with a probability of 95%
     """
-    adjusted, least = {}, 0.0
-    for i, key in enumerate(sorted(p_values, key=lambda key: p_values[key])):
-        least = max(least, min(1.0, (len(p_values) - i) * p_values[key]))
-        adjusted[key] = least
-    return adjusted
+    ordered = sorted(p_values, key=lambda key: p_values[key])
+    times = [min(1.0, (len(ordered) - i) * p_values[key]) for i, key in enumerate(ordered)]
+    return dict(zip(ordered, itertools.accumulate(times, max), strict=True))
 
 
 def mean_interval(values: np.ndarray, n_samples: int = 2_000) -> np.ndarray:
@@ -174,15 +163,9 @@ def mean_interval(values: np.ndarray, n_samples: int = 2_000) -> np.ndarray:
     :param n_samples: number of bootstrap samples
     :return: ends of the 95% bootstrap interval of the mean over the runs, shape (2, ...)
     """
-    ends: np.ndarray = np.quantile(_means(values, n_samples, 0), [0.025, 0.975], axis=0)
+    rows = np.random.default_rng(0).integers(len(values), size=(n_samples, len(values)))  # always the same samples
+    ends: np.ndarray = np.quantile(values[rows].mean(axis=1), [0.025, 0.975], axis=0)
     return ends
-
-
-def _means(values: np.ndarray, n_samples: int, seed: int) -> np.ndarray:
-    """Means of bootstrap samples of the runs; always the same ones."""
-    rows = np.random.default_rng(seed).integers(len(values), size=(n_samples, len(values)))
-    means: np.ndarray = values[rows].mean(axis=1)
-    return means
 
 
 def at_best_rates(

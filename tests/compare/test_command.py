@@ -1,8 +1,11 @@
 """`sb3-per compare`: the arms differ only as declared, and a comparison runs, stops and continues."""
 
 import json
+import os
 import re
+import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from sb3_per.compare import campaign, runs
 from sb3_per.compare.campaign import read
 from sb3_per.compare.task import RANDOM, TWIN, Arm, Task, arms_of, jobs_of
 from sb3_per.zoo import register
+from tests.utils import ROOT
 
 FLIPPING = """
 import gymnasium as gym
@@ -281,7 +285,9 @@ REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--algo", "ppo"): ("--algo must be one of sac, ", "not ppo"),
     ("--env", "Flippin-v0"): ("--env Flippin-v0", "did you mean Flipping-v0?"),
     ("--env", "CartPole-v1"): ("own.yml has no hyperparameters for --env CartPole-v1",),
-    ("--algo", "sac"): ("--algo sac on --env Flipping-v0", "action space"),
+    ("--algo", "sac"): (
+        "--algo sac on --env Flipping-v0: The algorithm only supports (Box) as action spaces but Discrete(4) was provided",
+    ),
     ("-params", "learning_starts=50"): ("learning_starts=50", "write NAME:VALUE, e.g. learning_starts:50"),
     ("-params", "learning_starts:fifty"): ("learning_starts:fifty", "fifty"),
     ("-params", "learning_start:50"): ("learning_start",),
@@ -295,7 +301,7 @@ REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("-n", "0"): ("-n", "'0'"),
     ("-n", "5"): ("-n 5 is too short", "10 evaluations with 2 environments need 20 steps"),
     ("-n", "20"): ("no run reaches learning_starts=20 in 20 steps",),
-    ("-f", "own.yml"): ("own.yml is a file",),
+    ("-f", "own.yml"): ("-f: the folder own.yml/compare cannot be made (Not a directory)",),
     ("-f", "/proc/none"): ("-f: the folder /proc/none/compare cannot be made",),
     ("-conf", "missing.yml"): ("missing.yml",),
     ("--device", "abacus"): ("abacus",),
@@ -343,6 +349,43 @@ def test_an_interrupt_before_the_runs_is_one_line(phase, folder, monkeypatch, ca
         compare()
     assert stopped.value.code == 130
     assert capsys.readouterr().err == "\nsb3-per compare: stopped before any run\n"
+
+
+STOPPED = """
+import sys, types
+from pathlib import Path
+from sb3_per.cli import compare
+from sb3_per.compare.campaign import run_missing
+
+def run_jobs(parser, *_):
+    job = "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(60)"
+    try:
+        run_missing(Path("runs.csv"), [({"seed": seed}, (job,)) for seed in range(3)], exec, 2)
+    except KeyboardInterrupt:
+        parser.exit(130, "stopped\\n")
+
+compare.require = print  # it would import the Zoo
+sys.modules["sb3_per.compare.command"] = types.SimpleNamespace(compare=run_jobs)
+compare.main(["--algo", "dqn", "--env", "CartPole-v1"])
+"""
+
+
+def test_a_comparison_that_is_terminated_ends_cleanly(tmp_path):
+    """Its workers end too: otherwise the pool waits for them."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    while not (tmp_path / "begun").exists() and process.poll() is None:
+        time.sleep(0.1)
+    process.terminate()
+    _, error = process.communicate(timeout=40)
+    assert (process.returncode, error) == (130, "stopped\n")
 
 
 def test_results_of_another_version_are_not_mixed(folder, capsys):
