@@ -33,7 +33,7 @@ VERSION = 1
 
 _MANIFEST = re.compile(r"gen-([0-9]{1,12})-([0-9]{1,18})\.json")
 _PART = re.compile(r"(?:seg|frm)-[0-9a-f]{12}-[0-9]{1,18}-[0-9]{1,18}\.npz|state-[0-9]{1,12}\.npz")
-_OURS = re.compile(rf"{_MANIFEST.pattern}|{_PART.pattern}")
+_OURS = re.compile(rf"(?:{_MANIFEST.pattern}|{_PART.pattern})(?:{atomic.TEMPORARY})?")
 
 # Largest size of a manifest, bytes. It has a few hundred bytes for each of its files, and can take 25 times its size in RAM.
 _MAX_MANIFEST = 4 * 2**20
@@ -274,7 +274,7 @@ def clean_up(directory: Path, kept: Iterable[Manifest]) -> None:
     :param kept: generations to keep
     """
     wanted = {name for manifest in kept for name in (manifest.name, *(part.name for part in manifest.parts))}
-    surplus = [name for name in os.listdir(directory) if _OURS.fullmatch(atomic.final_name(name)) and name not in wanted]
+    surplus = [name for name in os.listdir(directory) if _OURS.fullmatch(name) and name not in wanted]
     # Remove manifests first, and durably: no manifest may be left without its files.
     manifests = list(filter(_MANIFEST.fullmatch, surplus))
     remove(directory, manifests)

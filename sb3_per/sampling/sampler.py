@@ -283,8 +283,8 @@ class Sampler:
         self.tree.load(state)
         if "given_masses" in state:
             given = np.asarray(state["given_masses"])
-            if (given > self.tree.LARGEST).any():
-                raise ValueError("a mass is infinite")
+            if ((given < 0.0) | (given > self.tree.LARGEST)).any():  # NaN: none was given
+                raise ValueError("a mass is negative or infinite")
             self.given = np.full(len(self.tree), np.nan)
             self.given[: len(given)] = given
 

@@ -44,6 +44,7 @@ from tests.utils import ROOT, caught_user_warnings, no_user_warnings
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 
 MIB = 2**20
+NAN, INFINITY = float("nan"), float("inf")
 
 
 @functools.cache
@@ -345,6 +346,7 @@ def set_value(name: str, value: Any, index: Any = 0) -> Callable[[dict[str, np.n
 
 FORGED_ARRAYS: dict[str, tuple[str, str, Callable[[dict[str, np.ndarray]], Any]]] = {
     "a negative mass": ("plain", "state", set_value("sampler/masses", -1.0)),
+    "a negative mass of a new transition": ("actors", "state", set_value("sampler/given_masses", -INFINITY, ...)),
     "no masses": ("plain", "state", lambda arrays: arrays.__delitem__("sampler/masses")),
     "a slot with two ranks": ("rank", "state", set_value("sampler/ranked_slots", 1, slice(2))),
     "a reference to a missing frame": ("frames", "rows", set_value("references.image", 10**6, ...)),
@@ -435,7 +437,6 @@ def test_a_generation_number_that_is_too_long_is_not_written(tmp_path):
     assert names_of(path) == names
 
 
-NAN, INFINITY = float("nan"), float("inf")
 NASTY: list[Any] = [None, True, -1, 0, 1, 2, 3, 10**18, 10**400, -0.5, 0.5, NAN, INFINITY]
 NASTY += ["", "x", "../x", "<f4", ">f8", "|O8", [], [0], {}, {"x": 1}]
 ODD = [NAN, INFINITY, -INFINITY, -1.0, 0.0, 1.0, 1e308, 7.0, 2.0**31, 2.0**62]
