@@ -36,7 +36,6 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
-from sb3_per.buffers.transfer import state_of_parts
 from sb3_per.storage.arrays import keyed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -232,7 +231,7 @@ def assert_same_state(actual: Any, expected: Any) -> None:
 
 def contents_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Copy everything that a buffer holds: arrays (frames are unpacked), settings, and the state of its parts."""
-    contents: dict[str, Any] = {"settings": vars(buffer.settings), "state": state_of_parts(buffer)}
+    contents: dict[str, Any] = {"settings": vars(buffer.settings), "state": buffer.state()}
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
         if hasattr(buffer, name):
             contents[name] = {key: part[:] for key, part in keyed(getattr(buffer, name)).items()}

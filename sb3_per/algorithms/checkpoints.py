@@ -17,8 +17,8 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms.buffer_choice import BufferChoiceMixin
 from sb3_per.buffers import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
-from sb3_per.buffers.settings import HER_ARGUMENTS, SEQUENCE_ARGUMENTS, PrioritySettings
-from sb3_per.buffers.transfer import SCHEME_SETTINGS, settings_without, take_over
+from sb3_per.buffers.settings import HER_ARGUMENTS, SCHEME_SETTINGS, SEQUENCE_ARGUMENTS, PrioritySettings
+from sb3_per.buffers.transfer import replace_by
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
 from sb3_per.sampling.schemes import PriorityScheme, make_scheme
@@ -231,7 +231,7 @@ class CheckpointMixin(BufferChoiceMixin):
             if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
                 loaded.truncate_last_trajectory()
             if live is not None and live.size() == 0:
-                take_over(live, loaded)
+                replace_by(live, loaded)
                 loaded = live
         else:
             if isinstance(path, (str, pathlib.Path)):
@@ -288,7 +288,7 @@ class CheckpointMixin(BufferChoiceMixin):
         """
         wanted = {k: v for k, v in self._buffer_kwargs().items() if k in _PRIORITIZED_SETTINGS}
         of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if name in wanted}
-        have = settings_without(buffer, ())
+        have = buffer.settings_without(())
         changed = {name: value for name, value in wanted.items() if name in have and have[name] != value}
         described = [f"{name}={have[name]!r} (this model: {value!r})" for name, value in changed.items()]
         if _is_other_scheme(buffer.scheme, of_scheme):

@@ -10,7 +10,7 @@ from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.incoming import as_matrix
+from sb3_per.buffers.arguments import as_matrix
 from sb3_per.buffers.settings import integer, require
 from sb3_per.utils import extras
 

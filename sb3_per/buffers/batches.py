@@ -1,4 +1,8 @@
-"""Read the transitions of a batch, relabel and normalize them, and make tensors of them."""
+"""
+Read a batch: transitions, relabelled, normalized and as tensors. Find the transitions of an update.
+
+Kernels write to arrays that the caller makes: numba takes longer to return one.
+"""
 
 import functools
 from collections.abc import Callable
@@ -9,11 +13,11 @@ import torch as th
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers.kernels import read_batch, read_update
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.storage.arrays import ArrayStorage, tree_map
 from sb3_per.storage.n_step import NStepReturns
-from sb3_per.storage.ring import Ring
+from sb3_per.storage.ring import Ring, lap_of, number_at, place_of
+from sb3_per.utils.compiled import kernel, prefetch
 
 #: Changes a batch in place before it is normalized. Arguments: observations, next observations, rewards of shape
 #: (batch_size, n_steps), their slots in the same shape, and how many of them count, shape (batch_size,); ``None``: all.
@@ -91,17 +95,9 @@ def to_samples(
     :param to_torch: makes tensors of arrays
     :return: the batch
     """
-    obs, actions, next_obs, ends, rewards, discounts, ids = transitions
-    return PrioritizedReplayBufferSamples(
-        tree_map(to_torch, obs),
-        to_torch(actions),
-        tree_map(to_torch, next_obs),
-        to_torch(ends),
-        to_torch(rewards),
-        None if discounts is None else to_torch(discounts),
-        to_torch(weights),
-        ids,
-    )
+    *arrays, ids = transitions
+    tensors = [None if array is None else tree_map(to_torch, array) for array in (*arrays, weights)]
+    return PrioritizedReplayBufferSamples._make((*tensors, ids))
 
 
 def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -139,3 +135,86 @@ def to_torch_of(buffer: BaseBuffer) -> Callable[[np.ndarray], th.Tensor]:
     if type(buffer).to_torch is not BaseBuffer.to_torch:
         return buffer.to_torch  # a user's own
     return th.from_numpy if buffer.device.type == "cpu" else functools.partial(buffer.to_torch, copy=False)
+
+
+@kernel
+def read_batch(
+    windows: np.ndarray,
+    last: np.ndarray,
+    rewards: np.ndarray,
+    dones: np.ndarray,
+    timeouts: np.ndarray,
+    next_id: int,
+    ids: np.ndarray,
+    batch_rewards: np.ndarray,
+    ends: np.ndarray,
+) -> None:
+    """
+    Read what is small: ids, rewards and terminations.
+
+    :param windows: slots of the steps of each transition, shape (batch_size, n_steps)
+    :param last: slot of the last step that counts, shape (batch_size,)
+    :param rewards: by slot, as the following two, shape (capacity,)
+    :param dones: ends of episodes
+    :param timeouts: which of them are truncations, where the value of the next observation counts
+    :param next_id: number above all ids of the ring
+    :param ids: written, int64 of shape (batch_size,): ids if all environments stand at the same step
+    :param batch_rewards: written, shape (batch_size, n_steps)
+    :param ends: written, float32 of shape (batch_size, 1): terminations
+    """
+    batch_size, n_steps = windows.shape
+    lap = lap_of(next_id, rewards.size)
+    for i in range(batch_size):
+        prefetch(dones, np.uint64(last[i]))
+        prefetch(rewards, np.uint64(windows[i, 0]))
+    for i in range(batch_size):
+        ids[i] = number_at(windows[i, 0], lap, next_id, rewards.size)
+        done = dones[last[i]]
+        ends[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: a cache miss saved
+        for j in range(n_steps):
+            batch_rewards[i, j] = rewards[windows[i, j]]
+
+
+@kernel
+def read_update(
+    ids: np.ndarray,
+    added: np.ndarray,
+    begin: int,
+    n_rows: int,
+    n_spoilt: int,
+    td_errors: np.ndarray,
+    slots: np.ndarray,
+    abs_td_errors: np.ndarray,
+) -> tuple[int, int]:
+    """
+    Find the transitions of an update, and check the TD errors. Those that are not stale come first in the results.
+
+    :param ids: of transitions, int64 of shape (batch_size,)
+    :param added: steps added by each environment, shape (n_envs,)
+    :param begin: steps before the ring was last emptied
+    :param n_rows: rows of the ring
+    :param n_spoilt: rows of a full ring that are incomplete
+    :param td_errors: shape (batch_size, n_critics)
+    :param slots: written, int64 of shape (batch_size,)
+    :param abs_td_errors: written, float64 in the shape of ``td_errors``
+    :return: how many ids are not stale; and the position of the first bad id or TD error, -1 if there is none
+    """
+    n_envs = added.size
+    laps, oldest = np.empty(n_envs, np.int64), np.empty(n_envs, np.int64)
+    for e in range(n_envs):
+        laps[e] = lap_of(added[e], n_rows)
+        oldest[e] = begin if added[e] - begin < n_rows else added[e] - n_rows + n_spoilt
+    n_held = 0
+    for i in range(ids.size):
+        step = ids[i] if n_envs == 1 else ids[i] // n_envs
+        env = ids[i] - step * n_envs
+        if not (ids[i] >= 0 and step < added[env]):
+            return n_held, i
+        for j in range(td_errors.shape[1]):
+            abs_td_errors[n_held, j] = abs(td_errors[i, j])
+            if not abs_td_errors[n_held, j] < np.inf:
+                return n_held, i
+        if step >= oldest[env]:
+            slots[n_held] = place_of(step, laps[env], n_rows) * n_envs + env
+            n_held += 1
+    return n_held, -1

@@ -5,21 +5,20 @@ Every ``period``-th step of an episode is an **anchor**, the first step of a win
 have mass 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch as th
 
+from sb3_per.buffers.eligibility import NO_SLOTS, MarkedTransitions
 from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.windows import IS_UNROLLED_FROM, LEAVES_OPEN, admit_windows, number_by_dones, number_next
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.ring import Ring
 
-_NO_SLOTS = np.empty(0, np.int64)
 
-
-class CompleteWindows:
+class CompleteWindows(MarkedTransitions):
     """
     See :class:`~sb3_per.sampling.eligibility.Eligibility`.
 
@@ -31,8 +30,6 @@ class CompleteWindows:
     :param states: recurrent states at the starts of the prefixes
     """
 
-    are_newest = False
-
     def __init__(
         self,
         ring: Ring,
@@ -42,13 +39,13 @@ class CompleteWindows:
         n_recorded: int,
         states: RecurrentStates,
     ):
-        self.ring, self.storage, self.states = ring, storage, states
+        self.storage, self.states = storage, states
         self.period, self.burn_in, self.n_recorded = period, burn_in, n_recorded
         #: number of each step within its episode, int32 of shape (n_rows, n_envs)
         self.episode_steps = np.zeros((ring.n_rows, ring.n_envs), np.int32)
         #: anchors of windows that can be drawn, bool of shape (n_rows, n_envs)
         self.is_ready = np.zeros((ring.n_rows, ring.n_envs), np.bool_)
-        self._n_ready = 0
+        super().__init__(ring, self.is_ready)
         #: oldest step that may be an anchor
         self.oldest_admitted = 0
         # By environment, the first step that has not been looked at yet.
@@ -72,16 +69,8 @@ class CompleteWindows:
         ring, storage = self.ring, self.storage
         starts = self._no_starts if starts is None else starts
         numbers, row_before = np.empty(ring.n_envs, np.int32), (ring.pos - 1) % ring.n_rows
-        found = number_next(
-            numbers,
-            self.episode_steps[row_before],
-            storage.dones[row_before],
-            storage.timeouts[row_before],
-            ring.most == ring.begin,
-            starts,
-            self.period,
-            self.burn_in,
-        )
+        before = (self.episode_steps[row_before], storage.dones[row_before], storage.timeouts[row_before])
+        found = number_next(numbers, *before, ring.most == ring.begin, starts, self.period, self.burn_in)
         cut = None
         if found & LEAVES_OPEN and ring.n_rows > 1:
             cut = np.flatnonzero(starts & (storage.dones[row_before] == 0))
@@ -96,7 +85,7 @@ class CompleteWindows:
         if states is not None:
             self.states.store(rows, numbers, states)
 
-    def episodes_ended(self) -> None:
+    def end_episodes(self) -> None:
         """Ends of episodes were written, so windows may have become complete."""
         self._known = -1
 
@@ -106,11 +95,6 @@ class CompleteWindows:
     def unit(self) -> str:
         """Windows of these lengths."""
         return f"windows every {self.period} steps after {self.burn_in}, {self.n_recorded} recorded"
-
-    @property
-    def n(self) -> int:
-        """Number of windows that can be drawn."""
-        return self._n_ready
 
     @property
     def oldest_anchor(self) -> int:
@@ -128,24 +112,12 @@ class CompleteWindows:
         """Anchors of windows that became complete, and of those whose beginning is being overwritten."""
         ring = self.ring
         if self._known == ring.most:
-            return _NO_SLOTS, _NO_SLOTS
+            return NO_SLOTS, NO_SLOTS
         retired, oldest = self.oldest_admitted, min(self.oldest_anchor, ring.most)
-        new, n_gone = admit_windows(
-            self.is_ready,
-            self._n_looked_at,
-            self.episode_steps,
-            self.storage.dones,
-            self.storage.timeouts,
-            retired,
-            oldest,
-            ring.most,
-            self.period,
-            self.n_recorded,
-        )
-        gone = (
-            np.arange(max(retired * ring.n_envs, oldest * ring.n_envs - ring.capacity), oldest * ring.n_envs) % ring.capacity
-        )
-        self._n_ready += new.size - n_gone
+        arrays = (self.is_ready, self._n_looked_at, self.episode_steps, self.storage.dones, self.storage.timeouts)
+        new, n_gone = admit_windows(*arrays, retired, oldest, ring.most, self.period, self.n_recorded)
+        gone = np.arange(max(retired, oldest - ring.n_rows) * ring.n_envs, oldest * ring.n_envs) % ring.capacity
+        self._n_marked += new.size - n_gone
         self.oldest_admitted, self._known = oldest, ring.most
         return new, gone
 
@@ -153,24 +125,12 @@ class CompleteWindows:
         """Report all complete windows as new."""
         self.is_ready.fill(False)
         self._n_looked_at.fill(self.oldest_admitted)
-        self._n_ready, self._known = 0, -1
+        self._n_marked, self._known = 0, -1
 
     def clear(self) -> None:
         """The ring is empty."""
         self.oldest_admitted = self.ring.begin
         self.forget_changes()
-
-    def among(self, slots: np.ndarray) -> np.ndarray:
-        """Which slots are anchors of complete windows."""
-        return np.asarray(self.is_ready.reshape(-1)[slots])
-
-    def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
-        """All of them: emphasizing the newest is refused."""
-        return np.flatnonzero(self.is_ready).__getitem__
-
-    def first_of_range(self, n: int) -> None:
-        """Emphasizing the newest is refused."""
-        return None
 
     def stock_draw(self, n: int) -> np.ndarray:
         """SB3 has no sequences: any uniform draw."""
@@ -230,13 +190,13 @@ class CompleteWindows:
         if (self.episode_steps[rows][is_window] % self.period).any():
             raise ValueError("a window begins at a step that is no anchor")
         self.is_ready[: len(is_ready)] = is_ready != 0
-        self._n_ready, self._n_looked_at = int(np.count_nonzero(self.is_ready)), looked_at
+        self._n_marked, self._n_looked_at = int(np.count_nonzero(self.is_ready)), looked_at
         self._known = int(state["known"])
 
-    def take(self, source: "CompleteWindows", rows: np.ndarray, old_rows: np.ndarray) -> None:
+    def copy_rows(self, source: "CompleteWindows", rows: np.ndarray, old_rows: np.ndarray) -> None:
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
         ring = self.ring
         self.episode_steps[rows] = source.episode_steps[old_rows]
         self.oldest_admitted = max(source.oldest_admitted + ring.most - source.ring.most, ring.most - len(rows))
-        self.states.take(source.states, rows, old_rows, self.episode_steps[rows])
+        self.states.copy_rows(source.states, rows, old_rows, self.episode_steps[rows])
         self.forget_changes()

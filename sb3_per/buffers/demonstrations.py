@@ -17,7 +17,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.batches import Transitions, read_transitions
-from sb3_per.buffers.held import HeldTransitions
+from sb3_per.buffers.eligibility import HeldTransitions
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -262,9 +262,9 @@ class Demonstrations:
         self.sampler.eligible.load(state["eligible"], keeps_masses)
         self.sampler.load(state["sampler"], keeps_masses)
 
-    def take(self, other: "Demonstrations", like: ArrayStorage, keeps_masses: bool) -> None:
+    def copy(self, other: "Demonstrations", like: ArrayStorage, keeps_masses: bool) -> None:
         """
-        Take over the demonstrations of another buffer; storage is shared, unless its observations have another form.
+        Copy the demonstrations of another buffer; storage is shared, unless its observations have another form.
 
         :param other: not to be used any more
         :param like: storage whose form they have from now on
@@ -277,37 +277,6 @@ class Demonstrations:
 
 
 # ---- what comes in
-
-
-def require_demonstrations_supported(optimize_memory_usage: bool) -> None:
-    """
-    Refuse demonstrations where they are not supported.
-
-    :param optimize_memory_usage: SB3's
-    :raises NotImplementedError: for a buffer that cannot hold demonstrations
-    """
-    if optimize_memory_usage:
-        raise NotImplementedError(
-            "Demonstrations with optimize_memory_usage=True are not supported: the observation after the last step of an "
-            "episode is not stored"
-        )
-
-
-def require_fitting(settings: PrioritySettings, optimize_memory_usage: bool) -> None:
-    """
-    Refuse settings that do not go together with SB3's arguments.
-
-    :param settings: of the buffer
-    :param optimize_memory_usage: SB3's
-    :raises NotImplementedError: for a combination that is not supported
-    """
-    if settings.frames is not None and optimize_memory_usage:
-        raise NotImplementedError(
-            f"frames={settings.frames} with optimize_memory_usage=True is not supported: frames store all observations once "
-            "already"
-        )
-    if settings.demonstration_fraction > 0.0:
-        require_demonstrations_supported(optimize_memory_usage)
 
 
 def require_scaled(actions: np.ndarray, space: spaces.Space) -> None:

@@ -1,9 +1,9 @@
 """Prioritized replay of Dict observations."""
 
-from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer
 
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
+from sb3_per.buffers.settings import Reasons
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
@@ -20,7 +20,6 @@ class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  #
     :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations
     """
 
-    def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
-        if optimize_memory_usage:
-            raise NotImplementedError("optimize_memory_usage=True is not supported for Dict observation spaces")
-        super()._require_fitting(observation_space, optimize_memory_usage)
+    def _unsupported(self, optimize_memory_usage: bool, has_demonstrations: bool) -> Reasons:
+        own = {"optimize_memory_usage=True with Dict observations": optimize_memory_usage and "SB3 does not have it"}
+        return {**own, **super()._unsupported(optimize_memory_usage, has_demonstrations)}

@@ -1,7 +1,6 @@
 """Prioritized hindsight experience replay."""
 
 import copy
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -11,7 +10,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.settings import HER_ARGUMENTS, takes_settings
+from sb3_per.buffers.eligibility import NO_SLOTS, MarkedTransitions
+from sb3_per.buffers.settings import HER_ARGUMENTS, Reasons, takes_settings
 from sb3_per.storage.arrays import Steps, flat
 from sb3_per.storage.frame_setting import GOALS
 from sb3_per.storage.ring import Ring
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 
 
-class FinishedEpisodes:
+class FinishedEpisodes(MarkedTransitions):
     """
     Eligibility with HER: transitions of finished episodes that are still complete, see
     :class:`~sb3_per.sampling.eligibility.Eligibility`.
@@ -29,21 +29,15 @@ class FinishedEpisodes:
     """
 
     unit = "transition"
-    are_newest = False
 
     def __init__(self, ring: Ring):
-        self.ring = ring
         #: SB3's: first row, and length if it is finished, of the episode of each transition, shape (n_rows, n_envs)
         self.ep_start, self.ep_length = (np.zeros((ring.n_rows, ring.n_envs), np.int64) for _ in range(2))
         #: SB3's: first row of the episode under way, shape (n_envs,)
         self.current_ep_start = np.zeros(ring.n_envs, np.int64)
-        #: number of transitions of finished episodes
-        self.n = 0
+        super().__init__(ring, self.ep_length)
         # Slots of episodes that were finished since the sampler was told last.
         self._finished: list[np.ndarray] = []
-
-    def before_write(self, *about: Any) -> None:
-        """Everything follows from the step."""
 
     def after_write(self, rows: int, steps: Steps, prepared: None) -> np.ndarray | None:
         """Drop the finished episodes whose first transition was overwritten, and finish those that end here."""
@@ -65,13 +59,18 @@ class FinishedEpisodes:
         flat(self.ep_length)[slots] = len(slots)
         self.current_ep_start[env] = end % self.ring.n_rows
         self._finished.append(slots)
-        self.n += len(slots)
+        self._n_marked += len(slots)
+
+    def end_episodes(self) -> None:
+        """Finish all episodes, of which all but the current ones are finished already."""
+        for env in np.flatnonzero(self.current_ep_start != self.ring.pos):
+            self.finish(int(env), self.ring.pos)
 
     def _drop(self, row: int, env: int) -> np.ndarray:
         """Stop drawing the transitions of a finished episode from this row on, and return their slots."""
         slots = self._slots(row, self.ep_start[row, env] + self.ep_length[row, env] - row, env)
         flat(self.ep_length)[slots] = 0
-        self.n -= len(slots)
+        self._n_marked -= len(slots)
         return slots
 
     def _slots(self, row: int, n_steps: int, env: int) -> np.ndarray:
@@ -81,35 +80,22 @@ class FinishedEpisodes:
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """Slots of the episodes that were finished since the last call."""
         if not self._finished:
-            return _NO_SLOTS, _NO_SLOTS
+            return NO_SLOTS, NO_SLOTS
         # Part of an episode may have been overwritten since.
         ep_length = flat(self.ep_length)
         slots = np.concatenate([slots[ep_length[slots] > 0] for slots in self._finished])
         self._finished.clear()
-        return slots, _NO_SLOTS
+        return slots, NO_SLOTS
 
     def forget_changes(self) -> None:
         """Report all finished episodes as new."""
         self._finished = [np.flatnonzero(self.ep_length)]
-        self.n = len(self._finished[0])
+        self._n_marked = len(self._finished[0])
 
     def clear(self) -> None:
         """The ring is empty."""
-        self.ep_length[:], self.current_ep_start[:], self.n = 0, 0, 0
+        self.ep_length[:], self.current_ep_start[:], self._n_marked = 0, 0, 0
         self._finished.clear()
-
-    def among(self, slots: np.ndarray) -> np.ndarray:
-        """Tell which transitions belong to finished episodes."""
-        is_finished: np.ndarray = flat(self.ep_length)[slots] > 0
-        return is_finished
-
-    def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
-        """All of them: emphasizing the newest is refused."""
-        return np.flatnonzero(self.ep_length).__getitem__
-
-    def first_of_range(self, n: int) -> None:
-        """Emphasizing the newest is refused."""
-        return None
 
     def stock_draw(self, n: int) -> np.ndarray:
         """SB3's draw."""
@@ -118,7 +104,7 @@ class FinishedEpisodes:
     def state(self) -> dict[str, Any]:
         """Episodes, and slots of finished ones that the sampler does not know."""
         n = self.ring.n_rows_used
-        slots = np.concatenate([_NO_SLOTS, *self._finished])[::-1]
+        slots = np.concatenate([NO_SLOTS, *self._finished])[::-1]
         # In the order in which they were finished last: of equal priorities, the one that was set last ranks first.
         slots = slots[np.sort(np.unique(slots, return_index=True)[1])][::-1]
         return {
@@ -151,7 +137,7 @@ class FinishedEpisodes:
             raise ValueError("finished_slots are no slots")
         self._finished = [slots] if slots.size else []
 
-    def take(self, source: "FinishedEpisodes", rows: np.ndarray, old_rows: np.ndarray) -> None:
+    def copy_rows(self, source: "FinishedEpisodes", rows: np.ndarray, old_rows: np.ndarray) -> None:
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
         ring, old, n = self.ring, source.ring, np.arange(len(rows))[:, None]
         since_start = (old_rows[:, None] - source.ep_start[old_rows]) % old.n_rows
@@ -197,6 +183,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     """
 
     own_arguments = HER_ARGUMENTS
+    why_not_separately = "with hindsight (HER): SB3 keeps the episodes of all of them with one cursor"
 
     @takes_settings
     def __init__(
@@ -217,28 +204,18 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     ):
         if isinstance(env, VecEnv) and not env.has_attr("compute_reward"):
             raise ValueError("Hindsight (HER) needs an environment with goals, and this one has no compute_reward()")
+        _require_goals_to_fit(observation_space)
         self._her_arguments = (n_sampled_goal, goal_selection_strategy, copy_info_dict)
         self.env = env
         self.update_from_virtual = update_from_virtual
-        super().__init__(
-            buffer_size,
-            observation_space,
-            action_space,
-            device,
-            n_envs,
-            optimize_memory_usage,
-            handle_timeout_termination,
-            **settings,
-        )
+        stock = (buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage)
+        super().__init__(*stock, handle_timeout_termination, **settings)
 
-    def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
-        _require_goals_to_fit(observation_space)
-        if self.settings.recency != 1.0:
-            raise NotImplementedError(
-                f"recency={self.settings.recency} with hindsight is not supported: the newest transitions belong to "
-                "unfinished episodes, and cannot be drawn"
-            )
-        super()._require_fitting(observation_space, optimize_memory_usage)
+    def _unsupported(self, optimize_memory_usage: bool, has_demonstrations: bool) -> Reasons:
+        recency = self.settings.recency
+        reason = recency != 1.0 and "the newest transitions belong to unfinished episodes, and cannot be drawn"
+        own = {f"recency={recency} with hindsight": reason}
+        return {**own, **super()._unsupported(optimize_memory_usage, has_demonstrations)}
 
     def _init_stock(self, buffer_size: int, observation_space: Any, action_space: Any, *args: Any) -> None:
         super()._init_stock(buffer_size, observation_space, action_space, self.env, *args, *self._her_arguments)
@@ -252,20 +229,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     # ---- writing
 
-    def _require_separate_environments(self) -> None:
-        raise NotImplementedError(
-            "Environments that add separately are not supported with hindsight (HER): SB3 keeps the episodes of all of them "
-            "with one cursor"
-        )
-
     def _compute_episode_length(self, env_idx: int) -> None:
         """End the episode of an environment after the newest step: SB3's hook."""
         self.episodes.finish(env_idx, self.pos)
-
-    def _cut(self, envs: np.ndarray) -> None:
-        super()._cut(envs)
-        for env_idx in np.flatnonzero(self._current_ep_start != self.pos):
-            self._compute_episode_length(int(env_idx))
 
     # ---- drawing
 
@@ -368,6 +334,3 @@ def _require_goals_to_fit(observation_space: spaces.Space) -> None:
             f"An achieved goal becomes a desired goal, and shape {achieved.shape} (achieved_goal) does not fit shape "
             f"{desired.shape} (desired_goal)"
         )
-
-
-_NO_SLOTS = np.empty(0, np.int64)

@@ -132,7 +132,7 @@ class RecurrentStates:
         for array, part in zip(self.arrays, given, strict=True):
             array[: len(part)] = part
 
-    def take(self, other: "RecurrentStates", rows: np.ndarray, other_rows: np.ndarray, episode_steps: np.ndarray) -> None:
+    def copy_rows(self, other: "RecurrentStates", rows: np.ndarray, other_rows: np.ndarray, episode_steps: np.ndarray) -> None:
         """
         Copy the states of successive steps, from old to new.
 

@@ -5,16 +5,19 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 ``update_priorities`` locates ids in the ring and updates the sampler.
 """
 
+import dataclasses
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.buffers import arguments
 from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, to_samples, to_torch_of
 from sb3_per.buffers.demonstrations import (
     FIRST_ID,
@@ -22,34 +25,19 @@ from sb3_per.buffers.demonstrations import (
     columns_of,
     demonstrations_last,
     require_demonstrations_in,
-    require_demonstrations_supported,
-    require_fitting,
     require_scaled,
 )
-from sb3_per.buffers.held import HeldTransitions
-from sb3_per.buffers.incoming import (
-    as_matrix,
-    checked_environments,
-    checked_ids,
-    checked_lead,
-    checked_masses,
-    checked_recording,
-    checked_rows,
-    checked_step,
-    checked_steps,
-    finite_abs,
-    finite_abs_steps,
-    part_of,
-    require_values,
-)
+from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions
+from sb3_per.buffers.incoming import checked_steps, part_of, require_values
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import integer, make_settings, require, takes_settings
-from sb3_per.buffers.transfer import converted, frames_of, made_storage, parts_of
+from sb3_per.buffers.settings import SCHEME_SETTINGS, Reasons, integer, make_settings, refuse, require, takes_settings
+from sb3_per.buffers.stock import arguments_of, episodes_of, frames_of, new_storage, ring_of, storage_of
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.weights import ImportanceWeights
 from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
+from sb3_per.storage.mapped import Folder
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.store import ObservationStore
@@ -93,6 +81,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     own_arguments: tuple[str, ...] = ()
     #: set a class to keep observations elsewhere than in SB3's arrays, see :class:`~sb3_per.storage.store.ObservationStore`
     store_class: Callable[..., ObservationStore] | None = None
+    #: why environments cannot add separately in this kind of buffer; ``None``: they can
+    why_not_separately: ClassVar[str | None] = None
     # HER's new goals.
     _relabel: Relabel | None = None
 
@@ -112,18 +102,28 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         require("n_envs", n_envs, integer())
         self.settings = make_settings(type(self), settings)
         require_values(observation_space=observation_space, action_space=action_space)
-        self._require_fitting(observation_space, optimize_memory_usage)
-        frames_of(self.settings, observation_space)  # raises before memory is allocated
+        refuse(self._unsupported(optimize_memory_usage, self.settings.demonstration_fraction > 0.0))
+        frames = frames_of(self.settings, observation_space)
         # SB3's constructors allocate all rows: a single one shows the shapes and types.
         stock = (observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
         self._init_stock(n_envs, *stock)
-        self.make_parts(made_storage(self, max(buffer_size // n_envs, 1)))
+        one_row = storage_of(self)
+        one_row.store_class = self.store_class
+        self.make_parts(new_storage(one_row, max(buffer_size // n_envs, 1), frames, self.settings.storage_folder))
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
         self.draw_record: Any = None
 
-    def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
-        """Refuse arguments that do not go together; other kinds of buffer refuse more."""
-        require_fitting(self.settings, optimize_memory_usage)
+    def _unsupported(self, optimize_memory_usage: bool, has_demonstrations: bool) -> Reasons:
+        """List what does not go together; other kinds of buffer refuse more."""
+        frames = self.settings.frames
+        return {
+            f"frames={frames} with optimize_memory_usage=True": optimize_memory_usage
+            and frames is not None
+            and "frames store all observations once already",
+            "Learning from demonstrations with optimize_memory_usage=True": optimize_memory_usage
+            and has_demonstrations
+            and "the observation after the last step of an episode is not stored",
+        }
 
     def _init_stock(self, *args: Any) -> None:
         """Call SB3's constructor with its arguments."""
@@ -174,7 +174,68 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the prioritized buffer
         :raises ValueError: for a buffer of another kind
         """
-        return converted(cls, buffer, settings)
+        if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
+            raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
+        kept = buffer.settings_without(settings, cls) if isinstance(buffer, PrioritizedReplayBuffer) else {}
+        wanted: dict[str, Any] = {**kept, **settings, **arguments_of(buffer)}
+        path = wanted.pop("storage_folder", None)
+        made = cls(buffer.n_envs, **wanted)
+        made.settings = dataclasses.replace(made.settings, storage_folder=path)
+        frames, folder = frames_of(made.settings, made.observation_space), None if path is None else Folder.shared(path)
+        ring, storage = _parts_of(buffer)
+        made.make_parts(storage.converted(ring, frames, folder))
+        if not isinstance(buffer, PrioritizedReplayBuffer):
+            made.ring.load(ring.state())
+            made.sampler.eligible.load(episodes_of(buffer), False)
+            return made
+        # Masses are valid only with the same scheme, and where they belong to the same thing.
+        keeps_masses = repr(made.scheme) == repr(buffer.scheme) and made.sampler.eligible.unit == buffer.sampler.eligible.unit
+        made.demonstrations.copy(buffer.demonstrations, made.storage, keeps_masses)
+        made.load(buffer.state(), keeps_masses)
+        return made
+
+    def settings_without(self, changed: Collection[str], cls: type["PrioritizedReplayBuffer"] | None = None) -> dict[str, Any]:
+        """
+        List the settings that a change leaves as they are.
+
+        :param changed: names of settings that will be replaced
+        :param cls: class that takes them, if it is another one: a buffer of transitions has no sequence length
+        :return: settings by name. Of the scheme all, or none if one of its settings is replaced
+        """
+        found = {name: getattr(self.settings, name) for name in self.settings.names() if name not in SCHEME_SETTINGS}
+        if set(changed).isdisjoint(SCHEME_SETTINGS):
+            found["scheme"] = self.scheme
+        arguments = set((cls or type(self)).own_arguments) & set(self.own_arguments)
+        return {**found, **{name: getattr(self, name) for name in arguments}}
+
+    def state(self) -> dict[str, Any]:
+        """
+        Return all that is not in the storage.
+
+        :return: numbers, arrays, and dictionaries of these. Arrays by row end at the last row that holds anything
+        """
+        state = {
+            "ring": self.ring.state(),
+            "eligible": self.sampler.eligible.state(),
+            "weights": self.weights.state(),
+            "sampler": self.sampler.state(self.ring.n_rows_used * self.n_envs),
+        }
+        return {**state, "demonstrations": self.demonstrations.state()} if len(self.demonstrations) else state
+
+    def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
+        """
+        Restore a state.
+
+        :param state: from :meth:`state` of a buffer of the same kind and size, whose storage is there already
+        :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
+        :raises ValueError: if it contradicts itself. Discard the buffer after this error
+        """
+        self.ring.load(state["ring"])
+        self.sampler.eligible.load(state["eligible"], keeps_masses)
+        self.weights.load(state["weights"])
+        self.sampler.load(state["sampler"], keeps_masses)
+        if "demonstrations" in state:
+            self.demonstrations.load(state["demonstrations"], keeps_masses)
 
     def __getstate__(self) -> dict[str, Any]:
         inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
@@ -302,8 +363,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ``initial_priority="td_error"``
         :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
         """
-        steps = checked_step(self.storage, obs, next_obs, action, reward, done, infos)
-        masses = None if td_errors is None else self.sampler.masses_of(finite_abs(td_errors, self.n_envs))
+        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, infos)
+        masses = None if td_errors is None else self.sampler.masses_of(arguments.finite_abs(td_errors, self.n_envs))
         with self.lock:
             self._write(None, 1, steps, masses)
 
@@ -340,15 +401,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             NaN or infinite; nothing is stored then
         :raises NotImplementedError: with HER, and for sequences
         """
-        self._require_separate_environments()
-        envs = checked_environments(envs, self.n_envs)
-        lead = checked_lead(rewards, len(envs), self.buffer_size)
-        steps = checked_steps(self.storage, lead, obs, next_obs, actions, rewards, dones, timeouts)
+        envs = self._checked_environments(envs)
+        shape = arguments.checked_shape(rewards, len(envs), self.buffer_size)
+        steps = checked_steps(self.storage, shape, obs, next_obs, actions, rewards, dones, None, timeouts)
         masses = None
         if td_errors is not None:
-            masses = self.sampler.masses_of(finite_abs_steps(td_errors, lead), initial_priority)
+            masses = self.sampler.masses_of(arguments.finite_abs(td_errors, *shape), initial_priority)
         with self.lock:
-            self._write(envs, lead[0], steps, masses)
+            self._write(envs, shape[0], steps, masses)
 
     def extend(
         self,
@@ -375,9 +435,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
         n = len(reward)
-        steps = checked_recording(self.storage, (n, self.n_envs), obs, next_obs, action, reward, done, infos)
+        steps = checked_steps(self.storage, (n, self.n_envs), obs, next_obs, action, reward, done, infos)
         if masses is not None:
-            masses = checked_masses(masses, n, self.n_envs, self.scheme.largest_mass)
+            masses = arguments.checked_masses(masses, n, self.n_envs, self.scheme.largest_mass)
         with self.lock:
             for i in range(n):
                 self._write(None, 1, part_of(steps, i), None if masses is None else masses[i])
@@ -414,26 +474,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises ValueError: for unknown or repeated environments
         :raises NotImplementedError: for some of the environments only, with HER and for sequences
         """
-        if envs is None:
-            envs = np.arange(self.n_envs)
-        else:
-            self._require_separate_environments()
-            envs = checked_environments(envs, self.n_envs)
+        envs = np.arange(self.n_envs) if envs is None else self._checked_environments(envs)
         with self.lock:
-            self._cut(envs)
+            envs = envs[self.ring.added[envs] > self.ring.begin]
+            rows = (self.ring.added[envs] - 1) % self.buffer_size
+            is_open = self.dones[rows, envs] == 0
+            self.storage.truncate(rows[is_open], envs[is_open])
+            self.sampler.eligible.end_episodes()
 
-    def _cut(self, envs: np.ndarray) -> None:
-        envs = envs[self.ring.added[envs] > self.ring.begin]
-        rows = (self.ring.added[envs] - 1) % self.buffer_size
-        is_open = self.dones[rows, envs] == 0
-        self.storage.truncate(rows[is_open], envs[is_open])
-
-    def _require_separate_environments(self) -> None:
-        """
-        Refuse separate environments where they are not supported.
-
-        :raises NotImplementedError: if environments cannot add separately
-        """
+    def _checked_environments(self, envs: np.ndarray) -> np.ndarray:
+        if self.why_not_separately is not None:
+            raise NotImplementedError(f"Environments that add separately are not supported {self.why_not_separately}")
+        return arguments.checked_environments(envs, self.n_envs)
 
     def reset(self) -> None:
         """Forget all transitions except demonstrations. Ids continue, so that older ids are stale."""
@@ -470,11 +522,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             then
         :raises NotImplementedError: with sequences and ``optimize_memory_usage``
         """
-        self._require_demonstrations_to_fit()
+        refuse(self._unsupported(self.optimize_memory_usage, True))
         lead = np.shape(reward)
         if len(lead) != 2 or 0 in lead:
             raise ValueError(f"rewards of demonstrations must have shape (n, k), with n and k above 0, not {lead}")
-        steps = checked_recording(self.storage, lead, obs, next_obs, action, reward, done, infos)
+        steps = checked_steps(self.storage, lead, obs, next_obs, action, reward, done, infos)
         require_scaled(steps[2], self.action_space)
         with self.lock:
             columns = (part_of(steps, (slice(None), [env])) for env in range(lead[1]))
@@ -490,19 +542,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises ValueError: for a buffer with other spaces, or with actions outside [-1, 1] of a Box, or an empty one
         :raises NotImplementedError: with sequences and ``optimize_memory_usage``
         """
-        self._require_demonstrations_to_fit()
+        refuse(self._unsupported(self.optimize_memory_usage, True))
         require_demonstrations_in(other, self.observation_space, self.action_space)
         with self.lock:
-            ring, storage = parts_of(other)
+            ring, storage = _parts_of(other)
             self.demonstrations.add(columns_of(ring, storage), ring.n_whole, self.storage)
-
-    def _require_demonstrations_to_fit(self) -> None:
-        """
-        Refuse demonstrations where they are not supported.
-
-        :raises NotImplementedError: for a buffer that cannot hold demonstrations
-        """
-        require_demonstrations_supported(self.optimize_memory_usage)
 
     # ---- drawing
 
@@ -535,20 +579,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :return: slots, int64, and their N P, float64, both of shape (batch_size,)
         """
-        n = batch_size - self.demonstrations.n_in(batch_size, self.sampler)
-        slots, n_p = self._draw_experience(n) if n > 0 else (_NO_SLOTS, np.empty(0))
+        n = self._n_experience_in(batch_size)
+        slots, n_p = self._draw_experience(n) if n > 0 else (NO_SLOTS, np.empty(0))
         if n < batch_size:
             slots, n_p = self.demonstrations.added_to(slots, n_p, batch_size, self.sampler.eligible.n)
         return slots, n_p
 
     def _draw_experience(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw slots of experience, see :meth:`~sb3_per.sampling.sampler.Sampler.draw`."""
-        self._require_experience()
         return self.sampler.draw(n)
 
-    def _require_experience(self) -> None:
-        if not self.sampler.can_draw():
+    def _n_experience_in(self, batch_size: int) -> int:
+        """Count the transitions of the next batch that are no demonstrations, and check that there are any to draw."""
+        n = batch_size - self.demonstrations.n_in(batch_size, self.sampler)
+        if n > 0 and not self.sampler.can_draw():
             self._refuse_to_draw()
+        return n
 
     def _refuse_to_draw(self) -> NoReturn:
         raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
@@ -564,11 +610,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         require("batch_size", batch_size, integer())
         with self.lock:
-            n, slots = batch_size - self.demonstrations.n_in(batch_size, self.sampler), _NO_SLOTS
-            if n > 0:
-                self._require_experience()
-                slots = self.sampler.draw_uniformly(n)
-            obs = self._gather_observations(slots)
+            n = self._n_experience_in(batch_size)
+            obs = self._gather_observations(self.sampler.draw_uniformly(n) if n > 0 else NO_SLOTS)
             if n < batch_size:
                 demonstrations = self.demonstrations.draw_observations(batch_size - n)
                 obs = tree_map(lambda *parts: np.concatenate(parts), obs, demonstrations)
@@ -589,7 +632,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the transitions
         :raises IndexError: for a row outside of the buffer
         """
-        rows = checked_rows(batch_inds, self.buffer_size)
+        rows = arguments.checked_rows(batch_inds, self.buffer_size)
         with self.lock:
             return self.read(rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=len(rows)), env)
 
@@ -635,8 +678,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises IndexError: for an id that was never issued
         :raises ValueError: for TD errors of the wrong shape, or NaN or infinite. Nothing is changed in either case.
         """
-        ids = checked_ids(indices)
-        errors = as_matrix(td_errors, len(ids))
+        ids = arguments.checked_ids(indices)
+        errors = arguments.as_matrix(td_errors, len(ids))
         with self.lock:
             if not len(self.demonstrations):
                 return self._update(ids, errors)
@@ -674,4 +717,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.demonstrations.follow(progress_remaining)
 
 
-_NO_SLOTS = np.empty(0, np.int64)
+def _parts_of(buffer: ReplayBuffer) -> tuple[Ring, ArrayStorage]:
+    """Return the ring and the storage of a buffer; those of an SB3 buffer are made, and the arrays are shared."""
+    if isinstance(buffer, PrioritizedReplayBuffer):
+        return buffer.ring, buffer.storage
+    return ring_of(buffer), storage_of(buffer)

@@ -14,20 +14,23 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_per.buffers.arguments import as_matrix, checked_ids, finite_abs, require_finite
 from sb3_per.buffers.batches import to_torch_of
 from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.incoming import as_matrix, checked_ids, checked_step, finite_abs
+from sb3_per.buffers.incoming import checked_steps
 from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, PrioritySettings, integer, require, takes_settings
-from sb3_per.buffers.windows import (
-    lay_out,
-    mix_over_time,
-    n_step_targets,
-    read_columns,
+from sb3_per.buffers.settings import (
+    FRACTION,
+    SEQUENCE_ARGUMENTS,
+    Reasons,
+    integer,
+    require,
+    takes_settings,
 )
+from sb3_per.buffers.windows import lay_out, mix_over_time, n_step_targets, read_columns
 from sb3_per.storage.arrays import flat, take, tree_map
 from sb3_per.storage.n_step import window_lengths
 
@@ -67,6 +70,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     """
 
     own_arguments = SEQUENCE_ARGUMENTS
+    why_not_separately = "with sequences: one cursor decides for all of them which windows are complete"
 
     @takes_settings
     def __init__(
@@ -97,20 +101,28 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             )
         self.sequence_length, self.burn_in, self.sequence_period = sequence_length, burn_in, sequence_period
         self.eta, self.store_state, self.state_shapes = eta, store_state, _checked_shapes(state_shapes)
-        super().__init__(
-            buffer_size,
-            observation_space,
-            action_space,
-            device,
-            n_envs,
-            optimize_memory_usage,
-            handle_timeout_termination,
-            **settings,
-        )
+        stock = (buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage)
+        super().__init__(*stock, handle_timeout_termination, **settings)
 
-    def _require_fitting(self, observation_space: spaces.Space, optimize_memory_usage: bool) -> None:
-        _require_supported(self.settings, isinstance(self, HerReplayBuffer), optimize_memory_usage)
-        super()._require_fitting(observation_space, optimize_memory_usage)
+    def _unsupported(self, optimize_memory_usage: bool, has_demonstrations: bool) -> Reasons:
+        settings, scheme = self.settings, self.settings.make_scheme()
+        own = {
+            f"scheme={scheme}": scheme.replaces_loss
+            and "its loss and its priorities are defined for single transitions, not for windows",
+            "hindsight (HER)": isinstance(self, HerReplayBuffer)
+            and "a new goal would have to hold for the whole window, and the stored recurrent states belong to the old goal",
+            "optimize_memory_usage=True": optimize_memory_usage
+            and "the observation after the last step of an episode is not stored, and a window ends with it",
+            f"recency={settings.recency}": settings.recency != 1.0
+            and "windows of the newest transitions are not complete, and cannot be drawn",
+            "initial_priority='td_error'": settings.initial_priority == "td_error"
+            and "the error of a window is known once it is complete, not when its first step is added",
+            "actor_batch='uniform'": settings.actor_batch == "uniform"
+            and "observations of single transitions lack their past",
+            "Learning from demonstrations": has_demonstrations and "they are single transitions, and have no recurrent states",
+        }
+        own = {f"{what} with sequences": reason for what, reason in own.items()}
+        return {**own, **super()._unsupported(optimize_memory_usage, has_demonstrations)}
 
     @property
     def period(self) -> int:
@@ -160,26 +172,11 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if starts is not None and starts.shape != (self.n_envs,):
             raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
         self.states.require_fitting(states)
-        steps = checked_step(self.storage, obs, next_obs, action, reward, done, infos)
+        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, infos)
         if td_errors is not None:
             self.sampler.masses_of(finite_abs(td_errors, self.n_envs))  # raises
         with self.lock:
             self._write(None, 1, steps, None, starts, states)
-
-    def _cut(self, envs: np.ndarray) -> None:
-        super()._cut(envs)
-        self.windows.episodes_ended()
-
-    def _require_separate_environments(self) -> None:
-        raise NotImplementedError(
-            "Environments that add separately are not supported with sequences: one cursor decides for all of them which "
-            "windows are complete"
-        )
-
-    def _require_demonstrations_to_fit(self) -> None:
-        raise NotImplementedError(
-            "Demonstrations with sequences are not supported: they are single transitions, and have no recurrent states"
-        )
 
     # ---- drawing
 
@@ -287,19 +284,11 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """
         ids = checked_ids(indices)
         shape = (self.sequence_length, len(ids))
-        given = td_errors if isinstance(td_errors, th.Tensor) else np.asarray(td_errors)
-        if tuple(given.shape[:2]) != shape or given.ndim > 3 or 0 in given.shape[2:]:
-            raise ValueError(
-                f"td_errors of shape {tuple(given.shape)} do not fit {len(ids)} windows of {self.sequence_length} steps"
-            )
+        errors = np.abs(as_matrix(td_errors, *shape), dtype=np.float64)
         with self.lock:
             is_step = self._mask_of(ids) if mask is None else _as_mask(mask, shape)
-            if ids.size == 0:
-                return 0
-            errors = np.abs(as_matrix(given.reshape(is_step.size, -1), is_step.size), dtype=np.float64)
             errors[~is_step.reshape(-1)] = 0.0
-            if not np.isfinite(errors).all():
-                raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]}")
+            require_finite(errors)
             of_steps = self.scheme.reduce(errors).reshape(shape)
             return super().update_priorities(ids, mix_over_time(of_steps, is_step, self.eta)[:, None])
 
@@ -338,36 +327,6 @@ def _checked_shapes(state_shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int,
     if not all(len(shape) == 2 and all(map(integer().takes, shape)) for shape in shapes):
         raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
     return shapes
-
-
-def _require_supported(settings: PrioritySettings, has_hindsight: bool, optimize_memory_usage: bool) -> None:
-    """
-    Refuse settings that sequences do not support.
-
-    :param settings: of the buffer
-    :param has_hindsight: whether it relabels goals
-    :param optimize_memory_usage: SB3's
-    :raises NotImplementedError: for what sequences do not support
-    """
-    scheme = settings.make_scheme()
-    reasons = {
-        f"scheme={scheme}": scheme.replaces_loss
-        and "its loss and its priorities are defined for single transitions, not for windows",
-        "hindsight (HER)": has_hindsight
-        and "a new goal would have to hold for the whole window, and the stored recurrent states belong to the old goal",
-        "optimize_memory_usage=True": optimize_memory_usage
-        and "the observation after the last step of an episode is not stored, and a window ends with it",
-        f"recency={settings.recency}": settings.recency != 1.0
-        and "windows of the newest transitions are not complete, and cannot be drawn",
-        "initial_priority='td_error'": settings.initial_priority == "td_error"
-        and "the error of a window is known once it is complete, not when its first step is added",
-        "actor_batch='uniform'": settings.actor_batch == "uniform" and "observations of single transitions lack their past",
-        f"demonstration_fraction={settings.demonstration_fraction}": settings.demonstration_fraction > 0.0
-        and "demonstrations are single transitions, and have no recurrent states",
-    }
-    for what, reason in reasons.items():
-        if reason:
-            raise NotImplementedError(f"{what} with sequences is not supported: {reason}")
 
 
 def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarray:

@@ -103,6 +103,22 @@ def require(name: str, value: Any, *allowed: Allowed, none: bool = False) -> Non
     raise ValueError(f"{name} must be {texts}, not {value!r}{hint}")
 
 
+#: Combinations that are not supported: the reason for each that was asked for; something false for all others.
+Reasons = dict[str, Any]
+
+
+def refuse(reasons: Reasons) -> None:
+    """
+    Refuse combinations that are not supported.
+
+    :param reasons: by combination
+    :raises NotImplementedError: for the first with a reason
+    """
+    for combination, reason in reasons.items():
+        if reason:
+            raise NotImplementedError(f"{combination} is not supported: {reason}")
+
+
 # ---- the table
 
 
@@ -166,7 +182,7 @@ class PrioritySettings:
         scheme = self.make_scheme()
         self._require_fitting_scheme(scheme)
         if self.age_decay > 0.0:
-            self._require_fitting_decay(scheme)
+            refuse(self._unsupported_with_decay(scheme))
         self._warn_of_ignored()
 
     @classmethod
@@ -207,16 +223,14 @@ class PrioritySettings:
                 "from priorities"
             )
 
-    def _require_fitting_decay(self, scheme: PriorityScheme) -> None:
-        reasons = {
-            f"scheme={scheme}": scheme.ranks and "the masses of ranks are not in proportion to a priority",
-            f"recency={self.recency}": self.recency != 1.0 and "both favour recent transitions. Choose one",
-            f"uniform_fraction={self.uniform_fraction}": self.uniform_fraction != 0.0
+    def _unsupported_with_decay(self, scheme: PriorityScheme) -> Reasons:
+        decay = f"age_decay={self.age_decay} with"
+        return {
+            f"{decay} scheme={scheme}": scheme.ranks and "the masses of ranks are not in proportion to a priority",
+            f"{decay} recency={self.recency}": self.recency != 1.0 and "both favour recent transitions. Choose one",
+            f"{decay} uniform_fraction={self.uniform_fraction}": self.uniform_fraction != 0.0
             and "old transitions are drawn the more often the smaller age_decay is",
         }
-        for what, reason in reasons.items():
-            if reason:
-                raise NotImplementedError(f"age_decay={self.age_decay} with {what} is not supported: {reason}")
 
     def _warn_of_ignored(self) -> None:
         for field in dataclasses.fields(self):
@@ -294,6 +308,9 @@ def make_settings(cls: type, given: dict[str, Any]) -> PrioritySettings:
         raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{hint(name, own)}' for name in unknown)}")
     return PrioritySettings(**given)
 
+
+#: Settings that make another scheme if they change.
+SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
 
 #: Names that other libraries and older versions of RL Zoo use.
 OTHER_NAMES = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.buffers.transfer import SCHEME_SETTINGS
+from sb3_per.buffers.settings import SCHEME_SETTINGS
 from sb3_per.sampling.schemes import make_scheme
 
 

@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import integer, require
-from sb3_per.buffers.transfer import emptied, load_parts, take_steps
+from sb3_per.buffers.transfer import copy_newest, emptied
 from sb3_per.persistence import contents, generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Manifest, Part, manifests_in, numbers_in
@@ -132,7 +132,7 @@ def _require_restorable(buffer: PrioritizedReplayBuffer, state: dict[str, Any]) 
     if len(buffer.demonstrations):
         trial.demonstrations.reserve(len(buffer.demonstrations), trial.storage)
     try:
-        load_parts(trial, contents.nested(state))
+        trial.load(contents.nested(state))
     except CONTRADICTIONS as error:
         raise ValueError(
             f"This buffer is not saved, because it could not be loaded again: {error}. Earlier saves remain"
@@ -272,7 +272,7 @@ def _load_generation(buffer: BufferT, path: Path) -> BufferT:
         _remember(loaded, path.parent, manifest)
     else:
         source, loaded = loaded, emptied(buffer)
-        take_steps(loaded, source, keeps_masses)
+        copy_newest(loaded, source, keeps_masses)
     if not keeps_masses:
         warnings.warn(
             f"{path.parent} was saved with the scheme {found['scheme']}, and this buffer has {facts['scheme']}: all "

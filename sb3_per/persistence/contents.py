@@ -13,7 +13,6 @@ import numpy as np
 from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.buffers.transfer import load_parts, state_of_parts
 from sb3_per.persistence import infos
 from sb3_per.persistence.generations import Part
 from sb3_per.persistence.npz import Arrays
@@ -247,7 +246,7 @@ def state_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     :param buffer: prioritized buffer
     :return: numbers and arrays, of which some are views; names of nested dictionaries are joined with slashes
     """
-    state = _flat("", state_of_parts(buffer))
+    state = _flat("", buffer.state())
     for prefix, ring, storage in collections_of(buffer):
         state.update({prefix + name: getattr(storage, name)[: ring.n_rows_used].astype(np.uint8) for name in _FLAGS})
         if storage.next_observations is None:
@@ -267,7 +266,7 @@ def nested(state: dict[str, Any]) -> dict[str, Any]:
     Undo the joining of names.
 
     :param state: from :func:`state_of`
-    :return: what :func:`~sb3_per.buffers.transfer.state_of_parts` returned, and the entries without a slash
+    :return: what ``buffer.state()`` returned, and the entries without a slash
     :raises ValueError: if a name is both that of a value and that of a dictionary
     """
     content: dict[str, Any] = {}
@@ -323,7 +322,7 @@ def put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_mass
         for name in _FLAGS:
             flags = state[prefix + name]
             getattr(storage, name)[: len(flags)] = flags
-    load_parts(buffer, nested(state), keeps_masses)
+    buffer.load(nested(state), keeps_masses)
     for prefix, ring, storage in collections_of(buffer):
         if any(len(state[prefix + name]) != ring.n_rows_used for name in _FLAGS):
             raise ValueError(f"the ends of episodes are not those of {ring.n_rows_used} rows")

@@ -27,14 +27,12 @@ class Position(Protocol):
 
 
 class Eligibility(Protocol):
-    """Says which transitions can be drawn. Each kind of buffer has its own class with these methods."""
+    """Says which transitions can be drawn. Each kind of buffer has its own subclass; a method that it lacks does nothing."""
 
     #: whether exactly the complete transitions of the ring can be drawn: of each environment the newest ones
     are_newest: bool
-
-    @property
-    def ring(self) -> Position:
-        """Position of every environment."""
+    #: position of every environment
+    ring: Position
 
     @property
     def unit(self) -> str:
@@ -51,6 +49,7 @@ class Eligibility(Protocol):
         :param about: what the caller of ``add`` says of the step, for some kinds of buffer
         :return: what :meth:`after_write` takes
         """
+        return None
 
     def after_write(self, rows: Any, steps: Any, prepared: Any) -> np.ndarray | None:
         """
@@ -61,6 +60,11 @@ class Eligibility(Protocol):
         :param prepared: from :meth:`before_write`
         :return: slots that cannot be drawn from now on, int64; ``None``: there is none
         """
+        return None
+
+    def end_episodes(self) -> None:
+        """Take note that the newest steps were truncated, see ``end_episodes`` of the buffer."""
+        return None
 
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """
@@ -82,6 +86,7 @@ class Eligibility(Protocol):
         :param slots: slots of complete transitions, int64 of shape (n,)
         :return: which of them can be drawn, bool of shape (n,); ``None`` if all can
         """
+        return None
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """
@@ -99,6 +104,7 @@ class Eligibility(Protocol):
         :return: first of the n neighbouring slots that hold exactly these, where slot 0 follows the last one; ``None`` if they
             are not neighbours
         """
+        return None
 
     def stock_draw(self, n: int) -> np.ndarray:
         """
@@ -120,11 +126,12 @@ class Eligibility(Protocol):
         :raises ValueError: if it is not such a state
         """
 
-    def take(self, source: Any, rows: np.ndarray, old_rows: np.ndarray) -> None:
+    def copy_rows(self, source: Any, rows: np.ndarray, old_rows: np.ndarray) -> None:
         """
-        Take over what is known of steps that were copied from another buffer.
+        Copy what is known of steps that were copied from another buffer.
 
         :param source: the eligibility of the other buffer
         :param rows: of the steps, from old to new, shape (n,)
         :param old_rows: of the same steps in the other buffer, shape (n,)
         """
+        return None

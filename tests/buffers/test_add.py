@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
-from sb3_per.buffers.transfer import emptied, take_steps
+from sb3_per.buffers.transfer import copy_newest, emptied
 from sb3_per.persistence.buffer_files import save_buffer
 from sb3_per.storage.arrays import ArrayStorage
 from tests.utils import (
@@ -279,7 +279,7 @@ def test_an_emptied_buffer_keeps_its_store_class(tmp_path):
     other = OtherStoreBuffer(20, plain.observation_space, plain.action_space, "cpu", 2)
     fill([plain, other], 7)
     twin = emptied(other, 12)
-    take_steps(twin, other)
+    copy_newest(twin, other)
     assert isinstance(twin.storage.stores[None], PickledObservations)
     np.testing.assert_array_equal(twin.observations[:7], plain.observations[:7])
     with pytest.raises(NotImplementedError, match="PickledObservations cannot be saved to a directory: save the buffer to a"):

@@ -12,7 +12,7 @@ import sb3_per.buffers.complete_windows as complete_windows
 import sb3_per.buffers.sequences as sequences
 from sb3_per import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.complete_windows import CompleteWindows
-from sb3_per.buffers.held import HeldTransitions
+from sb3_per.buffers.eligibility import HeldTransitions
 from sb3_per.sampling.draw import Distribution
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.sum_tree import SumTree
@@ -121,8 +121,8 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
     ),
     "ending one episode ends those of all environments": (
         PrioritizedReplayBuffer,
-        "_cut",
-        lambda old: lambda self, envs: old(self, np.arange(self.n_envs)),
+        "end_episodes",
+        lambda old: lambda self, envs=None: old(self),
         check_separate_environments("windows"),
     ),
     "no episode is truncated": (

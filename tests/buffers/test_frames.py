@@ -18,7 +18,7 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
-from sb3_per.buffers.transfer import emptied, take_steps
+from sb3_per.buffers.transfer import copy_newest, emptied
 from tests.storage.test_frames import ACTIONS, Stream, same_batches, same_bytes, shape_of
 
 
@@ -150,7 +150,7 @@ def test_resizing_a_framed_buffer_keeps_the_newest_steps(n_rows):
         buffer.add(obs, next_obs, np.zeros((2, 1)), np.zeros(2), dones, infos)
     for frames in (4, None):
         other = emptied(buffer, n_rows, frames)
-        take_steps(other, buffer)
+        copy_newest(other, buffer)
         n = min(n_rows, 12)
         for name in ("observations", "next_observations"):
             rows, old_rows = ((each.pos - n + np.arange(n)) % each.buffer_size for each in (other, buffer))

@@ -17,7 +17,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.transfer import emptied, take_over, take_steps
+from sb3_per.buffers.transfer import copy_newest, emptied, replace_by
 from sb3_per.monitoring.draw_record import DrawRecord
 from sb3_per.monitoring.monitor import statistics
 from tests.utils import (
@@ -174,7 +174,7 @@ class Twins:
         if self.rng.random() < 0.5:
             self.buffer = loaded
         else:
-            take_over(self.buffer, loaded)
+            replace_by(self.buffer, loaded)
 
     def copy(self) -> None:
         self.buffer = cloudpickle.loads(cloudpickle.dumps(self.buffer))
@@ -448,7 +448,7 @@ def test_resizing_keeps_the_newest_steps_of_each_environment(kind, n_rows):
         twins.update()
     old = twins.buffer
     new = emptied(old, n_rows, old.settings.frames)
-    take_steps(new, old)
+    copy_newest(new, old)
     shifts = (new.ring.added - old.ring.added) * N_ENVS
     ids, masses = new.transition_ids, new.priorities
     for id_, mass in zip(ids[masses > 0], masses[masses > 0], strict=True):
@@ -495,7 +495,7 @@ def chunk(n_steps: int = 2, n_envs: int = 1) -> dict[str, Any]:
         (dict(envs=[0, 1]), r"rewards must have shape \(T, 2\), not \(2, 1\)"),
         (dict(rewards=np.zeros(2)), r"rewards must have shape \(T, 1\), not \(2,\)"),
         (dict(td_errors=np.zeros((2, 1))), "initial_priority='td_error'"),
-        (dict(td_errors=np.zeros((3, 1))), r"td_errors of shape \(3, 1\) do not fit rewards of shape \(2, 1\)"),
+        (dict(td_errors=np.zeros((3, 1))), r"td_errors have shape \(3, 1\), and must have shape \(2, 1\)"),
         (chunk(8), "8 steps at once do not fit a buffer of 7 rows"),
         ({**chunk(2, 2), "envs": [1, 1]}, "different integers"),
     ],
@@ -548,10 +548,10 @@ def test_a_buffer_works_while_some_environments_have_added_nothing():
     twins.buffer.sample(3)
 
 
-def test_take_over_replaces_the_contents_of_a_buffer():
+def test_replace_by_replaces_the_contents_of_a_buffer():
     buffer, other = uneven_buffer(), make("plain")
     other.add_steps(**chunk(2, 3))
-    take_over(buffer, other)
+    replace_by(buffer, other)
     assert buffer.ring.added.tolist() == [2, 2, 2] and buffer.size() == 2
     buffer.sample(2)
 

@@ -13,7 +13,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.transfer import emptied, take_steps
+from sb3_per.buffers.transfer import copy_newest, emptied
 from tests.buffers.sequence_reference import SHAPES, SPACES, Reference, make_sequences, played
 from tests.utils import (
     assert_same_batches,
@@ -62,7 +62,7 @@ def test_resizing_keeps_the_newest_windows(n_rows, n_played):
         batch = buffer.sample(9)
         buffer.update_priorities(batch.indices, np.random.default_rng(0).normal(size=(4, 9)))
     other = emptied(buffer, n_rows)
-    take_steps(other, buffer)
+    copy_newest(other, buffer)
     masses = dict(zip(buffer.rewards.ravel().tolist(), buffer.priorities.ravel().tolist(), strict=True))
     slots = np.flatnonzero(other.priorities)
     for slot in slots:

@@ -73,7 +73,7 @@ def test_stale_windows_are_skipped():
         ([-1], np.ones((6, 1)), None, IndexError, "-1"),
         ([0.5], np.ones((6, 1)), None, IndexError, "integers"),
         ([[0]], np.ones((6, 1)), None, ValueError, r"\(1, 1\)"),
-        ([0], np.ones((5, 1)), None, ValueError, r"\(5, 1\) do not fit 1 windows of 6 steps"),
+        ([0], np.ones((5, 1)), None, ValueError, r"\(5, 1\), and must have shape \(6, 1\)"),
         ([0], np.ones((1, 6)), None, ValueError, r"\(1, 6\)"),
         ([0], np.ones(6), None, ValueError, r"\(6,\)"),
         ([0], np.ones((6, 1, 0)), None, ValueError, r"\(6, 1, 0\)"),

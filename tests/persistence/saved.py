@@ -25,7 +25,6 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.transfer import state_of_parts
 from sb3_per.persistence.generations import Manifest, manifests_in
 from sb3_per.persistence.npz import write_npz
 
@@ -162,7 +161,7 @@ def picked(part: Any, envs: np.ndarray) -> Any:
 def snapshot(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """Copy everything that a draw or a save depends on, by name. The buffer does not change."""
     found: dict[str, Any] = {}
-    flatten("", state_of_parts(buffer), found)
+    flatten("", buffer.state(), found)
     n = buffer.ring.n_rows_used
     found.update(pos=buffer.pos, full=buffer.full, beta=buffer.beta, max_priority=buffer.max_priority)
     found.update(scheme=repr(buffer.scheme), ids=buffer.transition_ids)

@@ -23,7 +23,7 @@ import sb3_per
 import sb3_per.persistence.npz as npz
 import tests.persistence.golden.make as golden
 from sb3_per import PrioritizedReplayBuffer
-from sb3_per.buffers.held import HeldTransitions
+from sb3_per.buffers.eligibility import HeldTransitions
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
 from sb3_per.persistence.generations import VERSION, Manifest, manifests_in, numbers_in

@@ -1,16 +1,18 @@
-"""Eligibility of plain buffers: every complete transition of the ring can be drawn."""
+"""Which transitions can be drawn: in plain buffers all complete ones; in other buffers those that are marked."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from sb3_per.sampling.eligibility import Eligibility
+from sb3_per.storage.arrays import flat
 from sb3_per.storage.ring import Ring
 
 
-class HeldTransitions:
+class HeldTransitions(Eligibility):
     """
-    See :class:`~sb3_per.sampling.eligibility.Eligibility`.
+    All complete transitions of the ring, see :class:`~sb3_per.sampling.eligibility.Eligibility`.
 
     :param ring: position of every environment
     """
@@ -28,20 +30,14 @@ class HeldTransitions:
         """Number of complete transitions."""
         return self.ring.n_whole
 
-    def before_write(self, *about: Any) -> None:
-        """Everything follows from the ring."""
-
-    def after_write(self, rows: Any, steps: Any, prepared: Any) -> None:
-        """Everything follows from the ring."""
-
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """Slots of new transitions, and those that are incomplete since."""
         ring, known = self.ring, self._known
         if known is ring.added:
-            return _NO_SLOTS, _NO_SLOTS
+            return NO_SLOTS, NO_SLOTS
         oldest = ring.oldest
         new = ring.slots_between(np.maximum(known, oldest), ring.added)
-        gone = ring.slots_between(ring.first, oldest) if ring.n_spoilt else _NO_SLOTS
+        gone = ring.slots_between(ring.first, oldest) if ring.n_spoilt else NO_SLOTS
         self._known = ring.added  # the ring replaces this array, and never writes to it
         return new, gone
 
@@ -52,10 +48,6 @@ class HeldTransitions:
     def clear(self) -> None:
         """The ring is empty."""
         self._known = self.ring.added
-
-    def among(self, slots: np.ndarray) -> None:
-        """All complete transitions can be drawn."""
-        return None
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
@@ -91,8 +83,35 @@ class HeldTransitions:
             raise ValueError(f"steps {known} are known of {added}")
         self._known = known if (known != added).any() else added
 
-    def take(self, source: Any, rows: np.ndarray, old_rows: np.ndarray) -> None:
-        """Everything follows from the ring."""
+
+class MarkedTransitions(Eligibility):
+    """
+    Transitions with a mark, see :class:`~sb3_per.sampling.eligibility.Eligibility`. Emphasizing the newest is refused.
+
+    :param ring: position; all environments stand at the same step
+    :param marks: above 0 where the transition can be drawn, shape (n_rows, n_envs)
+    """
+
+    are_newest = False
+
+    def __init__(self, ring: Ring, marks: np.ndarray):
+        self.ring, self._marks = ring, marks
+        self._n_marked = 0
+
+    @property
+    def n(self) -> int:
+        """Number of marks."""
+        return self._n_marked
+
+    def among(self, slots: np.ndarray) -> np.ndarray:
+        """Tell which slots have a mark."""
+        has_mark: np.ndarray = flat(self._marks)[slots] > 0
+        return has_mark
+
+    def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
+        """Number all of them: emphasizing the newest is refused."""
+        return np.flatnonzero(self._marks).__getitem__
 
 
-_NO_SLOTS = np.empty(0, np.int64)
+#: no slot at all
+NO_SLOTS = np.empty(0, np.int64)

@@ -1,0 +1,113 @@
+"""What SB3's buffers hold, in the form that prioritized ones use; and the storage of a new buffer."""
+
+import shutil
+import warnings
+from typing import Any
+
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.frame_setting import frames_by_key
+from sb3_per.storage.mapped import Folder
+from sb3_per.storage.ring import Ring
+
+try:
+    import psutil
+except ImportError:  # as in SB3
+    psutil = None
+
+
+def arguments_of(buffer: ReplayBuffer) -> dict[str, Any]:
+    """
+    Return the arguments of SB3's constructor, without the size.
+
+    :param buffer: of SB3 or prioritized
+    :return: arguments by name
+    """
+    names = "observation_space action_space device n_envs optimize_memory_usage handle_timeout_termination"
+    if isinstance(buffer, HerReplayBuffer):
+        names += " env n_sampled_goal goal_selection_strategy copy_info_dict"
+    return {name: getattr(buffer, name) for name in names.split()}
+
+
+def storage_of(buffer: ReplayBuffer) -> ArrayStorage:
+    """
+    Make a storage of SB3's arrays, which are shared.
+
+    :param buffer: of SB3
+    :return: the storage
+    """
+    next_observations = None if buffer.optimize_memory_usage else buffer.next_observations
+    infos = buffer.infos if isinstance(buffer, HerReplayBuffer) and buffer.copy_info_dict else None
+    rest = (buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts)
+    return ArrayStorage(buffer.observations, next_observations, *rest, infos, buffer.handle_timeout_termination)
+
+
+def ring_of(buffer: ReplayBuffer) -> Ring:
+    """
+    Make a ring that stands where a buffer does.
+
+    :param buffer: of SB3
+    :return: the ring
+    """
+    ring = Ring(buffer.buffer_size, buffer.n_envs, int(buffer.optimize_memory_usage))
+    ring.advance(None, buffer.buffer_size * buffer.full + buffer.pos)
+    return ring
+
+
+def episodes_of(buffer: ReplayBuffer) -> dict[str, Any]:
+    """
+    Return the episodes that SB3's buffer knows with HER.
+
+    :param buffer: of SB3
+    :return: state of the eligibility, without what belongs to masses; empty without HER
+    """
+    if not isinstance(buffer, HerReplayBuffer):
+        return {}
+    n = buffer.size()
+    current = buffer._current_ep_start  # noqa: SLF001 - SB3 has no other name for it
+    return {"ep_start": buffer.ep_start[:n], "ep_length": buffer.ep_length[:n], "current_ep_start": current}
+
+
+def frames_of(settings: PrioritySettings, space: spaces.Space) -> dict[str | None, int]:
+    """
+    Say which observations are stored in frames.
+
+    :param settings: of a buffer
+    :param space: of its observations
+    :return: number of frames in a stack by key, for the observations that are stored in frames
+    :raises ValueError: if the setting ``frames`` does not fit the observations
+    """
+    return {} if settings.frames is None else frames_by_key(settings.frames, space)
+
+
+def new_storage(one_row: ArrayStorage, n_rows: int, frames: dict[str | None, int], path: str | None) -> ArrayStorage:
+    """
+    Make the storage of a new buffer.
+
+    :param one_row: storage of the same shapes
+    :param n_rows: number of rows
+    :param frames: number of frames in a stack, by key
+    :param path: the setting ``storage_folder``
+    :return: an empty storage
+    :raises OSError: if ``storage_folder`` belongs to another buffer, or cannot be made
+    :warns UserWarning: if the full storage would be larger than the memory or the space that is free
+    """
+    folder = None if path is None else Folder(path)
+    storage = one_row.emptied(n_rows, frames, folder=folder)
+    n_ram, n_disk = storage.full_nbytes()
+    if psutil is not None and n_ram > (available := psutil.virtual_memory().available):
+        warnings.warn(
+            "This system does not have apparently enough memory to store the complete replay buffer "
+            f"{n_ram / 1e9:.2f}GB > {available / 1e9:.2f}GB. Set frames=... if observations are stacks, "
+            "storage_folder=... to keep transitions on a disk, or a smaller buffer_size"
+        )
+    if folder is not None and n_disk > (free := shutil.disk_usage(folder.path).free):
+        warnings.warn(
+            f"The disk of storage_folder={str(folder.path)!r} has {free / 1e9:.2f}GB of free space, and the complete replay "
+            f"buffer takes {n_disk / 1e9:.2f}GB"
+        )
+    return storage
