@@ -26,8 +26,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import set_random_seed
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import IgnoredSettingWarning
-from sb3_per.buffers.transfer import SCHEME_SETTINGS
+from sb3_per.buffers.settings import SCHEME_SETTINGS, IgnoredSettingWarning
 from sb3_per.compare.task import Arm, Task
 from sb3_per.monitoring.monitor import PriorityMonitor, statistics
 from sb3_per.zoo.names import uses_sbx
