@@ -16,6 +16,9 @@ from sb3_per.algorithms.optimizers import step_together
 from sb3_per.algorithms.shared import PrioritizedReplayMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
+#: TD errors and metrics of an update, see :meth:`PrioritizedOffPolicyMixin._gradient_step`.
+GradientStep = tuple[th.Tensor, dict[str, th.Tensor]]
+
 
 class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
     """
@@ -42,9 +45,7 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement _value_losses(), which returns losses and TD errors")
 
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _gradient_step(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> GradientStep:
         """
         Update the networks once. The loss of the value networks is :meth:`_value_loss`.
 
@@ -138,6 +139,5 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
             batch = self._draw(batch_size, gradient_step, gradient_steps)
             td_errors, of_step = self._gradient_step(batch, gradient_step)
             self._write_priorities(batch, td_errors, metrics)
-            metrics.add_weights(batch.weights)
-            metrics.add({name: value.detach() for name, value in of_step.items()})
+            metrics.add({name: value.detach() for name, value in of_step.items()}, batch.weights)
         self._log_training(metrics)

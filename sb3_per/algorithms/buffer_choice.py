@@ -18,6 +18,9 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
 
     replay_buffer: PrioritizedReplayBuffer
 
+    #: Arguments of the algorithm that are settings of its buffer, with the default that ``replay_buffer_kwargs`` may replace.
+    buffer_arguments: ClassVar[dict[str, Any]] = {"n_steps": PrioritySettings.n_steps, "gamma": PrioritySettings.gamma}
+
     #: Whether the loss is one of scalar TD errors, which LAP and PAL replace by their own.
     has_scalar_td_loss: ClassVar[bool] = True
 
@@ -63,19 +66,24 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
 
     def _buffer_kwargs(self) -> dict[str, Any]:
         """Collect the keyword arguments of the buffer in a new dictionary."""
-        buffer_kwargs = {"n_steps": self.n_steps, "gamma": self.gamma, **self.replay_buffer_kwargs}
-        if issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer):
+        given = {name: getattr(self, name) for name in self.buffer_arguments}
+        buffer_kwargs = {**given, **self.replay_buffer_kwargs}
+        if self._has_her:
             # Not in the attribute, which is saved: environments cannot be saved.
             assert self.env is not None, "HER needs an environment: pass one to the constructor or to load()"
             buffer_kwargs["env"] = self.env
         # The dictionary may replace a default: SB3's own `NStepReplayBuffer` takes both settings there.
-        for name, default in (("n_steps", PrioritySettings.n_steps), ("gamma", PrioritySettings.gamma)):
-            if getattr(self, name) not in (default, buffer_kwargs[name]):
+        for name, value in given.items():
+            if value not in (self.buffer_arguments[name], buffer_kwargs[name]):
                 raise ValueError(
-                    f"{name}={getattr(self, name)} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}: give {name} "
-                    f"to {type(self).__name__} alone"
+                    f"{name}={value} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}: give {name} to "
+                    f"{type(self).__name__} alone"
                 )
         return buffer_kwargs
+
+    @property
+    def _has_her(self) -> bool:
+        return issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer)
 
 
 def frames_of_env(env: VecEnv | None, space: spaces.Space) -> int | dict[str, int]:

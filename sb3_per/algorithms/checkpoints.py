@@ -3,13 +3,15 @@
 import copy
 import io
 import pathlib
+import pickle
 import warnings
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.off_policy_algorithm import SelfOffPolicyAlgorithm
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.save_util import data_to_json, json_to_data
 from stable_baselines3.common.type_aliases import GymEnv
@@ -24,16 +26,11 @@ from sb3_per.persistence.buffer_files import SUFFIX, is_buffer_path, load_buffer
 from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 from sb3_per.storage.mapped import Folder
 
-# Modules with the policies of a single algorithm each.
-_OF_ONE_ALGORITHM = frozenset(
-    (
-        *(f"stable_baselines3.{name}.policies" for name in ("sac", "td3", "dqn")),
-        *(f"sb3_contrib.{name}.policies" for name in ("tqc", "qrdqn", "crossq")),
-        *(f"sb3_per.algorithms.recurrent.{name}policies" for name in ("q_", "sac_")),
-    )
-)
+# Packages whose policies belong to a single algorithm each, unless they are common to all.
+_PACKAGES = ("stable_baselines3.", "sb3_contrib.", "sbx.", "sb3_per.")
 
-SelfMixin = TypeVar("SelfMixin", bound="CheckpointMixin")
+#: What SB3 takes as the path of a file.
+PathOrFile = str | pathlib.Path | io.BufferedIOBase
 
 # Keyword arguments that SB3's buffers do not have.
 _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
@@ -54,12 +51,7 @@ class CheckpointMixin(BufferChoiceMixin):
 
     # ---- the model
 
-    def save(
-        self,
-        path: str | pathlib.Path | io.BufferedIOBase,
-        exclude: Iterable[str] | None = None,
-        include: Iterable[str] | None = None,
-    ) -> None:
+    def save(self, path: PathOrFile, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
         """
         Save the model. The stock algorithm can load the zip too: it ignores the settings of the buffer. A zip of the same name
         stays until this one is complete.
@@ -101,15 +93,15 @@ class CheckpointMixin(BufferChoiceMixin):
 
     @classmethod
     def load(
-        cls: type[SelfMixin],
-        path: str | pathlib.Path | io.BufferedIOBase,
+        cls: type[SelfOffPolicyAlgorithm],
+        path: PathOrFile,
         env: GymEnv | None = None,
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
         print_system_info: bool = False,
         force_reset: bool = True,
         **kwargs: Any,
-    ) -> SelfMixin:
+    ) -> SelfOffPolicyAlgorithm:
         """
         Load a model from a zip of this class or of the stock algorithm, see SB3.
 
@@ -175,18 +167,18 @@ class CheckpointMixin(BufferChoiceMixin):
 
         :raises ValueError: for the zip of another algorithm
         """
-        own = tuple(self.policy_aliases.values())
-        known = [base for base in self.policy_class.__mro__ if base.__module__ in _OF_ONE_ALGORITHM]
-        if known and known[0] not in own:
+        name, own = type(self).__name__, tuple(self.policy_aliases.values())
+        bases = (base for base in self.policy_class.__mro__ if base.__module__.startswith(_PACKAGES))
+        found = next((base for base in bases if ".common." not in base.__module__), None)
+        if found is not None and found not in own:
             raise ValueError(
-                f"This zip is not one of {type(self).__name__}: its policy is {known[0].__name__}, and {type(self).__name__} "
-                f"has {own[0].__name__}. Load it with the class that saved it, or with the prioritized class of the same "
-                "algorithm, e.g. PERSAC for SAC"
+                f"This zip is not one of {name}: its policy is {found.__name__}, and {name} has {own[0].__name__}. Load it "
+                "with the class that saved it, or with the prioritized class of the same algorithm, e.g. PERSAC for SAC"
             )
 
     # ---- the buffer
 
-    def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, full: bool = False, keep: int = 2) -> None:
+    def save_replay_buffer(self, path: PathOrFile, full: bool = False, keep: int = 2) -> None:
         """
         Save the buffer to a directory, ``NAME.buffer``, or to a pickle as SB3 does.
 
@@ -206,7 +198,7 @@ class CheckpointMixin(BufferChoiceMixin):
         else:
             super().save_replay_buffer(path)
 
-    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
+    def load_replay_buffer(self, path: PathOrFile, truncate_last_traj: bool = True) -> None:
         """
         Load the buffer from a directory, ``NAME.buffer``, or from a pickle.
 
@@ -234,16 +226,17 @@ class CheckpointMixin(BufferChoiceMixin):
                 replace_by(live, loaded)
                 loaded = live
         else:
-            if isinstance(path, (str, pathlib.Path)):
-                _require_pickle(pathlib.Path(path))
             try:
                 super().load_replay_buffer(path, truncate_last_traj)
                 loaded = self._adopted(self.replay_buffer)
+            except pickle.UnpicklingError as error:
+                raise ValueError(
+                    f"{path} is damaged, or is the zip of a model, not a replay buffer: load it with load(), and give "
+                    "load_replay_buffer() what save_replay_buffer() wrote"
+                ) from error
             finally:
                 vars(self)["replay_buffer"] = live
-            if isinstance(loaded, HerReplayBuffer) and not issubclass(
-                self.replay_buffer_class or ReplayBuffer, HerReplayBuffer
-            ):
+            if isinstance(loaded, HerReplayBuffer) and not self._has_her:
                 self.replay_buffer_class = type(loaded)
         loaded.beta = max(loaded.beta, beta)
         self.replay_buffer = loaded
@@ -261,11 +254,10 @@ class CheckpointMixin(BufferChoiceMixin):
             self._require_supported(buffer)
             changed = self._contradictions(buffer)
             return type(buffer).from_replay_buffer(buffer, **changed) if changed else buffer
-        buffer_class = self.replay_buffer_class
-        if isinstance(buffer, HerReplayBuffer) and not issubclass(buffer_class or ReplayBuffer, HerReplayBuffer):
-            buffer_class = PrioritizedHerReplayBuffer
-        assert buffer_class is not None and issubclass(buffer_class, PrioritizedReplayBuffer)
-        return buffer_class.from_replay_buffer(buffer, **self._buffer_kwargs())
+        becomes_her = isinstance(buffer, HerReplayBuffer) and not self._has_her
+        buffer_class: Any = PrioritizedHerReplayBuffer if becomes_her else self.replay_buffer_class
+        adopted: PrioritizedReplayBuffer = buffer_class.from_replay_buffer(buffer, **self._buffer_kwargs())
+        return adopted
 
     def _require_fit(self, buffer: ReplayBuffer) -> None:
         facts = (
@@ -276,7 +268,7 @@ class CheckpointMixin(BufferChoiceMixin):
         for what, found, expected in facts:
             if found != expected:
                 raise ValueError(f"The loaded buffer does not fit this model: it has {what} {found}, the model {expected}")
-        if issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer) and not isinstance(buffer, HerReplayBuffer):
+        if self._has_her and not isinstance(buffer, HerReplayBuffer):
             raise ValueError(f"The loaded {type(buffer).__name__} does not fit this model, which needs a buffer with HER")
 
     def _contradictions(self, buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
@@ -286,50 +278,34 @@ class CheckpointMixin(BufferChoiceMixin):
         :param buffer: prioritized buffer from a file
         :return: settings of this model that differ
         """
-        wanted = {k: v for k, v in self._buffer_kwargs().items() if k in _PRIORITIZED_SETTINGS}
-        of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if name in wanted}
-        have = buffer.settings_without(())
+        wanted, have = self._buffer_kwargs(), buffer.settings_without(())
+        of_scheme = {name: wanted.pop(name) for name in SCHEME_SETTINGS if wanted.get(name) is not None}
         changed = {name: value for name, value in wanted.items() if name in have and have[name] != value}
-        described = [f"{name}={have[name]!r} (this model: {value!r})" for name, value in changed.items()]
-        if _is_other_scheme(buffer.scheme, of_scheme):
+        described = [
+            f"{name}={have[name]!r} (this model: {value!r})"
+            for name, value in changed.items()
+            if name != "gamma" or wanted["n_steps"] > 1  # only n-step returns use gamma
+        ]
+        if of_scheme and _is_other_scheme(buffer.scheme, make_scheme(**of_scheme), of_scheme):
             changed.update(of_scheme)
             described.append(
                 f"scheme={buffer.scheme!r} (this model: {make_scheme(**of_scheme)!r}, all priorities become the largest)"
             )
-        if "gamma" in changed and wanted["n_steps"] == 1:
-            described = [text for text in described if not text.startswith("gamma")]  # only n-step returns use it
         if described:
             warnings.warn(f"The loaded buffer has other settings. Those of this model count: {', '.join(described)}")
         return changed
 
 
-def _require_pickle(path: pathlib.Path) -> None:
+def _is_other_scheme(scheme: PriorityScheme, wanted: PriorityScheme, asked_for: dict[str, Any]) -> bool:
     """
-    Check that a file is not the zip of a model, which unpickling would not explain.
-
-    :param path: path of a file, which need not exist
-    :raises ValueError: for a zip
-    """
-    if path.is_file():
-        with open(path, "rb") as file:
-            if file.read(4) == b"PK\3\4":
-                raise ValueError(
-                    f"{path} is the zip of a model, not a replay buffer: load it with load(), and give load_replay_buffer() "
-                    "what save_replay_buffer() wrote"
-                )
-
-
-def _is_other_scheme(scheme: PriorityScheme, asked_for: dict[str, Any]) -> bool:
-    """
-    Compare settings with a scheme.
+    Compare a scheme with settings.
 
     :param scheme: scheme of a buffer
-    :param asked_for: settings of a scheme; missing ones do not matter
-    :return: whether the settings contradict the scheme
+    :param wanted: scheme of the settings
+    :param asked_for: the settings; missing ones do not matter
+    :return: whether the settings contradict the scheme of the buffer
     """
-    if "scheme" in asked_for:
-        wanted = make_scheme(**asked_for)
-        if type(wanted) is not type(scheme) or (asked_for["scheme"] is wanted and repr(wanted) != repr(scheme)):
-            return True
-    settings = {name: value for name, value in asked_for.items() if name != "scheme" and value is not None}
-    return any(name in scheme.settings and scheme.settings[name] != value for name, value in settings.items())
+    if "scheme" in asked_for and type(wanted) is not type(scheme):
+        return True
+    named = wanted.settings if asked_for.get("scheme") is wanted else asked_for
+    return any(name in scheme.settings and scheme.settings[name] != value for name, value in named.items() if name != "scheme")

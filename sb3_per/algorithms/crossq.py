@@ -3,6 +3,7 @@
 import torch as th
 from sb3_contrib import CrossQ
 
+from sb3_per.algorithms.base import GradientStep
 from sb3_per.algorithms.optimizers import minimise
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
@@ -46,9 +47,7 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         td_errors = target_q - q
         return 0.5 * td_errors.square(), td_errors
 
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _gradient_step(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> GradientStep:
         if self.use_sde:
             self.actor.reset_noise()
         critic_loss, td_errors = self._value_loss(batch)

@@ -6,7 +6,7 @@ import torch as th
 from stable_baselines3 import DQN
 from torch.nn import functional as F
 
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.base import GradientStep, PrioritizedOffPolicyMixin
 from sb3_per.algorithms.optimizers import minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -33,9 +33,7 @@ class DeepQMixin(PrioritizedOffPolicyMixin):
         q = self.q_net(batch.observations).gather(dim=1, index=batch.actions.long())
         return F.smooth_l1_loss(q, target_q, reduction="none"), target_q - q
 
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _gradient_step(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> GradientStep:
         loss, td_errors = self._value_loss(batch)
         minimise(loss, self.policy.optimizer, self.max_grad_norm)
         return td_errors, {"loss": loss}

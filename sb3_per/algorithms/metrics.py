@@ -16,48 +16,38 @@ class MeanMetrics:
     def __init__(self) -> None:
         self._totals: dict[str, float] = {}
         self._counts: dict[str, int] = {}
-        self._waiting: list[Mapping[str, Any]] = []
+        self._values: list[Mapping[str, Any]] = []
         self._weights: list[th.Tensor] = []
 
-    def add(self, values: Mapping[str, Any]) -> None:
+    def add(self, values: Mapping[str, Any], weights: th.Tensor | None = None) -> None:
         """
         Add what one gradient step logs.
 
         :param values: scalars by name, tensors without gradient or of NumPy. A name without a slash is logged as
             ``train/name``
+        :param weights: importance-sampling weights of its batch, shape (batch_size, 1); all batches have the same size
         """
-        self._waiting.append(values)
-        if len(self._waiting) == _MOST_WAITING:
-            self._read_values()
-
-    def add_weights(self, weights: th.Tensor) -> None:
-        """
-        Add the importance-sampling weights of one gradient step.
-
-        :param weights: of its batch, shape (batch_size, 1); all batches have the same size
-        """
-        self._weights.append(weights)
-        if len(self._weights) == _MOST_WAITING:
-            self._read_weights()
+        self._values.append(values)
+        if weights is not None:
+            self._weights.append(weights)
+        if len(self._values) == _MOST_WAITING:
+            self._read()
 
     def means(self) -> dict[str, float]:
         """Return the means so far, by name."""
-        self._read_values()
-        if self._weights:
-            self._read_weights()
+        self._read()
         return {name: total / self._counts[name] for name, total in self._totals.items()}
 
-    def _read_values(self) -> None:
-        for values in self._waiting:
+    def _read(self) -> None:
+        for values in self._values:
             for name, value in values.items():
                 self._add(name if "/" in name else f"train/{name}", value.item())
-        self._waiting.clear()
-
-    def _read_weights(self) -> None:
-        # In one go: small operations at every step would slow training down.
-        n, weights = len(self._weights), th.cat(self._weights, dim=1).cpu().double().numpy()
-        for name, mean in weight_metrics(weights).items():
-            self._add(name, float(mean) * n, n)
+        if self._weights:
+            # In one go: small operations at every step would slow training down.
+            n, weights = len(self._weights), th.cat(self._weights, dim=1).cpu().double().numpy()
+            for name, mean in weight_metrics(weights).items():
+                self._add(name, float(mean) * n, n)
+        self._values.clear()
         self._weights.clear()
 
     def _add(self, name: str, total: float, count: int = 1) -> None:

@@ -1,11 +1,11 @@
 """Learn from demonstrations before the first step in the environment, and log them."""
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, SelfOffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
 
@@ -14,15 +14,13 @@ from sb3_per.buffers.arguments import as_matrix
 from sb3_per.buffers.settings import integer, require
 from sb3_per.utils import extras
 
-SelfPretrainingMixin = TypeVar("SelfPretrainingMixin", bound="PretrainingMixin")
-
 
 class PretrainingMixin(OffPolicyAlgorithm):
     """Learn from demonstrations before the first step in the environment."""
 
     def pretrain(
-        self: SelfPretrainingMixin, gradient_steps: int, log_interval: int = 1_000, progress_bar: bool = False
-    ) -> SelfPretrainingMixin:
+        self: SelfOffPolicyAlgorithm, gradient_steps: int, log_interval: int = 1_000, progress_bar: bool = False
+    ) -> SelfOffPolicyAlgorithm:
         """
         Update the networks from demonstrations alone, whatever ``demonstration_fraction`` is. Nothing counts as a step of the
         environment. Target networks are updated as often as they would be while learning.

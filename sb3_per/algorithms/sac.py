@@ -6,7 +6,7 @@ import torch as th
 from stable_baselines3 import SAC
 from stable_baselines3.common.utils import polyak_update
 
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.base import GradientStep, PrioritizedOffPolicyMixin
 from sb3_per.algorithms.optimizers import minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -50,9 +50,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         actions, log_prob = self.actor.action_log_prob(observations)
         return actions, log_prob.reshape(-1, 1)
 
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _gradient_step(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> GradientStep:
         if self.use_sde:
             # log_std has changed since the last gradient step.
             self.actor.reset_noise()

@@ -4,7 +4,7 @@ import torch as th
 from stable_baselines3 import DDPG, TD3
 from stable_baselines3.common.utils import polyak_update
 
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.base import GradientStep, PrioritizedOffPolicyMixin
 from sb3_per.algorithms.optimizers import minimise
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -41,9 +41,7 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         td_errors = th.cat([target_q - q for q in self.critic(batch.observations, batch.actions)], dim=1)
         return td_errors.square(), td_errors
 
-    def _gradient_step(
-        self, batch: PrioritizedReplayBufferSamples, gradient_step: int
-    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _gradient_step(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> GradientStep:
         critic_loss, td_errors = self._value_loss(batch)
         minimise(critic_loss, self.critic.optimizer)
         if self._n_updates % self.policy_delay != 0:

@@ -89,19 +89,12 @@ def stacked(batches: Sequence[Batch], n: int) -> Batch:
     Join the batches of several gradient steps.
 
     :param batches: of equal shape, at least one
-    :param n: length of the new axis; what is missing stays unwritten
+    :param n: length of the new axis; the last batch is repeated in what is missing
     :return: arrays with an axis of the steps in front
     """
-
-    def stack(*arrays: np.ndarray | None) -> np.ndarray | None:
-        first = arrays[0]
-        if first is None or n == 1:
-            return None if first is None else first[None]
-        joined = np.empty((n, *first.shape), first.dtype)
-        np.stack(arrays, out=joined[: len(arrays)])  # type: ignore[arg-type]
-        return joined
-
-    return Batch(*map(stack, *batches))
+    repeated = [*batches, *[batches[-1]] * (n - len(batches))]
+    result: Batch = jax.tree.map(lambda *arrays: arrays[0][None] if n == 1 else np.stack(arrays), *repeated)
+    return result
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values"], meta_fields=["shape", "names", "actor_names"])

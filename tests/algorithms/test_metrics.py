@@ -33,12 +33,11 @@ def test_sums_give_the_means_of_lists(n_steps):
     rng, metrics = np.random.default_rng(0), MeanMetrics()
     weights, losses, rare = rng.random((8, n_steps), np.float32), rng.random(n_steps, np.float32), []
     for step in range(n_steps):
-        metrics.add_weights(th.from_numpy(weights[:, [step]]))
         values = {"loss": th.tensor(losses[step])}
         if step % 3 == 0:
             values["rare"] = np.float64(step)
             rare.append(float(step))
-        metrics.add(values)
+        metrics.add(values, th.from_numpy(weights[:, [step]]))
     means = metrics.means()
     assert means["train/loss"] == sum(losses.tolist()) / n_steps
     assert means["train/rare"] == sum(rare) / len(rare)

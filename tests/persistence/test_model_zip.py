@@ -314,6 +314,6 @@ def test_the_zip_of_a_model_is_no_replay_buffer(tmp_path):
     model = trained(PERDQN)
     model.save(tmp_path / "model")
     before = model.replay_buffer
-    with pytest.raises(ValueError, match=r"model\.zip is the zip of a model, not a replay buffer: load it with load\(\)"):
+    with pytest.raises(ValueError, match=r"model\.zip is damaged, or is the zip of a model, not a replay buffer: load"):
         model.load_replay_buffer(tmp_path / "model.zip")
     assert model.replay_buffer is before

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch as th
 from stable_baselines3 import DQN
-from stable_baselines3.common.policies import BasePolicy
 
 from sb3_per.algorithms.dqn import DeepQMixin
-from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
+from sb3_per.algorithms.recurrent.mixin import RecurrentMixin, aliases_of
+from sb3_per.algorithms.recurrent.networks import Memory
 from sb3_per.algorithms.recurrent.q_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
 from sb3_per.buffers import PrioritizedReplayBufferSamples
@@ -56,15 +56,8 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     :param kwargs: keyword arguments of ``stable_baselines3.DQN``
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        "MlpLstmPolicy": MlpLstmPolicy,
-        "CnnLstmPolicy": CnnLstmPolicy,
-        "MultiInputLstmPolicy": MultiInputLstmPolicy,
-    }
+    policy_aliases = aliases_of(MlpLstmPolicy, CnnLstmPolicy, MultiInputLstmPolicy)
     defaults: ClassVar[dict[str, Any]] = dict(n_steps=5, batch_size=32, train_freq=64)
-
-    policy: MlpLstmPolicy
-    value_rescaling: bool
 
     def __init__(
         self,
@@ -80,12 +73,8 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
         super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
 
     def predict(
-        self,
-        observation: Any,
-        state: tuple[np.ndarray, ...] | None = None,
-        episode_start: np.ndarray | None = None,
-        deterministic: bool = False,
-    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        self, observation: Any, state: Memory = None, episode_start: np.ndarray | None = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, Memory]:
         """
         Choose actions. Every environment explores on its own.
 

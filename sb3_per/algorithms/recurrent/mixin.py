@@ -7,16 +7,27 @@ Acting carries the states from step to step and stores each step with the states
 import inspect
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.policies import BasePolicy
 
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
-from sb3_per.algorithms.recurrent.networks import Steps, at_starts, transitions_in, zero_states
+from sb3_per.algorithms.base import GradientStep, PrioritizedOffPolicyMixin
+from sb3_per.algorithms.recurrent.networks import Memory, WindowSteps, at_starts, transitions_in, zero_states
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+
+
+def aliases_of(*policies: type[BasePolicy]) -> dict[str, type[BasePolicy]]:
+    """
+    Name policies for the constructor of an algorithm.
+
+    :param policies: classes of policies
+    :return: the classes by name
+    """
+    return {policy.__name__: policy for policy in policies}
 
 
 class RecurrentMixin(PrioritizedOffPolicyMixin):
@@ -27,6 +38,12 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     :raises ValueError: for an argument that contradicts ``replay_buffer_kwargs``
     """
 
+    # The dictionary must not contradict arguments of this class, even if they are defaults.
+    buffer_arguments: ClassVar[dict[str, Any]] = {
+        **PrioritizedOffPolicyMixin.buffer_arguments,
+        **dict.fromkeys(("sequence_length", "burn_in")),
+    }
+
     # Attributes of the stock algorithm.
     policy: Any
     policy_class: Any
@@ -34,8 +51,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     # Number of learned steps, over all updates.
     _n_learned = 0
 
-    # States before the next observation, each of shape (n_layers, n_envs, hidden); None before the first step.
-    _memory: tuple[np.ndarray, ...] | None = None
+    # States before the next observation; None before the first step.
+    _memory: Memory = None
 
     def __init__(self, *args: Any, sequence_length: int, burn_in: int, **kwargs: Any):
         self.sequence_length = sequence_length
@@ -102,10 +119,10 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         :return: TD errors without gradient, shape (sequence_length, batch_size, n_critics), 0 in the padding
         """
         transitions = transitions_in(batch, {})
-        steps: Steps = transitions.observations
+        steps: WindowSteps = transitions.observations
         return steps.laid_out(super().td_errors(transitions))
 
-    def _gradient_step(self, batch: Any, gradient_step: int) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+    def _gradient_step(self, batch: Any, gradient_step: int) -> GradientStep:
         """
         Make the gradient step of the algorithm without an LSTM, from the steps of windows.
 
@@ -134,10 +151,5 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         return PrioritizedDictSequenceReplayBuffer if is_dict else PrioritizedSequenceReplayBuffer
 
     def _buffer_kwargs(self) -> dict[str, Any]:
-        own = dict(sequence_length=self.sequence_length, burn_in=self.burn_in)
-        for name, value in own.items():
-            if self.replay_buffer_kwargs.get(name, value) != value:
-                raise ValueError(f"{name}={value} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}")
         # The buffer is made before the policy.
-        shapes = self.policy_class.state_shapes_of(**self.policy_kwargs)
-        return {**super()._buffer_kwargs(), **own, "state_shapes": shapes}
+        return {**super()._buffer_kwargs(), "state_shapes": self.policy_class.state_shapes_of(**self.policy_kwargs)}

@@ -17,10 +17,13 @@ from sb3_per.storage.arrays import tree_map
 # Hidden and cell state, each of shape (n_layers, n, hidden).
 States = tuple[th.Tensor, ...]
 
+#: States that acting carries from step to step, each of shape (n_layers, n_envs, hidden); ``None``: those of zeros.
+Memory = tuple[np.ndarray, ...] | None
 
-class Steps(NamedTuple):
+
+class WindowSteps(NamedTuple):
     """
-    Steps of windows, which recurrent networks take in place of observations.
+    WindowSteps of windows, which recurrent networks take in place of observations.
 
     :param windows: batch of windows
     :param places: places of the steps in the flattened windows, int64 of shape (n,)
@@ -46,7 +49,7 @@ class Steps(NamedTuple):
 class RecurrentNetwork(BaseModel):
     """
     Put an LSTM before a network of SB3: ``class RecurrentActor(RecurrentNetwork, Actor)``. The methods of SB3's network then
-    take :class:`Steps` or the output of :meth:`step_memory` in place of observations.
+    take :class:`WindowSteps` or the output of :meth:`step_memory` in place of observations.
 
     :param features_dim: number of features of an observation
     :param lstm_args: arguments of :func:`make_lstm`
@@ -75,7 +78,7 @@ class RecurrentNetwork(BaseModel):
         """
         features = self._features_of(observations)
         outputs, states = self.lstm(features[None], states)
-        return self._join(outputs[0], features), states
+        return self._with_features(outputs[0], features), states
 
     def unroll_memory(self, batch: SequenceReplayBufferSamples) -> th.Tensor:
         """
@@ -90,25 +93,23 @@ class RecurrentNetwork(BaseModel):
                 prefix = self._features_over_time(batch.prefix, batch.prefix_lengths)
                 states = states_after(self.lstm, prefix, batch.prefix_lengths, states)
         features = self._features_over_time(batch.observations, batch.next_steps.amax(dim=0) + 1)
-        return self._join(self.lstm(features, states)[0], features)
+        return self._with_features(self.lstm(features, states)[0], features)
 
-    def input_of(self, observations: Steps | th.Tensor) -> th.Tensor:
+    def extract_features(self, obs: Any, features_extractor: BaseFeaturesExtractor | None = None) -> th.Tensor:
         """
-        Compute the input of SB3's network.
+        Compute the input of SB3's network. SB3's methods call this.
 
-        :param observations: steps of windows; or an output of :meth:`step_memory`, which is the input
+        :param obs: steps of windows; or an output of :meth:`step_memory`, which is the input
+        :param features_extractor: ignored: the LSTM has seen its features
         :return: shape (n, n_features)
         """
-        if isinstance(observations, th.Tensor):
-            return observations
-        outputs = observations.unrolled.get(self)
+        if isinstance(obs, th.Tensor):
+            return obs
+        steps: WindowSteps = obs
+        outputs = steps.unrolled.get(self)
         if outputs is None:
-            outputs = self.unroll_memory(observations.windows)
-        return outputs.flatten(0, 1).index_select(0, observations.places)
-
-    def extract_features(self, obs: Any, features_extractor: BaseFeaturesExtractor) -> th.Tensor:
-        """See :meth:`input_of`. SB3's methods call this."""
-        return self.input_of(obs)
+            outputs = self.unroll_memory(steps.windows)
+        return outputs.flatten(0, 1).index_select(0, steps.places)
 
     def _features_of(self, observations: Any) -> th.Tensor:
         assert self.features_extractor is not None
@@ -132,7 +133,7 @@ class RecurrentNetwork(BaseModel):
         features = self._features_of(tree_map(clean, observations))
         return features.reshape(-1, len(lengths), features.shape[-1])
 
-    def _join(self, outputs: th.Tensor, features: th.Tensor) -> th.Tensor:
+    def _with_features(self, outputs: th.Tensor, features: th.Tensor) -> th.Tensor:
         return th.cat([outputs, features], dim=-1) if self.features_pass_memory else outputs
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
@@ -217,11 +218,11 @@ def transitions_in(
     List the steps of windows, without padding, as single transitions. Each has the weight of its window.
 
     :param windows: batch of windows
-    :param unrolled: see :class:`Steps`
-    :return: transitions whose observations are :class:`Steps`, so that recurrent networks learn from them
+    :param unrolled: see :class:`WindowSteps`
+    :return: transitions whose observations are :class:`WindowSteps`, so that recurrent networks learn from them
     """
     n_windows = windows.mask.shape[1]
-    # Selected, not multiplied by 0: NaN in the padding must reach nothing.
+    # Index instead of multiplying by the mask: 0 * NaN is NaN.
     places = windows.mask.flatten().nonzero()[:, 0]
     window = places % n_windows
     after = windows.next_steps.flatten()[places] * n_windows + window
@@ -230,9 +231,9 @@ def transitions_in(
         return values.flatten(0, 1)[places].reshape(len(places), -1)
 
     transitions = PrioritizedReplayBufferSamples(
-        observations=Steps(windows, places, unrolled),
+        observations=WindowSteps(windows, places, unrolled),
         actions=at_steps(windows.actions),
-        next_observations=Steps(windows, after, unrolled),
+        next_observations=WindowSteps(windows, after, unrolled),
         dones=at_steps(windows.dones),
         rewards=at_steps(windows.rewards),
         discounts=at_steps(windows.discounts),

@@ -7,7 +7,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 
-from sb3_per.algorithms.recurrent.networks import RecurrentNetwork, at_starts, zero_states
+from sb3_per.algorithms.recurrent.networks import Memory, RecurrentNetwork, at_starts, zero_states
 
 
 class RecurrentPolicy(BasePolicy):
@@ -65,12 +65,8 @@ class RecurrentPolicy(BasePolicy):
         return [getattr(self, name) for name in self.memory_names]
 
     def predict(
-        self,
-        observation: Any,
-        state: tuple[np.ndarray, ...] | None = None,
-        episode_start: np.ndarray | None = None,
-        deterministic: bool = False,
-    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        self, observation: Any, state: Memory = None, episode_start: np.ndarray | None = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, Memory]:
         """
         Choose actions, as sb3-contrib's ``RecurrentPPO`` does.
 

@@ -3,18 +3,11 @@
 from typing import Any, ClassVar
 
 import torch as th
-from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
-from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
-from sb3_per.algorithms.recurrent.sac_policies import (
-    CnnLstmPolicy,
-    MlpLstmPolicy,
-    MultiInputLstmPolicy,
-    RecurrentActor,
-    RecurrentCritic,
-)
+from sb3_per.algorithms.recurrent.mixin import RecurrentMixin, aliases_of
+from sb3_per.algorithms.recurrent.sac_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.sac import PERSAC
 from sb3_per.buffers.settings import number, require
 
@@ -49,18 +42,8 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
     :raises ValueError: for a bad ``lstm_learning_rate``, or an argument that contradicts ``replay_buffer_kwargs``
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        "MlpLstmPolicy": MlpLstmPolicy,
-        "CnnLstmPolicy": CnnLstmPolicy,
-        "MultiInputLstmPolicy": MultiInputLstmPolicy,
-    }
+    policy_aliases = aliases_of(MlpLstmPolicy, CnnLstmPolicy, MultiInputLstmPolicy)
     defaults: ClassVar[dict[str, Any]] = dict(batch_size=32, train_freq=4)
-
-    policy: MlpLstmPolicy
-    actor: RecurrentActor
-    critic: RecurrentCritic
-    critic_target: RecurrentCritic
-    lstm_learning_rate: float | Schedule | None
 
     def __init__(
         self,
@@ -85,5 +68,5 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
 
     def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
         with th.no_grad():  # only the actor learns here, and the LSTM of the critics does not depend on its actions
-            inputs = self.critic.input_of(observations)
+            inputs = self.critic.extract_features(observations)
         return super()._policy_value(inputs, actions)

@@ -42,7 +42,7 @@ class RecurrentCritic(RecurrentNetwork, ContinuousCritic):
         :param actions: actions there
         :return: values by each critic
         """
-        return super().forward(self.input_of(obs), actions)
+        return super().forward(self.extract_features(obs), actions)
 
 
 class MlpLstmPolicy(RecurrentPolicy, SACPolicy):
