@@ -29,6 +29,9 @@ Networks = dict[str, Any]
 #: Metrics of a gradient step, scalars by name.
 Metrics = dict[str, Any]
 
+#: Train states after gradient steps, the next key, and what is handed back of each step.
+Updated = tuple[Networks, jax.Array, Logged]
+
 # The batches of a call go to the device together, up to this size. A call with more gradient steps goes in several parts.
 _MOST_BYTES = 2**28
 
@@ -191,18 +194,14 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> np.ndarray:
         """
-        Compute TD errors without an update, with the code and the random numbers of the next gradient step. Nothing changes.
+        Compute TD errors with the code and the random numbers of the next gradient step, whose update is discarded. Nothing
+        changes.
 
         :param batch: transitions, drawn or made by hand
         :return: signed TD errors, float32 array of shape (batch_size, n_critics)
         """
-
-        def without_optimizer(state: Any) -> Any:  # so that nothing is compiled again after an update
-            return state.replace(step=0, opt_state=())
-
-        networks = jax.tree.map(without_optimizer, self._networks(), is_leaf=lambda each: hasattr(each, "opt_state"))
-        arrays = of_torch(batch, self.gamma, self._dict_keys)
-        return np.asarray(self._compiled_td_errors(self._fixed(), networks, self.key, self._numbers(), arrays))
+        logged = self._updated([self._arrays_of(batch, updates_actor=False)])[2]
+        return logged.unpack(np.asarray(logged.values)[0], updates_actor=False)[0]
 
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
         """
@@ -246,13 +245,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
         self._reset_networks()
         self._update_learning_rates()
-        n = len(batches)
-        # Of a length that is a power of two: each length is compiled for itself.
-        inputs = stacked(arrays, 1 << (n - 1).bit_length())
-        counts = np.array([n, (self._n_updates + 1) % self.policy_delay], np.int32)
-        networks, self.key, logged = self._compiled_updates(
-            self._fixed(), self._networks(), self.key, self._numbers(), inputs, counts
-        )
+        networks, self.key, logged = self._updated(arrays)
         self._set_networks(networks)
         of_steps = np.asarray(logged.values)
         for batch, values in zip(batches, of_steps, strict=False):
@@ -260,7 +253,23 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
             self._n_updates += 1
             self._write_priorities(batch, td_errors, metrics)
             metrics.add(of_step)
-        return n
+        return len(batches)
+
+    def _updated(self, arrays: list[Batch]) -> Updated:
+        """
+        Compute the next gradient steps. The model does not change.
+
+        :param arrays: a batch for each step
+        :return: train states, the next key, and what is handed back of each step
+        """
+        options = tuple(recursive_getattr(self, name) for name in self.option_names)
+        fixed = Fixed(self.policy_delay, self.replay_buffer.scheme, options)
+        numbers = np.array([getattr(self, name) for name in self.number_names], np.float32)
+        # Of a length that is a power of two: each length is compiled for itself.
+        batches = stacked(arrays, 1 << (len(arrays) - 1).bit_length())
+        counts = np.array([len(arrays), (self._n_updates + 1) % self.policy_delay], np.int32)
+        result: Updated = self._compiled_updates(fixed, self._networks(), self.key, numbers, batches, counts)
+        return result
 
     def _updates_actor_at(self, step: int) -> bool:
         """
@@ -282,14 +291,6 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
             observations = as_input(drawn, self._dict_keys)
         return arrays._replace(actor_observations=observations)
 
-    def _numbers(self) -> np.ndarray:
-        """Collect the numbers of an update, float32 of shape (len(number_names),)."""
-        return np.array([getattr(self, name) for name in self.number_names], np.float32)
-
-    def _fixed(self) -> Fixed:
-        options = tuple(recursive_getattr(self, name) for name in self.option_names)
-        return Fixed(self.policy_delay, self.replay_buffer.scheme, options)
-
     @property
     def _dict_keys(self) -> list[str] | None:
         space = self.observation_space
@@ -298,24 +299,10 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
     # ---- what is compiled
 
     @classmethod
-    def _step(cls, fixed: Fixed, networks: Networks, key: jax.Array, numbers: jax.Array, batch: Batch) -> Step:
-        keys: list[jax.Array] = []
-        for n_keys in cls.key_splits:
-            key, *more = jax.random.split(key, n_keys)
-            keys += more
-        return Step(networks, batch, keys, key, dict(zip(cls.number_names, numbers, strict=True)), fixed.options)
-
-    @classmethod
-    @partial(jax.jit, static_argnames=("cls", "fixed"))
-    def _compiled_td_errors(cls, fixed: Fixed, networks: Networks, *inputs: Any) -> jax.Array:
-        params = tuple(critic.params for critic in networks["critics"])
-        return cls._value_losses(params, cls._step(fixed, networks, *inputs)).td_errors
-
-    @classmethod
     @partial(jax.jit, static_argnames=("cls", "fixed"))
     def _compiled_updates(
         cls, fixed: Fixed, networks: Networks, key: jax.Array, numbers: jax.Array, batches: Batch, counts: jax.Array
-    ) -> tuple[Networks, jax.Array, Logged]:
+    ) -> Updated:
         """
         Make gradient steps.
 
@@ -328,10 +315,14 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         :return: train states, the next key, and what is handed back of each step
         """
 
-        def update(number: Any, networks: Networks, key: jax.Array) -> tuple[Networks, jax.Array, Logged]:
-            batch = jax.tree.map(lambda each: each[number], batches)
+        def update(number: Any, networks: Networks, key: jax.Array) -> Updated:
+            batch, keys = jax.tree.map(lambda each: each[number], batches), []
+            for n_keys in cls.key_splits:
+                key, *more = jax.random.split(key, n_keys)
+                keys += more
+            step = Step(networks, batch, keys, key, dict(zip(cls.number_names, numbers, strict=True)), fixed.options)
             updates_actor = True if fixed.policy_delay == 1 else (counts[1] + number) % fixed.policy_delay == 0
-            return cls._one_update(fixed.scheme, cls._step(fixed, networks, key, numbers, batch), updates_actor)
+            return cls._one_update(fixed.scheme, step, updates_actor)
 
         if batches.scalars.shape[0] == 1:
             networks, key, logged = update(0, networks, key)
@@ -343,11 +334,11 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
         shapes = jax.eval_shape(update, 0, networks, key)[2]
         logged = jax.tree.map(lambda each: jnp.zeros((batches.scalars.shape[0], *each.shape), each.dtype), shapes)
-        result: tuple[Networks, jax.Array, Logged] = jax.lax.fori_loop(0, counts[0], body, (networks, key, logged))
+        result: Updated = jax.lax.fori_loop(0, counts[0], body, (networks, key, logged))
         return result
 
     @classmethod
-    def _one_update(cls, scheme: PriorityScheme, step: Step, updates_actor: Any) -> tuple[Networks, jax.Array, Logged]:
+    def _one_update(cls, scheme: PriorityScheme, step: Step, updates_actor: Any) -> Updated:
         critics, weights = step.networks["critics"], step.batch.weights
 
         def loss_of(params: tuple[Any, ...]) -> tuple[jax.Array, Losses]:

@@ -66,7 +66,6 @@ class RecurrentNetwork(BaseModel):
         kwargs["features_dim"] = lstm_args["lstm_hidden_size"] + (features_dim if self.features_pass_memory else 0)
         super().__init__(**kwargs)
         self.lstm = make_lstm(features_dim, **lstm_args)
-        self._own_parameters = dict(features_dim=features_dim, lstm_args=lstm_args)
 
     def step_memory(self, observations: Any, states: States) -> tuple[th.Tensor, States]:
         """
@@ -135,9 +134,6 @@ class RecurrentNetwork(BaseModel):
 
     def _with_features(self, outputs: th.Tensor, features: th.Tensor) -> th.Tensor:
         return th.cat([outputs, features], dim=-1) if self.features_pass_memory else outputs
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), **self._own_parameters}
 
 
 # ---- LSTMs and their states
@@ -230,6 +226,7 @@ def transitions_in(
     def at_steps(values: th.Tensor) -> th.Tensor:
         return values.flatten(0, 1)[places].reshape(len(places), -1)
 
+    ids = window.cpu().numpy()
     transitions = PrioritizedReplayBufferSamples(
         observations=WindowSteps(windows, places, unrolled),
         actions=at_steps(windows.actions),
@@ -238,8 +235,7 @@ def transitions_in(
         rewards=at_steps(windows.rewards),
         discounts=at_steps(windows.discounts),
         weights=windows.weights[window],
-        indices=windows.indices[window.cpu().numpy()],
+        indices=windows.indices[ids],
     )
-    if windows.n_p is not None:
-        transitions.n_p = windows.n_p[window.cpu().numpy()]
+    transitions.n_p = None if windows.n_p is None else windows.n_p[ids]
     return transitions

@@ -35,6 +35,8 @@ class RecurrentPolicy(BasePolicy):
         self.lstm_args: dict[str, Any] = dict(
             lstm_hidden_size=lstm_hidden_size, n_lstm_layers=n_lstm_layers, lstm_kwargs=lstm_kwargs
         )
+        #: (n_layers, hidden) of each state that acting carries along
+        self.state_shapes = self.state_shapes_of(**self.lstm_args)
         super().__init__(*args, **kwargs)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
@@ -53,11 +55,6 @@ class RecurrentPolicy(BasePolicy):
         :return: (n_layers, hidden) of each state that acting carries along: hidden and cell state of each LSTM
         """
         return ((n_lstm_layers, lstm_hidden_size),) * 2 * len(cls.memory_names)
-
-    @property
-    def state_shapes(self) -> tuple[tuple[int, int], ...]:
-        """(n_layers, hidden) of each state that acting carries along."""
-        return self.state_shapes_of(**self.lstm_args)
 
     @property
     def memories(self) -> list[RecurrentNetwork]:
