@@ -155,13 +155,8 @@ def runs_of(campaign: Campaign, rows: list[Row]) -> dict[tuple[str, ...], Row]:
 
 def choices(campaign: Campaign, task: Any, rates: Sequence[float], rows: list[Row]) -> dict[str, tuple[str, float]] | None:
     """
-    Choose option and rate of each arm: the highest mean score over the choosing seeds.
-
-    :param campaign: campaign
-    :param task: task that is chosen for; all tasks count if the campaign has one choice for all
-    :param rates: grid
-    :param rows: rows of the file
-    :return: by arm: option and rate; ``None`` while runs are missing
+    Choose option and rate of each arm: the highest mean score over the choosing seeds, of the task or of all tasks. Return
+    ``None`` while runs are missing.
     """
     if not campaign.choosing:
         return {arm: (options[0], campaign.rates[0]) for arm, options in campaign.arms.items()}
@@ -219,19 +214,15 @@ def count_successes(campaign: Campaign, task: Any) -> dict[str, int]:
     return dict(zip(("episodes", "successes"), campaign.random_successes(task), strict=True))
 
 
-def options(about: str | None, names: Sequence[str]) -> argparse.ArgumentParser:
-    """
-    Make the options of a script that runs or reports campaigns.
-
-    :param about: docstring of the script
-    :param names: what it can run
-    """
+def options(about: str | None, names: Sequence[str] = (), out: Path = OUT) -> argparse.ArgumentParser:
+    """Make the options of a script that runs what has these names."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help=f"one of these, or a part of several names: {', '.join(names)}")
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
-    until = lambda seconds: time.time() + float(seconds)  # noqa: E731
-    parser.add_argument("--seconds", type=until, dest="deadline", help="start no run after so long")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the CSV files of the runs, and of the pages")
+    parser.add_argument("--out", type=Path, default=out, help="folder of the CSV files of the runs, tables and figures")
+    if names:
+        parser.add_argument("--only", default="", help=f"one of these, or a part of several names: {', '.join(names)}")
+        parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
+        until = lambda seconds: time.time() + float(seconds)  # noqa: E731
+        parser.add_argument("--seconds", type=until, dest="deadline", help="start no run after so long")
     return parser
 
 

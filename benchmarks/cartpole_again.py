@@ -64,7 +64,7 @@ def report(rows: list[dict[str, str]]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing, and write the table."""
-    args = options(__doc__, []).parse_args(arguments)
+    args = options(__doc__, [NAME]).parse_args(arguments)
     run_missing(args.out / f"{NAME}.csv", jobs(), train, args.workers, args.deadline)
     (args.out / f"{NAME}.md").write_text("\n".join(report(read(args.out / f"{NAME}.csv"))) + "\n")
 

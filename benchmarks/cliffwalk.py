@@ -1,15 +1,14 @@
 """
 Blind Cliffwalk (Schaul et al. 2016, section 3.1, figure 1, and appendix B.1), through the real buffer.
 
-    python benchmarks/cliffwalk.py                                   # run what is missing, write table and figure
-    python benchmarks/cliffwalk.py --largest 9 --seeds 5 --out runs  # smaller
+    python benchmarks/cliffwalk.py    # run what is missing, write table and figure
 
 There are n states in a row. The right action advances, and has a reward of 1 in the last state. The wrong one ends the
 episode. The buffer holds the transitions of all 2^n sequences of actions, and tabular Q-learning replays them one at a time,
 until the mean squared error to the true values is below 1e-3.
 """
 
-import argparse
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +17,15 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core for each run
 
 import numpy as np
+from campaign import options
+from figures import INK, figure_of, looks, save
 from gymnasium import spaces
+from tables import table
 
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.compare.campaign import Job, read, run_missing
 
-OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
+SIZES, SEEDS = range(2, 15), 11
 # In the last two, new transitions enter with their own TD error in place of the maximum.
 REPLAYS = ("uniform", "oracle", "proportional", "rank", "proportional, own error", "rank, own error")
 OWN_ERROR = ", own error"
@@ -45,11 +47,7 @@ def all_transitions(n_states: int) -> list[tuple[int, int, float, int, bool]]:
 
 
 class Learner:
-    """
-    Tabular Q-learning, and its distance from the true values.
-
-    :param n_states: number of states in a row
-    """
+    """Tabular Q-learning, and its distance from the true values."""
 
     def __init__(self, n_states: int):
         self.n_states = n_states
@@ -73,11 +71,7 @@ class Learner:
         return float(self.gamma * self.q[state + 1].max() - self.q[state, 1])
 
     def update(self, state: int, action: int) -> float:
-        """
-        Update the value of an action.
-
-        :return: TD error before the update
-        """
+        """Update the value of an action. Return the TD error before the update."""
         td_error = self.td_error(state, action)
         self.q[state, action] += STEP_SIZE * td_error
         return td_error
@@ -85,11 +79,8 @@ class Learner:
 
 def fill(buffer: PrioritizedReplayBuffer, n_states: int, learner: Learner | None = None) -> None:
     """
-    Fill a buffer with all transitions, in random order.
-
-    :param buffer: empty buffer
-    :param n_states: number of states in a row
-    :param learner: learner whose TD errors the transitions enter with; ``None``: they enter with the maximum
+    Fill a buffer with all transitions, in random order. They enter with the learner's TD errors, or without one with the
+    maximum.
     """
     transitions = all_transitions(n_states)
     for i in np.random.permutation(len(transitions)):
@@ -100,11 +91,7 @@ def fill(buffer: PrioritizedReplayBuffer, n_states: int, learner: Learner | None
 
 
 def replay(learner: Learner, scheme: str) -> Iterator[None]:
-    """
-    Update with one drawn transition at a time.
-
-    :param scheme: scheme of the buffer, with or without the suffix ``OWN_ERROR``; there are no importance-sampling weights
-    """
+    """Update with one drawn transition at a time, without importance-sampling weights."""
     n_states, knows_errors = learner.n_states, scheme.endswith(OWN_ERROR)
     name = scheme.removesuffix(OWN_ERROR)
     buffer = PrioritizedReplayBuffer(
@@ -136,14 +123,7 @@ def oracle(learner: Learner) -> Iterator[None]:
 
 
 def updates_until_learned(n_states: int, replayed: str, seed: int, max_updates: int = MAX_UPDATES) -> dict[str, Any]:
-    """
-    Count updates until the values are learned.
-
-    :param n_states: number of states in a row
-    :param replayed: ``"oracle"``, or a scheme
-    :param seed: seed of the order in the buffer, the first values and the draws
-    :return: the number of ``updates``
-    """
+    """Count updates until the values are learned. The seed is of the order in the buffer, the first values and the draws."""
     np.random.seed(seed)
     learner = Learner(n_states)
     steps = oracle(learner) if replayed == "oracle" else replay(learner, replayed)
@@ -154,86 +134,63 @@ def updates_until_learned(n_states: int, replayed: str, seed: int, max_updates: 
     return {"updates": n_updates}
 
 
-def jobs_of(n_states: list[int], seeds: int) -> list[Job]:
+def jobs() -> list[Job]:
     """List all runs, the short ones first."""
-    names = [dict(n_states=n, replay=replayed, seed=seed) for n in n_states for replayed in REPLAYS for seed in range(seeds)]
+    names = [dict(n_states=n, replay=r, seed=seed) for n, r, seed in itertools.product(SIZES, REPLAYS, range(SEEDS))]
     return [(name, tuple(name.values())) for name in names]
 
 
-def quartiles(rows: list[dict[str, str]], seeds: int) -> dict[str, dict[int, np.ndarray]]:
-    """
-    Summarise the runs.
-
-    :param rows: rows of the file
-    :param seeds: number of seeds to use
-    :return: by replay and n: lower quartile, median and upper quartile of the updates
-    """
-    updates: dict[str, dict[int, list[float]]] = {replayed: {} for replayed in REPLAYS}
-    for row in rows:
-        if int(row["seed"]) < seeds:
-            updates[row["replay"]].setdefault(int(row["n_states"]), []).append(float(row["updates"]))
-    return {r: {n: np.percentile(u, [25, 50, 75]) for n, u in sorted(by_n.items())} for r, by_n in updates.items()}
+def quartiles(rows: list[dict[str, str]]) -> dict[str, np.ndarray]:
+    """Summarise the runs by replay: lower quartile, median and upper quartile of the updates, shape (sizes, 3)."""
+    updates = {(row["n_states"], row["replay"], int(row["seed"])): float(row["updates"]) for row in rows}
+    runs = {r: [[updates[str(n), r, seed] for seed in range(SEEDS)] for n in SIZES] for r in REPLAYS}
+    return {replayed: np.percentile(of, [25, 50, 75], axis=1).T for replayed, of in runs.items()}
 
 
-def growth(medians: dict[int, float]) -> float:
-    """
-    Fit the growth of the updates.
-
-    :param medians: updates by n
-    :return: factor for each further state: exponential of the slope of log(updates) over n, least squares, from n = 8 on
-    """
-    chosen = {n: median for n, median in medians.items() if n >= 8}
-    return float(np.exp(np.polyfit(list(chosen), np.log(list(chosen.values())), 1)[0]))
+def growth(medians: np.ndarray) -> float:
+    """Fit the factor for each further state: exponential of the slope of log(updates) over n, least squares, from n = 8 on."""
+    first = SIZES.index(8)
+    return float(np.exp(np.polyfit(SIZES[first:], np.log(medians[first:]), 1)[0]))
 
 
-def report(found: dict[str, dict[int, np.ndarray]], seeds: int) -> str:
+def report(found: dict[str, np.ndarray]) -> str:
     """Write the table of medians and quartiles, and the growth rates."""
-    lines = [f"Updates until learned: median (quartiles) of {seeds} seeds.", ""]
-    lines += [f"| n | transitions | {' | '.join(REPLAYS)} | uniform / proportional | uniform / rank |"]
-    lines += ["|---" * (4 + len(REPLAYS)) + "|"]
-    for n in found["uniform"]:
-        cells = [f"{found[r][n][1]:.0f} ({found[r][n][0]:.0f} to {found[r][n][2]:.0f})" for r in REPLAYS]
-        ratios = [f"{found['uniform'][n][1] / found[r][n][1]:.1f}" for r in ("proportional", "rank")]
-        lines.append(f"| {n} | {2 ** (n + 1) - 2} | {' | '.join(cells + ratios)} |")
-    if max(found["uniform"]) > 8:
-        rates = [f"{growth({n: values[1] for n, values in found[r].items()}):.2f}" for r in REPLAYS]
-        lines += ["", "Factor for each further state, from n = 8 on:", ""]
-        lines += [f"| {' | '.join(REPLAYS)} |", "|---" * len(REPLAYS) + "|", f"| {' | '.join(rates)} |"]
-    return "\n".join(lines) + "\n"
+    cells = []
+    for i, n in enumerate(SIZES):
+        figures = [f"{of[i, 1]:.0f} ({of[i, 0]:.0f} to {of[i, 2]:.0f})" for of in found.values()]
+        ratios = [f"{found['uniform'][i, 1] / found[r][i, 1]:.1f}" for r in ("proportional", "rank")]
+        cells.append([str(n), str(2 ** (n + 1) - 2), *figures, *ratios])
+    heading = ["n", "transitions", *REPLAYS, "uniform / proportional", "uniform / rank"]
+    lines = [f"Updates until learned: median (quartiles) of {SEEDS} seeds.", "", *table(heading, cells)]
+    lines += ["Factor for each further state, from n = 8 on:", ""]
+    lines += table(list(REPLAYS), [[f"{growth(of[:, 1]):.2f}" for of in found.values()]])
+    return "\n".join(lines)
 
 
-def draw(found: dict[str, dict[int, np.ndarray]], path: Path) -> None:
+def draw(found: dict[str, np.ndarray], path: Path) -> None:
     """Draw the paper's figure: updates over n, on a logarithmic axis."""
-    from figures import INK, figure_of, looks, save
-
     figure = figure_of(5.0)
     axes = figure.subplots()
     look = looks({replayed: replayed.replace("proportional", "defaults") for replayed in found})
-    for replayed, by_n in found.items():
-        low, median, high = np.array(list(by_n.values())).T
-        axes.plot(list(by_n), median, markersize=4, label=replayed, **look[replayed])
-        axes.fill_between(list(by_n), low, high, alpha=0.18, color=look[replayed]["color"], linewidth=0)
-    n_states = np.array(list(found["uniform"]))
-    axes.plot(n_states, 2.0 ** (n_states + 1) - 2, color=INK, linestyle="-.", linewidth=1, label="number of transitions")
+    for replayed, of in found.items():
+        axes.plot(SIZES, of[:, 1], markersize=4, label=replayed, **look[replayed])
+        axes.fill_between(SIZES, of[:, 0], of[:, 2], alpha=0.18, color=look[replayed]["color"], linewidth=0)
+    n_transitions = [2 ** (n + 1) - 2 for n in SIZES]
+    axes.plot(SIZES, n_transitions, color=INK, linestyle="-.", linewidth=1, label="number of transitions")
     axes.set(yscale="log", xlabel="number of states n", ylabel="updates until learned")
-    axes.set_xticks(n_states)
+    axes.set_xticks(SIZES)
     axes.legend()
     save(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing, write the table and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--largest", type=int, default=14, help="n from 2 to this")
-    parser.add_argument("--seeds", type=int, default=11)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of cliffwalk.csv, .md and .png")
-    args = parser.parse_args(arguments)
+    args = options(__doc__, ["cliffwalk"]).parse_args(arguments)
     path = args.out / "cliffwalk.csv"
-    run_missing(path, jobs_of(list(range(2, args.largest + 1)), args.seeds), updates_until_learned, args.workers)
-    found = quartiles(read(path), args.seeds)
-    (args.out / "cliffwalk.md").write_text(report(found, args.seeds))
-    draw(found, args.out / "cliffwalk.png")
+    run_missing(path, jobs(), updates_until_learned, args.workers, args.deadline)
+    found = quartiles(read(path))
+    path.with_suffix(".md").write_text(report(found))
+    draw(found, path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

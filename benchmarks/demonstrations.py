@@ -116,12 +116,7 @@ TASKS = {
 
 
 def arms_of(task: Task) -> dict[str, tuple[type[OffPolicyAlgorithm], float | None]]:
-    """
-    List the arms of a task.
-
-    :param task: one of :data:`TASKS`
-    :return: by arm: the class, and the share of the demonstrations. None: without, -1: in the buffer before the first step
-    """
+    """List by arm its class, and its share of demonstrations. None: without, -1: in the buffer before the first step."""
     stock, prioritized = task.classes
     return {
         stock.__name__: (stock, None),
@@ -166,14 +161,7 @@ def make_model(task: Task, arm: str, learning_rate: float, seed: int) -> OffPoli
 
 def train(name: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
     """
-    Train until the task is solved.
-
-    :param name: a key of :data:`TASKS`
-    :param arm: a key of :func:`arms_of`
-    :param option: not used: no arm has options
-    :param rate: learning rate of Adam
-    :param seed: of the environment, the networks and the draws
-    :return: ``steps``, whether the task was ``solved`` within them, and the last ``score``
+    Train until the task is solved. Return ``steps``, whether the task was ``solved`` within them, and the last ``score``.
     """
     th.set_num_threads(1)
     task = TASKS[name]
@@ -204,12 +192,7 @@ def score(row: Row) -> float:
 
 
 def campaign_of(file: str, name: str) -> Campaign:
-    """
-    Describe the campaign of a task.
-
-    :param file: name of its file
-    :param name: a key of :data:`TASKS`
-    """
+    """Describe the campaign of a task."""
     task, arms = TASKS[name], arms_of(TASKS[name])
     return Campaign(
         name=file,

@@ -12,6 +12,7 @@ follows from that file.
 
 import argparse
 import copy
+import itertools
 import json
 import os
 import signal
@@ -19,24 +20,28 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from scipy.stats import trim_mean
 from speed import machine
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import SubprocVecEnv
+from timing import count_seconds, seconds
 
 from sb3_per import PERDQN, PERSAC
 from sb3_per.compare.campaign import read, run_missing
-from sb3_per.distributed import make_actors
+from sb3_per.distributed import make, make_actors
 from sb3_per.distributed.engines import LocalEngine
+from sb3_per.distributed.metrics import Metrics
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks"
 N_ACTORS = 8
@@ -56,7 +61,6 @@ class SleepingEnv(gym.Env):
         """See Gymnasium."""
         super().reset(seed=seed)
         self.t = 0
-        self.pid = os.getpid()
         return np.zeros(3, np.float32), {}
 
     def step(self, action: Any) -> Any:
@@ -68,35 +72,35 @@ class SleepingEnv(gym.Env):
 
 
 def actors(n: int = N_ACTORS, **kwargs: Any) -> Any:
-    """Make actors on this machine, with a Ray of their own."""
-    return make_actors(SleepingEnv, n_actors=n, ray_options=RAY, **kwargs)
+    """Make actors on this machine, with a Ray of their own; they end with the context."""
+    return closing(make_actors(SleepingEnv, n_actors=n, ray_options=RAY, **kwargs))
 
 
-def dqn(env: Any, **kwargs: Any) -> Any:
-    """Make a model with SB3's defaults, except for what is given."""
-    return PERDQN("MlpPolicy", env, **{"train_freq": 1, "buffer_size": 100_000, "learning_starts": 0, **kwargs})
+def subprocesses(**kwargs: Any) -> Any:
+    """Make as many environments in processes of SB3; they end with the context."""
+    return closing(make_vec_env(SleepingEnv, N_ACTORS, vec_env_cls=SubprocVecEnv, **kwargs))
 
 
-def sac(env: Any, **kwargs: Any) -> Any:
-    """Make a SAC model with SB3's defaults, except for what is given."""
-    return PERSAC("MlpPolicy", env, **{"buffer_size": 100_000, "learning_starts": 0, **kwargs})
+def dqn(env: Any, n_warm: int = 0, **kwargs: Any) -> Any:
+    """Make a model with SB3's defaults, except for what is given, and train it until all is compiled and all actors act."""
+    model = PERDQN("MlpPolicy", env, **{"train_freq": 1, "buffer_size": 100_000, "learning_starts": 0, **kwargs})
+    return model.learn(n_warm) if n_warm else model
 
 
-def timed(learn: Callable[[], Any]) -> float:
-    """Time a run in seconds."""
-    start = time.perf_counter()
-    learn()
-    return time.perf_counter() - start
+def sac(env: Any, n_warm: int = 0, **kwargs: Any) -> Any:
+    """Make a model as :func:`dqn` does, of SAC."""
+    model = PERSAC("MlpPolicy", env, **{"buffer_size": 100_000, "learning_starts": 0, **kwargs})
+    return model.learn(n_warm) if n_warm else model
 
 
-def warm(model: Any, n: int) -> Any:
-    """Compile and import, and wait until all actors are ready."""
-    model.learn(n)
-    return model
+def learning_seconds(model: Any, n: int, **kwargs: Any) -> float:
+    """Time some more steps of a model."""
+    return seconds(lambda: model.learn(n, reset_num_timesteps=False, **kwargs))
 
 
-# ---- the parts: each gives rows of (what, figure, target, whether a larger figure is better)
+# ---- the parts
 
+# What was measured, figure, target, whether a larger figure is better.
 Row = tuple[str, float | str, float | None, bool]
 
 
@@ -104,93 +108,58 @@ def part_overhead(n: int) -> list[Row]:
     """Measure the learner's share of time beside learning, with one update per transition. Waiting does not count."""
     rows: list[Row] = []
     cases: Any = (("DQN", dqn, 4, 0.10), ("SAC", sac, 4, 0.03), ("DQN with 2 environments", dqn, 1, None))
-    for name, make, n_envs, target in cases:
-        env = actors(2, n_envs=n_envs, env_kwargs=dict(discrete=make is dqn))
-        model = warm(make(env, gradient_steps=-1), 300)
-        inner = [0.0]
-        for owner, method in (
-            (model.replay_buffer, "sample"),
-            (model.replay_buffer, "update_priorities"),
-            (model, "_gradient_step"),
-        ):
-            _count_seconds(owner, method, inner)
-        n_steps = n if make is dqn else n // 4
-        seconds = timed(lambda model=model, n_steps=n_steps: model.learn(n_steps, reset_num_timesteps=False))
-        share: Any = 1 - inner[0] / (seconds - env.crew.seconds_waited)
+    for name, make_model, n_envs, target in cases:
+        with actors(2, n_envs=n_envs, env_kwargs=dict(discrete=make_model is dqn)) as env:
+            model, inner = make_model(env, 300, gradient_steps=-1), [0.0]
+            for method in ("sample", "update_priorities"):
+                count_seconds(model.replay_buffer, method, inner)
+            count_seconds(model, "_gradient_step", inner)
+            total = learning_seconds(model, n if make_model is dqn else n // 4)
+            share = 1 - inner[0] / (total - env.crew.seconds_waited)
         figure = share if target is not None else f"{share:.3g}"
         rows.append((f"learner's time outside of sample, update and gradient step, {name}", figure, target, False))
-        env.close()
     return rows
-
-
-def _count_seconds(owner: Any, method: str, total: list[float]) -> None:
-    original = getattr(owner, method)
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
-        result = original(*args, **kwargs)
-        total[0] += time.perf_counter() - start
-        return result
-
-    setattr(owner, method, counted)
 
 
 def part_admission(n: int) -> list[Row]:
     """Measure the learner's time for a transition, without updates and waiting, against a step of SubprocVecEnv."""
-    env = actors(2, n_envs=N_ACTORS // 2)
-    model = warm(dqn(env, gradient_steps=0), 2_000)
-    seconds = timed(lambda: model.learn(n, reset_num_timesteps=False)) - env.crew.seconds_waited
-    env.close()
-    theirs = make_vec_env(SleepingEnv, N_ACTORS, vec_env_cls=SubprocVecEnv)
-    theirs.reset()
-    moves = np.zeros(N_ACTORS, np.int64)
-    of_step = timed(lambda: [theirs.step(moves) for _ in range(n // N_ACTORS)])
-    theirs.close()
-    return [("admitting a transition / a step of SubprocVecEnv(8), by transition", seconds / of_step, 0.25, False)]
+    with actors(2, n_envs=N_ACTORS // 2) as env:
+        ours = learning_seconds(dqn(env, 2_000, gradient_steps=0), n) - env.crew.seconds_waited
+    with subprocesses() as env:
+        env.reset()
+        theirs = seconds(lambda: env.step(np.zeros(N_ACTORS, np.int64)), n // N_ACTORS) * (n // N_ACTORS)
+    return [("admitting a transition / a step of SubprocVecEnv(8), by transition", ours / theirs, 0.25, False)]
 
 
 def part_scaling(n: int) -> list[Row]:
     """Measure transitions a second of 8 actors against one, on an environment of 10 ms, without updates."""
-    rates = []
+    times = []
     for n_actors in (1, N_ACTORS):
-        env = actors(n_actors, env_kwargs=dict(seconds=0.01), chunk=25)
-        model = warm(dqn(env, gradient_steps=0), 50 * n_actors)
-        total = n * n_actors
-        rates.append(total / timed(lambda model=model, total=total: model.learn(total, reset_num_timesteps=False)))
-        env.close()
-    return [("8 actors / 8 times one, environment of 10 ms, no updates", rates[1] / (N_ACTORS * rates[0]), 0.9, True)]
+        with actors(n_actors, env_kwargs=dict(seconds=0.01), chunk=25) as env:
+            times.append(learning_seconds(dqn(env, 50 * n_actors, gradient_steps=0), n * n_actors))
+    return [("8 actors / 8 times one, environment of 10 ms, no updates", times[0] / times[1], 0.9, True)]
 
 
 def part_wall_time(n: int) -> list[Row]:
     """Measure the time against SubprocVecEnv(8), where a step of all environments takes as long as its updates."""
-    probe = warm(sac(make_vec_env(SleepingEnv, 8, env_kwargs=dict(discrete=False))), 800)
-    t_update = timed(lambda: probe.train(50, 256)) / 50
+    probe = sac(make_vec_env(SleepingEnv, 8, env_kwargs=dict(discrete=False)), 800)
+    t_update = seconds(lambda: probe.train(50, 256)) / 50
     rows: list[Row] = []
     for exponential, target in ((False, 0.6), (True, 0.45)):
-        kwargs = dict(env_kwargs=dict(seconds=t_update, exponential=exponential, discrete=False))
-        seconds = []
-        for make in (lambda kwargs=kwargs: actors(**kwargs), lambda kwargs=kwargs: _subprocesses(kwargs)):
-            env = make()
-            model = warm(sac(env), 800)
-            seconds.append(timed(lambda model=model: model.learn(n, reset_num_timesteps=False)))
-            env.close()
+        times = []
+        for make_envs in (actors, subprocesses):
+            with make_envs(env_kwargs=dict(seconds=t_update, exponential=exponential, discrete=False)) as env:
+                times.append(learning_seconds(sac(env, 800), n))
         what = "exponential step times" if exponential else "equal step times"
-        rows.append((f"wall time / SubprocVecEnv(8), t_env / N = g t_update, {what}", seconds[0] / seconds[1], target, False))
+        rows.append((f"wall time / SubprocVecEnv(8), t_env / N = g t_update, {what}", times[0] / times[1], target, False))
     return rows
-
-
-def _subprocesses(kwargs: dict[str, Any]) -> Any:
-    return make_vec_env(SleepingEnv, N_ACTORS, vec_env_cls=SubprocVecEnv, **kwargs)
 
 
 def part_ratio(n: int) -> list[Row]:
     """Measure samples per insert against the number asked for."""
-    env = actors(env_kwargs=dict(seconds=0.001))
-    model = dqn(env, train_freq=2, gradient_steps=3, learning_starts=500)
-    model.learn(n)
-    asked = 3 * model.batch_size / (2 * N_ACTORS)
-    measured = model._n_updates * model.batch_size / (model.num_timesteps - 500)
-    env.close()
+    with actors(env_kwargs=dict(seconds=0.001)) as env:
+        model = dqn(env, n, train_freq=2, gradient_steps=3, learning_starts=500)
+    asked, measured = 3 / (2 * N_ACTORS), model._n_updates / (model.num_timesteps - 500)
     return [("samples per insert / asked for - 1", abs(measured / asked - 1), 0.01, False)]
 
 
@@ -202,28 +171,25 @@ def part_kills(n: int) -> list[Row]:
     without, *_ = _seconds_with_kills(n, None)
     rows: list[Row] = []
     for interval, target in ((2.0, 1.3), (5.0, None)):
-        seconds, restarts, lost = _seconds_with_kills(n, interval)
+        total, restarts, lost = _seconds_with_kills(n, interval)
         what = f"kill -9 of an actor every {interval:g} s ({restarts} restarts, {lost} transitions lost): time / without"
-        rows.append((what, seconds / without if target else f"{seconds / without:.3g}", target, False))
+        rows.append((what, total / without if target else f"{total / without:.3g}", target, False))
     return rows
 
 
 def _seconds_with_kills(n: int, interval: float | None) -> tuple[float, int, int]:
     """Run while actors are killed. Return the run time, and the numbers of restarts and of lost transitions."""
-    env = actors(env_kwargs=dict(seconds=0.01), chunk=25, max_restarts=1000, timeout=300)
-    model = warm(dqn(env, gradient_steps=0), 50 * N_ACTORS)
     ended = threading.Event()
-    if interval is not None:
-        threading.Thread(target=_kill_again_and_again, args=(interval, ended), daemon=True).start()
-    seconds = timed(lambda: model.learn(n, reset_num_timesteps=False))
-    ended.set()
-    buffer = model.replay_buffer
-    restarts, lost = env.crew.restarts, env.crew.lost_transitions
-    ids = buffer.transition_ids[buffer.transition_ids >= 0]
-    is_same_end = buffer.ring.added.sum() == model.num_timesteps and len(set(ids.tolist())) == len(ids)
-    assert is_same_end, "The run has another end than it was asked for"
-    env.close()
-    return seconds, restarts, lost
+    with actors(env_kwargs=dict(seconds=0.01), chunk=25, max_restarts=1000, timeout=300) as env:
+        model = dqn(env, 50 * N_ACTORS, gradient_steps=0)
+        if interval is not None:
+            threading.Thread(target=_kill_again_and_again, args=(interval, ended), daemon=True).start()
+        total = learning_seconds(model, n)
+        ended.set()
+        ids = model.replay_buffer.transition_ids[model.replay_buffer.transition_ids >= 0]
+        is_same_end = model.replay_buffer.ring.added.sum() == model.num_timesteps and len(set(ids.tolist())) == len(ids)
+        assert is_same_end, "The run has another end than it was asked for"
+        return total, env.crew.restarts, env.crew.lost_transitions
 
 
 def _kill_again_and_again(interval: float, ended: threading.Event) -> None:
@@ -257,41 +223,31 @@ def _is_ours(pid: int) -> bool:
 
 def part_store(n: int) -> list[Row]:
     """Measure the largest growth of the object store in a run of many transitions, at ten times."""
-    env = actors(2, chunk=500, n_envs=4, initial_priorities="max")
-    model = warm(dqn(env, gradient_steps=0, learning_starts=10**9), 20_000)
-    used = _StoreUsed(n // 10)
-    model.learn(n, callback=used, reset_num_timesteps=False)
-    env.close()
-    grown = (max(used.seen[1:]) - used.seen[0]) / 2**20
-    return [(f"object store during {n:,} transitions, MiB more, at most", grown, 16.0, False)]
+    used: list[float] = []
+    with actors(2, chunk=500, n_envs=4, initial_priorities="max") as env:
+        model = dqn(env, 20_000, gradient_steps=0, learning_starts=10**9)
+        begun = model.num_timesteps
 
+        def note(*_: Any) -> bool:
+            if model.num_timesteps - begun >= len(used) * n // 10:
+                used.append(_store_used())
+            return True
 
-class _StoreUsed(BaseCallback):
-    """Record the size of the object store at intervals."""
-
-    def __init__(self, interval: int):
-        super().__init__()
-        self.interval, self.seen = interval, []  # type: ignore[var-annotated]
-
-    def _on_step(self) -> bool:
-        begun = self.num_timesteps - self.model._num_timesteps_at_start
-        if begun >= len(self.seen) * self.interval:
-            self.seen.append(_store_used())
-        return True
+        learning_seconds(model, n, callback=note)
+    return [(f"object store during {n:,} transitions, MiB more, at most", max(used[1:]) - used[0], 16.0, False)]
 
 
 def _store_used() -> float:
+    """Return the memory of Ray's object store in MiB."""
     from ray._private.internal_api import memory_summary
 
     line = next(line for line in memory_summary(stats_only=True).splitlines() if "Plasma memory usage" in line)
-    return float(line.split("usage ")[1].split(" MiB")[0]) * 2**20
+    return float(line.split("usage ")[1].split(" MiB")[0])
 
 
 class SimulatedEngine(LocalEngine):
     """
-    Local engine with a clock. A chunk takes the sum of exponential step times, and an update a fixed time.
-
-    :param t_update: seconds per update, if a step of the environment takes one second on average
+    Local engine with a clock. A chunk takes the sum of exponential step times, with a mean of one, and an update ``t_update``.
     """
 
     def __init__(self, t_update: float):
@@ -321,44 +277,30 @@ class SimulatedEngine(LocalEngine):
 
 def part_staleness(n: int) -> list[Row]:
     """Simulate lag in updates and samples per insert for 8 to 256 actors, with one update per step of all environments."""
-    from sb3_per.distributed import make
-
     rows: list[Row] = []
-    for n_actors in (8, 32, 128, 256):
-        for per, gradient_steps in (("tick", 1), ("transition", -1)):
-            t_update = 1.0 / n_actors if gradient_steps < 0 else 1.0  # steps and updates take equal times
-            engine = SimulatedEngine(t_update)
-            make.LocalEngine = lambda engine=engine: engine  # type: ignore[assignment,misc]
+    for n_actors, (per, gradient_steps) in itertools.product((8, 32, 128, 256), (("tick", 1), ("transition", -1))):
+        # Steps and updates take equal times.
+        engine, lags = SimulatedEngine(1.0 / n_actors if gradient_steps < 0 else 1.0), []
+        with mock.patch.object(make, "LocalEngine", lambda engine=engine: engine):
             env = make_actors(SleepingEnv, n_actors=n_actors, engine="local", in_flight=2)
             object.__setattr__(env.crew.settings, "lockstep", False)
-            model = dqn(env, gradient_steps=gradient_steps, learning_starts=0, policy_kwargs=dict(net_arch=[4]))
+            model = dqn(env, gradient_steps=gradient_steps, policy_kwargs=dict(net_arch=[4]))
 
             def train(gradient_steps: int, batch_size: int, model: Any = model, engine: Any = engine) -> None:
                 model._n_updates += gradient_steps
                 engine.n_updates += gradient_steps
 
             model.train = train
-            lags: list[int] = []
-            from sb3_per.distributed.metrics import Metrics
-
-            original = Metrics.lag
-            Metrics.lag = lambda self, n, lags=lags: lags.append(n)  # type: ignore[method-assign]
-            total = max(n, n_actors * 300)
-            model.learn(total)
-            Metrics.lag = original  # type: ignore[method-assign]
-            half = lags[len(lags) // 3 :]
-            metrics = env.learning_loop.metrics
-            spi = metrics.n_sampled / metrics.n_inserted / model.batch_size
-            figure = f"{np.mean(half):,.0f} ({max(half):,}); {spi:.4f} updates per transition"
-            rows.append(
-                (f"simulated, {n_actors} actors, one update per {per}: mean lag in updates (max)", figure, None, False)
-            )
-            make.LocalEngine = LocalEngine  # type: ignore[misc]
+            with mock.patch.object(Metrics, "lag", lambda self, n, lags=lags: lags.append(n)):
+                model.learn(max(n, n_actors * 300))
+        metrics, later = env.learning_loop.metrics, lags[len(lags) // 3 :]
+        ratio = metrics.n_sampled / metrics.n_inserted / model.batch_size
+        figure = f"{np.mean(later):,.0f} ({max(later):,}); {ratio:.4f} updates per transition"
+        rows.append((f"simulated, {n_actors} actors, one update per {per}: mean lag in updates (max)", figure, None, False))
     return rows
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """Task to learn with and without actors."""
 
     algorithm: Any  # name of a class of this package
@@ -384,12 +326,9 @@ def part_learning(n: int, out: Path, is_quick: bool = False) -> list[Row]:
     """
     path = out / "distributed-learning.csv"
     jobs = []
-    for seed in range(n):
-        for env_id, task in TASKS.items():
-            steps = task.steps // 50 if is_quick else task.steps
-            for collection in ("synchronous", "actors"):
-                name = dict(environment=env_id, collection=collection, seed=seed, steps=steps)
-                jobs.append((name, (env_id, collection, seed, steps)))
+    for seed, (env_id, task), collection in itertools.product(range(n), TASKS.items(), ("synchronous", "actors")):
+        name = dict(environment=env_id, collection=collection, seed=seed, steps=task.steps // (50 if is_quick else 1))
+        jobs.append((name, tuple(name.values())))
     run_missing(path, jobs, learned, workers=1)  # actors need the other cores
     scores: dict[tuple[str, str], list[float]] = defaultdict(list)
     names = [{key: str(value) for key, value in name.items()} for name, _ in jobs]
@@ -398,11 +337,10 @@ def part_learning(n: int, out: Path, is_quick: bool = False) -> list[Row]:
             scores[row["environment"], row["collection"]].append(float(row["score"]))
     rows: list[Row] = []
     for env_id, task in TASKS.items():
-        actors_, synchronous = (interquartile_mean(scores[env_id, name]) for name in ("actors", "synchronous"))
-        what = f"learning, {env_id}, {n} seeds, IQM with actors {actors_:.1f}, synchronous {synchronous:.1f}; ratio"
-        if task.floor:
-            what += f" of the distances from {task.floor:.0f}"
-        rows.append((what, (actors_ - task.floor) / (synchronous - task.floor), 0.95, True))
+        ours, theirs = (float(trim_mean(scores[env_id, name], 0.25)) for name in ("actors", "synchronous"))
+        what = f"learning, {env_id}, {n} seeds, IQM with actors {ours:.1f}, synchronous {theirs:.1f}; ratio"
+        what += f" of the distances from {task.floor:.0f}" if task.floor else ""
+        rows.append((what, (ours - task.floor) / (theirs - task.floor), 0.95, True))
     return rows
 
 
@@ -428,13 +366,6 @@ def learned(env_id: str, collection: str, seed: int, steps: int) -> dict[str, An
     return {"score": round(float(np.mean(returns[-N_SCORED:])), 3), **numbered}
 
 
-def interquartile_mean(values: Sequence[float]) -> float:
-    """Average the middle half; of few values, the middle ones."""
-    ordered = np.sort(values)
-    cut = len(ordered) // 4
-    return float(ordered[cut : len(ordered) - cut].mean())
-
-
 # Function of each part, with its size in full and with --quick.
 PARTS: dict[str, tuple[Callable[..., list[Row]], int, int]] = {
     "overhead": (part_overhead, 8_000, 400),
@@ -457,16 +388,14 @@ def report(results: dict[str, Any]) -> str:
         "| what | figure | target | |",
         "|---|---|---|---|",
     ]
-    for part in PARTS:
-        for what, figure, target, larger in results.get(part, {}).get("rows", []):
-            if target is None:
-                lines.append(f"| {what} | {figure} | | |")
-                continue
-            is_met = figure >= target if larger else figure <= target
-            sign = ">=" if larger else "<="
-            lines.append(f"| {what} | {figure:.3g} | {sign} {target} | {'met' if is_met else '**missed**'} |")
-    seconds = ", ".join(f"{part} {result['seconds']:.0f} s" for part, result in results.items())
-    return "\n".join([*lines, "", f"Run time of the parts: {seconds}.", ""])
+    for what, figure, target, larger in (row for part in PARTS for row in results.get(part, {}).get("rows", [])):
+        if target is None:
+            lines.append(f"| {what} | {figure} | | |")
+            continue
+        is_met, sign = (figure >= target, ">=") if larger else (figure <= target, "<=")
+        lines.append(f"| {what} | {figure:.3g} | {sign} {target} | {'met' if is_met else '**missed**'} |")
+    times = ", ".join(f"{part} {result['seconds']:.0f} s" for part, result in results.items())
+    return "\n".join([*lines, "", f"Run time of the parts: {times}.", ""])
 
 
 def main() -> None:
@@ -484,10 +413,10 @@ def main() -> None:
     results = json.loads(path.read_text()) if path.exists() else {}
     for part in args.only or [part for part in PARTS if part != "learning"]:
         function, n, n_quick = PARTS[part]
-        start = time.perf_counter()
-        runs = (args.out, args.quick) if part == "learning" else ()
-        rows = function(n_quick if args.quick else n, *runs)
-        results[part] = {"rows": rows, "seconds": time.perf_counter() - start}
+        rows: list[Row] = []
+        measure = partial(function, n_quick if args.quick else n, *((args.out, args.quick) if part == "learning" else ()))
+        taken = seconds(lambda: rows.extend(measure()))  # noqa: B023
+        results[part] = {"rows": rows, "seconds": taken}
         path.write_text(json.dumps(results, indent=1))
         for row in rows:
             print(part, *row[:3], sep=" | ", flush=True)

@@ -26,9 +26,8 @@ State = tuple[tuple[int, int], int, bool, bool]
 
 def make_env(size: int = 5) -> gym.Env:
     """
-    Make an environment that shows the cells within the walls, as one-hot vectors of object and state.
-
-    :param size: cells of a side, walls included; 5 gives observations of 135 numbers
+    Make an environment that shows the cells within the walls, as one-hot vectors of object and state. A size of 5, walls
+    included, gives observations of 135 numbers.
     """
     # What the agent sees is not used: a small view takes less time.
     name = f"MiniGrid-DoorKey-{size}x{size}-v0"

@@ -69,12 +69,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 
 class Cliffwalk(gym.Env):
-    """
-    The task that belongs to a seed: its spaces and its transitions.
-
-    :param n_states: in a row
-    :param seed: of the observations, the right actions and the transitions
-    """
+    """The task that belongs to a seed: its spaces and its transitions, with this number of states in a row."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (N_FEATURES,), np.float32)
     action_space = spaces.Discrete(2)
@@ -124,14 +119,8 @@ class Cliffwalk(gym.Env):
 
 def train(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
     """
-    Train until the task is solved.
-
-    :param n_states: in a row
-    :param arm: a key of :data:`ARMS`
-    :param option: not used: no arm has options
-    :param rate: learning rate of Adam
-    :param seed: of the task, the first network and the draws
-    :return: ``updates``, whether it ``solved`` the task within them, and the number of ``successes`` in the buffer
+    Train until the task is solved. Return ``updates``, whether they ``solved`` it, and the number of ``successes`` in the
+    buffer.
     """
     th.set_num_threads(1)
     task = Cliffwalk(n_states, seed)

@@ -61,10 +61,8 @@ ARMS = {"epsilon 1e-06, no weights": "no weights", "epsilon 0.01, mean, eta 0.25
 
 def role_of(variant: str) -> str:
     """
-    Find the role of a variant in the figures.
-
-    :param variant: name of the variant, e.g. ``"PERDQN, LAP"``, or of an arm, e.g. ``"LAP"``
-    :return: a key of :data:`LOOKS`, if it has a look of its own
+    Return the role of a variant or arm, e.g. ``"LAP"`` of ``"PERDQN, LAP"``: a key of :data:`LOOKS`, if it has a look of its
+    own.
     """
     variant = variant.removeprefix("shuffled, ")
     algorithm, _, what = variant.partition(", ")
@@ -78,11 +76,7 @@ def role_of(variant: str) -> str:
 
 
 def figure_of(height: float) -> Figure:
-    """
-    Make a figure.
-
-    :param height: in inches; the width is that of a page
-    """
+    """Make a figure as wide as a page, of a height in inches."""
     return Figure(figsize=(WIDTH, height))
 
 
@@ -111,15 +105,8 @@ def errorbars(
     is_grey: bool = False,
 ) -> Artist:
     """
-    Draw figures with horizontal intervals.
-
-    :param axes: axes to draw on
-    :param figures: value and ends of each interval, shape (n, 3)
-    :param places: height of each interval
-    :param role: role of all of them, for the look; without a look, the ink of the text
-    :param is_control: whether markers are hollow
-    :param is_grey: whether the ink of the text replaces the colour of the role
-    :return: artist for a legend
+    Draw figures, shape (n, 3), with horizontal intervals at these heights, in the look of a role; controls are hollow. Without
+    a look of its own, and if ``is_grey``, a role has the ink of the text.
     """
     values, low, high = np.array(figures).reshape(-1, 3).T
     color, _, marker = LOOKS.get(role, (INK, "-", "o"))
@@ -129,14 +116,7 @@ def errorbars(
 
 
 def draw_curves(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) -> None:
-    """
-    Draw learning curves with intervals.
-
-    :param panels: figures at each evaluation, by environment
-    :param steps: steps of the evaluations
-    :param what: label of the figures
-    :param path: path of the PNG
-    """
+    """Draw learning curves with intervals: figures at each evaluation, by environment."""
     n_columns = min(len(panels), 2)
     n_rows = -(-len(panels) // n_columns)
     variants = dict.fromkeys(variant for estimates in panels.values() for variant in estimates)
@@ -167,12 +147,8 @@ def draw_curves(panels: dict[str, Estimates], steps: list[int], what: str, path:
 
 def draw_runs(runs: dict[str, tuple[np.ndarray, np.ndarray]], cap: int, what: str, path: Path) -> None:
     """
-    Draw a dot for each run. Runs that did not solve the task stand beyond the last step.
-
-    :param runs: by arm: steps until solved, and whether the run has solved the task, both of shape (seeds,)
-    :param cap: last step of a run
-    :param what: label of the steps
-    :param path: path of the PNG
+    Draw a dot for each run; those that did not solve the task stand beyond the last step, ``cap``. ``runs`` are by arm the
+    steps until solved, and whether the task was solved, both of shape (seeds,).
     """
     figure = figure_of(1.4 + 0.5 * len(runs))
     axes = figure.subplots()
@@ -303,14 +279,7 @@ def draw_updates(campaign: Campaign, scores: Scores, solved: dict[str, np.ndarra
 
 
 def draw_campaign(campaign: Campaign, scores: Scores, solved: dict[str, np.ndarray], path: Path) -> None:
-    """
-    Draw the figure of a complete campaign, of the kind that it has.
-
-    :param campaign: campaign
-    :param scores: by arm, more is better, shape (seeds, tasks)
-    :param solved: by arm whether runs ended before the cap, same shape
-    :param path: path of the PNG
-    """
+    """Draw the figure of a complete campaign, of the kind that it has. ``solved``: whether runs ended before the cap."""
     if campaign.figure == "runs":
         runs = {arm: (-scores[arm][:, 0], solved[arm][:, 0]) for arm in campaign.arms}
         draw_runs(runs, campaign.cap, campaign.endpoint.partition(";")[0].lower(), path)

@@ -4,9 +4,7 @@ import functools
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,36 +13,29 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
-from timing import MILLION, Row, box, compare, filled
+from timing import MILLION, Row, Rows, box, compare, filled, seconds
 
 from sb3_per import PERSAC, BufferCheckpointCallback, PrioritizedReplayBuffer
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 
-_MIB = 2**20
 _ROUNDS = 5
-
 # Observations and actions of HalfCheetah; stacks of four images.
 _STATES = (box(17), box(6))
 _IMAGES = (box(4, 84, 84, dtype=np.uint8), spaces.Discrete(4))
 
 
-def _size_of(path: Path) -> int:
-    return sum(entry.stat().st_size for entry in os.scandir(path)) if path.is_dir() else path.stat().st_size
-
-
 class _Files:
     """A full buffer of ours and one of SB3's, with their files."""
 
-    def __init__(self, size: int, what: Any, share: float = 1.0):
+    def __init__(self, size: int, what: Any = _STATES, share: float = 1.0):
         # Files lie beside the code, because the folder of temporary files may be in RAM.
         self.folder = Path(tempfile.mkdtemp(prefix="benchmark", dir=Path(__file__).parent))
         self.ours_path, self.theirs_path = self.folder / "ours.buffer", self.folder / "theirs.pkl"
         self.make = lambda: PrioritizedReplayBuffer(size, *what, "cpu")
         self.ours, self.theirs = self.make(), ReplayBuffer(size, *what, "cpu")
-        if share == 1.0:
-            filled(self.ours), filled(self.theirs)
-        else:
-            self.add(self.ours, int(size * share)), self.add(self.theirs, int(size * share))
+        for buffer in (self.ours, self.theirs):
+            filled(buffer) if share == 1.0 else self.add(buffer, int(size * share))
+        self.save(), self.pickle()
 
     def __enter__(self) -> "_Files":
         return self
@@ -62,71 +53,53 @@ class _Files:
         """Save our buffer."""
         save_buffer(self.ours, self.ours_path, full=full)
 
-    def pickle(self, sync: bool = False) -> None:
+    def load(self) -> None:
+        """Load our buffer."""
+        load_buffer(self.make(), self.ours_path)
+
+    def pickle(self) -> None:
         """Pickle SB3's buffer."""
         save_to_pkl(self.theirs_path, self.theirs)
-        if sync:
-            with self.theirs_path.open("rb") as file:
-                os.fsync(file.fileno())
+
+    def pickle_safely(self) -> None:
+        """Pickle SB3's buffer, and wait until the disk has it."""
+        self.pickle()
+        with self.theirs_path.open("rb") as file:
+            os.fsync(file.fileno())
+
+    def unpickle(self) -> None:
+        """Load SB3's buffer."""
+        load_from_pkl(self.theirs_path)
 
 
-def _without_sync() -> AbstractContextManager[Any]:
-    return mock.patch("os.fsync", lambda descriptor: None)
+def _against_pickle(what: str, target: float, ours: str, theirs: str, *buffer: Any, has_sync: bool = True) -> Row:
+    """Compare two methods of :class:`_Files`."""
+    with _Files(*buffer) as files, nullcontext() if has_sync else mock.patch("os.fsync", lambda descriptor: None):
+        return compare(what, "pickle", target, getattr(files, ours), getattr(files, theirs), 1, _ROUNDS)
 
 
-def _save(size: int, what: Any, name: str, sync: bool) -> Row:
-    target = 1.2 if sync else 1.5
-    how = "fsync on both sides" if sync else "no fsync"
-    with _Files(size, what) as files, nullcontext() if sync else _without_sync():
-        return compare(f"save, {name}, {how}", "pickle", target, files.save, lambda: files.pickle(sync), 1, _ROUNDS)
-
-
-def _load(size: int, what: Any, name: str) -> Row:
-    with _Files(size, what) as files:
-        files.save(), files.pickle()
-        ours, theirs = lambda: load_buffer(files.make(), files.ours_path), lambda: load_from_pkl(files.theirs_path)
-        return compare(f"load, {name}", "pickle", 1.5, ours, theirs, 1, _ROUNDS)
-
-
-def _share_full(size: int, which: str) -> Row:
-    """Measure a buffer that is 1% full. The pickle holds everything that was allocated."""
+def _size(size: int) -> Row:
+    """Measure the files of a buffer that is 1% full. The pickle holds everything that was allocated."""
     with _Files(size, _STATES, 0.01) as files:
-        files.save(), files.pickle()
-        what = f"{which}, 1% full"
-        if which == "size":
-            ours, theirs = _size_of(files.ours_path), _size_of(files.theirs_path)
-            return Row(what, "pickle", ours / theirs, 0.012)
-        if which == "load":
-            loads = lambda: load_buffer(files.make(), files.ours_path), lambda: load_from_pkl(files.theirs_path)
-            return compare(what, "pickle", 0.1, *loads, 1, _ROUNDS)
-        return compare(what, "pickle", 0.05, files.save, lambda: files.pickle(True), 1, _ROUNDS)
-
-
-def _timed(functions: list[Callable[[], Any]]) -> list[float]:
-    times = []
-    for function in functions:
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return times
+        ours = sum(entry.stat().st_size for entry in os.scandir(files.ours_path))
+        return Row("size, 1% full", "pickle", ours / files.theirs_path.stat().st_size, 0.012)
 
 
 def _increments(size: int) -> Row:
     """Measure a save with 1% of new rows against the pickle, which writes everything."""
-    with _Files(size, _STATES) as files:
-        files.save()
+    with _Files(size) as files:
         times = []
         for _ in range(_ROUNDS):
             files.add(files.ours, size // 100)
-            times.append(_timed([lambda: files.save(full=False), lambda: files.pickle(True)]))
-    ours, theirs = np.median(times, axis=0)
-    figure = float(np.median([a / b for a, b in times]))
-    return Row("save, 1% new, fsync on both sides", "pickle", figure, 0.1, float(ours), float(theirs))
+            times.append((seconds(lambda: files.save(full=False)), seconds(files.pickle_safely)))
+    ours, theirs = np.array(times).T
+    both = float(np.median(ours)), float(np.median(theirs))
+    return Row("save, 1% new, fsync on both sides", "pickle", float(np.median(ours / theirs)), 0.1, *both)
 
 
 def _stall(size: int) -> Row:
     """Measure how long a checkpoint of model and buffer stops training, with 10,000 new steps."""
-    with _Files(size, _STATES) as files:
+    with _Files(size) as files:
         model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=10, device="cpu")
         model.replay_buffer = files.ours
         callback = BufferCheckpointCallback(1, str(files.folder))
@@ -136,7 +109,7 @@ def _stall(size: int) -> Row:
         for i in range(_ROUNDS):
             callback.num_timesteps = model.num_timesteps = i + 1
             files.add(files.ours, 10_000)
-            times += _timed([callback.save])
+            times.append(seconds(callback.save))
     return Row(f"checkpoint of model and {size:,} transitions, seconds", "", float(np.median(times)), 0.3)
 
 
@@ -148,8 +121,7 @@ def _peak() -> int:
 
 def _memory(size: int, which: str) -> Row:
     """Measure the peak memory beyond the buffer in a save, and beyond the filled rows in a load."""
-    with _Files(size, _STATES) as files:
-        files.save()
+    with _Files(size) as files:
         rows = sum(array.nbytes for array in files.ours.storage.arrays().values())
         live = files.make()
         if which == "load":
@@ -159,19 +131,21 @@ def _memory(size: int, which: str) -> Row:
         files.save() if which == "save" else load_buffer(live, files.ours_path)
         extra = _peak() - before - (rows if which == "load" else 0)
     beyond, target = ("the buffer", 64.0) if which == "save" else ("its rows", 192.0)
-    return Row(f"peak memory of a {which}, MiB beyond {beyond}", "", extra / _MIB, target)
+    return Row(f"peak memory of a {which}, MiB beyond {beyond}", "", extra / 2**20, target)
 
 
-def file_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+def file_rows(quick: bool) -> Rows:
     """Measure buffers of a million states and of 50,000 stacks of images."""
     size, n_images = (20_000, 500) if quick else (MILLION, 50_000)
-    states, images = (size, _STATES, f"{size:,} states"), (n_images, _IMAGES, f"{n_images:,} stacks of images")
-    for key, what in (("files", states), ("files images", images)):
-        yield f"{key} save", functools.partial(_save, *what, sync=False)
-        yield f"{key} save sync", functools.partial(_save, *what, sync=True)
-        yield f"{key} load", functools.partial(_load, *what)
-    for which in ("save", "load", "size"):
-        yield f"files 1% {which}", functools.partial(_share_full, size, which)
+    against = functools.partial(functools.partial, _against_pickle)
+    for key, n, what, name in (("files", size, _STATES, "states"), ("files images", n_images, _IMAGES, "stacks of images")):
+        name = f"{n:,} {name}"
+        yield f"{key} save", against(f"save, {name}, no fsync", 1.5, "save", "pickle", n, what, has_sync=False)
+        yield f"{key} save sync", against(f"save, {name}, fsync on both sides", 1.2, "save", "pickle_safely", n, what)
+        yield f"{key} load", against(f"load, {name}", 1.5, "load", "unpickle", n, what)
+    yield "files 1% save", against("save, 1% full", 0.05, "save", "pickle_safely", size, _STATES, 0.01)
+    yield "files 1% load", against("load, 1% full", 0.1, "load", "unpickle", size, _STATES, 0.01)
+    yield "files 1% size", lambda: _size(size)
     yield "files new", lambda: _increments(size)
     yield "files stall", lambda: _stall(size)
     for which in ("save", "load"):

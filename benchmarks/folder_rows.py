@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from frame_rows import _ACTIONS, _IMAGES, _steps
-from timing import MILLION, Row, box, compare, sample_and_update, seconds
+from timing import MILLION, Row, Rows, add_again, box, compare, sample_and_update, seconds
 
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.storage import mapped
@@ -42,13 +42,12 @@ def _filled(name: str, size: int, folder: str | None) -> Any:
     """Fill a buffer, and a little more."""
     observations, actions, settings, steps, _, _ = FORMS[name]
     buffer = PrioritizedReplayBuffer(size, observations, actions, "cpu", storage_folder=folder, **settings)
-    stream = steps()
-    for _ in range(size + 200):
-        buffer.add(*next(stream))
+    for step in itertools.islice(steps(), size + 200):
+        buffer.add(*step)
     return buffer
 
 
-def folder_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+def folder_rows(quick: bool) -> Rows:
     """Measure buffers in a folder against the same buffers in RAM, while the operating system keeps everything in RAM."""
 
     def row(name: str, what: str) -> Row:
@@ -57,10 +56,9 @@ def folder_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
         with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
             buffers = [_filled(name, size, each) for each in (str(Path(folder, "transitions")), None)]
             if what == "add":
-                recorded = [next(stream) for stream in [FORMS[name][3]()] for _ in range(400)]
-                both = [itertools.cycle(recorded) for _ in range(2)]
-                ours, theirs = lambda: buffers[0].add(*next(both[0])), lambda: buffers[1].add(*next(both[1]))
-                return compare(f"add in a folder, {name}", "in RAM", 1.10, ours, theirs, 400, rounds=25)
+                recorded = list(itertools.islice(FORMS[name][3](), 400))
+                runs = [add_again(buffer, recorded) for buffer in buffers]
+                return compare(f"add in a folder, {name}", "in RAM", 1.10, *runs, 400, rounds=25)
             runs = [sample_and_update(buffer, batch_size) for buffer in buffers]
             return compare(f"sample({batch_size}) + update in a folder, {name}", "in RAM", 1.10, *runs, 100, rounds=25)
 

@@ -10,7 +10,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import FakeImageEnv
 from stable_baselines3.common.vec_env import VecFrameStack
-from timing import Absent, Row, box, compare, sample_and_update, seconds
+from timing import Absent, Row, Rows, add_again, box, compare, learn_in_turn, sample_and_update
 
 from sb3_per import PERDQN, PrioritizedReplayBuffer
 
@@ -33,62 +33,51 @@ def _filled(size: int, n_envs: int, rival: Any) -> list[Any]:
     """Fill a buffer with frames and a rival, a little more than a lap each."""
     arguments = (size, _IMAGES, _ACTIONS, "cpu", n_envs)
     made = [PrioritizedReplayBuffer(*arguments, frames=4), rival(*arguments)]
-    stream = _steps(n_envs)
-    for _ in range(size // n_envs + 200):
-        step = next(stream)
+    for step in itertools.islice(_steps(n_envs), size // n_envs + 200):
         for buffer in made:
             buffer.add(*step)
     return made
 
 
-def _cpprb(size: int) -> tuple[Callable[[], Any], float]:
+def _cpprb(size: int) -> Callable[[], Any]:
     """Make the prioritized buffer of cpprb with frame compression. It needs the stack last, and maps its memory."""
     import cpprb
 
     fields: dict[str, Any] = {"obs": {"shape": (84, 84, 4), "dtype": np.uint8}, "act": {}, "rew": {}, "done": {}}
     rival = cpprb.PrioritizedReplayBuffer(size, fields, next_of="obs", stack_compress="obs")
-    stream = _steps(1)
-    for _ in range(size + 200):
-        obs, next_obs, action, reward, done, _ = next(stream)
+    for obs, next_obs, action, reward, done, _ in itertools.islice(_steps(1), size + 200):
         last = (np.moveaxis(each[0], 0, -1) for each in (obs, next_obs))
-        obs, next_obs = last
-        rival.add(obs=obs, next_obs=next_obs, act=action, rew=reward, done=done)
+        rival.add(**dict(zip(("obs", "next_obs"), last, strict=True)), act=action, rew=reward, done=done)
         if done[0]:
             rival.on_episode_end()
     errors = np.random.default_rng(0).random(32)
-    return lambda: rival.update_priorities(rival.sample(32)["indexes"], errors), 0.0
+    return lambda: rival.update_priorities(rival.sample(32)["indexes"], errors)
 
 
-def _extra_buffers(size: int) -> tuple[Callable[[], Any], float]:
+def _extra_buffers(size: int) -> Callable[[], Any]:
     """Make the buffer of sb3-extra-buffers. Draws are uniform, and stacks compressed; random images are the worst case."""
     try:
         from sb3_extra_buffers.compressed import CompressedReplayBuffer
     except ImportError as error:
         raise Absent(f"sb3-extra-buffers: {error}") from None
     rival = CompressedReplayBuffer(size, _IMAGES, _ACTIONS, "cpu", 1)
-    stream = _steps(1)
-    for _ in range(size + 200):
-        rival.add(*next(stream))
-    return lambda: rival.sample(32), 0.0
+    for step in itertools.islice(_steps(1), size + 200):
+        rival.add(*step)
+    return lambda: rival.sample(32)
 
 
 def _learn(quick: bool) -> Row:
-    """Train the two in turn, in parts."""
+    """Train with frames and without."""
     n_parts, n_steps = (2, 200) if quick else (10, 2_000)
     models = []
     for kwargs in (dict(frames=4), {}):
         env = VecFrameStack(make_vec_env(lambda: FakeImageEnv(4, 84, 84, 1), 1), 4)
         small: dict[str, Any] = dict(buffer_size=5_000, learning_starts=100, seed=0)
         models.append(PERDQN("CnnPolicy", env, replay_buffer_kwargs=kwargs, **small))
-    times = np.empty((n_parts, 2))
-    for part in range(n_parts):
-        for i, model in enumerate(models):
-            times[part, i] = seconds(lambda: model.learn(n_steps // n_parts, reset_num_timesteps=False), 1)  # noqa: B023
-    figure = float(np.median(times[:, 0] / times[:, 1]))
-    return Row("learn(), PERDQN with CnnPolicy, frames", "plain", figure, 1.02, *times.sum(axis=0).tolist())
+    return learn_in_turn("learn(), PERDQN with CnnPolicy, frames", "plain", models, n_steps, n_parts)
 
 
-def frame_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+def frame_rows(quick: bool) -> Rows:
     """Measure stacks of four images, each frame stored once, in episodes of 40 steps."""
     size = 2_000 if quick else 50_000
 
@@ -99,11 +88,9 @@ def frame_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
 
     def add(n_envs: int) -> Row:
         framed, other = _filled(size, n_envs, ReplayBuffer)
-        recorded = [next(stream) for stream in [_steps(n_envs)] for _ in range(200)]
-        both = [itertools.cycle(recorded) for _ in range(2)]
+        recorded = list(itertools.islice(_steps(n_envs), 200))
         what = f"add, frames, {n_envs} environment{'s' * (n_envs > 1)}"
-        ours, theirs = lambda: framed.add(*next(both[0])), lambda: other.add(*next(both[1]))
-        return compare(what, "ReplayBuffer", 1.25, ours, theirs, 400)
+        return compare(what, "ReplayBuffer", 1.25, add_again(framed, recorded), add_again(other, recorded), 400)
 
     def memory() -> Row:
         framed = _filled(size, 1, ReplayBuffer)[0]
@@ -111,12 +98,10 @@ def frame_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
         n_bytes = framed.observations.store.nbytes + sum(column.nbytes for column in columns)
         return Row("memory of frames, bytes per transition, plain 56,468", "", n_bytes / size, 7_460.0)
 
-    def peer(make: Callable[[int], tuple[Callable[[], Any], float]], name: str) -> Row:
-        """Measure the time of a draw, and of an update for rivals with priorities. The name holds their RAM."""
-        theirs, n_bytes = make(size)
-        framed = _filled(size, 1, ReplayBuffer)[0]
-        against = f"{name}, {n_bytes / size:,.0f} bytes a transition" if n_bytes else name
-        return compare("sample(32) + update, frames", against, np.nan, sample_and_update(framed, 32), theirs, 50)
+    def peer(make: Callable[[int], Callable[[], Any]], name: str) -> Row:
+        """Measure the time of a draw, and of an update for rivals with priorities."""
+        theirs, framed = make(size), _filled(size, 1, ReplayBuffer)[0]
+        return compare("sample(32) + update, frames", name, np.nan, sample_and_update(framed, 32), theirs, 50)
 
     yield "frames peer cpprb", lambda: peer(_cpprb, "cpprb, next_of, stack_compress")
     yield "frames peer extra", lambda: peer(_extra_buffers, "sb3-extra-buffers, rle, without priorities")

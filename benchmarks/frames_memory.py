@@ -10,17 +10,11 @@ import argparse
 import time
 
 import ale_py  # noqa: F401, registers the environments
-import numpy as np
 import psutil
 from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.vec_env import VecFrameStack, VecTransposeImage
+from stable_baselines3.common.vec_env import VecFrameStack
 
-from sb3_per import PrioritizedReplayBuffer
-
-
-def resident() -> int:
-    """Return the resident memory of this process in bytes."""
-    return int(psutil.Process().memory_info().rss)
+from sb3_per import PERDQN
 
 
 def main() -> None:
@@ -32,28 +26,25 @@ def main() -> None:
     parser.add_argument("--n-envs", type=int, default=8)
     args = parser.parse_args()
 
-    env = VecTransposeImage(VecFrameStack(make_atari_env(args.env, n_envs=args.n_envs, seed=0), 4))
-    obs = env.reset()
-    before, start = resident(), time.time()
-    buffer = PrioritizedReplayBuffer(args.slots, env.observation_space, env.action_space, "cpu", args.n_envs, frames=4)
-    shown = {args.slots // 100, args.slots // 10, args.slots // 2, args.slots, args.steps}
-    for n_added in range(args.n_envs, args.steps + 1, args.n_envs):
-        actions = np.array([env.action_space.sample() for _ in range(args.n_envs)])
-        new_obs, rewards, dones, infos = env.step(actions)
-        next_obs = new_obs.copy()
-        for i in np.flatnonzero(dones):
-            next_obs[i] = infos[i]["terminal_observation"]
-        buffer.add(obs, next_obs, actions, rewards, dones, infos)
-        obs = new_obs
-        if any(n_added - args.n_envs < n <= n_added for n in shown):
-            buffer.sample(32)
-            taken, held = resident() - before, buffer.size() * args.n_envs
+    env = VecFrameStack(make_atari_env(args.env, n_envs=args.n_envs, seed=0), 4)
+    settings = dict(buffer_size=args.slots, learning_starts=args.steps + 1, replay_buffer_kwargs=dict(frames=4))
+    model = PERDQN("CnnPolicy", env, device="cpu", **settings)  # acts at random until learning starts
+    before, start = psutil.Process().memory_info().rss, time.time()
+    shown = [args.slots // 100, args.slots // 10, args.slots // 2, args.slots, args.steps]
+
+    def show(*_: object) -> bool:
+        if any(model.num_timesteps - args.n_envs < n <= model.num_timesteps for n in shown):
+            model.replay_buffer.sample(32)
+            taken, held = psutil.Process().memory_info().rss - before, model.replay_buffer.size() * args.n_envs
             print(
                 f"{held:,} transitions of {args.slots:,}: {taken / 1e9:.2f} GB resident, "
                 f"{taken / held:.0f} bytes a transition, "
-                f"{buffer.frames_per_transition:.3f} frames a transition, {time.time() - start:.0f} s",
+                f"{model.replay_buffer.frames_per_transition:.3f} frames a transition, {time.time() - start:.0f} s",
                 flush=True,
             )
+        return True
+
+    model.learn(args.steps, callback=show)
 
 
 if __name__ == "__main__":

@@ -110,21 +110,14 @@ def make_model(suite: Suite, environment: str, name: str, seed: int) -> Any:
 
 
 def with_control(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """
-    Make the scheme of a control, which has a name here, e.g. ``"shuffled lap"``, so that settings are text and numbers.
-
-    :param buffer_kwargs: ``replay_buffer_kwargs``, whose scheme may have such a name
-    :return: the same, with a scheme object in place of such a name
-    """
+    """Make the scheme of a control, which has a name here, e.g. ``"shuffled lap"``, so that settings are text and numbers."""
     first, _, scheme = buffer_kwargs.get("scheme", "").partition(" ")
     return control_of({**buffer_kwargs, "scheme": scheme}) if first == "shuffled" else buffer_kwargs
 
 
 def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, Any]:
     """
-    Train and evaluate one run.
-
-    :return: mean return of the deterministic policy by step of the environment; empty after a run that was solved
+    Train and evaluate one run. Return the mean return of the deterministic policy by step; empty after a run that was solved.
     """
     register_environments()
     model = make_model(suite, environment, variant, seed)

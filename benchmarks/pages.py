@@ -26,12 +26,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """
-    List the blocks of a page.
-
-    :param page: path of a Markdown file
-    :return: its fenced blocks in order, without indentation
-    """
+    """List the fenced blocks of a Markdown page in order, without indentation."""
     text = page.read_text()
     # Comments in blocks look like headings, so blank the blocks.
     outside = BLOCK.sub(lambda block: " " * len(block[0]), text)

@@ -96,11 +96,7 @@ def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def results_of(model: Any) -> dict[str, Any]:
-    """
-    Collect what a run has produced.
-
-    :return: ``digest`` of all that must be equal to the bit; ``near``, arrays that may differ by rounding, as lists
-    """
+    """Collect a ``digest`` of all that must be equal to the bit, and as ``near``, arrays that may differ by rounding."""
     import numpy as np
     import torch as th
 

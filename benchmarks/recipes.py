@@ -8,7 +8,6 @@ The stock run takes the model of the recipe when it begins to learn, saves it, l
 as many steps, with the same first parameters and seed. Editing a recipe discards its cached results.
 """
 
-import argparse
 import ast
 import contextlib
 import functools
@@ -25,19 +24,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the tables: one core
 
 import numpy as np
 import yaml
+from campaign import options, selected
+from learning import EVALUATION_SEED
 from pages import Block, blocks_of, commands_of, write_named_file
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from tables import table
 
 from sb3_per.compare.campaign import Job, read, run_missing
+from sb3_per.compare.runs import RandomPolicy
 from sb3_per.zoo import config_path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
@@ -47,7 +51,6 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "benchmarks"
 
 N_EPISODES = 20
-EVALUATION_SEED = 1_000_000
 
 
 class Recipe(NamedTuple):
@@ -97,13 +100,7 @@ RECIPES = {
 
 
 def source_of(recipe: Recipe) -> tuple[list[Block], Block]:
-    """
-    Find the block of a recipe.
-
-    :param recipe: recipe on a page
-    :return: the blocks before it on the page, and the block itself
-    :raises ValueError: if no block under the heading trains
-    """
+    """Return the blocks before the one of a recipe on its page, and the block itself."""
     path, heading = recipe.place.split("#")
     blocks = blocks_of(ROOT / path)
     for position, block in enumerate(blocks):
@@ -162,11 +159,8 @@ def as_stock(model: Any) -> OffPolicyAlgorithm:
 @contextlib.contextmanager
 def watched(seed: int, stock: bool = False) -> Iterator[list[tuple[Any, float]]]:
     """
-    Record the models that learn within the context.
-
-    :param seed: seed of every model, in place of its own
-    :param stock: whether the stock class learns in place of the first model, and nothing after it
-    :return: the models that have learned, and their seconds
+    Record the models that learn within the context, with this seed in place of their own, and their seconds. With ``stock``,
+    the stock class learns in place of the first model, and nothing after it.
     """
     runs = []
     set_random_seed, learn = BaseAlgorithm.set_random_seed, OffPolicyAlgorithm.learn
@@ -181,25 +175,20 @@ def watched(seed: int, stock: bool = False) -> Iterator[list[tuple[Any, float]]]
             raise StockHasLearned
         return result
 
-    try:
-        BaseAlgorithm.set_random_seed = lambda self, _=None: set_random_seed(self, seed)
-        OffPolicyAlgorithm.learn = learn_timed
+    seeded = mock.patch.object(BaseAlgorithm, "set_random_seed", lambda self, _=None: set_random_seed(self, seed))
+    with seeded, mock.patch.object(OffPolicyAlgorithm, "learn", learn_timed):
         yield runs
-    finally:
-        BaseAlgorithm.set_random_seed, OffPolicyAlgorithm.learn = set_random_seed, learn
 
 
 @contextlib.contextmanager
 def elsewhere() -> Iterator[None]:
     """Work in an empty folder, and import modules from there."""
     before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sys, "path", [folder, *sys.path]):
         os.chdir(folder)
-        sys.path.insert(0, folder)
         try:
             yield
         finally:
-            sys.path.remove(folder)
             os.chdir(before)
 
 
@@ -225,22 +214,11 @@ def run(recipe: Recipe, seed: int) -> None:
     exec(compile(block.code, recipe.place, "exec"), vars(script))
 
 
-class RandomPolicy:
-    """Act at random, for comparison."""
-
-    def __init__(self, action_space: Any):
-        action_space.seed(EVALUATION_SEED)
-        self.action_space = action_space
-
-    def predict(self, observation: Any, *args: Any, **kwargs: Any) -> tuple[np.ndarray, None]:
-        """Draw an action."""
-        return np.array([self.action_space.sample()]), None
-
-
 @functools.cache
 def random_score(env: str | Callable[[], Any], score: str) -> float:
     """Score a random policy on the episodes of the evaluation."""
     envs = make_vec_env(env, seed=EVALUATION_SEED)
+    envs.action_space.seed(EVALUATION_SEED)
     return score_of(RandomPolicy(envs.action_space), envs, score)
 
 
@@ -250,14 +228,7 @@ def evaluate(model: Any, recipe: Recipe) -> float:
 
 
 def score_of(policy: Any, env: Any, score: str) -> float:
-    """
-    Play ``N_EPISODES`` episodes.
-
-    :param policy: what acts
-    :param env: vectorized environment
-    :param score: see :class:`Recipe`
-    :return: mean return, or share of successful episodes
-    """
+    """Play ``N_EPISODES`` episodes. Return the mean return, or the share of successful episodes."""
     successes = []
 
     def note(of_evaluation: dict[str, Any], _: dict[str, Any]) -> None:
@@ -270,12 +241,7 @@ def score_of(policy: Any, env: Any, score: str) -> float:
 
 def train(name: str, seed: int, stock: bool = False) -> dict[str, Any]:
     """
-    Run a recipe once.
-
-    :param name: a key of :data:`RECIPES`
-    :param seed: of every model
-    :param stock: whether its stock class learns in its place
-    :return: steps of its last model, seconds of learning of all its models, and the score; with the name of the stock class
+    Run a recipe, or its stock class, once. Return the steps of its last model, seconds of learning of all, and the score.
     """
     recipe = RECIPES[name]
     with elsewhere(), watched(seed, stock) as runs, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
@@ -303,11 +269,16 @@ def rows_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return [row for row in rows if (row["recipe"], row["source"]) == (name, fingerprint(name))]
 
 
-def score_cell(recipe: Recipe, runs: list[dict[str, str]]) -> str:
+def score_cell(recipe: Recipe, *scores: float) -> str:
     """Format the lowest and the highest score."""
-    scores = sorted(float(run["score"]) for run in runs)
     digits = 2 if recipe.score == "success" else 0
-    return " to ".join(dict.fromkeys(f"{score:.{digits}f}" for score in (scores[0], scores[-1])))
+    return " to ".join(dict.fromkeys(f"{score:.{digits}f}" for score in (min(scores), max(scores))))
+
+
+def link_of(name: str) -> str:
+    """Name a recipe, with a link to its heading."""
+    path, _, heading = RECIPES[name].place.partition("#")
+    return f"[{name}]({path.removeprefix('docs/')}#{heading.lower().replace(' ', '-')})" if heading else name
 
 
 def stock_cell(name: str, rows: list[dict[str, str]]) -> str:
@@ -315,47 +286,42 @@ def stock_cell(name: str, rows: list[dict[str, str]]) -> str:
     runs = rows_of(name, rows)
     if not RECIPES[name].has_stock:
         return "none"
-    return f"{runs[0]['class']}: {score_cell(RECIPES[name], runs)}" if runs else "not run"
+    return f"{runs[0]['class']}: {score_cell(RECIPES[name], *(float(run['score']) for run in runs))}" if runs else "not run"
 
 
-def table(rows: list[dict[str, str]], stock_rows: list[dict[str, str]]) -> list[str]:
-    """Write the lines of the table in Markdown."""
-    heading = ("recipe", "command", "steps", "seconds", "result", "stock run", "random policy", "promised")
-    lines = [f"| {' | '.join(heading)} |", "|---" * len(heading) + "|"]
-    missing = []
+def report(rows: list[dict[str, str]], stock_rows: list[dict[str, str]]) -> list[str]:
+    """Write the table."""
+    cells, missing = [], []
     for name, recipe in RECIPES.items():
         runs = rows_of(name, rows)
         if not runs:
             missing.append(name)
             continue
-        path, _, heading_above = recipe.place.partition("#")
-        link = f"[{name}]({path.removeprefix('docs/')}#{heading_above.lower().replace(' ', '-')})" if heading_above else name
         n_seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
-        cells = [
-            link,
+        of_runs = [
+            link_of(name),
             f"`{command_of(name)}`",
             f"{int(runs[0]['steps']):,}",
-            str(round(np.mean([float(run["learning"]) for run in runs]))),
-            f"{recipe.score} {score_cell(recipe, runs)}{n_seeds}",
+            f"{np.mean([float(run['learning']) for run in runs]):.0f}",
+            f"{recipe.score} {score_cell(recipe, *(float(run['score']) for run in runs))}{n_seeds}",
             stock_cell(name, stock_rows),
-            f"{random_score(recipe.env, recipe.score):.{2 if recipe.score == 'success' else 0}f}",
+            score_cell(recipe, random_score(recipe.env, recipe.score)),
             f"{recipe.at_least:g}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", f"Not run in full yet: {'; '.join(missing)}."] if missing else lines
+        cells.append(of_runs)
+    heading = ["recipe", "command", "steps", "seconds", "result", "stock run", "random policy", "promised"]
+    lines = table(heading, cells)
+    return [*lines, f"Not run in full yet: {'; '.join(missing)}."] if missing else lines[:-1]
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="name of a recipe, or a part of several names")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of runs and table")
-    args = parser.parse_args(arguments)
+    args = options(__doc__, list(RECIPES), OUT).parse_args(arguments)
     path, stock_path = args.out / "recipes.csv", args.out / "recipes-stock.csv"
-    names = [args.only] if args.only in RECIPES else [name for name in RECIPES if args.only in name]
-    run_missing(path, jobs_of(names), train, workers=1)
-    run_missing(stock_path, jobs_of(names, stock=True), train, workers=1)
-    lines = table(read(path), read(stock_path))
+    names = selected(list(RECIPES), args.only)
+    run_missing(path, jobs_of(names), train, args.workers, args.deadline)
+    run_missing(stock_path, jobs_of(names, stock=True), train, args.workers, args.deadline)
+    lines = report(read(path), read(stock_path))
     (args.out / "recipes.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 

@@ -79,12 +79,7 @@ CONVERGED = 0.95
 
 def load(suite: Suite, rows: list[Row]) -> Scores:
     """
-    Load the evaluations of a suite.
-
-    :param suite: suite that was to run
-    :param rows: rows of the runs
-    :return: mean returns of the evaluations, for the seeds with all runs; NaN after a run was solved, and where a variant does
-        not run
+    Load the evaluations of a suite for the seeds with all runs; NaN after a run was solved, and where a variant does not run.
     """
     columns = list(map(str, evaluation_steps(suite)))
     runs = {
@@ -107,11 +102,7 @@ def final(curves: Scores) -> Scores:
 
 def steps_until(reached: np.ndarray, steps: list[int]) -> np.ndarray:
     """
-    Find the first evaluation that is True.
-
-    :param reached: array of shape (..., evaluations)
-    :param steps: steps of the evaluations
-    :return: steps at the first True evaluation, or at the last one if none is, shape (...)
+    Return the steps of the first evaluation that is True, or of the last one if none is; evaluations are the last dimension.
     """
     first: np.ndarray = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(steps) - 1)
     return np.array(steps)[first]
@@ -142,14 +133,7 @@ def in_one(suite: Suite, scores: Scores, environment: str) -> Scores:
 
 
 def by_rate(suite: Suite, curves: Scores, environment: str) -> dict[str, np.ndarray]:
-    """
-    Score the arms of a suite at each learning rate.
-
-    :param suite: suite at several learning rates
-    :param curves: curves of its runs
-    :param environment: one of its environments
-    :return: scores by arm, more is better, shape (rates, runs, 1)
-    """
+    """Score the arms of a suite at each learning rate, shape (rates, runs, 1)."""
     scores = in_one(suite, score_of(suite, curves), environment)
     arms = dict.fromkeys(map(arm_of, scores))
     return {arm: np.stack([scores[named_at(arm, rate)] for rate in suite.rates]) for arm in arms}
@@ -187,16 +171,9 @@ def compare(
     first: dict[str, dict[str, str]] | None = None,
 ) -> list[str]:
     """
-    Compare variants with their references.
-
-    :param what: name of the scores; without it, only the gains are shown
-    :param scores: scores of the runs
-    :param digits: digits after the point
-    :param references: reference of each variant
-    :param sign: -1 if less is better
-    :param ps: cells of p, if the correction covers more than this table
-    :param first: by heading: cells of each variant, before the score
-    :return: table with a row for each variant
+    Write a row for each variant: its score and its gain over its reference. Without ``what``, only arms with a reference and
+    their gains. Less is better if ``sign`` is -1. ``ps`` are cells of p, if the correction covers more than this table;
+    ``first`` are columns before the score.
     """
     signed = {variant: sign * values for variant, values in scores.items()}
     pairs, better = pairs_of(signed, references), improvement(signed, references)
@@ -216,13 +193,7 @@ def compare(
 
 
 def against_controls(endpoints: dict[str, Scores], digits: int) -> list[str]:
-    """
-    Compare arms with their shuffled controls.
-
-    :param endpoints: scores by arm for each endpoint, more is better
-    :param digits: digits after the point
-    :return: a table of the arms that have a control for each endpoint, with one correction; nothing if none has
-    """
+    """Write a table for each endpoint of the arms that have a shuffled control, with one correction; nothing if none has."""
     arms = list(next(iter(endpoints.values())))
     controls = {role_of(arm): arm for arm in arms if arm.startswith("shuffled, ")}
     references = {arm: controls[role_of(arm)] for arm in arms if role_of(arm) in controls and arm not in controls.values()}
@@ -305,11 +276,8 @@ def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
 
 def rates_in_one(suite: Suite, scores: dict[str, np.ndarray]) -> tuple[list[str], list[Estimates]]:
     """
-    Report one environment of a suite at several learning rates.
-
-    :param suite: suite at several learning rates
-    :param scores: scores in the environment, see :func:`by_rate`
-    :return: tables; mean gain of each arm over its reference at its own best rate, and as the mean over the rates
+    Report the scores of :func:`by_rate`: tables, and the mean gains over the reference, at each arm's best rate and over the
+    rates.
     """
     what = {True: "steps until solved, less is better", False: suite.score}[suite.solved is not None]
     sign = -1 if suite.solved is not None else 1
@@ -360,13 +328,7 @@ def write_page(path: Path, lines: list[str]) -> None:
 
 
 def progress(campaign: Campaign, rows: list[Row]) -> tuple[str, bool]:
-    """
-    Count the runs.
-
-    :param campaign: campaign
-    :param rows: rows of its file
-    :return: in words, with the time that is left, and whether all runs are there
-    """
+    """Say how many runs are there, with the time that is left, and return whether all are."""
     found = runs_of(campaign, rows)
     choosing = all_choosing_jobs(campaign, rows)
     lacking = [run[0] for name, run in choosing if key_of(name) not in found]
@@ -384,14 +346,7 @@ def progress(campaign: Campaign, rows: list[Row]) -> tuple[str, bool]:
 
 
 def values_of(campaign: Campaign, rows: list[Row], score: Callable[[Row], float]) -> Scores:
-    """
-    Load the reporting runs of a complete campaign.
-
-    :param campaign: campaign
-    :param rows: rows of its file
-    :param score: function of a row
-    :return: by arm its values, shape (seeds, tasks)
-    """
+    """Load values of the reporting runs of a complete campaign by arm, shape (seeds, tasks)."""
     found, shape = runs_of(campaign, rows), (len(campaign.reporting), len(campaign.tasks))
     runs = [(run[1], found[key_of(name)]) for name, run in reporting_jobs(campaign, rows)]  # seed by seed, task by task
     return {arm: np.array([score(row) for of, row in runs if of == arm]).reshape(shape) for arm in campaign.arms}
@@ -413,12 +368,8 @@ def solved_of(campaign: Campaign, rows: list[Row]) -> Scores:
 
 def differences(campaign: Campaign, contrast: Contrast, scores: Scores) -> np.ndarray:
     """
-    Compute what is tested.
-
-    :param campaign: campaign
-    :param contrast: arm, reference, and what the tasks of a seed become
-    :param scores: by arm, shape (seeds, tasks)
-    :return: one number a seed, or one for each seed and task, shape (n,); for tests of each task, shape (seeds, tasks)
+    Compute what is tested: one number a seed, or one for each seed and task, shape (n,); for tests of each task (seeds,
+    tasks).
     """
     # Rounded: scores that are equal may differ in their last digits, always with the same sign.
     each = np.round(scores[contrast.arm] - scores[contrast.reference], 9)
@@ -512,14 +463,7 @@ def score_tables(campaign: Campaign, rows: list[Row]) -> list[str]:
 
 
 def report(campaign: Campaign, rows: list[Row], rarity: list[Row]) -> list[str]:
-    """
-    Write the page of a campaign.
-
-    :param campaign: campaign
-    :param rows: rows of its file
-    :param rarity: rows of all tasks' random episodes
-    :return: lines of Markdown
-    """
+    """Write the page of a campaign from the rows of its file and the rows of random episodes."""
     words, is_complete = progress(campaign, rows)
     lines = [words, ""]
     counts = {row["task"]: row for row in rarity if row["campaign"] == campaign.name}

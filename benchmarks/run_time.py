@@ -9,7 +9,6 @@ includes steps of the environment and of the gradient. The cheaper those are, th
 """
 
 import argparse
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch as th
 from baselines import PythonTree
 from speed import machine
 from stable_baselines3 import TD3
-from timing import filled
+from timing import filled, seconds
 
 from sb3_per import PERTD3, Proportional, SumTree
 from sb3_per.sampling.sum_tree import ALL_WRITTEN
@@ -83,47 +82,26 @@ VARIANTS: dict[str, tuple[Any, dict[str, Any] | None]] = {
 
 def make_model(variant: str, buffer_size: int) -> Any:
     """Make a model with the paper's networks and batches, and a full buffer."""
-    cls, settings = VARIANTS[variant]
-    model = cls(
-        "MlpPolicy",
-        "HalfCheetah-v5",
-        policy_kwargs=dict(net_arch=[256, 256]),
-        learning_rate=3e-4,
-        batch_size=256,
-        buffer_size=buffer_size,
-        learning_starts=0,
-        replay_buffer_kwargs=settings,
-        seed=0,
-    )
+    cls, buffer_kwargs = VARIANTS[variant]
+    settings = dict(policy_kwargs=dict(net_arch=[256, 256]), learning_rate=3e-4, batch_size=256, learning_starts=0, seed=0)
+    model = cls("MlpPolicy", "HalfCheetah-v5", buffer_size=buffer_size, replay_buffer_kwargs=buffer_kwargs, **settings)
     filled(model.replay_buffer)
     return model
 
 
-def measure(n_steps: int, buffer_size: int) -> dict[str, np.ndarray]:
-    """
-    Time the variants in turn.
-
-    :return: by variant: seconds per 1,000 steps in each round
-    """
-    models = {variant: make_model(variant, buffer_size) for variant in VARIANTS}
-    seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
-    for model in models.values():
-        model.learn(n_steps // 10)
-    for _ in range(N_ROUNDS):
-        for variant, model in models.items():
-            start = time.perf_counter()
-            model.learn(n_steps, reset_num_timesteps=False)
-            seconds[variant].append((time.perf_counter() - start) * 1_000 / n_steps)
-    return {variant: np.array(values) for variant, values in seconds.items()}
+def measure(n_steps: int, buffer_size: int) -> np.ndarray:
+    """Time the variants in turn. Return seconds per 1,000 steps, shape (rounds, variants)."""
+    models = [make_model(variant, buffer_size).learn(n_steps // 10) for variant in VARIANTS]
+    times = [[seconds(lambda: model.learn(n_steps, reset_num_timesteps=False)) for model in models] for _ in range(N_ROUNDS)]  # noqa: B023
+    return np.array(times) * 1_000 / n_steps
 
 
-def report(seconds: dict[str, np.ndarray]) -> str:
+def report(times: np.ndarray) -> str:
     """Write the medians over the rounds, of the seconds and of the ratios within a round."""
-    uniform = seconds["TD3"]
     lines = [f"{machine()}, one thread; HalfCheetah-v5, a million transitions, batch 256; {N_ROUNDS} rounds.", ""]
     lines += ["| | seconds per 1,000 steps | over TD3 (quartiles) |", "|---|---|---|"]
-    for variant, values in seconds.items():
-        low, median, high = np.percentile(100 * (values / uniform - 1), [25, 50, 75])
+    for variant, values in zip(VARIANTS, times.T, strict=True):
+        low, median, high = np.percentile(100 * (values / times[:, 0] - 1), [25, 50, 75])
         over = "" if variant == "TD3" else f"{median:+.0f}% ({low:+.0f} to {high:+.0f})"
         lines.append(f"| {variant} | {np.median(values):.2f} | {over} |")
     return "\n".join([*lines, "", f"In the paper, on a GPU, three trees of others: {PAPER}.", ""])
@@ -136,13 +114,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT, help="folder of run_time.csv and run_time.md")
     args = parser.parse_args()
     th.set_num_threads(N_THREADS)
-    seconds = measure(*((100, 10_000) if args.quick else (1_000, 1_000_000)))
+    times = measure(*((100, 10_000) if args.quick else (1_000, 1_000_000)))
     args.out.mkdir(parents=True, exist_ok=True)
-    rows = zip(*seconds.values(), strict=True)
-    lines = ['"' + '","'.join(seconds) + '"', *(",".join(f"{value:.3f}" for value in row) for row in rows)]
-    (args.out / "run_time.csv").write_text("\n".join(lines) + "\n")
-    (args.out / "run_time.md").write_text(report(seconds))
-    print(report(seconds))
+    heading = ",".join(f'"{variant}"' for variant in VARIANTS)
+    np.savetxt(args.out / "run_time.csv", times, "%.3f", ",", header=heading, comments="")
+    (args.out / "run_time.md").write_text(report(times))
+    print(report(times))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """Rows of the benchmark about sequences."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.utils import polyak_update
-from timing import MILLION, Row, box, compare, filled
+from timing import MILLION, Row, Rows, box, compare, filled
 
 from sb3_per import PERRecurrentDQN, PERRecurrentSAC, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.algorithms.optimizers import minimise
@@ -98,7 +98,7 @@ def _gradient_step_row(algorithm: Any, env: str, quick: bool) -> Row:
     return compare(what, "its bare networks and optimizers", 1.15, lambda: model._gradient_step(batch, 0), bare, 20, rounds)
 
 
-def sequence_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+def sequence_rows(quick: bool) -> Rows:
     """Measure draws and updates of windows, and the cost of their states in `add`."""
     size, large = (100_000, MILLION) if quick else (MILLION, 10 * MILLION)
 

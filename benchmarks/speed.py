@@ -7,6 +7,9 @@ Measure what prioritized replay costs. Each figure stands beside a rival that is
 """
 
 import argparse
+import contextlib
+import functools
+import itertools
 import json
 import os
 import platform
@@ -14,8 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,22 @@ from gymnasium import spaces
 from sequence_rows import sequence_rows
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
-from timing import BATCH_SIZE, MILLION, ROUNDS, Absent, Row, box, compare, filled, sample_and_update, seconds
+from timing import (
+    BATCH_SIZE,
+    MILLION,
+    ROUNDS,
+    Absent,
+    Row,
+    Rows,
+    box,
+    compare,
+    count_seconds,
+    filled,
+    gradient_step,
+    learn_in_turn,
+    sample_and_update,
+    seconds,
+)
 
 from sb3_per import (
     PERDQN,
@@ -49,11 +66,7 @@ from sb3_per import (
 def cycle(tree: Any) -> Callable[[], None]:
     """Find and update, for trees with our interface."""
     masses = np.random.default_rng(0).random(BATCH_SIZE)
-
-    def run() -> None:
-        tree.update(tree.find(np.random.random_sample(BATCH_SIZE) * tree.total), masses)
-
-    return run
+    return lambda: tree.update(tree.find(np.random.random_sample(BATCH_SIZE) * tree.total), masses)
 
 
 def our_tree(size: int) -> Callable[[], None]:
@@ -97,7 +110,7 @@ TREES: dict[str, Callable[[int], Callable[[], None]]] = {
 }
 
 
-def tree_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+def tree_rows(quick: bool) -> Rows:
     """Measure finding and updating 256 slots among a million."""
     size = 100_000 if quick else MILLION
     targets = {"NumPy level tree": 0.20, "cpprb": 0.12}
@@ -114,82 +127,74 @@ def tree_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
 # ---- buffers
 
 
-def buffer_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """Measure `sample` and `update_priorities` together, against SB3's `sample` alone."""
+def buffer_rows(quick: bool) -> Rows:
+    """Measure `sample` and `update_priorities` together, against SB3's `sample` alone or another setting of ours."""
     size = 100_000 if quick else MILLION
-    prioritized, mujoco, discrete = PrioritizedReplayBuffer, (box(17), box(6)), spaces.Discrete(2)
+    mujoco, discrete = (box(17), box(6)), spaces.Discrete(2)
 
-    def row(name: str, cls: Any, rival: Any, size: int, obs: Any, act: Any, batch: int, target: float, **kwargs: Any) -> Row:
-        n_critics = 2 if batch == BATCH_SIZE else 1
-        ours = filled(cls(size, obs, act, device="cpu", **kwargs))
-        theirs = filled(rival(size, obs, act, device="cpu", **kwargs))
-        run = sample_and_update(ours, batch, n_critics)
-        return compare(f"sample({batch}) + update, {name}", rival.__name__, target, run, lambda: theirs.sample(batch), 300)
+    def ours(size: int = size, what: Any = mujoco, **kwargs: Any) -> Any:
+        return filled(PrioritizedReplayBuffer(size, *what, device="cpu", **kwargs))
 
-    def of(*args: Any, **kwargs: Any) -> Callable[[], Row]:
-        return lambda: row(*args, **kwargs)
+    def against_stock(name: str, size: int, what: Any, batch: int, target: float, classes: Any = None, **kwargs: Any) -> Row:
+        classes = classes or (PrioritizedReplayBuffer, ReplayBuffer)
+        buffers = [filled(cls(size, *what, device="cpu", **kwargs)) for cls in classes]
+        run = sample_and_update(buffers[0], batch, 2 if batch == BATCH_SIZE else 1)
+        name = f"sample({batch}) + update, {name}"
+        return compare(name, classes[1].__name__, target, run, lambda: buffers[1].sample(batch), 300)
 
-    yield "sample 256", of("obs 17, act 6", prioritized, ReplayBuffer, size, *mujoco, 256, 0.65)
-    yield "sample 32", of("obs 4", prioritized, ReplayBuffer, size, box(4), discrete, 32, 0.80)
     images, n_images = box(4, 84, 84, dtype=np.uint8), 5_000 if quick else 50_000
-    yield "images", of("images", prioritized, ReplayBuffer, n_images, images, discrete, 32, 1.0)
     goals = spaces.Dict({"observation": box(10), "achieved_goal": box(3), "desired_goal": box(3)})
-    yield "dict", of("Dict", PrioritizedDictReplayBuffer, DictReplayBuffer, size, goals, box(4), 256, 1.0)
-    yield "n-step", of("3 steps", prioritized, NStepReplayBuffer, size, *mujoco, 256, 1.0, n_steps=3)
+    yield "sample 256", lambda: against_stock("obs 17, act 6", size, mujoco, 256, 0.65)
+    yield "sample 32", lambda: against_stock("obs 4", size, (box(4), discrete), 32, 0.80)
+    yield "images", lambda: against_stock("images", n_images, (images, discrete), 32, 1.0)
+    of_goals = PrioritizedDictReplayBuffer, DictReplayBuffer
+    yield "dict", lambda: against_stock("Dict", size, (goals, box(4)), 256, 1.0, of_goals)
+    with_steps = PrioritizedReplayBuffer, NStepReplayBuffer
+    yield "n-step", lambda: against_stock("3 steps", size, mujoco, 256, 1.0, with_steps, n_steps=3)
 
-    def against_itself(what: str, against: str, target: float, ours: Any, theirs: Any) -> Row:
-        return compare(what, against, target, sample_and_update(ours, 256, 2), sample_and_update(theirs, 256, 2), 300)
-
-    def rank() -> Row:
-        buffers = (filled(prioritized(size, *mujoco, device="cpu", scheme=scheme)) for scheme in ("rank", "proportional"))
-        return against_itself("sample(256) + update, rank-based", "proportional", 5.0, *buffers)
+    def against_itself(what: str, against: str, target: float, *buffers: Any) -> Row:
+        return compare(f"sample(256) + update, {what}", against, target, *(sample_and_update(b, 256, 2) for b in buffers), 300)
 
     def scaling() -> Row:
         sizes = (MILLION if quick else 10 * MILLION, 10_000)
-        buffers = (filled(prioritized(n, box(4), box(1), device="cpu")) for n in sizes)
-        return against_itself("sample(256) + update, 10M slots", "10k slots", 3.0, *buffers)
+        return against_itself("10M slots", "10k slots", 3.0, *(ours(n, (box(4), box(1))) for n in sizes))
 
-    yield "rank", rank
+    def demonstrations() -> Row:
+        buffer = PrioritizedReplayBuffer(size, *mujoco, device="cpu", demonstration_fraction=0.25)
+        buffer.add_demonstrations_from(ours(10_000))
+        theirs = ours()
+        return against_itself("a quarter demonstrations", "default", 1.3, filled(buffer), theirs)
+
+    yield "rank", lambda: against_itself("rank-based", "proportional", 5.0, ours(scheme="rank"), ours())
     yield "scaling", scaling
-
     for name, kwargs in {
         "uniform_fraction=0.1": dict(uniform_fraction=0.1),
         "unique": dict(unique=True),
         "recency=0.996": dict(recency=0.996),
         "age_decay=3": dict(age_decay=3.0),
     }.items():
-
-        def setting(name: str = name, kwargs: dict[str, Any] = kwargs) -> Row:
-            buffers = (filled(prioritized(size, *mujoco, device="cpu", **changed)) for changed in (kwargs, {}))
-            return against_itself(f"sample(256) + update, {name}", "default", np.nan, *buffers)
-
-        yield f"setting {name}", setting
-
-    def demonstrations() -> Row:
-        ours = prioritized(size, *mujoco, device="cpu", demonstration_fraction=0.25)
-        ours.add_demonstrations_from(filled(prioritized(10_000, *mujoco, device="cpu")))
-        theirs = filled(prioritized(size, *mujoco, device="cpu"))
-        return against_itself("sample(256) + update, a quarter demonstrations", "default", 1.3, filled(ours), theirs)
-
+        yield (
+            f"setting {name}",
+            functools.partial(lambda n, k: against_itself(n, "default", np.nan, ours(**k), ours()), name, kwargs),
+        )
     yield "demonstrations", demonstrations
 
 
-def add_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+def add_rows(quick: bool) -> Rows:
     """Measure `add` of one step of all environments."""
 
     def row(n_envs: int) -> Row:
-        spaces_ = (box(17), box(6))
-        ours, theirs = (c(MILLION, *spaces_, device="cpu", n_envs=n_envs) for c in (PrioritizedReplayBuffer, ReplayBuffer))
+        buffers = (c(MILLION, box(17), box(6), device="cpu", n_envs=n_envs) for c in (PrioritizedReplayBuffer, ReplayBuffer))
         obs, actions = np.ones((n_envs, 17), np.float32), np.ones((n_envs, 6), np.float32)
         step = (obs, obs, actions, np.ones(n_envs), np.zeros(n_envs), [{}] * n_envs)
-        what = f"add, {n_envs} environment{'s' * (n_envs > 1)}"
-        return compare(what, "ReplayBuffer", 1.15, lambda: ours.add(*step), lambda: theirs.add(*step), 3000)
+        runs = [functools.partial(buffer.add, *step) for buffer in buffers]
+        return compare(f"add, {n_envs} environment{'s' * (n_envs > 1)}", "ReplayBuffer", 1.15, *runs, 3000)
 
     yield "add 1", lambda: row(1)
     yield "add 16", lambda: row(16)
 
 
-def memory_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
+def memory_rows(quick: bool) -> Rows:
     """Measure the memory of the tree."""
 
     def memory() -> Row:
@@ -201,134 +206,108 @@ def memory_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
 
 # ---- start
 
-
-def start_rows(quick: bool) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """Measure the start of fresh processes."""
-
-    def started(what: str, target: float, program: str, cache: str, n_runs: int = ROUNDS) -> Row:
-        """Run a program in fresh processes, and return the median of the times that it prints."""
-        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-        command = [sys.executable, "-c", program]
-        runs = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(n_runs)]
-        return Row(what, "", float(np.median([float(run.stdout) for run in runs])), target)
-
-    importing = "import time, torch, stable_baselines3\nt = time.time()\nfrom sb3_per import PERSAC\nprint(time.time() - t)"
-    building = """
+IMPORT = """
+import time, torch, stable_baselines3
+t = time.time()
+from sb3_per import PERSAC
+print(time.time() - t)
+"""
+BUFFER = """
 import time, numpy as np
 from gymnasium import spaces
 from sb3_per import PrioritizedReplayBuffer
 t = time.time()
 buffer = PrioritizedReplayBuffer(100, spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (1,)), device="cpu")
 """
-    built = building + "print(time.time() - t)"
-    sampling = (
-        building
-        + """
+SAMPLE = """
 buffer.rewards[:] = 1
 buffer.ring.advance(None, 100)
-t = time.time()
 buffer.sample(32)
-print(time.time() - t)
 """
-    )
-    both = sampling.replace("100)\nt = time.time()", "100)")
+END = "print(time.time() - t)"
+
+
+def start_rows(quick: bool) -> Rows:
+    """Measure the start of fresh processes."""
+
+    def started(what: str, target: float, program: str, n_runs: int = ROUNDS) -> Row:
+        """Run a program in fresh processes, and return the median of the times that it prints."""
+        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+        command = [sys.executable, "-c", program]
+        runs = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(n_runs)]
+        return Row(what, "", float(np.median([float(run.stdout) for run in runs])), target)
+
     with tempfile.TemporaryDirectory() as cache:
         # The first run fills the cache, so the order counts. numba is loaded when the first buffer is built.
-        yield "start cold", lambda: started("first buffer and sample, cold cache, seconds", 10.0, both, cache, n_runs=1)
-        yield "start warm", lambda: started("first sample, warm cache, seconds", 0.3, sampling, cache)
-        yield "start buffer", lambda: started("first buffer, warm cache, seconds", np.nan, built, cache)
-        yield "start import", lambda: started("import after torch and SB3, seconds", 0.5, importing, cache)
+        both, alone = BUFFER + SAMPLE + END, BUFFER + SAMPLE.replace("buffer.sample", "t = time.time()\nbuffer.sample") + END
+        yield "start cold", lambda: started("first buffer and sample, cold cache, seconds", 10.0, both, n_runs=1)
+        yield "start warm", lambda: started("first sample, warm cache, seconds", 0.3, alone)
+        yield "start buffer", lambda: started("first buffer, warm cache, seconds", np.nan, BUFFER + END)
+        yield "start import", lambda: started("import after torch and SB3, seconds", 0.5, IMPORT)
 
 
 # ---- training
 
 
-def training_rows(quick: bool, device: str) -> Iterator[tuple[str, Callable[[], Row]]]:
+def training_rows(quick: bool, device: str) -> Rows:
     """Measure a gradient step with default networks, and a short run."""
+    rounds = 3 if quick else 25
 
     def step(ours: Any, theirs: Any, env: str, target: float) -> Row:
-        models = []
-        for cls in (ours, theirs):
-            model = cls("MlpPolicy", env, buffer_size=100_000, learning_starts=2_000, seed=0, device=device)
-            models.append(model.learn(2_000))
-        steps = [lambda model=model: model.train(gradient_steps=1, batch_size=model.batch_size) for model in models]
+        runs = (gradient_step(cls, env, device, buffer_size=100_000) for cls in (ours, theirs))
         what, against = f"gradient step, {ours.__name__}", f"{theirs.__name__} on {device}"
-        return compare(what, against, target, steps[0], steps[1], 100, rounds=3 if quick else 25)
+        return compare(what, against, target, *runs, 100, rounds)
 
     def uniform_actor() -> Row:
-        models = []
-        for kwargs in (dict(actor_batch="uniform"), {}):
-            model = PERSAC(
-                "MlpPolicy", "Pendulum-v1", learning_starts=2_000, seed=0, device=device, replay_buffer_kwargs=kwargs
-            )
-            models.append(model.learn(2_000))
-        steps = [lambda model=model: model.train(gradient_steps=1, batch_size=model.batch_size) for model in models]
+        settings = (dict(actor_batch="uniform"), {})
+        runs = (gradient_step(PERSAC, "Pendulum-v1", device, replay_buffer_kwargs=each) for each in settings)
         what = 'gradient step, PERSAC, actor_batch="uniform"'
-        return compare(what, f"default on {device}", np.nan, steps[0], steps[1], 100, rounds=3 if quick else 25)
+        return compare(what, f"default on {device}", np.nan, *runs, 100, rounds)
+
+    def learn() -> Row:
+        n_parts, n_steps = (3, 300) if quick else (10, 5_000)
+        models = [cls("MlpPolicy", "Pendulum-v1", seed=0, device=device) for cls in (PERSAC, SAC)]
+        return learn_in_turn(f"learn() of {n_steps:,} steps, PERSAC", f"SAC on {device}", models, n_steps, n_parts)
 
     yield "step uniform actor", uniform_actor
     yield "step sac", lambda: step(PERSAC, SAC, "Pendulum-v1", 1.00)
     yield "step td3", lambda: step(PERTD3, TD3, "Pendulum-v1", 1.00)
     yield "step dqn", lambda: step(PERDQN, DQN, "CartPole-v1", 1.02)
-
-    def learn() -> Row:
-        """Train the two in turn, in parts, so that changes of the machine reach both."""
-        n_parts, n_steps = (3, 300) if quick else (10, 5_000)
-        models = [cls("MlpPolicy", "Pendulum-v1", seed=0, device=device) for cls in (PERSAC, SAC)]
-        times = np.empty((n_parts, 2))
-        for part in range(n_parts):
-            for i, model in enumerate(models):
-                times[part, i] = seconds(lambda: model.learn(n_steps // n_parts, reset_num_timesteps=False), 1)  # noqa: B023
-        figure = float(np.median(times[:, 0] / times[:, 1]))
-        return Row(f"learn() of {n_steps:,} steps, PERSAC", f"SAC on {device}", figure, 1.02, *times.sum(axis=0).tolist())
-
     yield "learn", learn
+    yield "monitor", lambda: monitor(quick, device)
 
-    def monitor() -> Row:
-        """Measure PriorityMonitor with the cheapest gradient step and the default interval."""
-        n_steps, spent = 4_000 if quick else 20_000, 0.0
 
-        def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-            def run(*args: Any) -> Any:
-                nonlocal spent
-                start = time.perf_counter()
-                result = function(*args)
-                spent += time.perf_counter() - start
-                return result
+def monitor(quick: bool, device: str) -> Row:
+    """Measure PriorityMonitor with the cheapest gradient step and the default interval."""
+    spent = [0.0]
 
-            return run
+    class Timed(PriorityMonitor):
+        def _on_training_start(self) -> None:
+            super()._on_training_start()
+            count_seconds(self.model.replay_buffer.draw_record, "add", spent)
 
-        class Timed(PriorityMonitor):
-            def _on_training_start(self) -> None:
-                super()._on_training_start()
-                record = self.model.replay_buffer.draw_record
-                record.add = timed(record.add)
-
-        with tempfile.TemporaryDirectory() as log:
-            model = PERDQN("MlpPolicy", "CartPole-v1", seed=0, device=device, tensorboard_log=log)
-            callback = Timed(interval=2_000 if quick else 10_000)
-            callback._on_step = timed(callback._on_step)  # type: ignore[method-assign]
-            total = seconds(lambda: model.learn(n_steps, callback=callback), 1)
-            model.logger.close()
-        return Row("PriorityMonitor, share of the time of learn(), PERDQN", "", spent / total, 0.01)
-
-    yield "monitor", monitor
+    with tempfile.TemporaryDirectory() as log:
+        model = PERDQN("MlpPolicy", "CartPole-v1", seed=0, device=device, tensorboard_log=log)
+        callback = Timed(interval=2_000 if quick else 10_000)
+        count_seconds(callback, "_on_step", spent)
+        total = seconds(lambda: model.learn(4_000 if quick else 20_000, callback=callback))
+        model.logger.close()
+    return Row("PriorityMonitor, share of the time of learn(), PERDQN", "", spent[0] / total, 0.01)
 
 
 # ---- cost against capacity
-
 
 STOCK = "SB3 ReplayBuffer (uniform, no update)"
 
 
 def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
     """Time the rivals in turn at each capacity. Return seconds by panel, rival and capacity."""
-    capacities = [10**k for k in range(3, 5 if quick else 8)]
-    schemes = ("proportional", "rank")
 
     def buffers(capacity: int) -> dict[str, Callable[[], Any]]:
         spaces_ = (box(4), box(1))
-        ours = {s: filled(PrioritizedReplayBuffer(capacity, *spaces_, device="cpu", scheme=s)) for s in schemes}
+        ours = {
+            s: filled(PrioritizedReplayBuffer(capacity, *spaces_, device="cpu", scheme=s)) for s in ("proportional", "rank")
+        }
         stock = filled(ReplayBuffer(capacity, *spaces_, device="cpu"))
         runs: dict[str, Callable[[], Any]] = {f"sb3_per, {s}": sample_and_update(ours[s], BATCH_SIZE, 2) for s in ours}
         return {**runs, STOCK: lambda: stock.sample(BATCH_SIZE)}
@@ -336,28 +315,21 @@ def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
     def trees(capacity: int) -> dict[str, Callable[[], Any]]:
         found = {}
         for name, make in TREES.items():
-            try:
+            with contextlib.suppress(Absent):
                 found[name] = make(capacity)
-            except Absent:
-                continue
         return found
 
     panels: dict[str, dict[str, dict[int, float]]] = {}
-    for title, make in (
-        (f"draw + update of {BATCH_SIZE}, trees", trees),
-        (f"sample({BATCH_SIZE}) + update, buffers", buffers),
-    ):
-        panels[title] = {}
-        for capacity in capacities:
-            runs = make(capacity)
-            times: dict[str, list[float]] = {name: [] for name in runs}
-            for _ in range(ROUNDS):
-                for name, run in runs.items():
-                    repetitions = 5 if "Python" in name else 200
-                    seconds(run, repetitions // 5)  # fill the caches with its memory instead of the rival's
-                    times[name].append(seconds(run, repetitions))
-            for name in times:
-                panels[title].setdefault(name, {})[capacity] = float(np.median(times[name]))
+    kinds = {f"draw + update of {BATCH_SIZE}, trees": trees, f"sample({BATCH_SIZE}) + update, buffers": buffers}
+    for (title, make), power in itertools.product(kinds.items(), range(3, 5 if quick else 8)):
+        runs = make(10**power)
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for _, (name, run) in itertools.product(range(ROUNDS), runs.items()):
+            repetitions = 5 if "Python" in name else 200
+            seconds(run, repetitions // 5)  # fill the caches with its memory instead of the rival's
+            times[name].append(seconds(run, repetitions))
+        for name in times:
+            panels.setdefault(title, {}).setdefault(name, {})[10**power] = float(np.median(times[name]))
     return panels
 
 
@@ -371,9 +343,8 @@ def draw(panels: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
     for axis, (title, rivals) in zip(axes, panels.items(), strict=True):
         look = looks({name: roles.get(name, "") for name in rivals})
         for name, points in rivals.items():
-            axis.loglog(
-                list(points), [1e6 * value for value in points.values()], label=name.replace(" (", "\n("), **look[name]
-            )
+            times = [1e6 * value for value in points.values()]
+            axis.loglog(list(points), times, label=name.replace(" (", "\n("), **look[name])
         axis.set(title=title, xlabel="capacity (transitions)")
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), fontsize=11)
     axes[0].set_ylabel("time (µs), medians")
@@ -407,21 +378,33 @@ def as_line(row: Row) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def as_table(rows: Iterable[Row]) -> str:
-    """Write the rows as Markdown."""
-    head = [f"{machine()}; medians of several rounds.", "", "| what | against | ours | theirs | figure | target | |"]
-    return "\n".join([*head, "|---|---|---|---|---|---|---|", *map(as_line, rows), ""])
+HEADING = "| what | against | ours | theirs | figure | target | |\n|---|---|---|---|---|---|---|"
+
+
+def as_table(rows: Iterable[Row], about: str = "") -> str:
+    """Write the rows as Markdown, below what is said about the machine."""
+    return "\n".join([f"{about or machine()}; medians of several rounds.", "", HEADING, *map(as_line, rows), ""])
+
+
+def measured(makers: Rows, only: str) -> tuple[dict[str, Row], list[str]]:
+    """Measure the rows whose key contains ``only``, and print them. Return them by name, and why others were left out."""
+    rows, absent = {}, []
+    for key, maker in makers:
+        if only in key:
+            try:
+                row = maker()
+            except Absent as error:
+                absent.append(str(error))
+            else:
+                rows[f"{row.what} | {row.against}"] = row
+                print(as_line(row), flush=True)
+    return rows, absent
 
 
 def write(folder: Path, rows: dict[str, dict[str, Any]], absent: list[str], quick: bool, is_part: bool) -> None:
     """
-    Write ``speed.json``, the tables ``speed.md`` and ``files.md``, and ``speed.png``.
-
-    :param folder: folder to write to
-    :param rows: measured rows by name
-    :param absent: reasons for rows that were left out
-    :param quick: whether to draw the picture from small buffers
-    :param is_part: whether only some rows were measured: other rows of the same machine stay, and so does the picture
+    Write ``speed.json``, the tables ``speed.md`` and ``files.md``, and ``speed.png``. If only some rows were measured, other
+    rows of the same machine stay, and so does the picture.
     """
     folder.mkdir(parents=True, exist_ok=True)
     results = {"machine": machine(), "rows": rows, "absent": absent}
@@ -441,35 +424,25 @@ def write(folder: Path, rows: dict[str, dict[str, Any]], absent: list[str], quic
     (folder / "speed.md").write_text(as_table([row for row in table if row not in of_files]) + left_out)
 
 
+def options(about: str | None, keys: str) -> argparse.ArgumentParser:
+    """Make the options of a script that measures rows, some of whose keys are given."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help=f"rows whose key contains this: {keys}")
+    parser.add_argument("--quick", action="store_true", help="small buffers, few rounds and short runs, to try the script")
+    parser.add_argument("--device", default="cpu", help="of PyTorch's networks in the gradient steps and runs")
+    parser.add_argument("--out", type=Path, help="folder for the tables, their figures as JSON, and the picture")
+    return parser
+
+
 def main() -> None:
     """Run with the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", default="", help="rows whose key contains this: sample, tree, add, step, start, learn, rank, ..."
-    )
-    parser.add_argument("--quick", action="store_true", help="small buffers and short runs, to try the script")
-    parser.add_argument("--device", default="cpu", help="of the networks in the gradient steps and runs")
-    parser.add_argument("--out", type=Path, help="folder for speed.json, speed.md and speed.png")
-    args = parser.parse_args()
-
+    args = options(__doc__, "sample, tree, add, step, start, learn, rank, ...").parse_args()
     th.set_num_threads(2)
-    makers_of = (tree_rows, add_rows, buffer_rows, frame_rows, file_rows, sequence_rows, memory_rows, start_rows)
-    groups = [group(args.quick) for group in makers_of]
-    makers = [maker for group in (*groups, training_rows(args.quick, args.device)) for maker in group]
+    groups = (tree_rows, add_rows, buffer_rows, frame_rows, file_rows, sequence_rows, memory_rows, start_rows)
+    makers = itertools.chain(*(group(args.quick) for group in groups), training_rows(args.quick, args.device))
     print(as_table([]), end="")
-    rows, absent = {}, []
-    for key, maker in makers:
-        if args.only not in key:
-            continue
-        try:
-            row = maker()
-        except Absent as error:
-            absent.append(str(error))
-            continue
-        rows[f"{row.what} | {row.against}"] = row
-        print(as_line(row), flush=True)
+    rows, absent = measured(makers, args.only)
     print("\n".join(f"Left out: {reason}" for reason in absent))
-
     if args.out:
         write(args.out, {name: row._asdict() for name, row in rows.items()}, absent, args.quick, bool(args.only))
 

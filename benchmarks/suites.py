@@ -61,14 +61,7 @@ def arm_of(name: str) -> str:
 
 
 def at_rates(variants: dict[str, Variant], learning_rate: float, rates: tuple[float, ...]) -> dict[str, Variant]:
-    """
-    Run each variant at several learning rates.
-
-    :param variants: by name
-    :param learning_rate: of the task
-    :param rates: factors
-    :return: each of the variants at each of the rates
-    """
+    """Run each variant at several factors of the task's learning rate."""
     return {
         named_at(name, rate): replace(variant, settings={**variant.settings, "learning_rate": learning_rate * rate})
         for name, variant in variants.items()
@@ -77,13 +70,7 @@ def at_rates(variants: dict[str, Variant], learning_rate: float, rates: tuple[fl
 
 
 def on_new_seeds(suite: Suite, *arms: str) -> Suite:
-    """
-    Make the suite that confirms a choice. Only the arms in question run again, to save time.
-
-    :param suite: at several learning rates
-    :param arms: of it; its first one runs in any case
-    :return: these arms, at the same rates, on as many seeds, none of them the suite's
-    """
+    """Make the suite that confirms a choice, on as many new seeds. Only the arms in question run again, and the first one."""
     known = list(dict.fromkeys(map(arm_of, suite.variants)))
     if not set(arms) <= set(known):
         raise ValueError(f"arms must be of the suite, and {sorted(set(arms) - set(known))} are not")
@@ -93,13 +80,7 @@ def on_new_seeds(suite: Suite, *arms: str) -> Suite:
 
 
 def prioritized(algorithm: str, arms: dict[str, dict[str, Any]]) -> dict[str, Variant]:
-    """
-    Make variants that differ in the settings of their buffer.
-
-    :param algorithm: name of a class of this package
-    :param arms: by name: ``replay_buffer_kwargs``
-    :return: by name: the variant
-    """
+    """Make variants of a class of this package that differ in ``replay_buffer_kwargs``."""
     return {name: Variant(algorithm, dict(replay_buffer_kwargs=settings)) for name, settings in arms.items()}
 
 
@@ -370,13 +351,7 @@ def _agents(
     algorithm: str, recurrent: dict[str, Any], memoryless: dict[str, Any], n_envs: int | None = None
 ) -> dict[str, Variant]:
     """
-    List the arms of a suite.
-
-    :param algorithm: algorithm that has a recurrent twin
-    :param recurrent: settings of the recurrent twin
-    :param memoryless: settings of the algorithm itself
-    :param n_envs: number of environments that the recurrent twin trains in
-    :return: the recurrent twin, prioritized and uniform; the algorithm itself, and the same with stacked frames
+    List the recurrent twin of an algorithm, prioritized and uniform, the algorithm itself, and the same with stacked frames.
     """
     name = f"PERRecurrent{algorithm}"
     uniform = Variant(name, {**recurrent, **_UNIFORM}, policy="MlpLstmPolicy", n_envs=n_envs)

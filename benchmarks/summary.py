@@ -34,11 +34,8 @@ ONE_RATE, AT_MEAN, AT_BEST, OWN_RATE = "one rate", "mean over three rates", "bes
 
 def kind_of(arm: str) -> str | None:
     """
-    Find the kind of an arm.
-
-    :param arm: its name
-    :return: ``"stock"``, ``"uniform"``, or one of the settings in the summary, LAP with any alpha and kappa; ``None`` for
-        other settings, or if anything else differs
+    Return ``"stock"``, ``"uniform"``, or the setting in the summary that an arm has, LAP with any alpha and kappa; ``None``
+    for others.
     """
     is_other = arm.startswith(("shuffled, ", "epsilon ", "uniform, ")) and arm not in ARMS
     kind = role_of(arm)
@@ -66,13 +63,7 @@ class Comparison(NamedTuple):
 
 
 def compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], against: str, scores: Scores) -> list[Comparison]:
-    """
-    Compare the settings of a task; p is not corrected yet.
-
-    :param kinds: by setting that ran: its arm
-    :param against: setting that the others are compared with
-    :param scores: by arm, more is better, shape (seeds, 1)
-    """
+    """Compare the arms of a task, given by kind of setting, with one of them; p is not corrected yet."""
     others = {kinds[kind]: kinds[against] for kind in kinds if kind != against}
     better, found = improvement(scores, others), []
     for kind, arm in kinds.items():
@@ -89,11 +80,8 @@ def compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], agains
 
 def summarise(out: Path, against: str) -> list[Comparison]:
     """
-    Compare the main settings on all complete suites. Of several suites with the same task, take the last.
-
-    :param out: folder of the CSV files
-    :param against: setting that the others are compared with; stock, where ``"uniform"`` did not run
-    :return: the comparisons
+    Compare the main settings on all complete suites, with stock where the reference did not run. Of several suites with the
+    same task, take the last.
     """
     found: dict[str, list[Comparison]] = {}
     for name, suite in SUITES.items():
@@ -201,7 +189,7 @@ def draw(found: list[Comparison], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the tables and the figure."""
-    out = options(__doc__, []).parse_args(arguments).out
+    out = options(__doc__).parse_args(arguments).out
     found = [*summarise(out, "uniform"), *of_campaigns(out)]
     for path, those in ((out / "summary.md", found), (out / "defaults.md", summarise(out, "defaults"))):
         report.write_page(path, summary_table(those))

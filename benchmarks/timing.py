@@ -1,7 +1,8 @@
-"""Time two things in turn, and make the buffers for that."""
+"""Time two things in turn, and make the buffers and models for that."""
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,16 +22,20 @@ class Row(NamedTuple):
     what: str
     against: str
     figure: float
-    target: float
+    target: float = np.nan
     ours: float | None = None
     theirs: float | None = None
+
+
+# By key: what measures a row.
+Rows = Iterator[tuple[str, Callable[[], Row]]]
 
 
 class Absent(Exception):
     """A rival is not installed, or does not load."""
 
 
-def seconds(function: Callable[[], Any], repetitions: int) -> float:
+def seconds(function: Callable[[], Any], repetitions: int = 1) -> float:
     """Time one call."""
     start = time.perf_counter()
     for _ in range(repetitions):
@@ -52,6 +57,33 @@ def compare(
         seconds(function, max(repetitions // 10, 2))
     times = np.array([(seconds(ours, repetitions), seconds(theirs, repetitions)) for _ in range(rounds)])
     return Row(what, against, float(np.median(times[:, 0] / times[:, 1])), target, *np.median(times, axis=0).tolist())
+
+
+def learn_in_turn(what: str, against: str, models: list[Any], n_steps: int, n_parts: int) -> Row:
+    """Train our model and a rival in turn, in parts, so that changes of the machine reach both."""
+    each = n_steps // n_parts
+    times = [[seconds(lambda: model.learn(each, reset_num_timesteps=False)) for model in models] for _ in range(n_parts)]  # noqa: B023
+    ours, theirs = np.array(times).T
+    return Row(what, against, float(np.median(ours / theirs)), 1.02, float(ours.sum()), float(theirs.sum()))
+
+
+def count_seconds(owner: Any, method: str, total: list[float]) -> None:
+    """Add the time of all calls of a method to a total."""
+    original = getattr(owner, method)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        result = original(*args, **kwargs)
+        total[0] += time.perf_counter() - start
+        return result
+
+    setattr(owner, method, counted)
+
+
+def gradient_step(cls: Any, env: str, device: str, **kwargs: Any) -> Callable[[], None]:
+    """Make a model with default networks, fill its buffer, and return a gradient step."""
+    model = cls("MlpPolicy", env, learning_starts=2_000, seed=0, device=device, **kwargs).learn(2_000)
+    return lambda: model.train(gradient_steps=1, batch_size=model.batch_size)
 
 
 def box(*shape: int, dtype: Any = np.float32) -> spaces.Box:
@@ -86,3 +118,9 @@ def sample_and_update(buffer: PrioritizedReplayBuffer, batch_size: int, n_critic
         buffer.update_priorities(buffer.sample(batch_size).indices, td_errors)
 
     return run
+
+
+def add_again(buffer: Any, steps: list[Any]) -> Callable[[], None]:
+    """Add recorded steps, one a call, again and again."""
+    stream = itertools.cycle(steps)
+    return lambda: buffer.add(*next(stream))

@@ -6,12 +6,14 @@ tiny errors, with the buffer and the metrics of the package.
     python benchmarks/weights.py --out runs/try    # draw into another folder
 """
 
-import argparse
+import itertools
 from pathlib import Path
 
 import numpy as np
+from campaign import options
 from figures import figure_of, looks, save
 from gymnasium import spaces
+from tables import table
 
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.algorithms.metrics import weight_metrics
@@ -20,7 +22,8 @@ OUT = Path(__file__).resolve().parents[1] / "docs"
 
 N_TRANSITIONS, N_ENVS = 100_000, 1_000
 BATCH_SIZE = 256
-NORMALIZATIONS = ("max", "mean", "none")
+# By normalization: its line. They coincide in the first panel.
+LINES = {"max": "-", "mean": "--", "none": ":"}
 N_BATCHES = 200
 EPSILONS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 METRICS = ("per/effective_sample_size", "per/mean_weight")
@@ -34,12 +37,8 @@ def td_errors() -> np.ndarray:
 
 def metrics_of(epsilon: float, normalization: str, n_batches: int = N_BATCHES) -> np.ndarray:
     """
-    Draw batches and compute their metrics.
-
-    :param epsilon: epsilon of the proportional scheme, with its alpha of 0.6
-    :param normalization: normalization of the weights
-    :param n_batches: number of batches, the same ones for every normalization
-    :return: ``METRICS`` of each batch at beta 1, the end of a run, shape (2, n_batches)
+    Draw the same batches for every normalization. Return ``METRICS`` of each at beta 1, the end of a run, shape (2,
+    n_batches).
     """
     np.random.seed(0)  # the buffer draws from the global generator
     space, errors = spaces.Box(-1, 1, (1,), np.float32), td_errors()
@@ -63,15 +62,11 @@ def draw(found: dict[tuple[str, float], np.ndarray], path: Path) -> None:
     figure = figure_of(3.8)
     look = looks({"max": "defaults", "mean": "", "none": ""})
     all_axes = figure.subplots(1, 2)
-    # Their lines coincide in the first panel.
-    for normalization, line in zip(NORMALIZATIONS, ("-", "--", ":"), strict=True):
-        color = look[normalization]["color"]
-        values = np.stack([found[normalization, epsilon] for epsilon in EPSILONS], axis=1)
-        for axes, of_metric in zip(all_axes, values, strict=True):
-            axes.plot(EPSILONS, of_metric.mean(axis=1), line, color=color, label=f'"{normalization}"')
-            axes.fill_between(EPSILONS, *np.percentile(of_metric, [10, 90], axis=1), color=color, alpha=0.18, linewidth=0)
-    for axes, metric in zip(all_axes, METRICS, strict=True):
-        axes.set(xscale="log", xlabel="epsilon", title=metric)
+    for (i, axes), (normalization, line) in itertools.product(enumerate(all_axes), LINES.items()):
+        color, values = look[normalization]["color"], np.stack([found[normalization, epsilon][i] for epsilon in EPSILONS])
+        axes.plot(EPSILONS, values.mean(axis=1), line, color=color, label=f'"{normalization}"')
+        axes.fill_between(EPSILONS, *np.percentile(values, [10, 90], axis=1), color=color, alpha=0.18, linewidth=0)
+        axes.set(xscale="log", xlabel="epsilon", title=METRICS[i])
     all_axes[0].set_ylim(0, 1)
     all_axes[1].set(yscale="log")
     all_axes[0].legend(title="weight_normalization")
@@ -80,17 +75,16 @@ def draw(found: dict[tuple[str, float], np.ndarray], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Draw the batches, print the table, write the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of weights.png")
-    args = parser.parse_args(arguments)
-    found = {(n, epsilon): metrics_of(epsilon, n) for n in NORMALIZATIONS for epsilon in EPSILONS}
-    print("| weight_normalization | epsilon | effective sample size | mean weight (its variation from batch to batch) |")
-    print("|---|---|---|---|")
+    out = options(__doc__, out=OUT).parse_args(arguments).out
+    found = {(n, epsilon): metrics_of(epsilon, n) for n in LINES for epsilon in EPSILONS}
+    rows = []
     for (normalization, epsilon), (sizes, weights) in found.items():
         variation = weights.std() / weights.mean()
-        print(f"| {normalization} | {epsilon:g} | {sizes.mean():.2f} | {weights.mean():.3f} ({variation:.2f}) |")
-    args.out.mkdir(parents=True, exist_ok=True)
-    draw(found, args.out / "weights.png")
+        rows.append([normalization, f"{epsilon:g}", f"{sizes.mean():.2f}", f"{weights.mean():.3f} ({variation:.2f})"])
+    heading = ["weight_normalization", "epsilon", "effective sample size", "mean weight (its variation from batch to batch)"]
+    print("\n".join(table(heading, rows)))
+    out.mkdir(parents=True, exist_ok=True)
+    draw(found, out / "weights.png")
 
 
 if __name__ == "__main__":

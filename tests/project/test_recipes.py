@@ -39,7 +39,7 @@ def test_the_published_table_follows_from_the_runs():
         assert float(row["score"]) >= RECIPES[row["recipe"]].at_least
     for row in STOCK_ROWS:
         assert row["source"] == recipes.fingerprint(row["recipe"]), f"{row['recipe']} has changed: run its stock run again"
-    assert (recipes.OUT / "recipes.md").read_text().splitlines() == recipes.table(ROWS, STOCK_ROWS)
+    assert (recipes.OUT / "recipes.md").read_text().splitlines() == recipes.report(ROWS, STOCK_ROWS)
 
 
 def test_blocks_that_train_are_recipes():
@@ -52,7 +52,7 @@ def test_blocks_that_train_are_recipes():
 
 
 def test_updating_the_table_does_not_run_missing_stock_runs():
-    lines = recipes.table(ROWS, [row for row in STOCK_ROWS if row["recipe"] != "PERDQN"])
+    lines = recipes.report(ROWS, [row for row in STOCK_ROWS if row["recipe"] != "PERDQN"])
     cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[5] for line in lines[2:]}
     assert cells["[PERDQN](algorithms/per_dqn.md#example)"] == "not run" and cells["actors, script"] == "none"
 
