@@ -2,22 +2,29 @@
 
 import numpy as np
 
+from sb3_per import Proportional, SumTree
+from sb3_per.sampling.sum_tree import ALL_WRITTEN, spread
 
-class PythonTree:
-    """Binary tree that takes one sample at a time, and adds changes along the path. All masses are 1 at first."""
 
-    def __init__(self, capacity: int):
-        self.n_leaves = 1 << (capacity - 1).bit_length()
-        self.nodes: list[float] = NumpyTree(capacity).nodes.tolist()
+class PythonTree(SumTree):
+    """Binary tree in place of ours, which takes one sample at a time, and adds changes along the path."""
 
-    def update(self, leaves: np.ndarray, masses: np.ndarray) -> None:
-        """Walk up from every leaf."""
+    def __init__(self, capacity: int, mass: float = 0.0):
+        self.capacity, self.n_leaves = capacity, 1 << (capacity - 1).bit_length()
+        self.nodes: list[float] = (mass * NumpyTree(capacity).nodes).tolist()
+
+    def clear(self) -> None:
+        """Empty all slots."""
+        self.nodes = [0.0] * len(self.nodes)
+
+    def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
         for leaf, mass in zip(leaves.tolist(), masses.tolist(), strict=True):
             node = self.n_leaves + leaf
             delta = mass - self.nodes[node]
             while node >= 1:
                 self.nodes[node] += delta
                 node //= 2
+        return ALL_WRITTEN
 
     def find(self, prefix_sums: np.ndarray) -> np.ndarray:
         """Walk down for every value."""
@@ -32,10 +39,28 @@ class PythonTree:
             found.append(node - self.n_leaves)
         return np.array(found)
 
+    def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+        """See :meth:`SumTree.draw`."""
+        leaves = np.minimum(self.find(spread(uniforms, self.total, stratified)), self.capacity - 1)  # its sums drift
+        return leaves, scale * np.array([self.nodes[self.n_leaves + leaf] for leaf in leaves.tolist()])
+
     @property
     def total(self) -> float:
         """Sum of all masses."""
         return self.nodes[1]
+
+    @property
+    def masses(self) -> np.ndarray:
+        """Masses of all slots."""
+        return np.array(self.nodes[self.n_leaves :][: self.capacity])
+
+
+class PerSample(Proportional):
+    """Proportional scheme on a :class:`PythonTree`."""
+
+    def make_tree(self, capacity: int) -> SumTree:
+        """See :meth:`PriorityScheme.make_tree`."""
+        return PythonTree(capacity)
 
 
 class NumpyTree:

@@ -206,6 +206,7 @@ def run(campaign: Campaign, folder: Path, workers: int, deadline: float | None =
             if deadline is not None and time.time() > deadline:
                 return
             run_missing(path, lacking, campaign.train, workers, deadline)
+    print(f"{path}: all runs are there")
 
 
 def count_successes(campaign: Campaign, task: Any) -> dict[str, int]:

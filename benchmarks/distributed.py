@@ -286,12 +286,12 @@ def part_staleness(n: int) -> list[Row]:
             object.__setattr__(env.crew.settings, "lockstep", False)
             model = dqn(env, gradient_steps=gradient_steps, policy_kwargs=dict(net_arch=[4]))
 
-            def train(gradient_steps: int, batch_size: int, model: Any = model, engine: Any = engine) -> None:
-                model._n_updates += gradient_steps
+            def train(self: Any, gradient_steps: int, batch_size: int, engine: Any = engine) -> None:
+                self._n_updates += gradient_steps
                 engine.n_updates += gradient_steps
 
-            model.train = train
-            with mock.patch.object(Metrics, "lag", lambda self, n, lags=lags: lags.append(n)):
+            note = lambda self, n, lags=lags: lags.append(n)  # noqa: E731
+            with mock.patch.object(PERDQN, "train", train), mock.patch.object(Metrics, "lag", note):
                 model.learn(max(n, n_actors * 300))
         metrics, later = env.learning_loop.metrics, lags[len(lags) // 3 :]
         ratio = metrics.n_sampled / metrics.n_inserted / model.batch_size

@@ -168,20 +168,17 @@ def draw_runs(runs: dict[str, tuple[np.ndarray, np.ndarray]], cap: int, what: st
     save(figure, path)
 
 
-def draw_rates(panels: dict[str, list[Estimates]], what: str, n_runs: dict[str, int], path: Path) -> None:
-    """Draw the mean gain of each arm over its reference, a row for each environment."""
-    arms = list(next(iter(panels.values()))[0])
-    figure = figure_of((1.5 + 0.37 * len(arms)) * len(panels))
-    rows = figure.subplots(len(panels), 2, sharey=True, squeeze=False)
-    for row, (environment, gains_of_this) in zip(rows, panels.items(), strict=True):
-        for axes, (title, n), gains in zip(row, n_runs.items(), gains_of_this, strict=True):
-            axes.axvline(0, color=INK)
-            for place, arm in enumerate(arms):
-                errorbars(axes, gains[arm].T, [-place], role_of(arm), is_control="shuffled" in arm)
-            axes.set_yticks(-np.arange(len(arms)), [textwrap.fill(arm, 26) for arm in arms])
-            title = f"{title},\n{n} runs"
-            axes.set(title=title if len(panels) == 1 else f"{environment}, {title}")
-            better_towards(axes, "right")
+def draw_rates(panels: dict[str, Estimates], what: str, path: Path) -> None:
+    """Draw the mean gain of each arm over its reference, by title of a panel."""
+    arms = list(next(iter(panels.values())))
+    figure = figure_of(1.5 + 0.37 * len(arms))
+    for axes, (title, gains) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
+        axes.axvline(0, color=INK)
+        for place, arm in enumerate(arms):
+            errorbars(axes, gains[arm].T, [-place], role_of(arm), is_control="shuffled" in arm)
+        axes.set_yticks(-np.arange(len(arms)), [textwrap.fill(arm, 26) for arm in arms])
+        axes.set_title(title)
+        better_towards(axes, "right")
     figure.supxlabel(what, fontsize="medium")
     save(figure, path)
 

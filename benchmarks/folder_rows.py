@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from frame_rows import _ACTIONS, _IMAGES, _steps
+from frame_rows import ACTIONS, IMAGES, steps
 from timing import MILLION, Row, Rows, add_again, box, compare, sample_and_update, seconds
 
 from sb3_per import PrioritizedReplayBuffer
@@ -33,8 +33,8 @@ def _vectors() -> Iterator[tuple[Any, ...]]:
 #: by name: observations, actions, settings, steps, number of transitions, batch size
 FORMS: dict[str, tuple[Any, Any, dict[str, Any], Callable[[], Iterator[Any]], int, int]] = {
     "obs 17, act 6": (box(17), box(6), {}, _vectors, MILLION // 2, 256),
-    "images": (_IMAGES, _ACTIONS, {}, lambda: _steps(1), 30_000, 32),
-    "frames": (_IMAGES, _ACTIONS, dict(frames=4), lambda: _steps(1), 100_000, 32),
+    "images": (IMAGES, ACTIONS, {}, lambda: steps(1), 30_000, 32),
+    "frames": (IMAGES, ACTIONS, dict(frames=4), lambda: steps(1), 100_000, 32),
 }
 
 

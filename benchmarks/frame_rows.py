@@ -14,10 +14,10 @@ from timing import Absent, Row, Rows, add_again, box, compare, learn_in_turn, sa
 
 from sb3_per import PERDQN, PrioritizedReplayBuffer
 
-_IMAGES, _ACTIONS = box(4, 84, 84, dtype=np.uint8), spaces.Discrete(4)
+IMAGES, ACTIONS = box(4, 84, 84, dtype=np.uint8), spaces.Discrete(4)
 
 
-def _steps(n_envs: int) -> Iterator[tuple[Any, ...]]:
+def steps(n_envs: int) -> Iterator[tuple[Any, ...]]:
     """Make episodes of 40 steps, whose stacks begin with zeros."""
     rng = np.random.default_rng(0)
     frames = rng.integers(1, 255, (301, n_envs, 1, 84, 84)).astype(np.uint8)
@@ -31,9 +31,9 @@ def _steps(n_envs: int) -> Iterator[tuple[Any, ...]]:
 
 def _filled(size: int, n_envs: int, rival: Any) -> list[Any]:
     """Fill a buffer with frames and a rival, a little more than a lap each."""
-    arguments = (size, _IMAGES, _ACTIONS, "cpu", n_envs)
+    arguments = (size, IMAGES, ACTIONS, "cpu", n_envs)
     made = [PrioritizedReplayBuffer(*arguments, frames=4), rival(*arguments)]
-    for step in itertools.islice(_steps(n_envs), size // n_envs + 200):
+    for step in itertools.islice(steps(n_envs), size // n_envs + 200):
         for buffer in made:
             buffer.add(*step)
     return made
@@ -45,7 +45,7 @@ def _cpprb(size: int) -> Callable[[], Any]:
 
     fields: dict[str, Any] = {"obs": {"shape": (84, 84, 4), "dtype": np.uint8}, "act": {}, "rew": {}, "done": {}}
     rival = cpprb.PrioritizedReplayBuffer(size, fields, next_of="obs", stack_compress="obs")
-    for obs, next_obs, action, reward, done, _ in itertools.islice(_steps(1), size + 200):
+    for obs, next_obs, action, reward, done, _ in itertools.islice(steps(1), size + 200):
         last = (np.moveaxis(each[0], 0, -1) for each in (obs, next_obs))
         rival.add(**dict(zip(("obs", "next_obs"), last, strict=True)), act=action, rew=reward, done=done)
         if done[0]:
@@ -60,8 +60,8 @@ def _extra_buffers(size: int) -> Callable[[], Any]:
         from sb3_extra_buffers.compressed import CompressedReplayBuffer
     except ImportError as error:
         raise Absent(f"sb3-extra-buffers: {error}") from None
-    rival = CompressedReplayBuffer(size, _IMAGES, _ACTIONS, "cpu", 1)
-    for step in itertools.islice(_steps(1), size + 200):
+    rival = CompressedReplayBuffer(size, IMAGES, ACTIONS, "cpu", 1)
+    for step in itertools.islice(steps(1), size + 200):
         rival.add(*step)
     return lambda: rival.sample(32)
 
@@ -88,7 +88,7 @@ def frame_rows(quick: bool) -> Rows:
 
     def add(n_envs: int) -> Row:
         framed, other = _filled(size, n_envs, ReplayBuffer)
-        recorded = list(itertools.islice(_steps(n_envs), 200))
+        recorded = list(itertools.islice(steps(n_envs), 200))
         what = f"add, frames, {n_envs} environment{'s' * (n_envs > 1)}"
         return compare(what, "ReplayBuffer", 1.25, add_again(framed, recorded), add_again(other, recorded), 400)
 

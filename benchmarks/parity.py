@@ -141,17 +141,15 @@ def main() -> None:
             set_random_seed(0)  # SimpleMultiObsEnv is made with random numbers
             print(json.dumps({"name": name, **results_of(train())}), flush=True)
         return
-    command = [sys.executable, str(Path(__file__).resolve())]
     found = []
     for checkout in (Path(__file__).resolve().parents[1], other.resolve()):
         environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(Path(__file__).resolve())]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         found.append({line["name"]: line for line in map(json.loads, done.stdout.splitlines())})
     here, there = found
-    both = here.keys() & there.keys()
-    different = sorted(
-        name for name in here.keys() | there.keys() if name not in both or not are_alike(here[name], there[name])
-    )
+    different = [name for name in here.keys() & there.keys() if not are_alike(here[name], there[name])]
+    different = sorted([*different, *(here.keys() ^ there.keys())])
     print(f"{len(here)} runs, {len(different)} differ", *different, sep="\n")
     sys.exit(bool(different))
 

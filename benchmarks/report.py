@@ -132,9 +132,9 @@ def in_one(suite: Suite, scores: Scores, environment: str) -> Scores:
     return {variant: scores[variant][:, i : i + 1] for variant in variants_in(suite, environment)}
 
 
-def by_rate(suite: Suite, curves: Scores, environment: str) -> dict[str, np.ndarray]:
+def by_rate(suite: Suite, curves: Scores) -> dict[str, np.ndarray]:
     """Score the arms of a suite at each learning rate, shape (rates, runs, 1)."""
-    scores = in_one(suite, score_of(suite, curves), environment)
+    scores = score_of(suite, curves)
     arms = dict.fromkeys(map(arm_of, scores))
     return {arm: np.stack([scores[named_at(arm, rate)] for rate in suite.rates]) for arm in arms}
 
@@ -244,43 +244,24 @@ def report_returns(suite: Suite, curves: Scores, path: Path) -> list[str]:
 
 
 def report_solved(suite: Suite, curves: Scores, path: Path) -> list[str]:
-    """Report how soon and how often a task was solved."""
-    steps, solved = evaluation_steps(suite), solved_curves(suite, curves)
-    lines, panels, runs = [], {}, {}
-    for environment in suite.environments:
-        here = in_one(suite, solved, environment)
-        needed = {variant: steps_until(values, steps) for variant, values in here.items()}
-        shares = [f"{variant} {values[..., -1].mean():.0%}" for variant, values in here.items()]
-        lines += [f"{environment} (solved: {', '.join(shares)}):", ""]
-        lines += compare("steps until solved", needed, 0, references_of(suite, needed), sign=-1)
-        lines += against_controls({"": {variant: -values for variant, values in needed.items()}}, 0)
-        panels[environment] = share_curves({variant: values.astype(float) for variant, values in here.items()})
-        prefix = f"{environment}: " if len(suite.environments) > 1 else ""
-        runs |= {prefix + variant: (needed[variant][:, 0], values[:, 0, -1]) for variant, values in here.items()}
+    """Report how soon and how often the task of a suite was solved."""
+    (environment,), steps, solved = suite.environments, evaluation_steps(suite), solved_curves(suite, curves)
+    needed = {variant: steps_until(values, steps) for variant, values in solved.items()}
+    shares = [f"{variant} {values[..., -1].mean():.0%}" for variant, values in solved.items()]
+    lines = [f"{environment} (solved: {', '.join(shares)}):", ""]
+    lines += compare("steps until solved", needed, 0, references_of(suite, needed), sign=-1)
+    lines += against_controls({"": {variant: -values for variant, values in needed.items()}}, 0)
     lines += [f"Without a solution, a run counts as {suite.steps:,} steps.", "", "Learning curves, share of solved runs:", ""]
+    runs = {variant: (needed[variant][:, 0], values[:, 0, -1]) for variant, values in solved.items()}
     draw_runs(runs, suite.steps, "environment steps until solved", path)
+    panels = {environment: share_curves({variant: values.astype(float) for variant, values in solved.items()})}
     return lines + curve_tables(panels, steps, lambda _: 2)
 
 
 def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
     """Report every arm at several learning rates: its best rate, its score there, and its mean score."""
-    lines, panels = [], {}
-    for environment in suite.environments:
-        scores = by_rate(suite, curves, environment)
-        of_this, panels[environment] = rates_in_one(suite, scores)
-        lines += ([f"{environment}:", ""] if len(suite.environments) > 1 else []) + of_this
-    n_runs = {"at its own best rate": suite.seeds // 2, "mean over the rates": suite.seeds}
-    draw_rates(panels, f"{'steps saved' if suite.solved is not None else suite.score}, against {suite.twin}", n_runs, path)
-    return lines
-
-
-def rates_in_one(suite: Suite, scores: dict[str, np.ndarray]) -> tuple[list[str], list[Estimates]]:
-    """
-    Report the scores of :func:`by_rate`: tables, and the mean gains over the reference, at each arm's best rate and over the
-    rates.
-    """
-    what = {True: "steps until solved, less is better", False: suite.score}[suite.solved is not None]
-    sign = -1 if suite.solved is not None else 1
+    what, sign = ("steps until solved, less is better", -1) if suite.solved is not None else (suite.score, 1)
+    scores = by_rate(suite, curves)
     digits, references = digits_for(scores), references_of(suite, scores)
     best, at_best = at_best_rates(scores, metrics.aggregate_iqm)
     lines = [f"By factor of the learning rate, {what}, IQM:", ""]
@@ -293,15 +274,16 @@ def rates_in_one(suite: Suite, scores: dict[str, np.ndarray]) -> tuple[list[str]
     }
     ps = p_cells({(n, a): pair for n, each in endpoints.items() for a, pair in pairs_of(each, references).items()})
     first: dict[str, dict[str, str]] = {"best rate": {arm: f"{suite.rates[best[arm]]:.3g}" for arm in scores}}
-    gains = []
     for name, each in endpoints.items():
         natural = {arm: sign * values for arm, values in each.items()}
-        gains.append(gains_of(pairs_of(each, references)))
         of_this = {arm: ps[name, arm] for arm in references}
         lines += [f"Against the reference{name}; one correction for both tables:", ""]
         lines += compare(what, natural, digits, references, sign, of_this, first)
         first = {}
-    return lines + against_controls(endpoints, digits), gains
+    titles = (f"at its own best rate,\n{suite.seeds // 2} runs", f"mean over the rates,\n{suite.seeds} runs")
+    gains = {title: gains_of(pairs_of(each, references)) for title, each in zip(titles, endpoints.values(), strict=True)}
+    draw_rates(gains, f"{'steps saved' if suite.solved is not None else suite.score}, against {suite.twin}", path)
+    return lines + against_controls(endpoints, digits)
 
 
 def write_suite(name: str, suite: Suite, out: Path) -> None:

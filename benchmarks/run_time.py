@@ -14,63 +14,18 @@ from typing import Any
 
 import numpy as np
 import torch as th
-from baselines import PythonTree
+from baselines import PerSample
 from speed import machine
 from stable_baselines3 import TD3
 from timing import filled, seconds
 
-from sb3_per import PERTD3, Proportional, SumTree
-from sb3_per.sampling.sum_tree import ALL_WRITTEN
+from sb3_per import PERTD3
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 N_ROUNDS = 9
 N_THREADS = 1
 # Percent over uniform replay in the paper: trees of the authors, of Dopamine, and of OpenAI Baselines.
 PAPER = "+14%, +75% and +229%"
-
-
-class PerSampleTree(SumTree):
-    """A :class:`PythonTree` in place of ours, which takes one transition at a time."""
-
-    def __init__(self, capacity: int):
-        self.capacity = capacity
-        self.tree = PythonTree(capacity)
-        self.clear()
-
-    @property
-    def total(self) -> float:
-        """Sum of all masses."""
-        return self.tree.total
-
-    def clear(self) -> None:
-        """Empty all slots."""
-        self.tree.nodes = [0.0] * len(self.tree.nodes)
-
-    @property
-    def masses(self) -> np.ndarray:
-        """Masses of all slots."""
-        return np.array(self.tree.nodes[self.tree.n_leaves :][: self.capacity])
-
-    def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
-        self.tree.update(leaves, masses)
-        return ALL_WRITTEN
-
-    def draw(self, uniforms: np.ndarray, stratified: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """See :meth:`SumTree.draw`."""
-        assert stratified
-        leaves = self.tree.find((np.arange(len(uniforms)) + uniforms) * self.total / len(uniforms))
-        leaves = np.minimum(leaves, self.capacity - 1)  # its sums drift
-        nodes = self.tree.nodes
-        return leaves, np.array([nodes[self.tree.n_leaves + leaf] for leaf in leaves.tolist()])
-
-
-class PerSample(Proportional):
-    """Proportional scheme on a :class:`PerSampleTree`."""
-
-    def make_tree(self, capacity: int) -> SumTree:
-        """See :meth:`PriorityScheme.make_tree`."""
-        return PerSampleTree(capacity)
-
 
 VARIANTS: dict[str, tuple[Any, dict[str, Any] | None]] = {
     "TD3": (TD3, None),

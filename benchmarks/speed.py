@@ -104,7 +104,7 @@ def torchrl_tree(size: int) -> Callable[[], None]:
 TREES: dict[str, Callable[[int], Callable[[], None]]] = {
     "SumTree": our_tree,
     "NumPy level tree": lambda size: cycle(NumpyTree(size)),
-    "per-sample Python tree": lambda size: cycle(PythonTree(size)),
+    "per-sample Python tree": lambda size: cycle(PythonTree(size, 1.0)),
     "cpprb": cpprb_tree,
     "torchrl": torchrl_tree,
 }

@@ -92,7 +92,7 @@ def summarise(out: Path, against: str) -> list[Comparison]:
             continue  # not complete
         for environment in suite.environments:
             if len(suite.rates) > 1:
-                rates = report.by_rate(suite, curves, environment)
+                rates = report.by_rate(suite, curves)
                 endpoints = {AT_MEAN: report.mean_over_rates(rates), AT_BEST: at_best_rates(rates, metrics.aggregate_iqm)[1]}
             else:
                 endpoints = {ONE_RATE: report.in_one(suite, report.score_of(suite, curves), environment)}

@@ -34,7 +34,7 @@ class Rates:
     def __init__(self, name: str):
         suite = learning.SUITES[name]
         curves = report.load(suite, read(EVIDENCE / f"{name}.csv"))
-        self.by_rate = report.by_rate(suite, curves, suite.environments[0])
+        self.by_rate = report.by_rate(suite, curves)
         self.scores = {arm: each[:, 0] for arm, each in report.mean_over_rates(self.by_rate).items()}
         self.references = report.references_of(suite, self.scores)
         best = report.at_best_rates(self.by_rate, tables.metrics.aggregate_iqm)

@@ -286,6 +286,8 @@ def test_steps_until_the_goal_is_reached():
 def test_the_report_has_a_table_for_each_environment_and_a_picture(tmp_path, solved, monkeypatch):
     monkeypatch.setattr(tables, "SAMPLES", 50)
     suite, rows, returns = synthetic(solved=solved, episode_length=100)
+    if solved:  # a task that is solved is the only one of its suite
+        suite = replace(suite, environments=("B",))
     path = tmp_path / "name.csv"
     with path.open("w", newline="") as file:
         writer = campaign.csv.DictWriter(file, list(rows[0]))
@@ -293,7 +295,8 @@ def test_the_report_has_a_table_for_each_environment_and_a_picture(tmp_path, sol
         writer.writerows(rows)
     report.write_suite("name", suite, tmp_path)
     text = (tmp_path / "name.md").read_text()
-    assert [text.count(f"\n| {variant} |") >= 4 for variant in suite.variants] == [True, True, True, False]
+    n_tables, has_few = (2, False) if solved else (4, True)
+    assert [text.count(f"\n| {variant} |") >= n_tables for variant in suite.variants] == [True, True, True, not has_few]
     middle = np.sort(returns["TD3"][:, 0, -1])[1:-1].mean()
     assert solved or f"| TD3 | {middle:.0f} [" in text
     assert (tmp_path / "name.png").read_bytes().startswith(b"\x89PNG")
@@ -508,21 +511,6 @@ def test_the_best_rate_is_chosen_and_measured_on_different_seeds():
     assert at_best["PERSAC"].max() < 6
 
 
-def test_each_environment_has_its_own_best_rate_and_table(tmp_path, monkeypatch):
-    """Returns of one environment may be much larger than those of another."""
-    monkeypatch.setattr(tables, "SAMPLES", 50)
-    suite, curves = rates_suite()
-    suite = replace(suite, environments=("A", "B"))
-    curves = {name: np.concatenate([values, 1000 + values], axis=1) for name, values in curves.items()}
-    curves["SAC @ 0.333"][:, 0] += 5
-    curves["SAC @ 1"][:, 1] += 5
-    best = [at_best_rates(report.by_rate(suite, curves, environment), np.mean)[0]["SAC"] for environment in "AB"]
-    assert best == [0, 1]
-    text = "\n".join(report.report_rates(suite, curves, tmp_path / "rates.png"))
-    assert text.index("A:\n") < text.index("\n| SAC | 0.333 |") < text.index("\nB:\n") < text.index("\n| SAC | 1 |")
-    assert text.count("\n| PERSAC |") == text.count("\n| SAC |") == 6
-
-
 @pytest.mark.parametrize("changes", [{}, dict(score="success"), dict(solved=5.0)])
 def test_the_report_at_three_rates_has_tables_and_a_picture(changes, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "SAMPLES", 50)
@@ -582,9 +570,9 @@ def test_a_larger_epsilon_makes_weights_more_even_and_normalization_does_not(tmp
 
 def test_the_rival_python_tree_draws_the_same_slots():
     """The masses are integers, so that their sums are exact in both trees."""
-    run_time = benchmark("run_time")
+    baselines = benchmark("baselines")
     rng = np.random.default_rng(0)
-    ours, rival = SumTree(13), run_time.PerSampleTree(13)
+    ours, rival = SumTree(13), baselines.PythonTree(13)
     for _ in range(20):
         leaves, masses = rng.integers(13, size=5), rng.integers(1, 9, size=5)
         uniforms = rng.random(64)
