@@ -7,7 +7,7 @@ Each writer has a temporary file of its own, makes it durable, and renames it. T
 import errno
 import os
 import re
-import time
+import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ from typing import BinaryIO, TypeVar
 
 from filelock import FileLock, Timeout
 
+if sys.platform != "win32":
+    import fcntl
+
 _T = TypeVar("_T")
 
 #: Pattern of the end of a temporary name; the part before it is the final name.
-TEMPORARY = r"\.[0-9a-f]{32}\.tmp"
-
-# Seconds after which a temporary file that nobody writes to is removed: its writer was killed.
-_ABANDONED = 3600.0
+TEMPORARY = r"(?:\.[0-9a-f]{32})?\.tmp"
 
 # Errors of file systems, e.g. on clusters, that have no locks or cannot make a directory durable.
 _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
@@ -32,7 +32,7 @@ _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, err
 def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
     """
     Write a file, which replaces one of the same name only when it is complete. The name is durable after
-    :func:`sync_directory`. Also remove temporary files of killed writers from the directory.
+    :func:`sync_directory`.
 
     Several threads and processes may write to one name: the last one to finish wins.
 
@@ -41,22 +41,59 @@ def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
     :return: what ``write`` returned
     :raises OSError: e.g. on a full disk; the old file remains, and no temporary one
     """
-    for left in path.parent.glob("*.tmp"):
-        with suppress(OSError):
-            if re.search(f"{TEMPORARY}$", left.name) and time.time() - os.lstat(left).st_mtime > _ABANDONED:
-                os.unlink(left)
+    remove_temporary(path.parent, re.escape(path.name))
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        with _open_temporary(temporary) as file:
             result = write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            if sys.platform != "win32":  # renamed while it is locked, so that nobody removes it before
+                os.replace(temporary, path)
+        if sys.platform == "win32":  # an open file cannot be renamed there
+            os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
         raise
     return result
+
+
+def _open_temporary(path: Path) -> BinaryIO:
+    """
+    Create a temporary file. As long as it is open, :func:`remove_temporary` leaves it alone.
+
+    :param path: path of the file
+    :return: the file, open for writing
+    """
+    while True:
+        # "x", because the name may be a link that somebody else put there.
+        file = open(path, "xb")
+        if sys.platform == "win32":
+            return file
+        with suppress(OSError):  # without locks, `remove_temporary` removes nothing
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.exists(path):
+            return file
+        file.close()  # it was removed before it was locked
+
+
+def remove_temporary(directory: Path, names: str) -> None:
+    """
+    Remove the temporary files of killed writers. Those of others stay.
+
+    :param directory: path of the directory
+    :param names: pattern of the final names of the files
+    """
+    for name in os.listdir(directory):
+        if re.fullmatch(f"(?:{names}){TEMPORARY}", name):
+            with suppress(OSError):
+                if sys.platform == "win32":  # an open file cannot be removed there
+                    os.unlink(directory / name)
+                    continue
+                with open(directory / name, "r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if the writer is alive
+                    os.unlink(directory / name)
 
 
 def sync_directory(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Save checkpoints of a run that may be killed at any moment, and find the newest complete one."""
 
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from stable_baselines3.common.callbacks import CheckpointCallback
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import integer, require
-from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
+from sb3_per.persistence.atomic import make_directory, remove_temporary, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
 from sb3_per.persistence.generations import manifests_in, numbers_in, whole_generations
 
@@ -58,6 +59,8 @@ class BufferCheckpointCallback(CheckpointCallback):
             )
         make_directory(Path(self.save_path).absolute())
         super()._init_callback()
+        checkpoints = rf"{re.escape(self.name_prefix)}_(vecnormalize_)?[0-9]+_steps\.(zip|pkl)"
+        remove_temporary(Path(self.save_path), checkpoints)
 
     def _on_step(self) -> bool:
         if self.n_calls % self.save_freq == 0:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import sb3_per
 from sb3_per import PERDQN
 from sb3_per.persistence.atomic import write_file
+from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback
 from tests.persistence.models import trained
 from tests.persistence.saved import names_of
 from tests.utils import ROOT
@@ -117,20 +117,27 @@ def test_the_last_of_two_processes_to_finish_wins(tmp_path):
     assert names_of(tmp_path) == {"model.zip"}
 
 
-def test_a_writer_removes_what_killed_ones_left(tmp_path):
-    """Files that others may still write stay, i.e. those that are younger than an hour, and so do other files."""
-    for name in ("model.zip.tmp", "model.backup.zip"):
-        (tmp_path / name).write_bytes(b"mine")
-        os.utime(tmp_path / name, (0, 0))
-    killed = start_writer(tmp_path / "model2.zip")
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path):
+    """Files that other processes still write stay, and so do files of other names."""
+    (tmp_path / "model.backup.zip").write_bytes(b"mine")
+    killed, alive, other = (start_writer(tmp_path / name) for name in ("model.zip", "model.zip", "model2.zip"))
     kill(killed)
-    (left,) = tmp_path.glob("model2.zip.*")
-    os.utime(left, (time.time() - 3700,) * 2)
-    alive = start_writer(tmp_path / "model.zip")
+    assert len(names_of(tmp_path)) == 4
     write_file(tmp_path / "model.zip", lambda file: file.write(b"whole"))
-    assert len(names_of(tmp_path)) == 4 and not left.exists()
+    assert len(names_of(tmp_path)) == 4  # model.zip in place of what the killed process left
+    assert finish(alive) == finish(other) == 0
+    assert names_of(tmp_path) == {"model.backup.zip", "model.zip", "model2.zip"}
+
+
+def test_a_resumed_run_removes_what_its_killed_process_left(tmp_path):
+    """Another process that saves to the same folder with the same prefix keeps its file."""
+    killed, alive = (start_writer(tmp_path / f"rl_model_{steps}_steps.zip") for steps in (20, 30))
+    kill(killed)
+    callback = BufferCheckpointCallback(10, str(tmp_path))
+    callback.model = None
+    callback._init_callback()
     assert finish(alive) == 0
-    assert names_of(tmp_path) == {"model.zip.tmp", "model.backup.zip", "model.zip"}
+    assert names_of(tmp_path) == {"rl_model_30_steps.zip"}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")

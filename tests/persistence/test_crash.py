@@ -24,7 +24,7 @@ import sb3_per
 import sb3_per.persistence.atomic as atomic
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
-from sb3_per.persistence.checkpoint_callback import latest_checkpoint
+from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
 from sb3_per.persistence.generations import Part, manifests_in, numbers_in
 from tests.persistence.saved import KINDS, Player, digest, files_in_manifests, make, names_of, watch_disk
 from tests.utils import ROOT, caught_user_warnings, no_user_warnings
@@ -149,6 +149,18 @@ def test_a_save_survives_a_kill_at_every_disk_operation(forker, kind, tmp_path, 
             shutil.rmtree(path.parent)
             n_operations += 1
         assert code == 0 and n_operations > 20
+
+
+def test_temporary_files_of_the_same_run_are_removed(tmp_path):
+    """Temporary files of other runs in the same folder stay, because another process may still write them."""
+    leftovers = ["run[1]_20_steps.zip.tmp", "run[1]_vecnormalize_20_steps.pkl.tmp"]
+    others = ["run[1]_b_20_steps.zip.tmp", "run1_20_steps.zip.tmp", "run[1]_20_steps.zip", "run[1]_notes.tmp"]
+    for name in leftovers + others:
+        (tmp_path / name).touch()
+    callback = BufferCheckpointCallback(10, str(tmp_path), name_prefix="run[1]")
+    callback.model = None
+    callback._init_callback()
+    assert names_of(tmp_path) == set(others)
 
 
 # ---- disk errors
