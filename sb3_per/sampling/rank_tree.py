@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.sampling.rank_kernels import empty_order, find, n_ranked, ranks_of, slots_at, write
+from sb3_per.sampling.rank_kernels import empty_order, entries, find, n_ranked, ranks_of, write
 from sb3_per.sampling.sum_tree import SumTree, as_batch, spread
 
 
@@ -22,7 +22,7 @@ class RankTree(SumTree):
     a slot is rank^-alpha, with rank 1 for the largest priority. Of equal priorities, the newest ranks first. Prefix sums run
     over ranks, not over slots.
 
-    Memory: about 60 bytes per slot.
+    Memory: about 42 bytes per slot.
 
     :param capacity: number of slots, at least 1
     :param alpha: prioritization exponent, at least 0
@@ -69,8 +69,8 @@ class RankTree(SumTree):
         :param n_leaves: without influence
         :return: slots that can be drawn, int64, those of the largest priorities first, and their priorities, float64
         """
-        slots = slots_at(self._order, np.arange(n_ranked(self._order)))
-        return {"ranked_slots": slots, "ranked_priorities": self._order.priorities.ravel()[self._order.place_of[slots]]}
+        slots, priorities = entries(self._order)
+        return {"ranked_slots": slots, "ranked_priorities": priorities}
 
     def load(self, state: dict[str, Any]) -> None:
         """
