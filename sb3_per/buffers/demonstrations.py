@@ -21,7 +21,7 @@ from sb3_per.buffers.eligibility import HeldTransitions
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.storage.arrays import ArrayStorage, Steps
+from sb3_per.storage.arrays import ArrayStorage, StepArrays
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
 
@@ -71,7 +71,7 @@ class Demonstrations:
 
     # ---- writing
 
-    def add(self, columns: Iterable[Steps], n: int, like: ArrayStorage) -> None:
+    def add(self, columns: Iterable[StepArrays], n: int, like: ArrayStorage) -> None:
         """
         Store the steps of some environments. The last step of each ends an episode. They count once all are written.
 
@@ -334,7 +334,7 @@ def demonstrations_last(ids: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray
     return ids, errors, n
 
 
-def columns_of(ring: Ring, storage: ArrayStorage) -> Iterable[Steps]:
+def columns_of(ring: Ring, storage: ArrayStorage) -> Iterable[StepArrays]:
     """
     Read a buffer environment by environment.
 

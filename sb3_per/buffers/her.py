@@ -12,7 +12,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.eligibility import NO_SLOTS, MarkedTransitions
 from sb3_per.buffers.settings import HER_ARGUMENTS, Reasons, takes_settings
-from sb3_per.storage.arrays import Steps, flat
+from sb3_per.storage.arrays import StepArrays, flat
 from sb3_per.storage.frame_setting import GOALS
 from sb3_per.storage.ring import Ring
 
@@ -39,7 +39,7 @@ class FinishedEpisodes(MarkedTransitions):
         # Slots of episodes that were finished since the sampler was told last.
         self._finished: list[np.ndarray] = []
 
-    def after_write(self, rows: int, steps: Steps, prepared: None) -> np.ndarray | None:
+    def after_write(self, rows: int, steps: StepArrays, prepared: None) -> np.ndarray | None:
         """Drop the finished episodes whose first transition was overwritten, and finish those that end here."""
         gone = [self._drop(rows, int(env)) for env in np.flatnonzero(self.ep_length[rows])]
         self.ep_start[rows] = self.current_ep_start

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
+from sb3_per.storage.arrays import ArrayStorage, StepArrays, tree_map
 
 _NUMBERS = frozenset(map(np.dtype, ("?", *"bhilqBHILQefd")))
 
@@ -22,7 +22,7 @@ def checked_steps(
     dones: Any,
     infos: Any,
     timeouts: Any = None,
-) -> Steps:
+) -> StepArrays:
     """
     Check steps against the arrays that store them. What SB3's ``add`` accepts is accepted for one step: missing axes of length
     1, and shapes that NumPy broadcasts.
@@ -164,7 +164,7 @@ def require_values(**by_name: spaces.Space) -> None:
             raise ValueError(f"{name} must hold at least one number, not {space}, whose shape is {space.shape}")
 
 
-def part_of(steps: Steps, index: Any) -> Steps:
+def part_of(steps: StepArrays, index: Any) -> StepArrays:
     """
     Index all arrays of some steps.
 

@@ -36,7 +36,7 @@ from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.weights import ImportanceWeights
-from sb3_per.storage.arrays import ArrayStorage, Steps, tree_map
+from sb3_per.storage.arrays import ArrayStorage, StepArrays, tree_map
 from sb3_per.storage.mapped import Folder
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
@@ -442,7 +442,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             for i in range(n):
                 self._write(None, 1, part_of(steps, i), None if masses is None else masses[i])
 
-    def _write(self, envs: np.ndarray | None, n_steps: int, steps: Steps, masses: np.ndarray | None, *about: Any) -> None:
+    def _write(self, envs: np.ndarray | None, n_steps: int, steps: StepArrays, masses: np.ndarray | None, *about: Any) -> None:
         """
         Write steps that were checked. If the storage raises an error, nothing has changed; the ring counts them at the end.
 

@@ -56,7 +56,7 @@ class Eligibility(Protocol):
         Take note of steps that were written. The ring counts them right after this call.
 
         :param rows: rows of the steps: an int for one step of all environments
-        :param steps: what was written, see :data:`~sb3_per.storage.arrays.Steps`
+        :param steps: what was written, see :data:`~sb3_per.storage.arrays.StepArrays`
         :param prepared: from :meth:`before_write`
         :return: slots that cannot be drawn from now on, int64; ``None``: there is none
         """

@@ -15,7 +15,7 @@ from sb3_per.storage.store import ObservationStore, StoredArray
 #: Observations, next observations, actions, rewards, dones, timeouts, infos: arrays of shape (n_envs, ...) for one step of all
 #: environments, (T, k, ...) for T steps of k environments. Observations are dictionaries for Dict observation spaces; timeouts
 #: and infos may be ``None``. A plain tuple: a class with names takes a tenth of the time of ``add``.
-Steps = tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, Any]
+StepArrays = tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, Any]
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -296,7 +296,7 @@ class ArrayStorage:
             store.reserve(rows, envs)
         self._n_ready = self._count_ready()
 
-    def write(self, rows: Any, envs: np.ndarray | None, steps: Steps) -> None:
+    def write(self, rows: Any, envs: np.ndarray | None, steps: StepArrays) -> None:
         """
         Store steps that were checked before.
 
@@ -345,7 +345,7 @@ class ArrayStorage:
         """
         return self.read_observations(slots), self.read_next_observations(last), take(self.actions, slots)
 
-    def read_steps(self, slots: np.ndarray) -> Steps:
+    def read_steps(self, slots: np.ndarray) -> StepArrays:
         """
         Read everything that is stored of some steps.
 
