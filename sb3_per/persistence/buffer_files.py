@@ -25,7 +25,7 @@ from sb3_per.buffers.transfer import copy_newest, emptied
 from sb3_per.persistence import contents, generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Manifest, Part, manifests_in, numbers_in
-from sb3_per.persistence.npz import CONTRADICTIONS, Arrays, DamagedFileError, as_damage
+from sb3_per.persistence.npz import CONTRADICTIONS, DamagedFileError, as_damage
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frame_setting import frames_by_key
 
@@ -102,20 +102,21 @@ def _write(buffer: PrioritizedReplayBuffer, directory: Path, num_timesteps: int,
     generation = max((numbers_in(name)[0] for name in manifests_in(directory)), default=0) + 1
     manifest = Manifest(generation, num_timesteps, contents.about(buffer), numbers, [])
     part_of_state = Part(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end, 0, {})
-    new: list[tuple[Part, Callable[[], Arrays]]] = [(part_of_state, lambda: arrays)]
+    new = {part_of_state.name: functools.partial(generations.write_part, directory, part_of_state, lambda: arrays)}
+    manifest.parts.append(part_of_state)
     saved = _saved_at(directory, [] if full else streams)
     for stream in streams:
         kept, added = _plan(stream, saved.get(stream.name, []))
-        manifest.parts += kept
-        new += added
-    manifest.parts += [part for part, _ in new]
-    manifest.parts.sort(key=lambda part: (part.stream, part.first))
+        manifest.parts += kept + added
+        for part in added:
+            content = functools.partial(contents.arrays_of, stream, part.first, part.end)
+            new[part.name] = functools.partial(generations.write_part, directory, part, content)
     try:
-        in_parallel([functools.partial(generations.write_part, directory, *each) for each in new])
+        in_parallel(list(new.values()))
         generations.commit(directory, manifest)
     except BaseException:
         # The manifest first. On a full disk, others may need the space.
-        generations.remove(directory, [manifest.name, *(part.name for part, _ in new)])
+        generations.remove(directory, [manifest.name, *new])
         raise
     return manifest
 
@@ -164,13 +165,13 @@ def _remember(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manife
         _SAVED.setdefault(stream.storage, {})[directory, stream.name] = parts
 
 
-def _plan(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], list[tuple[Part, Callable[[], Arrays]]]]:
+def _plan(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], list[Part]]:
     """
     Choose the files that stay, and those to write.
 
     :param stream: stream to write
     :param saved: files of this stream that are there already
-    :return: files that stay; and files to write, with functions that return their arrays
+    :return: files that stay, and files to write
     """
     kept = [part for part in saved if stream.first < part.end <= stream.end]
     begin, final = max(kept[-1].end if kept else stream.first, stream.first), stream.end_of_final
@@ -181,12 +182,12 @@ def _plan(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], list[
             begin = max(kept.pop().first, stream.first)
     part_bytes = max(_PART_BYTES, (stream.end - stream.first) * stream.n_bytes // _MANY_PARTS)
     step = max(part_bytes // max(stream.n_bytes, 1), 1)
-    new: list[tuple[Part, Callable[[], Arrays]]] = []
+    new = []
     for first in [*range(begin, final, step), *range(final, stream.end, step)]:
         end = min(first + step, final if first < final else stream.end)
         # Names are unique, so that a failed save never removes a file that another generation needs.
         name = f"{'seg' if stream.store is None else 'frm'}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz"
-        new.append((Part(name, stream.name, first, end, 0, {}), functools.partial(contents.arrays_of, stream, first, end)))
+        new.append(Part(name, stream.name, first, end, 0, {}))
     return kept, new
 
 

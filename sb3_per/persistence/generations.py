@@ -17,13 +17,10 @@ from typing import Any
 
 import sb3_per.persistence.atomic as atomic
 from sb3_per.persistence.npz import (
-    CONTRADICTIONS,
     Arrays,
     DamagedFileError,
     Member,
-    as_damage,
     open_plain,
-    read_member,
     require_counts,
     write_npz,
 )
@@ -37,9 +34,6 @@ _OURS = re.compile(rf"(?:{_MANIFEST.pattern}|{_PART.pattern})(?:{atomic.TEMPORAR
 
 # Largest size of a manifest, bytes. It has a few hundred bytes for each of its files, and can take 25 times its size in RAM.
 _MAX_MANIFEST = 4 * 2**20
-
-# Errors of JSON that has the right checksum and another form than expected.
-_OTHER_FORM = (*CONTRADICTIONS, TypeError, AttributeError, RecursionError)
 
 # The first line of a manifest. The whole file is JSON too.
 _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
@@ -81,13 +75,9 @@ class Part:
         :param into: by name, contiguous arrays to fill in order
         :raises DamagedFileError: if the file is missing, has another size, or other bytes than were written
         """
-        path = directory / self.name
-        with open_plain(path, self.size) as file:
+        with open_plain(directory / self.name, self.size) as file:
             for name, arrays in into.items():
-                member = self.members.get(name)
-                if member is None or not member.fits(arrays):
-                    raise DamagedFileError(f"{path} is damaged: it has no {name} of the expected type and size")
-                read_member(file, f"{path} ({name})", member, arrays)
+                self.members[name].read(file, arrays)
 
 
 @dataclass
@@ -138,13 +128,10 @@ class Manifest:
         Write the manifest as JSON.
 
         :return: content of the file
-        :raises ValueError: if it could not be read again
         """
         content = {"format": FORMAT, "version": VERSION, **vars(self)}
         body = json.dumps(content, default=vars, allow_nan=False).encode()[1:]  # the brace goes before the checksum
-        data = b'{"crc32": "%08x",\n' % zlib.crc32(body) + body
-        self.parse(data, Path(self.name))
-        return data
+        return b'{"crc32": "%08x",\n' % zlib.crc32(body) + body
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
@@ -153,45 +140,31 @@ class Manifest:
 
         :param path: path of a manifest
         :return: the manifest
-        :raises DamagedFileError: if the file is missing or damaged
-        :raises ValueError: if the file has another version
+        :raises DamagedFileError: if the file is missing, or is not a manifest with this name
+        :raises ValueError: if the file has another format or version
         """
         with open_plain(path) as file:
-            return cls.parse(file.read(_MAX_MANIFEST + 1), path)
-
-    @classmethod
-    def parse(cls, data: bytes, path: Path) -> "Manifest":
-        """
-        Parse and check the content of a manifest.
-
-        :param data: content of a file
-        :param path: path of the file
-        :return: the manifest
-        :raises DamagedFileError: if the content is not a manifest with this name
-        :raises ValueError: if it has another format or version
-        """
-        if len(data) > _MAX_MANIFEST:
-            raise DamagedFileError(f"{path} is damaged: it has more than {_MAX_MANIFEST} bytes")
-        head = _HEAD.match(data)
-        if head is None or int(head[1], 16) != zlib.crc32(data[head.end() :]):
-            raise DamagedFileError(f"{path} is damaged: its checksum does not fit")
-        with as_damage(path, _OTHER_FORM):
+            data = file.read(_MAX_MANIFEST + 1)
+            if len(data) > _MAX_MANIFEST:
+                raise ValueError(f"it has more than {_MAX_MANIFEST} bytes")
+            head = _HEAD.match(data)
+            if head is None or int(head[1], 16) != zlib.crc32(data[head.end() :]):
+                raise ValueError("its checksum does not fit")
             content = json.loads(data)
             del content["crc32"]
             found_format, version = content.pop("format"), content.pop("version")
-        if (found_format, version) != (FORMAT, VERSION):
-            raise ValueError(
-                f"{path} has version {version} of the format {found_format}, and this release of sb3_per reads version "
-                f"{VERSION} of {FORMAT}"
-            )
-        with as_damage(path, _OTHER_FORM):
-            for part in content["parts"]:
-                part["members"] = {name: Member(**member) for name, member in part["members"].items()}
-            content["parts"] = [Part(**part) for part in content["parts"]]
-            manifest = cls(**content)
-            if manifest.name != path.name or not _MANIFEST.fullmatch(path.name):
-                raise ValueError(f"it was written as {manifest.name}")
-        return manifest
+            if (found_format, version) == (FORMAT, VERSION):
+                for part in content["parts"]:
+                    part["members"] = {name: Member(**member) for name, member in dict(part["members"]).items()}
+                content["parts"] = [Part(**part) for part in content["parts"]]
+                manifest = cls(**content)
+                if manifest.name != path.name or not _MANIFEST.fullmatch(path.name):
+                    raise ValueError(f"it was written as {manifest.name}")
+                return manifest
+        raise ValueError(
+            f"{path} has version {version} of the format {found_format}, and this release of sb3_per reads version "
+            f"{VERSION} of {FORMAT}"
+        )
 
 
 def manifests_in(directory: Path) -> list[str]:
@@ -258,11 +231,12 @@ def commit(directory: Path, manifest: Manifest) -> None:
 
     :param directory: path of the directory
     :param manifest: manifest of the generation, whose parts are written
-    :raises OSError: e.g. on a full disk; the generation does not count then
+    :raises OSError: e.g. on a full disk; remove the manifest then
+    :raises ValueError: if the generation could not be found again; remove the manifest then
     """
-    content = manifest.to_bytes()
     atomic.sync_directory(directory)  # the parts must be durable before the manifest is
-    atomic.write_file(directory / manifest.name, lambda file: file.write(content))
+    atomic.write_file(directory / manifest.name, lambda file: file.write(manifest.to_bytes()))
+    Manifest.read(directory / manifest.name)
     atomic.sync_directory(directory)
 
 

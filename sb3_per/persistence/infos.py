@@ -29,15 +29,12 @@ def decode(texts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     :param texts: first result of :func:`encode`
     :param ends: second result of :func:`encode`
     :return: array of dictionaries, in the shape of ``ends``
-    :raises ValueError: if these are not info dictionaries as JSON
+    :raises Exception: if these are not info dictionaries as JSON
     """
     infos = np.empty(ends.size, object)
     data, start = texts.tobytes(), 0
     for i, end in enumerate(ends.reshape(-1).tolist()):
-        try:
-            infos[i] = json.loads(data[start:end], object_hook=_special)
-        except (TypeError, RecursionError) as error:
-            raise ValueError(f"an info dictionary cannot be read: {error}") from error
+        infos[i] = json.loads(data[start:end], object_hook=_special)
         if not isinstance(infos[i], dict):
             raise ValueError(f"{infos[i]!r} is not an info dictionary")
         start = end

@@ -72,15 +72,29 @@ class Member:
         if math.prod(self.shape) * dtype.itemsize > self.n_bytes:
             raise ValueError(f"{self.n_bytes} bytes are too few for an array of shape {self.shape}")
 
-    def fits(self, arrays: Sequence[np.ndarray]) -> bool:
+    def read(self, file: BinaryIO, into: Sequence[np.ndarray] = ()) -> None:
         """
-        Tell whether the last entries of this array can be read into other arrays.
+        Read the last entries of this array into other arrays, and check all its bytes.
 
-        :param arrays: any arrays
-        :return: whether types, shapes and total size fit
+        :param file: file, open for reading
+        :param into: contiguous arrays to fill in order; none, to check only
+        :raises ValueError: if types, shapes or sizes do not fit, or the checksum differs. Discard what was read then
         """
-        forms = {(array.dtype.str, array.shape[1:]) for array in arrays}
-        return forms <= {(self.dtype, tuple(self.shape[1:]))} and sum(array.nbytes for array in arrays) <= self.n_bytes
+        n_before = self.n_bytes - sum(array.nbytes for array in into)
+        if n_before < 0 or any((array.dtype.str, array.shape[1:]) != (self.dtype, tuple(self.shape[1:])) for array in into):
+            raise ValueError("it has another type or size than expected")
+        file.seek(self.offset)
+        crc = 0
+        for start in range(0, n_before, _CHUNK):
+            crc = zlib.crc32(file.read(min(_CHUNK, n_before - start)), crc)
+        for array in into:
+            content = _bytes_of(array)
+            for start in range(0, len(content), _CHUNK):
+                chunk = content[start : start + _CHUNK]
+                file.readinto(chunk)  # type: ignore[attr-defined]
+                crc = zlib.crc32(chunk, crc)
+        if crc != self.crc32:
+            raise ValueError(f"its checksum is {crc:08x}, not {self.crc32:08x}")
 
 
 def write_npz(file: BinaryIO, arrays: Arrays) -> dict[str, Member]:
@@ -112,50 +126,25 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
-def read_member(file: BinaryIO, name: str, member: Member, into: Sequence[np.ndarray] = ()) -> None:
-    """
-    Read the last bytes of an array into other arrays, and check the checksum over all its bytes.
-
-    :param file: file, open for reading
-    :param name: name of file and array, for errors
-    :param member: description of the array
-    :param into: contiguous arrays that fit
-    :raises DamagedFileError: if the checksum differs. Discard what was read
-    """
-    n_before = member.n_bytes - sum(array.nbytes for array in into)
-    file.seek(member.offset)
-    crc = 0
-    for start in range(0, n_before, _CHUNK):
-        crc = zlib.crc32(file.read(min(_CHUNK, n_before - start)), crc)
-    for array in into:
-        content = _bytes_of(array)
-        for start in range(0, len(content), _CHUNK):
-            chunk = content[start : start + _CHUNK]
-            file.readinto(chunk)  # type: ignore[attr-defined]
-            crc = zlib.crc32(chunk, crc)
-    if crc != member.crc32:
-        raise DamagedFileError(f"{name} is damaged: its checksum is {crc:08x}, not {member.crc32:08x}")
-
-
-# Errors of contents that contradict themselves: values or indices out of range, missing names, integers that are too large.
-# TypeError and AttributeError are mistakes in code, perhaps in a user's subclass, and must not look like damage.
-CONTRADICTIONS = (ValueError, LookupError, OverflowError)
+# Errors of contents that contradict themselves: values or indices out of range, other types, missing names, integers that are
+# too large, and JSON that is too deep. AttributeError is a mistake in code, perhaps in a user's subclass, and must not look
+# like damage.
+CONTRADICTIONS = (ValueError, TypeError, LookupError, OverflowError, RecursionError)
 
 
 @contextmanager
-def as_damage(path: Path, errors: tuple[type[Exception], ...] = CONTRADICTIONS) -> Iterator[None]:
+def as_damage(path: Path) -> Iterator[None]:
     """
     Turn errors of contents that contradict themselves into damage.
 
     :param path: path of the file with these contents
-    :param errors: errors that the contents can cause
     :raises DamagedFileError: instead of the other error
     """
     try:
         yield
     except DamagedFileError:
         raise
-    except errors as error:
+    except CONTRADICTIONS as error:
         raise DamagedFileError(f"{path} is damaged: {error!r}") from error
 
 
@@ -166,20 +155,21 @@ def open_plain(path: Path, n_bytes: int | None = None) -> Iterator[BinaryIO]:
 
     :param path: path of the file
     :param n_bytes: expected size; ``None``: any
-    :return: the file, open for reading
+    :return: the file, open for reading; errors of its content become damage
     :raises DamagedFileError: if the file is missing, has another size, or is a link, a pipe or a directory
     """
-    try:
-        found = os.lstat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise DamagedFileError(f"{path} is damaged: it is not a plain file")
-        if n_bytes is not None and found.st_size != n_bytes:
-            raise DamagedFileError(f"{path} is damaged: it has {found.st_size} bytes, not {n_bytes}")
-        with open(path, "rb") as file:
-            yield file
-    except FileNotFoundError as error:
-        raise DamagedFileError(f"{path} is missing") from error
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        raise DamagedFileError(f"{path} is damaged: {error}") from error
+    with as_damage(path):
+        try:
+            found = os.lstat(path)
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError("it is not a plain file")
+            if n_bytes is not None and found.st_size != n_bytes:
+                raise ValueError(f"it has {found.st_size} bytes, not {n_bytes}")
+            with open(path, "rb") as file:
+                yield file
+        except FileNotFoundError as error:
+            raise DamagedFileError(f"{path} is missing") from error
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise DamagedFileError(f"{path} is damaged: {error}") from error
