@@ -16,6 +16,9 @@ from sb3_per.distributed.environments import EnvRecipe
 # Number of restarts in a row without a chunk after which an actor has failed: another restart would not help either.
 FRUITLESS_RESTARTS = 3
 
+#: Function of an actor's number, and of whether it was just restarted, that calls it and returns the handle of its answer.
+Ask = Callable[[int, bool], Any]
+
 # Longest wait in seconds. After it, the crew checks whether to warn.
 _SLICE = 1.0
 
@@ -125,12 +128,11 @@ class Crew:
 
     # ---- one answer from every actor
 
-    def gather(self, ask: Callable[[int, bool], Any], restarts: bool = True) -> list[Any]:
+    def gather(self, ask: Ask, restarts: bool = True) -> list[Any]:
         """
         Call every actor and wait for all answers.
 
-        :param ask: function of an actor's number, and of whether it was just restarted, that calls the actor and returns the
-            handle of its answer
+        :param ask: function that calls an actor
         :param restarts: whether to restart an actor that fails, as often as the settings allow
         :return: one answer per actor
         :raises NoActorAliveError: if no process of an actor runs
@@ -143,7 +145,7 @@ class Crew:
                 actor, _, answers[actor] = received
         return [answers[actor] for actor in range(self.n_actors)]
 
-    def _call_all(self, get_ready: Callable[[int, bool], Any], on_loss: Callable[[int], None]) -> None:
+    def _call_all(self, get_ready: Ask, on_loss: Callable[[int], None]) -> None:
         self.alive, self._idle, self._n_steps_left = set(), [], 0
         self._get_ready, self._on_loss = get_ready, on_loss
         self._pending = {get_ready(actor, False): (actor, 0) for actor in range(self.n_actors)}
@@ -151,20 +153,14 @@ class Crew:
     # ---- a run
 
     def begin(
-        self,
-        n_steps: int,
-        chunk: int,
-        get_ready: Callable[[int, bool], Any],
-        act: Callable[[int, int, int], Any],
-        on_loss: Callable[[int], None],
+        self, n_steps: int, chunk: int, get_ready: Ask, act: Callable[[int, int, int], Any], on_loss: Callable[[int], None]
     ) -> None:
         """
         Begin to act.
 
         :param n_steps: steps of an actor's environments, over all actors
         :param chunk: largest number of steps in a call
-        :param get_ready: function of an actor's number, and of whether it was just restarted, that asks the actor to get
-            ready and returns the handle of its answer
+        :param get_ready: function that asks an actor to get ready
         :param act: function of an actor's number, a number of steps, and the number of steps that are left, that asks the
             actor to act and returns the handle of its answer
         :param on_loss: function of an actor's number, called when its pending calls will not be answered

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -98,28 +96,16 @@ class LearningLoop:
         finally:
             self.model = self.run = None
 
-    def collect(
-        self,
-        callback: BaseCallback,
-        train_freq: TrainFreq,
-        replay_buffer: ReplayBuffer,
-        action_noise: ActionNoise | None = None,
-        learning_starts: int = 0,
-        log_interval: int | None = None,
-    ) -> RolloutReturn:
+    def collect(self, callback: BaseCallback, log_interval: int | None = None, **_: Any) -> RolloutReturn:
         """
-        Store transitions of actors, like SB3's ``collect_rollouts``.
+        Store transitions of actors, like SB3's ``collect_rollouts``, whose other arguments are attributes of the algorithm.
 
         :param callback: the user's callback
-        :param train_freq: ticks until the next updates
-        :param replay_buffer: the learner's buffer
-        :param action_noise: unused, because actors have their own
-        :param learning_starts: transitions before the first update
         :param log_interval: episodes from one line of the log to the next
         :return: see SB3
         """
         model = self.model
-        assert model is not None, "collect() is called within acting_for()"
+        assert model is not None and isinstance(model.train_freq, TrainFreq), "collect() is called within acting_for()"
         model.policy.set_training_mode(False)
         if self.run is None:
             self.run = Run(self.crew, model, continues=self.continued_model is model)
@@ -127,14 +113,14 @@ class LearningLoop:
         run = self.run
         callback.on_rollout_start()
         n_collected = n_episodes = 0
-        for _ in range(train_freq.frequency):
+        for _ in range(model.train_freq.frequency):
             if run.n_left == 0:
                 break
             seen = run.next_tick()
             n = len(seen["dones"])
             model.num_timesteps += n
             n_collected += n
-            callback.update_locals({"self": model, "env": model.env, **seen, "replay_buffer": replay_buffer})
+            callback.update_locals({"self": model, "env": model.env, **seen, "replay_buffer": model.replay_buffer})
             if not callback.on_step():
                 return RolloutReturn(n_collected, n_episodes, continue_training=False)
             count_step(model, seen["infos"], seen["dones"])
@@ -145,7 +131,7 @@ class LearningLoop:
                     run.metrics.record()
                     model.dump_logs()
         callback.on_rollout_end()
-        if model.num_timesteps > learning_starts:
+        if model.num_timesteps > model.learning_starts:
             run.metrics.n_inserted += n_collected
         return RolloutReturn(n_collected, n_episodes, continue_training=True)
 

@@ -5,7 +5,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -27,19 +27,6 @@ def exploration_ladder(n_actors: int, epsilon: float = 0.4, alpha: float = 7.0) 
     :return: ``epsilon ** (1 + alpha i / (N - 1))`` for i from 0 to N - 1
     """
     return [epsilon ** (1.0 + alpha * i / max(n_actors - 1, 1)) for i in range(n_actors)]
-
-
-class InfoRecorder(BaseCallback):
-    """Keep the infos of one call. The other parts of a step go into the actor's buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: one dictionary per transition, step by step
-        self.infos: list[dict[str, Any]] = []
-
-    def _on_step(self) -> bool:
-        self.infos += self.locals["infos"]
-        return True
 
 
 class ActorWorker:
@@ -138,7 +125,14 @@ class ActorWorker:
         :param shared: the learner's random state, to draw from instead of the actor's own
         :return: the steps
         """
-        model, buffer, recorder = self.model, self.model.replay_buffer, InfoRecorder()
+        model, buffer = self.model, self.model.replay_buffer
+        infos: list[dict[str, Any]] = []
+
+        def record(seen: dict[str, Any], _: Any) -> bool:
+            infos.extend(seen["infos"])  # the other parts of a step go into the actor's buffer
+            return True
+
+        recorder = ConvertCallback(record)
         model_copy.set_weights(model, weights)
         model.num_timesteps = num_timesteps
         buffer.reset()
@@ -156,8 +150,8 @@ class ActorWorker:
         steps = self.steps()
         if self.with_td_errors:
             steps["td_errors"] = self.td_errors()
-        infos = cloudpickle.dumps(recorder.infos)
-        return Chunk(weights.version, steps, infos, last_obs(model), None if shared is None else numbers.state)
+        random_state = None if shared is None else numbers.state
+        return Chunk(weights.version, steps, cloudpickle.dumps(infos), last_obs(model), random_state)
 
     def steps(self) -> dict[str, Any]:
         """
