@@ -5,12 +5,10 @@ from typing import Any, ClassVar
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.buffers.settings import PrioritySettings
-from sb3_per.storage.frame_setting import GOALS
+from sb3_per.buffers.settings import PrioritySettings, Reasons, refuse
 
 
 class BufferChoiceMixin(OffPolicyAlgorithm):
@@ -44,22 +42,23 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
             )
 
     def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
-        if buffer.scheme.replaces_loss and not self.has_scalar_td_loss:
-            raise NotImplementedError(
-                f"{type(self).__name__} with {buffer.scheme} is not supported: the scheme replaces the loss of a scalar TD "
-                f"error, and this algorithm regresses quantiles. Use the proportional, rank or uniform scheme"
-            )
-        is_recurrent = issubclass(self._default_buffer_class(), PrioritizedSequenceReplayBuffer)
-        if isinstance(buffer, PrioritizedSequenceReplayBuffer) and not is_recurrent:
-            raise NotImplementedError(
-                f"{type(self).__name__} with {type(buffer).__name__} is not supported: it is not recurrent and learns from "
-                "single transitions. Use a recurrent algorithm, such as PERRecurrentDQN"
-            )
-        if buffer.settings.actor_batch != "prioritized" and not hasattr(self.policy, "actor"):
-            raise NotImplementedError(
-                f"{type(self).__name__} with actor_batch={buffer.settings.actor_batch!r} is not supported: it has no "
-                "actor. Leave the setting out"
-            )
+        refuse({f"{type(self).__name__} with {what}": reason for what, reason in self._unsupported(buffer).items()})
+
+    def _unsupported(self, buffer: PrioritizedReplayBuffer) -> Reasons:
+        """List what this algorithm cannot learn from."""
+        scheme, actor_batch, sequences = buffer.scheme, buffer.settings.actor_batch, PrioritizedSequenceReplayBuffer
+        return {
+            str(scheme): scheme.replaces_loss
+            and not self.has_scalar_td_loss
+            and "the scheme replaces the loss of a scalar TD error, and this algorithm regresses quantiles. Use the "
+            "proportional, rank or uniform scheme",
+            type(buffer).__name__: isinstance(buffer, sequences)
+            and not issubclass(self._default_buffer_class(), sequences)
+            and "it is not recurrent and learns from single transitions. Use a recurrent algorithm, such as PERRecurrentDQN",
+            f"actor_batch={actor_batch!r}": actor_batch != "prioritized"
+            and not hasattr(self.policy, "actor")
+            and "it has no actor. Leave the setting out",
+        }
 
     def _default_buffer_class(self) -> type[PrioritizedReplayBuffer]:
         return PrioritizedDictReplayBuffer if isinstance(self.observation_space, spaces.Dict) else PrioritizedReplayBuffer
@@ -84,24 +83,3 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
     @property
     def _has_her(self) -> bool:
         return issubclass(self.replay_buffer_class or ReplayBuffer, HerReplayBuffer)
-
-
-def frames_of_env(env: VecEnv | None, space: spaces.Space) -> int | dict[str, int]:
-    """
-    Find the number of frames that an environment stacks.
-
-    :param env: environment of a model
-    :param space: its observations
-    :return: number of frames; for Dict observations by key, without goals
-    :raises ValueError: if the environment has no ``VecFrameStack``
-    """
-    stack = None if env is None else unwrap_vec_wrapper(env, VecFrameStack)
-    if stack is None:
-        raise ValueError(
-            "frames='auto' found no VecFrameStack in the environment: give the number of frames in an observation, e.g. "
-            "frames=4 for FrameStackObservation(env, 4), or frames=1 if none are stacked"
-        )
-    n_frames = int(stack.stacked_obs.n_stack)
-    if not isinstance(space, spaces.Dict):
-        return n_frames
-    return {key: n_frames for key, part in space.spaces.items() if isinstance(part, spaces.Box) and key not in GOALS}

@@ -23,7 +23,7 @@ from sb3_per.buffers.settings import HER_ARGUMENTS, SCHEME_SETTINGS, SEQUENCE_AR
 from sb3_per.buffers.transfer import replace_by
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
-from sb3_per.sampling.schemes import PriorityScheme, make_scheme
+from sb3_per.sampling.schemes import make_scheme
 from sb3_per.storage.mapped import Folder
 
 # Packages whose policies belong to a single algorithm each, unless they are common to all.
@@ -286,26 +286,13 @@ class CheckpointMixin(BufferChoiceMixin):
             for name, value in changed.items()
             if name != "gamma" or wanted["n_steps"] > 1  # only n-step returns use gamma
         ]
-        if of_scheme and _is_other_scheme(buffer.scheme, make_scheme(**of_scheme), of_scheme):
+        asked_for = make_scheme(**of_scheme)
+        # Missing settings do not matter. A scheme object brings all of its settings.
+        named = asked_for.settings if asked_for is of_scheme.get("scheme") else of_scheme
+        is_other = "scheme" in of_scheme and type(asked_for) is not type(buffer.scheme)
+        if is_other or any(named.get(name, value) != value for name, value in buffer.scheme.settings.items()):
             changed.update(of_scheme)
-            described.append(
-                f"scheme={buffer.scheme!r} (this model: {make_scheme(**of_scheme)!r}, all priorities become the largest)"
-            )
+            described.append(f"scheme={buffer.scheme!r} (this model: {asked_for!r}, all priorities become the largest)")
         if described:
             warnings.warn(f"The loaded buffer has other settings. Those of this model count: {', '.join(described)}")
         return changed
-
-
-def _is_other_scheme(scheme: PriorityScheme, wanted: PriorityScheme, asked_for: dict[str, Any]) -> bool:
-    """
-    Compare a scheme with settings.
-
-    :param scheme: scheme of a buffer
-    :param wanted: scheme of the settings
-    :param asked_for: the settings; missing ones do not matter
-    :return: whether the settings contradict the scheme of the buffer
-    """
-    if "scheme" in asked_for and type(wanted) is not type(scheme):
-        return True
-    named = wanted.settings if asked_for.get("scheme") is wanted else asked_for
-    return any(name in scheme.settings and scheme.settings[name] != value for name, value in named.items() if name != "scheme")

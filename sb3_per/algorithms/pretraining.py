@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import torch as th
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, SelfOffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
@@ -66,9 +65,7 @@ class PretrainingMixin(OffPolicyAlgorithm):
         return self
 
 
-def demonstration_metrics(
-    buffer: PrioritizedReplayBuffer, is_demonstration: np.ndarray, td_errors: np.ndarray | th.Tensor
-) -> dict[str, np.floating]:
+def demonstration_metrics(buffer: PrioritizedReplayBuffer, is_demonstration: np.ndarray, td_errors: Any) -> dict[str, Any]:
     """
     Summarize a batch with demonstrations for the log.
 

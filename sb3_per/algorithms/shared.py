@@ -11,13 +11,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms.acting import ActingMixin
-from sb3_per.algorithms.buffer_choice import frames_of_env
 from sb3_per.algorithms.checkpoints import CheckpointMixin
 from sb3_per.algorithms.constructors import require_arguments, require_order, signature_of
 from sb3_per.algorithms.metrics import MeanMetrics
 from sb3_per.algorithms.pretraining import PretrainingMixin, demonstration_metrics
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
 from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
+from sb3_per.storage.frame_setting import frames_of_env
 
 
 class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch as th
-from gymnasium import spaces
 from sbx.common.off_policy_algorithm import OffPolicyAlgorithmJax
 from stable_baselines3.common.save_util import recursive_getattr, recursive_setattr
 
 from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
 from sb3_per.algorithms.shared import PrioritizedReplayMixin
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.buffers.settings import Reasons
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked
 
@@ -182,14 +182,6 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         if self.reset_idx > n_resets:
             self._set_networks(jax.tree.unflatten(structure, jax.tree.leaves(typed(self._networks()))))
 
-    def _update_learning_rate(  # type: ignore[override]
-        self, optimizers: Any, learning_rate: float, name: str = "learning_rate"
-    ) -> None:
-        super()._update_learning_rate(optimizers, learning_rate, name)
-        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
-            # Of the type that an update returns: the compiler tells it from a float.
-            optimizer.hyperparams["learning_rate"] = np.float32(learning_rate)
-
     # ---- the loop
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> np.ndarray:
@@ -282,19 +274,14 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
     def _arrays_of(self, batch: PrioritizedReplayBufferSamples, updates_actor: bool) -> Batch:
         """Make arrays of a batch, and draw what the actor learns from, by the setting ``actor_batch``."""
-        arrays, buffer = of_torch(batch, self.gamma, self._dict_keys), self.replay_buffer
+        arrays, buffer = of_torch(batch, self.gamma, self.observation_space), self.replay_buffer
         if buffer.settings.actor_batch != "uniform":
             return arrays
         observations = arrays.observations
         if updates_actor:
             drawn = buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env)
-            observations = as_input(drawn, self._dict_keys)
+            observations = as_input(drawn, self.observation_space)
         return arrays._replace(actor_observations=observations)
-
-    @property
-    def _dict_keys(self) -> list[str] | None:
-        space = self.observation_space
-        return list(space.spaces) if isinstance(space, spaces.Dict) else None
 
     # ---- what is compiled
 
@@ -373,26 +360,23 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         super()._setup_model()
         self._set_networks(typed(self._networks()))
 
-    def _require_supported(self, buffer: PrioritizedReplayBuffer) -> None:
-        super()._require_supported(buffer)
-        name, scheme = type(self).__name__, buffer.scheme
-        if buffer.settings.actor_batch == "weighted":
-            raise NotImplementedError(
-                f"{name} with actor_batch='weighted' is not supported: SBX's own function updates the actor, and takes no "
-                "weights. Use actor_batch='uniform' or 'prioritized', or the class of sb3_per"
-            )
-        if not scheme.has_jax_loss:
-            raise NotImplementedError(
-                f"{name} with {scheme} is not supported: {type(scheme).__name__}.loss() is for PyTorch and replaces the loss. "
-                "Write jax_loss() beside it, or use the class of sb3_per"
-            )
+    def _unsupported(self, buffer: PrioritizedReplayBuffer) -> Reasons:
+        scheme = buffer.scheme
+        reasons = {
+            **super()._unsupported(buffer),
+            "actor_batch='weighted'": buffer.settings.actor_batch == "weighted"
+            and "SBX's own function updates the actor, and takes no weights. Use actor_batch='uniform' or 'prioritized', or "
+            "the class of sb3_per",
+            f"{type(scheme).__name__}.loss() alone": not scheme.has_jax_loss
+            and "it is for PyTorch and replaces the loss. Write jax_loss() beside it, or use the class of sb3_per",
+        }
         for function in self.unused_functions:
             owner = next(cls for cls in type(self).__mro__ if function in vars(cls))
-            if owner.__module__.partition(".")[0] not in ("sbx", "sb3_per"):
-                raise NotImplementedError(
-                    f"{owner.__name__}.{function}() would have no effect: {name} computes the critics' loss in "
-                    "_value_losses(). Override that"
-                )
+            is_own = owner.__module__.partition(".")[0] not in ("sbx", "sb3_per")
+            reasons[f"{owner.__name__}.{function}()"] = is_own and (
+                "it would have no effect, because _value_losses() computes the critics' loss. Override that"
+            )
+        return reasons
 
 
 def typed(networks: Networks) -> Networks:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -51,33 +52,33 @@ class Batch(NamedTuple):
         return self.observations if self.actor_observations is None else self.actor_observations
 
 
-def of_torch(batch: PrioritizedReplayBufferSamples, gamma: float, keys: Sequence[str] | None) -> Batch:
+def of_torch(batch: PrioritizedReplayBufferSamples, gamma: float, space: spaces.Space) -> Batch:
     """
     Make arrays of a batch.
 
     :param batch: drawn transitions
     :param gamma: discount factor, where the batch brings none
-    :param keys: of Dict observations, in the order of their space
+    :param space: of the observations
     :return: arrays of NumPy
     """
     discounts = gamma if batch.discounts is None else batch.discounts.numpy()
     scalars = np.empty((len(batch.rewards), 4), np.float32)
     scalars[:, :1], scalars[:, 1:2] = batch.rewards.numpy(), batch.dones.numpy()
     scalars[:, 2:3], scalars[:, 3:] = discounts, batch.weights.numpy()
-    observations, next_observations = as_input(batch.observations, keys), as_input(batch.next_observations, keys)
+    observations, next_observations = as_input(batch.observations, space), as_input(batch.next_observations, space)
     return Batch(observations, as_input(batch.actions), next_observations, scalars)
 
 
-def as_input(values: Any, keys: Sequence[str] | None = None) -> np.ndarray:
+def as_input(values: Any, space: spaces.Space | None = None) -> np.ndarray:
     """
     Make the input of a network.
 
     :param values: tensor, or a dictionary of them
-    :param keys: of the dictionary, in order
+    :param space: of observations; the parts of a dictionary are joined in its order
     :return: uint8, int32 or float32 array
     """
-    if keys is not None:
-        return np.concatenate([values[key].numpy() for key in keys], axis=1, dtype=np.float32)
+    if isinstance(space, spaces.Dict):
+        return np.concatenate([values[key].numpy() for key in space.spaces], axis=1, dtype=np.float32)
     array: np.ndarray = values.numpy()
     if array.dtype in (np.float32, np.uint8):
         return array

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 import jax
+import numpy as np
 from sbx import SAC
 
 from sb3_per.sbx.base import Losses, Metrics, Networks, PrioritizedJaxMixin, Step
@@ -16,10 +17,12 @@ class EntropyRegularizedMixin(PrioritizedJaxMixin):
     key_splits: ClassVar[tuple[int, ...]] = (4,)
 
     def _update_learning_rates(self) -> None:
-        networks, rate = self._networks(), self.lr_schedule(self._current_progress_remaining)
+        networks = self._networks()
+        # Of the type that an update returns: the compiler tells it from a float.
+        rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
+        of_critics: Any = np.float32(self.initial_qf_learning_rate or rate)
         self._update_learning_rate(networks["actor"].opt_state, rate, "learning_rate_actor")
-        of_critics = [state.opt_state for state in networks["critics"]]
-        self._update_learning_rate(of_critics, self.initial_qf_learning_rate or rate, "learning_rate_critic")
+        self._update_learning_rate([state.opt_state for state in networks["critics"]], of_critics, "learning_rate_critic")
 
     @classmethod
     def _next_actions(cls, step: Step, key: jax.Array) -> tuple[jax.Array, jax.Array, Metrics]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
 
 #: Observations that hindsight replaces.
 GOALS = ("achieved_goal", "desired_goal")
@@ -58,3 +59,24 @@ def frames_by_key(frames: Any, space: spaces.Space) -> dict[str | None, int]:
             raise ValueError(f"frames={n_frames} needs observations that are arrays, not {part}")
         stack_axis(part.shape or (), int(n_frames))
     return by_key
+
+
+def frames_of_env(env: VecEnv | None, space: spaces.Space) -> int | dict[str, int]:
+    """
+    Find the number of frames that an environment stacks.
+
+    :param env: environment of a model
+    :param space: its observations
+    :return: number of frames; for Dict observations by key, without goals
+    :raises ValueError: if the environment has no ``VecFrameStack``
+    """
+    stack = None if env is None else unwrap_vec_wrapper(env, VecFrameStack)
+    if stack is None:
+        raise ValueError(
+            "frames='auto' found no VecFrameStack in the environment: give the number of frames in an observation, e.g. "
+            "frames=4 for FrameStackObservation(env, 4), or frames=1 if none are stacked"
+        )
+    n_frames = int(stack.stacked_obs.n_stack)
+    if not isinstance(space, spaces.Dict):
+        return n_frames
+    return {key: n_frames for key, part in space.spaces.items() if isinstance(part, spaces.Box) and key not in GOALS}

@@ -61,7 +61,9 @@ class Cubic(Proportional):
 
 
 def test_a_scheme_with_a_loss_of_its_own_needs_a_jax_form():
-    with pytest.raises(NotImplementedError, match=r"PERDQN with Halved\(.*\) is not supported: Halved.loss\(\)"):
+    with pytest.raises(
+        NotImplementedError, match=r"PERDQN with Halved\.loss\(\) alone is not supported: .* Write jax_loss\(\)"
+    ):
         make("dqn", replay_buffer_kwargs=dict(scheme=Halved()))
     for scheme in (HalvedTwice(), Cubic()):
         assert make("dqn", replay_buffer_kwargs=dict(scheme=scheme)).replay_buffer.scheme is scheme

@@ -345,5 +345,5 @@ def test_a_subclass_that_overrides_a_function_of_sbx_is_honoured():
 def test_a_subclass_whose_critic_update_would_be_ignored_is_refused(name):
     function = "update_qnetwork" if name == "dqn" else "update_critic"
     cls = type("Own", (ALGORITHMS[name][0],), {function: staticmethod(lambda *args: args)})
-    with pytest.raises(NotImplementedError, match=rf"Own.{function}\(\) would have no effect.*_value_losses"):
+    with pytest.raises(NotImplementedError, match=rf"Own.{function}\(\) is not .* no effect.*_value_losses"):
         cls("MlpPolicy", "CartPole-v1" if name == "dqn" else "Pendulum-v1", policy_kwargs=dict(net_arch=[4, 4]))

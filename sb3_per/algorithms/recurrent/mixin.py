@@ -91,13 +91,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         return self.policy.unscale_action(scaled), scaled
 
     def _store_transition(
-        self,
-        replay_buffer: Any,
-        buffer_action: np.ndarray,
-        new_obs: Any,
-        reward: np.ndarray,
-        dones: np.ndarray,
-        infos: list[dict[str, Any]],
+        self, replay_buffer: Any, buffer_action: np.ndarray, new_obs: Any, reward: np.ndarray, dones: np.ndarray, infos: Any
     ) -> None:
         """Store a step as SB3 does, with the states before it and the starts of episodes."""
         add = partial(replay_buffer.add, episode_starts=self._last_episode_starts, states=self._memory)

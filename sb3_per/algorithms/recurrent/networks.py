@@ -52,7 +52,7 @@ class RecurrentNetwork(BaseModel):
     take :class:`WindowSteps` or the output of :meth:`step_memory` in place of observations.
 
     :param features_dim: number of features of an observation
-    :param lstm_args: arguments of :func:`make_lstm`
+    :param lstm_args: keyword arguments of ``th.nn.LSTM``
     :param kwargs: SB3's keyword arguments
     """
 
@@ -63,9 +63,9 @@ class RecurrentNetwork(BaseModel):
     own_states: ClassVar[slice] = slice(0, 2)
 
     def __init__(self, *, features_dim: int, lstm_args: dict[str, Any], **kwargs: Any):
-        kwargs["features_dim"] = lstm_args["lstm_hidden_size"] + (features_dim if self.features_pass_memory else 0)
+        kwargs["features_dim"] = lstm_args["hidden_size"] + (features_dim if self.features_pass_memory else 0)
         super().__init__(**kwargs)
-        self.lstm = make_lstm(features_dim, **lstm_args)
+        self.lstm = nn.LSTM(features_dim, **lstm_args)
 
     def step_memory(self, observations: Any, states: States) -> tuple[th.Tensor, States]:
         """
@@ -137,27 +137,6 @@ class RecurrentNetwork(BaseModel):
 
 
 # ---- LSTMs and their states
-
-
-def make_lstm(
-    n_features: int, lstm_hidden_size: int, n_lstm_layers: int, lstm_kwargs: dict[str, Any] | None = None
-) -> nn.LSTM:
-    """
-    Make an LSTM over features of observations.
-
-    :param n_features: number of features of an observation
-    :param lstm_hidden_size: size of the LSTM
-    :param n_lstm_layers: number of layers of the LSTM
-    :param lstm_kwargs: further keyword arguments of ``th.nn.LSTM``
-    :return: the LSTM
-    :raises ValueError: for an LSTM that is bidirectional, batch first, or projected
-    """
-    for name in ("bidirectional", "batch_first", "proj_size"):
-        if (lstm_kwargs or {}).get(name):
-            raise ValueError(
-                f"lstm_kwargs={lstm_kwargs}: {name} is not supported, because agents act step by step. Leave it out"
-            )
-    return nn.LSTM(n_features, lstm_hidden_size, num_layers=n_lstm_layers, **(lstm_kwargs or {}))
 
 
 def states_after(lstm: nn.LSTM, features: th.Tensor, lengths: th.Tensor, states: States) -> States:

@@ -19,6 +19,7 @@ class RecurrentPolicy(BasePolicy):
     :param n_lstm_layers: number of layers of the LSTMs
     :param lstm_kwargs: further keyword arguments of the LSTMs
     :param kwargs: SB3's keyword arguments
+    :raises ValueError: for LSTMs that are bidirectional, batch first, or projected
     """
 
     #: Names of the networks whose states acting carries along; the first one acts.
@@ -32,15 +33,19 @@ class RecurrentPolicy(BasePolicy):
         lstm_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
-        self.lstm_args: dict[str, Any] = dict(
-            lstm_hidden_size=lstm_hidden_size, n_lstm_layers=n_lstm_layers, lstm_kwargs=lstm_kwargs
-        )
+        for name in ("bidirectional", "batch_first", "proj_size"):
+            if (lstm_kwargs or {}).get(name):
+                raise ValueError(
+                    f"lstm_kwargs={lstm_kwargs}: {name} is not supported, because agents act step by step. Leave it out"
+                )
+        self._own_arguments = dict(lstm_hidden_size=lstm_hidden_size, n_lstm_layers=n_lstm_layers, lstm_kwargs=lstm_kwargs)
+        self.lstm_args = dict(hidden_size=lstm_hidden_size, num_layers=n_lstm_layers, **(lstm_kwargs or {}))
         #: (n_layers, hidden) of each state that acting carries along
-        self.state_shapes = self.state_shapes_of(**self.lstm_args)
+        self.state_shapes = self.state_shapes_of(lstm_hidden_size, n_lstm_layers)
         super().__init__(*args, **kwargs)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), **self.lstm_args}
+        return {**super()._get_constructor_parameters(), **self._own_arguments}
 
     @classmethod
     def state_shapes_of(
