@@ -39,7 +39,8 @@ _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *S
 class CheckpointMixin(BufferChoiceMixin):
     """Save and load a model with a prioritized buffer, see :class:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin`."""
 
-    _continued_buffer: PrioritizedReplayBuffer | None
+    # The buffer whose newest step comes right before `_last_obs`.
+    _continued_buffer: PrioritizedReplayBuffer | None = None
 
     # Whether the training progress belongs to this run. In a loaded model it does not until `learn` counts again.
     _progress_is_current = True
@@ -260,12 +261,12 @@ class CheckpointMixin(BufferChoiceMixin):
         return adopted
 
     def _require_fit(self, buffer: ReplayBuffer) -> None:
-        facts = (
-            ("n_envs", buffer.n_envs, self.n_envs),
-            ("observations of shape", buffer.obs_shape, get_obs_shape(self.observation_space)),
-            ("actions of dimension", buffer.action_dim, get_action_dim(self.action_space)),
-        )
-        for what, found, expected in facts:
+        facts = {
+            "n_envs": (buffer.n_envs, self.n_envs),
+            "observations of shape": (buffer.obs_shape, get_obs_shape(self.observation_space)),
+            "actions of dimension": (buffer.action_dim, get_action_dim(self.action_space)),
+        }
+        for what, (found, expected) in facts.items():
             if found != expected:
                 raise ValueError(f"The loaded buffer does not fit this model: it has {what} {found}, the model {expected}")
         if self._has_her and not isinstance(buffer, HerReplayBuffer):

@@ -1,15 +1,12 @@
-"""Learn from demonstrations before the first step in the environment, and log them."""
+"""Learn from demonstrations before the first step in the environment."""
 
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, SelfOffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
 
-from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.arguments import as_matrix
 from sb3_per.buffers.settings import integer, require
 from sb3_per.utils import extras
 
@@ -46,8 +43,7 @@ class PretrainingMixin(OffPolicyAlgorithm):
                 "model.replay_buffer.add_demonstrations(...)"
             )
         if not self._custom_logger:
-            name = f"{type(self).__name__}_pretrain"
-            self._logger = configure_logger(self.verbose, self.tensorboard_log, name, True)
+            self._logger = configure_logger(self.verbose, self.tensorboard_log, f"{type(self).__name__}_pretrain", True)
         frequency: Any = self.train_freq
         n_calls = frequency.frequency if frequency.unit == TrainFrequencyUnit.STEP else 1
         n_at_once = self.gradient_steps if self.gradient_steps > 0 else n_calls * self.n_envs
@@ -63,26 +59,3 @@ class PretrainingMixin(OffPolicyAlgorithm):
                 if n_done // log_interval > n_before // log_interval or n_done == gradient_steps:
                     self.logger.dump(n_done)
         return self
-
-
-def demonstration_metrics(buffer: PrioritizedReplayBuffer, is_demonstration: np.ndarray, td_errors: Any) -> dict[str, Any]:
-    """
-    Summarize a batch with demonstrations for the log.
-
-    :param buffer: that the batch is of
-    :param is_demonstration: bool of shape (batch_size,)
-    :param td_errors: signed TD errors, an array or a tensor on any device, shape (batch_size, n_critics)
-    :return: share of demonstrations in the batch, mean ``|td|`` of both parts, and mean priority p of the demonstrations in
-        it, by the name in the log
-    """
-    errors = np.abs(as_matrix(td_errors, len(is_demonstration)), dtype=np.float64)
-    of_these = errors[is_demonstration]
-    metrics = {"demonstrations/share": is_demonstration.mean()}
-    if len(of_these):
-        scheme = buffer.scheme
-        priorities = scheme.priority(scheme.reduce(of_these)) + buffer.settings.demonstration_bonus
-        metrics["demonstrations/td_error"] = of_these.mean()
-        metrics["demonstrations/mean_priority"] = priorities.mean()
-    if len(of_these) < len(errors):
-        metrics["demonstrations/td_error_of_experience"] = errors[~is_demonstration].mean()
-    return metrics

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.algorithms.checkpoints import CheckpointMixin
 from sb3_per.algorithms.constructors import require_arguments, require_order, signature_of
 from sb3_per.algorithms.metrics import MeanMetrics
-from sb3_per.algorithms.pretraining import PretrainingMixin, demonstration_metrics
-from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
+from sb3_per.algorithms.pretraining import PretrainingMixin
+from sb3_per.buffers import PrioritizedReplayBufferSamples
 from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
 from sb3_per.storage.frame_setting import frames_of_env
 
@@ -36,9 +35,6 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     #: Arguments of the stock constructor that have another default here.
     defaults: ClassVar[dict[str, Any]] = {}
-
-    # The buffer whose newest step comes right before `_last_obs`.
-    _continued_buffer: PrioritizedReplayBuffer | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -87,7 +83,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         if n_written is not None:  # a buffer of the user's own may return nothing
             self.n_stale_updates += len(batch.indices) - n_written
         if batch.is_demonstration is not None:
-            metrics.add(demonstration_metrics(buffer, batch.is_demonstration, td_errors))
+            metrics.add(buffer.demonstrations.metrics(batch.is_demonstration, td_errors))
 
     def _log_training(self, metrics: MeanMetrics) -> None:
         """
@@ -126,11 +122,10 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             # In a new dictionary, since the caller's must not change. Saved with the model.
             self.replay_buffer_kwargs = self.replay_buffer_kwargs | {"frames": frames_of_env(self.env, self.observation_space)}
         # A class of SB3 is replaced by its prioritized counterpart.
-        buffer_class = self.replay_buffer_class or ReplayBuffer
-        ours = PRIORITIZED_CLASSES.get(buffer_class)
-        if ours is not None:
-            buffer_class = ours if issubclass(ours, HerReplayBuffer) else self._default_buffer_class()
-        self.replay_buffer_class = buffer_class
+        stock = self.replay_buffer_class or ReplayBuffer
+        ours = PRIORITIZED_CLASSES.get(stock, stock)
+        is_default = ours is not stock and not self._has_her
+        self.replay_buffer_class = self._default_buffer_class() if is_default else ours
         self._require_prioritized(self.replay_buffer_class)
         # The stock algorithm makes the buffer, with all settings. Only those of the user are kept, and saved with the model.
         settings, self.replay_buffer_kwargs = self.replay_buffer_kwargs, self._buffer_kwargs()

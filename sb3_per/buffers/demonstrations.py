@@ -16,6 +16,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_per.buffers.arguments import as_matrix
 from sb3_per.buffers.batches import Transitions, read_transitions
 from sb3_per.buffers.eligibility import HeldTransitions
 from sb3_per.buffers.settings import PrioritySettings
@@ -228,6 +229,26 @@ class Demonstrations:
         assert self.storage is not None
         *arrays, ids = read_transitions(self.storage, self.ring, self.returns, slots - FIRST_ID, env)
         return (*arrays, ids + FIRST_ID)
+
+    def metrics(self, is_demonstration: np.ndarray, td_errors: Any) -> dict[str, np.floating]:
+        """
+        Summarize a batch for the log.
+
+        :param is_demonstration: bool of shape (batch_size,)
+        :param td_errors: signed TD errors, an array or a tensor on any device, shape (batch_size, n_critics)
+        :return: by the name in the log, where the batch has what it is of: share of demonstrations, mean ``|td|`` of both
+            parts, and mean priority p of the demonstrations
+        """
+        errors = np.abs(as_matrix(td_errors, len(is_demonstration)), dtype=np.float64)
+        of_these = errors[is_demonstration]
+        metrics = {"demonstrations/share": is_demonstration.mean()}
+        if len(of_these):
+            priorities = self.scheme.priority(self.scheme.reduce(of_these)) + self.settings.demonstration_bonus
+            metrics["demonstrations/td_error"] = of_these.mean()
+            metrics["demonstrations/mean_priority"] = priorities.mean()
+        if len(of_these) < len(errors):
+            metrics["demonstrations/td_error_of_experience"] = errors[~is_demonstration].mean()
+        return metrics
 
     # ---- saving
 

@@ -392,5 +392,4 @@ def typed(networks: Networks) -> Networks:
         is_typed = isinstance(leaf, jax.Array) and not leaf.weak_type
         return leaf if is_typed else jnp.asarray(leaf, jnp.result_type(leaf))
 
-    result: Networks = jax.tree.map(as_array, networks)
-    return result
+    return dict(jax.tree.map(as_array, networks))

@@ -94,8 +94,7 @@ def stacked(batches: Sequence[Batch], n: int) -> Batch:
     :return: arrays with an axis of the steps in front
     """
     repeated = [*batches, *[batches[-1]] * (n - len(batches))]
-    result: Batch = jax.tree.map(lambda *arrays: arrays[0][None] if n == 1 else np.stack(arrays), *repeated)
-    return result
+    return Batch(*jax.tree.map(lambda *arrays: arrays[0][None] if n == 1 else np.stack(arrays), *repeated))
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values"], meta_fields=["shape", "names", "actor_names"])

@@ -58,9 +58,8 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         self.sequence_length = sequence_length
         self.burn_in = burn_in
         positional = list(inspect.signature(super().__init__).parameters)[: len(args)]
-        given = {*positional, *kwargs}
-        kwargs.update((name, default) for name, default in self.defaults.items() if name not in given)
-        super().__init__(*args, **kwargs)
+        defaults = {name: default for name, default in self.defaults.items() if name not in positional}
+        super().__init__(*args, **{**defaults, **kwargs})
 
     # ---- acting
 
@@ -131,11 +130,10 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         transitions = transitions_in(batch, {acting: acting.unroll_memory(batch)})
         td_errors, metrics = super()._gradient_step(transitions, gradient_step)
         self._n_learned += len(transitions.indices)
-        replay_ratio = self._n_learned / max(self.num_timesteps, 1)
         return transitions.observations.laid_out(td_errors.detach()), {
             **metrics,
             "per/valid_fraction": batch.mask.float().mean(),
-            "per/replay_ratio": th.tensor(replay_ratio),
+            "per/replay_ratio": th.tensor(self._n_learned / max(self.num_timesteps, 1)),
         }
 
     # ---- the buffer
