@@ -109,7 +109,7 @@ class Demonstrations:
         """
         if self.storage is not None and n_rows <= self.ring.n_rows:
             return self.storage
-        storage = like.emptied(max(n_rows, 2 * self.ring.n_rows), like.frames, n_envs=1, with_infos=False, folder=like)
+        storage = like.emptied(max(n_rows, 2 * self.ring.n_rows), like.frames, n_envs=1, with_infos=False, folder=like.folder)
         if self.storage is not None:
             rows = np.arange(len(self))[:, None]
             storage.write(rows, _ENV, self.storage.read_steps(rows))

@@ -28,7 +28,7 @@ def emptied(buffer: BufferT, n_rows: int | None = None, frames: Any = None, stor
         twin.settings = dataclasses.replace(buffer.settings, frames=frames)
     if storage is None:
         by_key = frames_of(twin.settings, twin.observation_space)
-        storage = buffer.storage.emptied(n_rows or buffer.buffer_size, by_key, folder=buffer.storage)
+        storage = buffer.storage.emptied(n_rows or buffer.buffer_size, by_key, folder=buffer.storage.folder)
     twin.make_parts(storage)
     if buffer.draw_record is not None:
         twin.draw_record = buffer.draw_record.emptied(twin.ring.capacity)

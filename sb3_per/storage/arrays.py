@@ -3,6 +3,7 @@ Storage of transitions: observations in stores, see :mod:`sb3_per.storage.store`
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -218,7 +219,7 @@ class ArrayStorage:
         frames: dict[str | None, int],
         n_envs: int | None = None,
         with_infos: bool = True,
-        folder: "Folder | ArrayStorage | None" = None,
+        folder: Folder | None = None,
     ) -> "ArrayStorage":
         """
         Make an empty storage of the same shapes.
@@ -227,11 +228,10 @@ class ArrayStorage:
         :param frames: number of frames in a stack, by key; all other observations are kept in arrays
         :param n_envs: number of environments; ``None``: as many as here
         :param with_infos: whether infos are kept if they are kept here
-        :param folder: folder for files; ``None``: in RAM; a storage: where that one is
+        :param folder: folder for files; ``None``: in RAM
         :return: the new storage
         """
         n_envs = self.n_envs if n_envs is None else n_envs
-        folder = folder.folder if isinstance(folder, ArrayStorage) else folder
         files = None if folder is None else Files(folder)
 
         def empty(array: Any, files: Files | None = None) -> Any:
@@ -241,16 +241,13 @@ class ArrayStorage:
 
         pairs: dict[str | None, Any] = {}
         for key, obs in keyed(self.observations).items():
-            form = (n_rows, n_envs, *obs.shape[2:])
-            store: ObservationStore | None = None
-            if key in frames:
-                store = FrameStore(n_rows, n_envs, obs.shape[2:], obs.dtype, frames[key], files)
-            elif self.store_class is not None:
-                store = self.store_class(n_rows, n_envs, obs.shape[2:], obs.dtype)
-            if store is None:
+            make = partial(FrameStore, n_frames=frames[key], files=files) if key in frames else self.store_class
+            if make is None:
                 pairs[key] = empty(obs, files), None if self.next_observations is None else empty(obs, files)
             else:
-                pairs[key] = StoredArray(store, form, obs.dtype, False), StoredArray(store, form, obs.dtype, True)
+                shape = obs.shape[2:]
+                view = partial(StoredArray, make(n_rows, n_envs, shape, obs.dtype), (n_rows, n_envs, *shape), obs.dtype)
+                pairs[key] = view(is_next=False), view(is_next=True)
         obs, next_obs = pairs[None] if None in pairs else ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
         rest: dict[str, Any] = {name: empty(getattr(self, name)) for name in ("rewards", "dones", "timeouts")}
         # One dictionary for all: infos are replaced, and never written to.
@@ -380,28 +377,13 @@ class ArrayStorage:
         return {key: store.read(slots, is_next) for key, store in self.stores.items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Move the arrays of a copy into files of its own."""
+        """Move the arrays of a copy into files of its own. Without the folder of the original, they stay in RAM."""
         vars(self).update(state)
-        files = self.files
-        if files is None:  # in RAM, also if the folder of the original cannot be had
-            self._use(self.observations, self.next_observations)
-            return
-
-        def moved(array: Any) -> Any:
-            if not isinstance(array, np.ndarray):
-                return array  # the store of the view has moved itself
-            new = files.array(array.shape, array.dtype)
-            pairs.append((new, array))
-            return new
-
-        pairs: list[tuple[np.ndarray, np.ndarray]] = []
-        obs, next_obs, self.actions = (
-            tree_map(moved, each) for each in (self.observations, self.next_observations, self.actions)
-        )
-        files.reserve(self.n_rows)
-        for new, array in pairs:
-            new[:] = array
-        self._use(obs, next_obs)
+        arrays = self.observations, self.next_observations, self.actions
+        if self.files is not None:
+            arrays = tuple(tree_map(self.files.moved, each) for each in arrays)
+        *observations, self.actions = arrays
+        self._use(*observations)
 
 
 def keyed(observations: Any) -> dict[str | None, Any]:

@@ -90,7 +90,7 @@ class FramePool:
 
     def _piece(self) -> np.ndarray:
         n_bytes = self.frame_bytes << self.shift
-        return np.empty(n_bytes, np.uint8) if self.files is None else self.files.piece(n_bytes)
+        return np.empty(n_bytes, np.uint8) if self.files is None else self.files.array((n_bytes,), np.uint8, is_whole=True)
 
     def release(self, number: int) -> None:
         """

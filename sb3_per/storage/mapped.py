@@ -181,33 +181,38 @@ class Files:
         """Whether a read may wait for the disk. While all is in RAM, :func:`will_need` would take longer than the read."""
         return self._n_bytes > RAM_BYTES
 
-    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def array(self, shape: tuple[int, ...], dtype: Any, is_whole: bool = False) -> np.ndarray:
         """
         Make an array. Call :meth:`reserve` before rows are written.
 
         :param shape: (n_rows, ...)
         :param dtype: type of the numbers
+        :param is_whole: whether to allocate all blocks at once; :meth:`reserve` is not needed then
         :return: zeros of this shape
-        :raises OSError: see :meth:`Folder.file`
+        :raises OSError: see :meth:`Folder.file` and :meth:`Folder.allocate`
         """
         descriptor, content = self.folder.file(math.prod(shape) * np.dtype(dtype).itemsize)
+        if is_whole:
+            self.folder.allocate(descriptor, 0, len(content))
         array: np.ndarray = content.view(dtype).reshape(shape)
-        self._arrays.append((array, descriptor))
+        if not is_whole:
+            self._arrays.append((array, descriptor))
         self._n_bytes += array.nbytes
         return array
 
-    def piece(self, n_bytes: int) -> np.ndarray:
+    def moved(self, array: Any) -> Any:
         """
-        Make bytes that can be written at once.
+        Move an array into a file.
 
-        :param n_bytes: number of bytes
-        :return: uint8 of shape (n_bytes,)
+        :param array: from RAM; anything else stays what it is, for example the view of a store
+        :return: the array in a file
         :raises OSError: on a full disk
         """
-        descriptor, content = self.folder.file(n_bytes)
-        self.folder.allocate(descriptor, 0, n_bytes)
-        self._n_bytes += n_bytes
-        return content
+        if not isinstance(array, np.ndarray):
+            return array
+        moved = self.array(array.shape, array.dtype, is_whole=True)
+        moved[:] = array
+        return moved
 
     def reserve(self, n_rows: int) -> None:
         """

@@ -186,10 +186,6 @@ class Ring:
         """
         return slots_between(first, end, self.n_rows)
 
-    def slots_held(self) -> np.ndarray:
-        """Slots that hold transitions, in the order of their ids, int64 of shape (n,)."""
-        return self.slots_between(self.first, self.added)
-
     def blocks(self, first: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """
         Go through the steps of every environment in their order, some at a time: all environments together if all have added

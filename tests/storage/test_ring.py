@@ -32,7 +32,7 @@ def test_slots_ids_and_newest_steps_equal_lists_of_steps(data):
                 ids[step % n_rows * n_envs + env] = step * n_envs + env
         slots = np.arange(ring.capacity)
         np.testing.assert_array_equal(ring.ids_at(slots), ids)
-        np.testing.assert_array_equal(np.sort(ring.slots_held()), slots[ids >= 0])
+        np.testing.assert_array_equal(np.sort(ring.slots_between(ring.first, ring.added)), slots[ids >= 0])
         assert ring.full == all(len(steps) == n_rows for steps in held)
         assert ring.next_id == max([begin, *(steps[-1] + 1 for steps in held if steps)]) * n_envs
         complete = [steps[n_spoilt:] if len(steps) == n_rows else steps for steps in held]
