@@ -64,7 +64,7 @@ class Demonstrations:
         settings = self.settings.some("max_priority_interval stratified uniform_fraction unique")
         settings["initial_priority"] = "mean" if self.settings.initial_priority == "mean" else "max"
         settings["bonus"] = self.settings.demonstration_bonus
-        return ring, Sampler(self.scheme, n_rows, HeldTransitions(ring), **settings)
+        return ring, Sampler(self.scheme, HeldTransitions(ring), **settings)
 
     def __len__(self) -> int:
         """Number of demonstrations."""

@@ -140,9 +140,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.ring = Ring(storage.n_rows, self.n_envs, int(self.optimize_memory_usage))
         self.returns = NStepReturns(self.settings.n_steps, self.settings.gamma)
         names = "initial_priority max_priority_interval age_decay stratified uniform_fraction unique recency recency_min"
-        self.sampler = Sampler(
-            self.settings.make_scheme(), self.ring.capacity, self._make_eligibility(), **self.settings.some(names)
-        )
+        self.sampler = Sampler(self.settings.make_scheme(), self._make_eligibility(), **self.settings.some(names))
         betas = self.settings.some("beta_start beta_end beta_anneal_steps")
         self.weights = ImportanceWeights(self.scheme, self.settings.weight_normalization, **betas)
         self.demonstrations = Demonstrations(self.settings, self.scheme, self.returns)

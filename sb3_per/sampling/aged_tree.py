@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.sampling.eligibility import Eligibility, Position
+from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sum_tree import ALL_WRITTEN, LEAST_MASS, SumTree, draw_leaves, spread, write_masses
+from sb3_per.storage.ring import Ring
 from sb3_per.utils.compiled import kernel
 
 # Largest logarithm of a factor in the tree. The largest mass times this factor, times the number of slots, is finite.
@@ -189,7 +190,7 @@ class AgedTree(SumTree):
         return slots, masses
 
 
-def _ids_of_age_0(ring: Position) -> np.ndarray:
+def _ids_of_age_0(ring: Ring) -> np.ndarray:
     """Return the id from which the ages of each environment count, int64 of shape (n_envs,)."""
     return ring.added * ring.n_envs - 1
 

@@ -5,25 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-
-class Position(Protocol):
-    """Where the environments stand in the ring, see :class:`~sb3_per.storage.ring.Ring`."""
-
-    n_rows: int
-    n_envs: int
-    capacity: int
-
-    @property
-    def added(self) -> np.ndarray:
-        """Number of steps ever added by each environment, int64 of shape (n_envs,); replaced, and never written to."""
-
-    @property
-    def oldest(self) -> np.ndarray:
-        """Oldest complete step of each environment, int64 of shape (n_envs,)."""
-
-    @property
-    def is_even(self) -> bool:
-        """Whether all environments have added the same number of steps."""
+from sb3_per.storage.ring import Ring
 
 
 class Eligibility(Protocol):
@@ -32,7 +14,7 @@ class Eligibility(Protocol):
     #: whether exactly the complete transitions of the ring can be drawn: of each environment the newest ones
     are_newest: bool
     #: position of every environment
-    ring: Position
+    ring: Ring
 
     @property
     def unit(self) -> str:

@@ -1,6 +1,7 @@
 """Keep one sampling mass per slot: insert, update, draw."""
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ _NO_UPDATES = (
 )
 
 
+@dataclass(eq=False)
 class Sampler:
     """
     Draws slots in proportion to their mass p^alpha (Schaul et al. 2016, equation 1).
@@ -28,7 +30,6 @@ class Sampler:
     ``max_priority``.
 
     :param scheme: prioritization scheme, which turns TD errors into priorities and masses
-    :param capacity: number of slots
     :param eligible: says which slots can be drawn
     :param initial_priority: priority of a new slot: ``"max"``, ``"mean"`` or ``"td_error"``
     :param max_priority_interval: number of updates after which ``max_priority`` becomes the largest in the tree; ``None``:
@@ -42,34 +43,30 @@ class Sampler:
     :param age_decay: c of :class:`~sb3_per.sampling.aged_tree.AgedTree`; 0: age has no influence
     """
 
-    def __init__(
-        self,
-        scheme: PriorityScheme,
-        capacity: int,
-        eligible: Eligibility,
-        initial_priority: str = "max",
-        max_priority_interval: int | None = None,
-        bonus: float = 0.0,
-        stratified: bool = True,
-        uniform_fraction: float = 0.0,
-        unique: bool = False,
-        recency: float = 1.0,
-        recency_min: int = 1,
-        age_decay: float = 0.0,
-    ):
-        self.scheme, self.eligible = scheme, eligible
-        self.initial_priority, self.max_priority_interval, self.bonus = initial_priority, max_priority_interval, bonus
-        self.stratified, self.unique, self.recency, self.recency_min = stratified, unique, recency, recency_min
-        self.tree, is_aged = scheme.make_tree(capacity), age_decay / capacity > 0.0
+    scheme: PriorityScheme
+    eligible: Eligibility
+    initial_priority: str = "max"
+    max_priority_interval: int | None = None
+    bonus: float = 0.0
+    stratified: bool = True
+    uniform_fraction: float = 0.0
+    unique: bool = False
+    recency: float = 1.0
+    recency_min: int = 1
+    age_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        scheme, eligible, capacity = self.scheme, self.eligible, self.eligible.ring.capacity
+        self.tree, is_aged = scheme.make_tree(capacity), self.age_decay / capacity > 0.0
         if is_aged:
             is_closed = scheme.draws_uniformly and eligible.are_newest
-            self.tree = (AgeDraw if is_closed else AgedTree)(age_decay, eligible)
+            self.tree = (AgeDraw if is_closed else AgedTree)(self.age_decay, eligible)
         self.tree.update(0, 0.0)  # changes nothing, but loads the kernel before the first step
-        self._eta = 0.0 if scheme.draws_uniformly else uniform_fraction
+        self._eta = 0.0 if scheme.draws_uniformly else self.uniform_fraction
         # Whether each slot is drawn from the whole tree, whatever else is in the batch.
-        self._is_plain = self._eta == 0.0 and recency == 1.0 and not unique
+        self._is_plain = self._eta == 0.0 and self.recency == 1.0 and not self.unique
         #: whether draws are those of SB3's own buffer, with the same random numbers
-        self.is_stock = scheme.draws_as_stock and not stratified and self._is_plain and not is_aged
+        self.is_stock = scheme.draws_as_stock and not self.stratified and self._is_plain and not is_aged
         #: k / K of the next draw, the k-th of K in a row, for ``recency``; ``None``: a random number
         self.position: float | None = None
         #: number of draws in a row without an update, which warn if they are many; no longer reset once they are. Who updates

@@ -1,10 +1,13 @@
 """Importance-sampling weights, and the exponent beta that is annealed."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from sb3_per.sampling.schemes import PriorityScheme
 
 
+@dataclass(eq=False)
 class ImportanceWeights:
     """
     Weights (N P)^-beta, normalized over the batch (Schaul et al. 2016, section 3.4).
@@ -16,15 +19,17 @@ class ImportanceWeights:
     :param beta_anneal_steps: number of draws from start to end; ``None``: beta follows the training progress
     """
 
-    def __init__(
-        self, scheme: PriorityScheme, normalization: str, beta_start: float, beta_end: float, beta_anneal_steps: int | None
-    ):
-        self.scheme, self.normalization = scheme, normalization
-        self.beta_start, self.beta_end, self.beta_anneal_steps = beta_start, beta_end, beta_anneal_steps
+    scheme: PriorityScheme
+    normalization: str
+    beta_start: float
+    beta_end: float
+    beta_anneal_steps: int | None
+    #: number of draws, counted for ``beta_anneal_steps``
+    n_draws: int = 0
+
+    def __post_init__(self) -> None:
         #: current exponent; never decreases
-        self.beta = beta_start
-        #: number of draws, counted for ``beta_anneal_steps``
-        self.n_draws = 0
+        self.beta = self.beta_start
 
     def __call__(self, n_p: np.ndarray) -> np.ndarray:
         """

@@ -3,6 +3,7 @@ Storage of transitions: observations in stores, see :mod:`sb3_per.storage.store`
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -108,6 +109,7 @@ class ArrayStore:
         """Rows are written over."""
 
 
+@dataclass(eq=False, repr=False)
 class ArrayStorage:
     """
     Keep transitions in SB3's arrays of shape (n_rows, n_envs, ...), and observations in stores.
@@ -123,35 +125,26 @@ class ArrayStorage:
     :param infos: info dictionaries, an array of objects; ``None``: not kept
     :param handles_timeouts: SB3's ``handle_timeout_termination``; otherwise ``timeouts`` stay 0
     :param files: in which arrays of observations and actions are; ``None``: in RAM
+    :param store_class: makes stores of observations, by ``(n_rows, n_envs, shape, dtype)``; ``None``: arrays
     """
 
-    #: makes stores of observations, by ``(n_rows, n_envs, shape, dtype)``; ``None``: arrays
+    observations: Any
+    next_observations: Any
+    actions: np.ndarray
+    rewards: np.ndarray
+    dones: np.ndarray
+    timeouts: np.ndarray
+    infos: np.ndarray | None = None
+    handles_timeouts: bool = True
+    files: Files | None = None
     store_class: Callable[..., ObservationStore] | None = None
 
-    def __init__(
-        self,
-        observations: Any,
-        next_observations: Any,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        dones: np.ndarray,
-        timeouts: np.ndarray,
-        infos: np.ndarray | None = None,
-        handles_timeouts: bool = True,
-        files: Files | None = None,
-    ):
-        self.actions, self.rewards, self.dones, self.timeouts, self.infos = actions, rewards, dones, timeouts, infos
-        self.handles_timeouts, self.files = handles_timeouts, files
-        self.n_rows, self.n_envs = rewards.shape
-        self._use(observations, next_observations)
+    def __post_init__(self) -> None:
+        self.n_rows, self.n_envs = self.rewards.shape
         #: shape of one observation, or a dictionary of shapes; and shape of one action
-        self.obs_shape: Any = tree_map(lambda part: part.shape[2:], observations)
-        self.action_shape: tuple[int, ...] = actions.shape[2:]
-
-    def _use(self, observations: Any, next_observations: Any) -> None:
-        """Use these observations, and a store for each."""
-        self.observations, self.next_observations = observations, next_observations
-        pairs = {key: (obs, keyed(next_observations).get(key)) for key, obs in keyed(observations).items()}
+        self.obs_shape: Any = tree_map(lambda part: part.shape[2:], self.observations)
+        self.action_shape: tuple[int, ...] = self.actions.shape[2:]
+        pairs = {key: (obs, keyed(self.next_observations).get(key)) for key, obs in keyed(self.observations).items()}
         #: stores by key; ``None`` is the key of observations that are no dictionary
         self.stores: dict[str | None, ObservationStore] = {
             key: pair[0].store if isinstance(pair[0], StoredArray) else ArrayStore(*pair, self.files)
@@ -252,9 +245,8 @@ class ArrayStorage:
         rest: dict[str, Any] = {name: empty(getattr(self, name)) for name in ("rewards", "dones", "timeouts")}
         # One dictionary for all: infos are replaced, and never written to.
         rest["infos"] = np.full((n_rows, n_envs), {}) if with_infos and self.infos is not None else None
-        made = type(self)(obs, next_obs, empty(self.actions, files), **rest, files=files)
-        made.handles_timeouts, made.store_class = self.handles_timeouts, self.store_class
-        return made
+        actions = empty(self.actions, files)
+        return replace(self, observations=obs, next_observations=next_obs, actions=actions, **rest, files=files)
 
     def converted(self, ring: Ring, frames: dict[str | None, int], folder: Folder | None) -> "ArrayStorage":
         """
@@ -379,11 +371,10 @@ class ArrayStorage:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Move the arrays of a copy into files of its own. Without the folder of the original, they stay in RAM."""
         vars(self).update(state)
-        arrays = self.observations, self.next_observations, self.actions
         if self.files is not None:
-            arrays = tuple(tree_map(self.files.moved, each) for each in arrays)
-        *observations, self.actions = arrays
-        self._use(*observations)
+            for name in ("observations", "next_observations", "actions"):
+                setattr(self, name, tree_map(self.files.moved, getattr(self, name)))
+        self.__post_init__()
 
 
 def keyed(observations: Any) -> dict[str | None, Any]:

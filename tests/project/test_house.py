@@ -13,7 +13,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 
 # A folder imports only those before it. What is imported from `sb3_per` itself is in `public`.
 FOLDERS = (
-    "utils sampling storage buffers monitoring persistence integrations algorithms sbx distributed public zoo compare cli"
+    "utils storage sampling buffers monitoring persistence integrations algorithms sbx distributed public zoo compare cli"
 ).split()
 
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
