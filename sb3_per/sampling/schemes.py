@@ -16,12 +16,10 @@ import torch as th
 from torch.nn import functional as F
 
 from sb3_per.sampling.rank_tree import RankTree
-from sb3_per.sampling.sum_tree import SumTree
+from sb3_per.sampling.sum_tree import LEAST_MASS, SumTree
 from sb3_per.utils.compiled import kernel
 
-# Bounds of a mass. No transition that can be drawn has mass 0, although epsilon ** alpha can underflow, and the sum over a
-# buffer never overflows.
-_LEAST_MASS = float(np.finfo(np.float64).tiny)
+# Largest mass, so that the sum over a buffer never overflows.
 LARGEST_MASS = 1e290
 
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
@@ -100,8 +98,8 @@ class PriorityScheme:
         self.td_error_reduction = td_error_reduction
         # Bounds of the priority, from those of the mass.
         with np.errstate(all="ignore"):
-            bounds = np.power([_LEAST_MASS, LARGEST_MASS], 1.0 / max(alpha, 1e-3))
-        self._least, self._largest = np.maximum(bounds, _LEAST_MASS)
+            bounds = np.power([LEAST_MASS, LARGEST_MASS], 1.0 / max(alpha, 1e-3))
+        self._least, self._largest = np.maximum(bounds, LEAST_MASS)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())

@@ -1,5 +1,7 @@
 """Kernels that compare frames byte by byte, store them in the pool, and read them."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from sb3_per.storage.frame_pool import Memory, frame_at
@@ -11,6 +13,19 @@ ZERO = 2**32 - 1
 
 # Words that are compared without a branch in between.
 _BLOCK = 128
+
+
+class Table(NamedTuple):
+    """Where the observations of all slots are in the pool. The zero frame has the number -1, and the reference ``ZERO``."""
+
+    #: of both observations of a slot, uint32 of shape (n_rows * n_envs, 2 * n_frames): numbers of frames modulo 2^32
+    references: np.ndarray
+    #: least number that a slot refers to, int64 of shape (n_rows, n_envs)
+    lowest: np.ndarray
+    #: of each environment, the row that is written next, and the number of steps since the ring was empty: int64, (n_envs, 2)
+    cursors: np.ndarray
+    #: of each environment, the numbers of the frames of the newest next observation, int64 of shape (n_envs, n_frames)
+    last_numbers: np.ndarray
 
 
 @kernel
@@ -74,43 +89,32 @@ def _refer(slot: np.ndarray, numbers: np.ndarray, least: int) -> int:
 
 
 @kernel
-def _least_needed(cursors: np.ndarray, lowest: np.ndarray, end: int) -> int:
+def _least_needed(table: Table, end: int) -> int:
     """Find the least number that the oldest row of any environment refers to."""
-    least, n_rows = end, len(lowest)
-    for env in range(len(cursors)):
-        row, n_written = cursors[env]
+    least, n_rows = end, len(table.lowest)
+    for env in range(len(table.cursors)):
+        row, n_written = table.cursors[env]
         if n_written > 0:
-            least = min(least, lowest[(row - min(n_written, n_rows)) % n_rows, env])
+            least = min(least, table.lowest[(row - min(n_written, n_rows)) % n_rows, env])
     return least
 
 
 @kernel
 def encode(
-    observations: np.ndarray,
-    next_observations: np.ndarray,
-    last_numbers: np.ndarray,
-    envs: np.ndarray,
-    cursors: np.ndarray,
-    references: np.ndarray,
-    lowest: np.ndarray,
-    memory: Memory,
-    end: int,
+    observations: np.ndarray, next_observations: np.ndarray, envs: np.ndarray, table: Table, memory: Memory, end: int
 ) -> tuple[int, int]:
     """
     Store T successive steps of k environments. A frame that is there already is not stored again.
 
     :param observations: words of the frames, shape (T, k, n_frames, words of a frame)
     :param next_observations: words of the next observations, in the same shape
-    :param last_numbers: numbers of the frames of the newest next observation of every environment, -1 for the zero frame,
-        int64 of shape (n_envs, n_frames); changed
     :param envs: environments of the steps, int64 of shape (k,)
-    :param cursors: row that is written next and number of steps written, int64 of shape (n_envs, 2); changed
-    :param references: references of every slot, uint32 of shape (n_rows * n_envs, 2 * n_frames); changed
-    :param lowest: least number that each slot refers to, int64 of shape (n_rows, n_envs); changed
+    :param table: changed
     :param memory: of the pool
     :param end: number of the frame that is stored next
     :return: the new ``end``, and the least number that any slot refers to
     """
+    references, lowest, cursors, last_numbers = table
     n_frames = last_numbers.shape[1]
     for t in range(len(observations)):
         for e in range(envs.size):
@@ -129,7 +133,7 @@ def encode(
             lowest[row, env] = _refer(slot[n_frames:], numbers, first)
             cursors[env, 0] = (row + 1) % len(lowest)
             cursors[env, 1] += 1
-    return end, _least_needed(cursors, lowest, end)
+    return end, _least_needed(table, end)
 
 
 @kernel

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.storage.frame_kernels import ZERO, decode, encode, frames_will_be_needed
+from sb3_per.storage.frame_kernels import ZERO, Table, decode, encode, frames_will_be_needed
 from sb3_per.storage.frame_pool import FramePool
 from sb3_per.storage.frame_setting import stack_axis
 from sb3_per.storage.mapped import Files
@@ -46,14 +46,13 @@ class FrameStore:
         self._word: type = np.uint64 if self.frame_bytes % 8 == 0 else np.uint8
         #: frames, each with its number
         self.pool = FramePool(self.frame_bytes, n_rows * n_envs, files)
-        # References of both observations of a slot, and the least number of a frame that one of them refers to.
-        self._references = np.full((n_rows * n_envs, 2 * n_frames), ZERO, np.uint32)
-        self._lowest = np.zeros((n_rows, n_envs), np.int64)
-        # By environment: the row that is written next, and the number of steps written since the ring was empty.
-        self._cursors = np.zeros((n_envs, 2), np.int64)
+        self._table = Table(
+            references=np.full((n_rows * n_envs, 2 * n_frames), ZERO, np.uint32),
+            lowest=np.zeros((n_rows, n_envs), np.int64),
+            cursors=np.zeros((n_envs, 2), np.int64),
+            last_numbers=np.full((n_envs, n_frames), -1, np.int64),
+        )
         self._all_envs = np.arange(n_envs)
-        # By environment, the numbers of the frames of the newest next observation, -1 for the zero frame.
-        self._last_numbers = np.full((n_envs, n_frames), -1, np.int64)
         # Number of the first steps, until it is known whether their observations are stacks.
         self._n_written = 0
         self._is_judged = False
@@ -87,28 +86,17 @@ class FrameStore:
         else:
             return
         frames, next_frames = self._as_frames(observations), self._as_frames(next_observations)
-        self._cursors[envs, 0] = rows
-        pool = self.pool
-        pool.end, first = encode(
-            frames,
-            next_frames,
-            self._last_numbers,
-            envs,
-            self._cursors,
-            self._references,
-            self._lowest,
-            pool.memory,
-            pool.end,
-        )
-        pool.release(first)
+        self._table.cursors[envs, 0] = rows
+        self.pool.end, first = encode(frames, next_frames, envs, self._table, self.pool.memory, self.pool.end)
+        self.pool.release(first)
         if not self._is_judged:
             self._judge(len(frames) * len(envs))
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._cursors[:] = 0
-        self._references[:] = ZERO
-        self._last_numbers[:] = -1
+        self._table.cursors[:] = 0
+        self._table.references[:] = ZERO
+        self._table.last_numbers[:] = -1
         self.pool.release(self.pool.end)
 
     def _judge(self, n_steps: int) -> None:
@@ -146,10 +134,10 @@ class FrameStore:
         """
         shape, n = self.shape, self.n_frames
         flat = np.ascontiguousarray(slots, dtype=np.int64).reshape(-1)
-        if flat.size and not (flat.min() >= 0 and flat.max() < len(self._references)):
-            raise IndexError(f"Slots are in [0, {len(self._references)}), not {flat.min()} to {flat.max()}")
+        if flat.size and not (flat.min() >= 0 and flat.max() < len(self._table.references)):
+            raise IndexError(f"Slots are in [0, {len(self._table.references)}), not {flat.min()} to {flat.max()}")
         found = np.empty((flat.size, n, self.frame_bytes), np.uint8)
-        references = self._references[:, n:] if is_next else self._references[:, :n]
+        references = self._table.references[:, n:] if is_next else self._table.references[:, :n]
         if self.pool.files is not None and self.pool.files.exceed_ram:
             frames_will_be_needed(references, flat, self.pool.memory, self.frame_bytes)
         decode(references, flat, self.pool.memory, found)
@@ -166,7 +154,7 @@ class FrameStore:
         Numbers of the frames of an observation and of the next one, modulo 2^32; 2^32 - 1 is the frame of zeros. A view,
         uint32 of shape (n_rows, n_envs, 2 * n_frames).
         """
-        return self._references.reshape(self.n_rows, self.n_envs, -1)
+        return self._table.references.reshape(self.n_rows, self.n_envs, -1)
 
     def frames(self, first: int, end: int) -> list[np.ndarray]:
         """
@@ -192,22 +180,22 @@ class FrameStore:
         least = end
         for e in range(self.n_envs):
             held = np.arange(first[e], end_of_env[e]) % self.n_rows
-            self._cursors[e] = end_of_env[e] % self.n_rows, len(held)
+            self._table.cursors[e] = end_of_env[e] % self.n_rows, len(held)
             self.references[np.delete(np.arange(self.n_rows), held), e] = ZERO
             for start in range(0, len(held), _CHECKED_ROWS):
                 rows = held[start : start + _CHECKED_ROWS]
                 numbers = _numbers_of(self.references[rows, e], oldest)
                 if numbers.max() >= end:
                     raise ValueError(f"A transition refers to frame {numbers.max()}, which is outside of [{oldest}, {end})")
-                self._lowest[rows, e] = np.where(numbers < 0, end, numbers).min(axis=1)
+                self._table.lowest[rows, e] = np.where(numbers < 0, end, numbers).min(axis=1)
             if len(held):
                 # Later rows may need the frames of an older one.
-                self._lowest[held, e] = np.minimum.accumulate(self._lowest[held[::-1], e])[::-1]
-                least = min(least, self._lowest.item(held[0], e))
+                self._table.lowest[held, e] = np.minimum.accumulate(self._table.lowest[held[::-1], e])[::-1]
+                least = min(least, self._table.lowest.item(held[0], e))
                 # The next step may continue where this one ends.
-                self._last_numbers[e] = _numbers_of(self.references[held[-1], e, self.n_frames :], oldest)
+                self._table.last_numbers[e] = _numbers_of(self.references[held[-1], e, self.n_frames :], oldest)
         self._is_judged = True
-        if self._cursors[:, 1].any():
+        if self._table.cursors[:, 1].any():
             self.pool.release(least)
 
     @property
@@ -218,7 +206,7 @@ class FrameStore:
     @property
     def references_nbytes(self) -> int:
         """Memory of the references alone, which stay in RAM."""
-        return self._references.nbytes + self._lowest.nbytes
+        return self._table.references.nbytes + self._table.lowest.nbytes
 
 
 def _numbers_of(references: np.ndarray, oldest: int) -> np.ndarray:

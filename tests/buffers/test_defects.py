@@ -152,7 +152,7 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
     "frames of all environments go into the row of the first": (
         FrameStore,
         "write",
-        lambda old: lambda self, rows, envs, *obs: old(self, 0 * rows + self._cursors[0, 0], envs, *obs),
+        lambda old: lambda self, rows, envs, *obs: old(self, 0 * rows + self._table.cursors[0, 0], envs, *obs),
         check_separate_environments("frames"),
     ),
     "weights are divided by the maximum instead of the mean": (
