@@ -1,6 +1,5 @@
 """Check the numbers that a buffer is given beside steps: ids, TD errors, masses, rows and environments."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,12 @@ def as_matrix(td_errors: np.ndarray | th.Tensor, *shape: int) -> np.ndarray:
             array = np.array(array, dtype=np.float64, order="C")
     except (ValueError, TypeError) as error:
         raise ValueError(f"td_errors must be numbers: {error}") from error
-    n_axes = len(shape)
-    if array.shape[:n_axes] != shape or array.ndim > n_axes + 1 or 0 in array.shape[n_axes:]:
+    if array.shape == shape:
+        return array.reshape(-1, 1)
+    if array.shape[:-1] != shape or array.shape[-1] == 0:
         allowed = ", ".join(map(str, shape))
         raise ValueError(f"td_errors have shape {array.shape}, and must have shape ({allowed}) or ({allowed}, n_critics)")
-    return array.reshape(math.prod(shape), 1 if array.ndim == n_axes else array.shape[-1])
+    return array.reshape(-1, array.shape[-1])
 
 
 def finite_abs(td_errors: np.ndarray | th.Tensor, *shape: int) -> np.ndarray:
@@ -77,22 +77,6 @@ def checked_ids(indices: Any) -> np.ndarray:
     if ids.dtype.kind not in "iu" and ids.size:
         raise IndexError(f"Transition ids are integers, not {ids.dtype}: {ids[0]}")
     return as_batch(ids, np.int64)
-
-
-def checked_rows(rows: Any, n_rows: int) -> np.ndarray:
-    """
-    Check rows.
-
-    :param rows: integers of shape (batch_size,); negative ones count from the end, as in NumPy
-    :param n_rows: rows of the buffer
-    :return: the same, int64 in [0, n_rows)
-    :raises IndexError: for a row outside of the buffer
-    """
-    rows = np.asarray(rows)
-    outside = (rows < -n_rows) | (rows >= n_rows)
-    if outside.any():
-        raise IndexError(f"Row {rows[outside][0]} is outside of a buffer of {n_rows} rows")
-    return np.asarray(rows % n_rows, np.int64)
 
 
 def checked_masses(masses: Any, n_steps: int, n_envs: int, largest: float) -> np.ndarray:

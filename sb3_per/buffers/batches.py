@@ -47,16 +47,11 @@ def read_transitions(
     :param relabel: changes the batch before it is normalized
     :return: the transitions
     """
-    dones, timeouts = storage.dones.ravel(), storage.timeouts.ravel()
     windows, lengths, last = slots[:, None], None, slots
     if returns.n_steps > 1:
-        windows, lengths = returns.windows(slots, ring, dones, timeouts)
+        windows, lengths = returns.windows(slots, ring, storage.dones.ravel(), storage.timeouts.ravel())
         last = (slots + (lengths - 1) * ring.n_envs) % ring.capacity
-    ids, ends = np.empty(len(slots), np.int64), np.empty((len(slots), 1), np.float32)
-    rewards = np.empty(windows.shape, storage.rewards.dtype)
-    read_batch(windows, last, storage.rewards.ravel(), dones, timeouts, ring.next_id, ids, rewards, ends)
-    if not ring.is_even:
-        ids = ring.ids_at(slots)
+    ids, rewards, ends = read_numbers(storage, ring, windows, last)
     obs, next_obs, actions = storage.read(slots, last)
     if relabel is not None:
         relabel(obs, next_obs, rewards, windows, lengths)
@@ -69,6 +64,26 @@ def read_transitions(
     return obs, actions, next_obs, ends, rewards, discounts, ids
 
 
+def read_numbers(
+    storage: ArrayStorage, ring: Ring, windows: np.ndarray, last: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    Read what is small: ids, rewards and terminations.
+
+    :param storage: of the transitions
+    :param ring: says which ids they have
+    :param windows: slots of the steps of each transition, int64 of shape (batch_size, n_steps)
+    :param last: slot of the last step that counts, int64 of shape (batch_size,)
+    :return: ids, int64 of shape (batch_size,); rewards, shape (batch_size, n_steps); and terminations of the last steps,
+        float32 of shape (batch_size, 1)
+    """
+    ids, ends = np.empty(len(last), np.int64), np.empty((len(last), 1), np.float32)
+    rewards = np.empty(windows.shape, storage.rewards.dtype)
+    of_steps = (storage.rewards.ravel(), storage.dones.ravel(), storage.timeouts.ravel())
+    read_batch(windows, last, *of_steps, ring.next_id, ids, rewards, ends)
+    return (ids if ring.is_even else ring.ids_at(windows[:, 0])), rewards, ends
+
+
 def joined(first: Transitions, second: Transitions) -> Transitions:
     """
     Concatenate two parts of a batch.
@@ -77,11 +92,8 @@ def joined(first: Transitions, second: Transitions) -> Transitions:
     :param second: in the same form
     :return: both, in this order
     """
-
-    def join(one: Any, other: Any) -> Any:
-        return None if one is None else tree_map(lambda *parts: np.concatenate(parts), one, other)
-
-    return tuple(map(join, first, second))
+    pairs = zip(first, second, strict=True)
+    return tuple(tree_map(lambda *parts: np.concatenate(parts), *pair) for pair in pairs)
 
 
 def to_samples(
@@ -96,7 +108,9 @@ def to_samples(
     :return: the batch
     """
     *arrays, ids = transitions
-    tensors = [None if array is None else tree_map(to_torch, array) for array in (*arrays, weights)]
+    arrays.append(weights)
+    # The short way for arrays, because every batch comes along here.
+    tensors = [to_torch(array) if isinstance(array, np.ndarray) else tree_map(to_torch, array) for array in arrays]
     return PrioritizedReplayBufferSamples._make((*tensors, ids))
 
 
@@ -150,7 +164,7 @@ def read_batch(
     ends: np.ndarray,
 ) -> None:
     """
-    Read what is small: ids, rewards and terminations.
+    See :func:`read_numbers`.
 
     :param windows: slots of the steps of each transition, shape (batch_size, n_steps)
     :param last: slot of the last step that counts, shape (batch_size,)

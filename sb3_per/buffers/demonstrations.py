@@ -57,14 +57,14 @@ class Demonstrations:
         self._progress = 0.0
         # None until there is a first demonstration.
         self.storage: ArrayStorage | None = None
-        self.ring, self.sampler = self._make_parts(1)
+        self._make_parts(1)
 
-    def _make_parts(self, n_rows: int) -> tuple[Ring, Sampler]:
-        ring = Ring(n_rows, 1)
+    def _make_parts(self, n_rows: int) -> None:
         settings = self.settings.some("max_priority_interval stratified uniform_fraction unique")
         settings["initial_priority"] = "mean" if self.settings.initial_priority == "mean" else "max"
         settings["bonus"] = self.settings.demonstration_bonus
-        return ring, Sampler(self.scheme, HeldTransitions(ring), **settings)
+        self.ring = Ring(n_rows, 1)
+        self.sampler = Sampler(self.scheme, HeldTransitions(self.ring), **settings)
 
     def __len__(self) -> int:
         """Number of demonstrations."""
@@ -89,7 +89,7 @@ class Demonstrations:
             end += len(rows)
             if not storage.dones[rows[-1]]:
                 storage.truncate(rows[-1], _ENV)
-        self._move_to(storage)
+        self._use(storage)
         self.ring.advance(_ENV, n)
         self._are_unused = True
 
@@ -100,7 +100,7 @@ class Demonstrations:
         :param n_rows: number of demonstrations that fit afterwards
         :param like: storage of the same shapes
         """
-        self._move_to(self._storage_of(n_rows, like))
+        self._use(self._storage_of(n_rows, like))
 
     def _storage_of(self, n_rows: int, like: ArrayStorage) -> ArrayStorage:
         """
@@ -115,13 +115,13 @@ class Demonstrations:
             storage.write(rows, _ENV, self.storage.read_steps(rows))
         return storage
 
-    def _move_to(self, storage: ArrayStorage) -> None:
-        """Use a storage with the same demonstrations."""
+    def _use(self, storage: ArrayStorage, other: "Demonstrations | None" = None, keeps_masses: bool = True) -> None:
+        """Use a storage with the demonstrations of another object, see :meth:`load`; ``None``: of this one."""
         if storage is not self.storage:
-            state = self.state()
+            state = (other or self).state()
             self.storage = storage
-            self.ring, self.sampler = self._make_parts(storage.n_rows)
-            self.load(state)
+            self._make_parts(storage.n_rows)
+            self.load(state, keeps_masses)
 
     # ---- drawing
 
@@ -292,9 +292,7 @@ class Demonstrations:
         :param keeps_masses: whether it has the same scheme
         """
         if other.storage is not None:
-            self.storage = other.storage.converted(other.ring, like.frames, like.folder)
-            self.ring, self.sampler = self._make_parts(self.storage.n_rows)
-            self.load(other.state(), keeps_masses)
+            self._use(other.storage.converted(other.ring, like.frames, like.folder), other, keeps_masses)
 
 
 # ---- what comes in
@@ -337,22 +335,6 @@ def require_demonstrations_in(other: Any, observation_space: spaces.Space, actio
     if other.size() == 0:
         raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
     require_scaled(other.actions[: other.size()], action_space)
-
-
-def demonstrations_last(ids: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """
-    Sort an update: experience first, demonstrations after it.
-
-    :param ids: of transitions, in any order
-    :param errors: that belong to them
-    :return: both with demonstrations after all others, as in a batch; and how many others there are
-    """
-    is_demonstration = ids >= FIRST_ID
-    n = len(ids) - int(np.count_nonzero(is_demonstration))
-    if n < len(ids) and is_demonstration.argmax() != n:  # the first one comes before some of the others
-        order = np.argsort(is_demonstration, kind="stable")
-        ids, errors = ids[order], errors[order]
-    return ids, errors, n
 
 
 def columns_of(ring: Ring, storage: ArrayStorage) -> Iterable[StepArrays]:

@@ -105,8 +105,7 @@ class MarkedTransitions(Eligibility):
 
     def among(self, slots: np.ndarray) -> np.ndarray:
         """Tell which slots have a mark."""
-        has_mark: np.ndarray = flat(self._marks)[slots] > 0
-        return has_mark
+        return flat(self._marks).take(slots).astype(np.bool_, copy=False)
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """Number all of them: emphasizing the newest is refused."""

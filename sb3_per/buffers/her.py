@@ -287,9 +287,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     def _gather_observations(self, slots: np.ndarray) -> Any:
         slots = np.random.permutation(slots)
         obs = super()._gather_observations(slots)
-        n_virtual = self._n_virtual(len(slots))
-        if n_virtual > 0:
-            self._relabel_observations(obs, slots[len(slots) - n_virtual :])
+        self._relabel_observations(obs, slots[len(slots) - self._n_virtual(len(slots)) :])
         return obs
 
     def _rewards_for(self, slots: np.ndarray, goals: np.ndarray) -> np.ndarray:
@@ -324,13 +322,9 @@ def _require_goals_to_fit(observation_space: spaces.Space) -> None:
     achieved, desired = parts["achieved_goal"], parts["desired_goal"]
     source, target = np.dtype(achieved.dtype), np.dtype(desired.dtype)
     # Rounding a float is what SB3 does everywhere.
-    if not np.can_cast(source, target, "safe") and not source.kind == target.kind == "f":
+    is_fitting_type = np.can_cast(source, target, "safe") or source.kind == target.kind == "f"
+    if achieved.shape != desired.shape or not is_fitting_type:
         raise ValueError(
-            f"An achieved goal becomes a desired goal, and {source} (achieved_goal) does not fit {target} (desired_goal): "
-            "give both spaces the same type"
-        )
-    if achieved.shape != desired.shape:
-        raise ValueError(
-            f"An achieved goal becomes a desired goal, and shape {achieved.shape} (achieved_goal) does not fit shape "
-            f"{desired.shape} (desired_goal)"
+            f"An achieved goal becomes a desired goal, and {source} of shape {achieved.shape} (achieved_goal) does not fit "
+            f"{target} of shape {desired.shape} (desired_goal): give both spaces the same type and shape"
         )

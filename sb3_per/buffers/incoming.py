@@ -92,8 +92,10 @@ def _read_infos(storage: ArrayStorage, shape: tuple[int, ...], infos: Any) -> tu
     if len(shape) == 2:
         return [_truncations(of_step) for of_step in infos] or None, kept or None
     timeouts = _truncations(infos)
-    has_none = len(timeouts) == shape[0] and all(timeout is False for timeout in timeouts)
-    return None if has_none else timeouts, kept
+    for timeout in timeouts:
+        if timeout is not False:
+            return timeouts, kept
+    return None if len(timeouts) == shape[0] else timeouts, kept
 
 
 def _truncations(infos: Iterable[dict[str, Any]]) -> list[bool]:
@@ -172,5 +174,4 @@ def part_of(steps: StepArrays, index: Any) -> StepArrays:
     :param index: of these axes; ``None`` adds one
     :return: the arrays at this index
     """
-    parts = (None if part is None else tree_map(lambda array: array[index], part) for part in steps)
-    return tuple(parts)  # type: ignore[return-value]
+    return tuple(tree_map(lambda array: array[index], part) for part in steps)

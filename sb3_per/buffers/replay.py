@@ -19,14 +19,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import arguments
 from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, to_samples, to_torch_of
-from sb3_per.buffers.demonstrations import (
-    FIRST_ID,
-    Demonstrations,
-    columns_of,
-    demonstrations_last,
-    require_demonstrations_in,
-    require_scaled,
-)
+from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, columns_of, require_demonstrations_in, require_scaled
 from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions
 from sb3_per.buffers.incoming import checked_steps, part_of, require_values
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
@@ -630,7 +623,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :return: the transitions
         :raises IndexError: for a row outside of the buffer
         """
-        rows = arguments.checked_rows(batch_inds, self.buffer_size)
+        rows = np.arange(self.buffer_size)[np.asarray(batch_inds)]  # NumPy checks them
         with self.lock:
             return self.read(rows * self.n_envs + np.random.randint(0, high=self.n_envs, size=len(rows)), env)
 
@@ -681,10 +674,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self.lock:
             if not len(self.demonstrations):
                 return self._update(ids, errors)
-            ids, errors, n = demonstrations_last(ids, errors)
+            is_own = ids < FIRST_ID
             # Both parts are checked before either is written.
-            of_demonstrations = located(self.demonstrations.ring, ids[n:], errors[n:], FIRST_ID)
-            return self._update(ids[:n], errors[:n]) + self.demonstrations.sampler.update(*of_demonstrations)
+            of_demonstrations = located(self.demonstrations.ring, ids[~is_own], errors[~is_own], FIRST_ID)
+            return self._update(ids[is_own], errors[is_own]) + self.demonstrations.sampler.update(*of_demonstrations)
 
     def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """

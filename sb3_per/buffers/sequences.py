@@ -15,22 +15,15 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.arguments import as_matrix, checked_ids, finite_abs, require_finite
-from sb3_per.buffers.batches import to_torch_of
+from sb3_per.buffers.batches import read_numbers, to_torch_of
 from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.incoming import checked_steps
 from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.settings import (
-    FRACTION,
-    SEQUENCE_ARGUMENTS,
-    Reasons,
-    integer,
-    require,
-    takes_settings,
-)
-from sb3_per.buffers.windows import lay_out, mix_over_time, n_step_targets, read_columns
+from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, Reasons, integer, require, takes_settings
+from sb3_per.buffers.windows import lay_out, mix_over_time, n_step_targets
 from sb3_per.storage.arrays import flat, take, tree_map
 from sb3_per.storage.n_step import window_lengths
 
@@ -226,11 +219,11 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """
         lengths = self._lengths_at(slots, self.windows.n_recorded)
         places = lay_out(slots, lengths, self.windows.n_recorded, self.n_envs, self.ring.capacity)
-        rewards, ends = read_columns(places, lengths, flat(self.rewards), flat(self.dones), flat(self.timeouts))
+        ids, rewards, ends = read_numbers(self.storage, self.ring, places.T, places[lengths - 1, np.arange(len(slots))])
         if env is not None:
             rewards = self._normalize_reward(rewards, env)
         factors = self.gamma ** np.arange(self.n_steps + 1, dtype=np.float32)
-        sums, discounts, dones, next_steps, mask = n_step_targets(rewards, lengths, ends, factors, self.sequence_length)
+        sums, discounts, dones, next_steps, mask = n_step_targets(rewards.T, lengths, ends, factors, self.sequence_length)
 
         prefix_lengths = np.minimum(flat(self.windows.episode_steps).take(slots), self.burn_in).astype(np.int64)
         firsts = (slots - prefix_lengths * self.n_envs) % self.ring.capacity
@@ -244,21 +237,13 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
         actions = take(self.actions, places[: self.sequence_length])
         actions[~mask] = 0
+        states = self.states.at(slots, flat(self.windows.episode_steps))
+        obs = tree_map(lambda array: _time_first(array, lengths + 1, self.windows.n_recorded + 1), obs)
+        prefix = tree_map(lambda array: _time_first(array, prefix_lengths, self.burn_in), prefix)
         to_torch = to_torch_of(self)
-        return SequenceReplayBufferSamples(
-            tree_map(lambda array: to_torch(_time_first(array, lengths + 1, self.windows.n_recorded + 1)), obs),
-            tree_map(lambda array: to_torch(_time_first(array, prefix_lengths, self.burn_in)), prefix),
-            to_torch(prefix_lengths),
-            tuple(map(to_torch, self.states.at(slots, flat(self.windows.episode_steps)))),
-            to_torch(actions),
-            to_torch(sums),
-            to_torch(discounts),
-            to_torch(dones),
-            to_torch(next_steps),
-            to_torch(mask),
-            to_torch(weights),
-            self.ring.ids_at(slots),
-        )
+        before = (tree_map(to_torch, obs), tree_map(to_torch, prefix), to_torch(prefix_lengths), tuple(map(to_torch, states)))
+        of_steps = map(to_torch, (actions, sums, discounts, dones, next_steps, mask, weights))
+        return SequenceReplayBufferSamples._make((*before, *of_steps, ids))
 
     def _lengths_at(self, slots: np.ndarray, n_steps: int) -> np.ndarray:
         """Count the steps from these slots to the end of the episode, or of what is stored: 1 to ``n_steps`` for each."""

@@ -209,19 +209,17 @@ class PrioritySettings:
         return make_scheme(self.scheme, self.alpha, self.epsilon, self.kappa, self.td_error_reduction)
 
     def _require_fitting_scheme(self, scheme: PriorityScheme) -> None:
-        if self.weight_normalization != "max" and not scheme.importance_sampling:
-            raise ValueError(
-                f"weight_normalization={self.weight_normalization!r} has no effect with {scheme}: its weights are 1"
-            )
-        if self.initial_priority != "max" and scheme.draws_uniformly:
-            raise ValueError(f"initial_priority={self.initial_priority!r} has no effect with {scheme}, which draws uniformly")
+        has_other_masses = scheme.draws_uniformly or scheme.ranks or scheme.alpha == 0.0
+        without_effect = {
+            "weight_normalization": not scheme.importance_sampling and "its weights are 1",
+            "initial_priority": scheme.draws_uniformly and "it draws uniformly",
+            "max_priority_interval": has_other_masses and "its masses do not follow from priorities",
+        }
+        for name, reason in without_effect.items():
+            if reason and getattr(self, name) != getattr(PrioritySettings, name):
+                raise ValueError(f"{name}={getattr(self, name)!r} has no effect with {scheme}: {reason}")
         if self.initial_priority == "mean" and scheme.ranks:
             raise ValueError(f"initial_priority='mean' has no meaning with {scheme}: ranks have no mean priority")
-        if self.max_priority_interval is not None and (scheme.draws_uniformly or scheme.ranks or scheme.alpha == 0.0):
-            raise ValueError(
-                f"max_priority_interval={self.max_priority_interval} has no effect with {scheme}: its masses do not follow "
-                "from priorities"
-            )
 
     def _unsupported_with_decay(self, scheme: PriorityScheme) -> Reasons:
         decay = f"age_decay={self.age_decay} with"

@@ -1,5 +1,5 @@
 """
-Find windows of consecutive steps within an episode, read them, and compute the n-step targets of their steps.
+Find windows of consecutive steps within an episode, list their slots, and compute the n-step targets of their steps.
 
 A step is numbered from the first one ever added to the buffer. Its slot is row * n_envs + env, where row = step % n_rows.
 """
@@ -7,7 +7,7 @@ A step is numbered from the first one ever added to the buffer. Its slot is row 
 import numpy as np
 
 from sb3_per.storage.ring import slots_between
-from sb3_per.utils.compiled import kernel, prefetch
+from sb3_per.utils.compiled import kernel
 
 #: Flags that :func:`number_next` returns.
 LEAVES_OPEN, IS_UNROLLED_FROM = 1, 2
@@ -143,33 +143,6 @@ def lay_out(slots: np.ndarray, lengths: np.ndarray, n_rows: int, n_envs: int, ca
 
 
 @kernel
-def read_columns(
-    places: np.ndarray, lengths: np.ndarray, rewards: np.ndarray, dones: np.ndarray, timeouts: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Read the rewards and the ends of windows.
-
-    :param places: slots of the steps, int64 of shape (n_steps, batch_size)
-    :param lengths: numbers of steps, int64 of shape (batch_size,)
-    :param rewards: rewards by slot, float32 of shape (capacity,)
-    :param dones: ends of episodes by slot, shape (capacity,)
-    :param timeouts: which of these ends are truncations, shape (capacity,)
-    :return: rewards, float32 of shape (n_steps, batch_size), 0 after the end of a window; and whether its last step is a
-        termination, float32 of shape (batch_size,)
-    """
-    n_steps, batch_size = places.shape
-    found, ends = np.zeros((n_steps, batch_size), rewards.dtype), np.empty(batch_size, np.float32)
-    for i in range(batch_size):
-        prefetch(rewards, np.uint64(places[0, i]))
-    for i in range(batch_size):
-        for j in range(lengths[i]):
-            found[j, i] = rewards[places[j, i]]
-        last = places[lengths[i] - 1, i]
-        ends[i] = dones[last] * (1 - timeouts[last])
-    return found, ends
-
-
-@kernel
 def n_step_targets(
     rewards: np.ndarray, lengths: np.ndarray, ends: np.ndarray, discounts: np.ndarray, sequence_length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -179,7 +152,7 @@ def n_step_targets(
 
     :param rewards: rewards of the steps, float32 of shape (n_rows, batch_size)
     :param lengths: numbers of steps, int64 of shape (batch_size,)
-    :param ends: whether the last step is a termination, float32 of shape (batch_size,)
+    :param ends: whether the last step is a termination, float32 of shape (batch_size, 1)
     :param discounts: gamma^0 to gamma^n, float32 of shape (n + 1,)
     :param sequence_length: number of steps that get a target
     :return: arrays of shape (sequence_length, batch_size), 0 where a window has no step: sums of rewards, discounts of the
@@ -199,7 +172,7 @@ def n_step_targets(
                 total += rewards[j, i] * discounts[j - k]
             sums[k, i], factors[k, i] = total, discounts[end - k]
             if end == lengths[i]:
-                terminal[k, i] = ends[i]
+                terminal[k, i] = ends[i, 0]
             after[k, i], is_step[k, i] = end, True
     return sums, factors, terminal, after, is_step
 

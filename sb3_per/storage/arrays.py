@@ -25,13 +25,13 @@ def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     Apply a function to an array, or to every array of a dictionary.
 
     :param function: of one array from each tree
-    :param tree: array, or dictionary of arrays
+    :param tree: array, dictionary of arrays, or ``None``, which stays ``None``
     :param others: in the same form
     :return: the results in the same form
     """
     if isinstance(tree, dict):
         return {key: function(part, *(other[key] for other in others)) for key, part in tree.items()}
-    return function(tree, *others)
+    return None if tree is None else function(tree, *others)
 
 
 def take(stored: np.ndarray, slots: np.ndarray) -> np.ndarray:

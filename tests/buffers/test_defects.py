@@ -199,9 +199,9 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
         check_windows,
     ),
     "timeouts count as terminations": (
-        sequences,
-        "read_columns",
-        lambda old: lambda *args: old(*args[:4], np.zeros_like(args[4])),
+        batches,
+        "read_batch",
+        lambda old: lambda *args: old(*args[:4], np.zeros_like(args[4]), *args[5:]),
         check_windows,
     ),
     "windows stay drawable while their prefix is overwritten": (

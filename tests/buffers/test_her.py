@@ -342,11 +342,7 @@ def test_achieved_goals_that_do_not_fit_desired_goals_are_refused(achieved, desi
     if fits:
         PrioritizedHerReplayBuffer(*arguments)
         return
-    first, second = (
-        (achieved.dtype, desired.dtype)
-        if achieved.dtype != desired.dtype
-        else map(re.escape, map(str, (achieved.shape, desired.shape)))
-    )
+    first, second = (re.escape(f"{goal.dtype} of shape {goal.shape}") for goal in (achieved, desired))
     with pytest.raises(ValueError, match=rf"{first} \(achieved_goal\) does not fit.*{second} \(desired_goal\)"):
         PrioritizedHerReplayBuffer(*arguments)
 
