@@ -24,23 +24,13 @@ class CompleteWindows(MarkedTransitions):
 
     :param ring: position; all environments stand at the same step
     :param storage: of the steps, which knows the ends of episodes
-    :param period: steps from one anchor to the next
-    :param burn_in: steps before an anchor from which a window is unrolled
+    :param states: recurrent states at the starts of the prefixes, which know the steps between anchors and before them
     :param n_recorded: steps of a complete window: the learned ones, and those of the last n-step return
-    :param states: recurrent states at the starts of the prefixes
     """
 
-    def __init__(
-        self,
-        ring: Ring,
-        storage: ArrayStorage,
-        period: int,
-        burn_in: int,
-        n_recorded: int,
-        states: RecurrentStates,
-    ):
-        self.storage, self.states = storage, states
-        self.period, self.burn_in, self.n_recorded = period, burn_in, n_recorded
+    def __init__(self, ring: Ring, storage: ArrayStorage, states: RecurrentStates, n_recorded: int):
+        self.storage, self.states, self.n_recorded = storage, states, n_recorded
+        self.period, self.burn_in = states.period, states.burn_in
         #: number of each step within its episode, int32 of shape (n_rows, n_envs)
         self.episode_steps = np.zeros((ring.n_rows, ring.n_envs), np.int32)
         #: anchors of windows that can be drawn, bool of shape (n_rows, n_envs)

@@ -125,8 +125,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     def _make_eligibility(self) -> CompleteWindows:
         rows = (self.buffer_size, self.n_envs)
         self.states = RecurrentStates(*rows, self.period, self.burn_in, self.state_shapes, self.store_state)
-        lengths = (self.period, self.burn_in, self.sequence_length + self.n_steps - 1)
-        self.windows = CompleteWindows(self.ring, self.storage, *lengths, self.states)
+        self.windows = CompleteWindows(self.ring, self.storage, self.states, self.sequence_length + self.n_steps - 1)
         return self.windows
 
     # ---- writing
@@ -309,7 +308,7 @@ def _checked_shapes(state_shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int,
     :raises ValueError: for anything else
     """
     shapes = tuple(tuple(shape) for shape in state_shapes)
-    if not all(len(shape) == 2 and all(map(integer().takes, shape)) for shape in shapes):
+    if not all(len(shape) == 2 and all(map(integer().contains, shape)) for shape in shapes):
         raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
     return shapes
 

@@ -32,11 +32,11 @@ class Allowed(NamedTuple):
     What a setting may be.
 
     :param text: in words, for messages
-    :param takes: whether a value is allowed
+    :param contains: whether a value is allowed
     """
 
     text: str
-    takes: Callable[[Any], bool]
+    contains: Callable[[Any], bool]
 
 
 def number(interval: str, contains: Callable[[float], bool]) -> Allowed:
@@ -48,11 +48,11 @@ def number(interval: str, contains: Callable[[float], bool]) -> Allowed:
     :return: finite numbers in an interval
     """
 
-    def takes(value: Any) -> bool:
+    def is_allowed(value: Any) -> bool:
         is_number = isinstance(value, numbers.Real) or getattr(value, "shape", None) == ()
         return is_number and not isinstance(value, bool) and math.isfinite(value) and contains(float(value))
 
-    return Allowed(f"a number {interval}", takes)
+    return Allowed(f"a number {interval}", is_allowed)
 
 
 def words(*allowed: str) -> Allowed:
@@ -73,10 +73,10 @@ def integer(least: int = 1) -> Allowed:
     :return: integers from there on
     """
 
-    def takes(value: Any) -> bool:
+    def is_allowed(value: Any) -> bool:
         return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
 
-    return Allowed(f"an integer of at least {least}", takes)
+    return Allowed(f"an integer of at least {least}", is_allowed)
 
 
 FLAG = Allowed("True or False", lambda value: isinstance(value, (bool, np.bool_, numbers.Integral)))
@@ -88,11 +88,11 @@ def require(name: str, value: Any, *allowed: Allowed, none: bool = False) -> Non
 
     :param name: of an argument
     :param value: that was given
-    :param allowed: one of these has to take it
+    :param allowed: one of these must contain it
     :param none: whether ``None`` is allowed, too
     :raises ValueError: with the name, the value, and what is allowed
     """
-    if (none and value is None) or any(each.takes(value) for each in allowed):
+    if (none and value is None) or any(each.contains(value) for each in allowed):
         return
     texts = " or ".join([*(["None"] if none else []), *(each.text for each in allowed)])
     hint = ""
@@ -232,16 +232,14 @@ class PrioritySettings:
 
     def _warn_of_ignored(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            users = None if value == field.default else ignored(self.scheme, field.name)
-            if users is not None:
-                message = f"{field.name}={value!r} has no effect with scheme={self.scheme!r}: {users}"
-                warnings.warn(message, IgnoredSettingWarning)
-        if self.recency_min != 5000 and self.recency == 1.0:
-            warnings.warn(
-                f"recency_min={self.recency_min!r} has no effect with recency=1.0: set a recency below 1",
-                IgnoredSettingWarning,
-            )
+            value, what = getattr(self, field.name), f"scheme={self.scheme!r}"
+            if value == field.default:
+                continue
+            reason = ignored(self.scheme, field.name)
+            if field.name == "recency_min" and self.recency == 1.0:
+                what, reason = "recency=1.0", "set a recency below 1"
+            if reason is not None:
+                warnings.warn(f"{field.name}={value!r} has no effect with {what}: {reason}", IgnoredSettingWarning)
 
 
 def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
@@ -312,15 +310,10 @@ SCHEME_SETTINGS = ("scheme", "alpha", "epsilon", "kappa", "td_error_reduction")
 
 #: Names that other libraries and older versions of RL Zoo use.
 OTHER_NAMES = {
-    "beta": "beta_start",
-    "beta0": "beta_start",
-    "eps": "epsilon",
-    "beta_frames": "beta_anneal_steps",
-    "beta_steps": "beta_anneal_steps",
     "prioritized_replay_alpha": "alpha",
-    "prioritized_replay_beta0": "beta_start",
-    "prioritized_replay_beta_iters": "beta_anneal_steps",
-    "prioritized_replay_eps": "epsilon",
+    **dict.fromkeys(("beta", "beta0", "prioritized_replay_beta0"), "beta_start"),
+    **dict.fromkeys(("beta_frames", "beta_steps", "prioritized_replay_beta_iters"), "beta_anneal_steps"),
+    **dict.fromkeys(("eps", "prioritized_replay_eps"), "epsilon"),
 }
 
 #: Arguments of a single kind of buffer that SB3's buffers do not have.
@@ -335,10 +328,7 @@ _ELSEWHERE = {
         (*HER_ARGUMENTS, "n_sampled_goal", "goal_selection_strategy", "copy_info_dict"),
         ", it is one of PrioritizedHerReplayBuffer: replay_buffer_class=PrioritizedHerReplayBuffer",
     ),
-    **dict.fromkeys(
-        SEQUENCE_ARGUMENTS,
-        ", it is one of PrioritizedSequenceReplayBuffer, which PERRecurrentDQN has",
-    ),
+    **dict.fromkeys(SEQUENCE_ARGUMENTS, ", it is one of PrioritizedSequenceReplayBuffer, which PERRecurrentDQN has"),
 }
 
 
