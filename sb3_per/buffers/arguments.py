@@ -32,8 +32,8 @@ def as_matrix(td_errors: np.ndarray | th.Tensor, *shape: int) -> np.ndarray:
     if array.shape == shape:
         return array.reshape(-1, 1)
     if array.shape[:-1] != shape or array.shape[-1] == 0:
-        allowed = ", ".join(map(str, shape))
-        raise ValueError(f"td_errors have shape {array.shape}, and must have shape ({allowed}) or ({allowed}, n_critics)")
+        with_critics = ", ".join((*map(str, shape), "n_critics"))
+        raise ValueError(f"td_errors have shape {array.shape}, and must have shape {shape} or ({with_critics})")
     return array.reshape(-1, array.shape[-1])
 
 

@@ -39,8 +39,8 @@ def checked_steps(
     :return: arrays of the shapes that are stored
     :raises ValueError: for another shape, or values that are not numbers
     """
-    is_told = timeouts is not None
-    if not is_told:
+    from_infos = timeouts is None
+    if from_infos:
         timeouts, infos = _read_infos(storage, shape, infos)
     try:
         # The usual case in one check, because `add` is called at every step: arrays of the stored shapes.
@@ -67,7 +67,7 @@ def checked_steps(
         _fit(f"action{plural}", actions, shape, storage.actions, True),
         _fit(f"reward{plural}", rewards, shape, storage.rewards),
         _fit(f"done{plural}", dones, shape, storage.dones),
-        None if timeouts is None else _fit("timeouts" if is_told else "infos", timeouts, shape, storage.timeouts),
+        None if timeouts is None else _fit("infos" if from_infos else "timeouts", timeouts, shape, storage.timeouts),
         None if infos is None else _fit("infos", infos, shape, storage.infos),
     )
 

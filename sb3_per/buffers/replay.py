@@ -107,7 +107,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.draw_record: Any = None
 
     def _unsupported(self, optimize_memory_usage: bool, has_demonstrations: bool) -> Reasons:
-        """List what does not go together; other kinds of buffer refuse more."""
+        """List the combinations that this kind of buffer does not support."""
         frames = self.settings.frames
         return {
             f"frames={frames} with optimize_memory_usage=True": optimize_memory_usage
@@ -196,8 +196,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         found = {name: getattr(self.settings, name) for name in self.settings.names() if name not in SCHEME_SETTINGS}
         if set(changed).isdisjoint(SCHEME_SETTINGS):
             found["scheme"] = self.scheme
-        arguments = set((cls or type(self)).own_arguments) & set(self.own_arguments)
-        return {**found, **{name: getattr(self, name) for name in arguments}}
+        shared = set((cls or type(self)).own_arguments) & set(self.own_arguments)
+        return {**found, **{name: getattr(self, name) for name in shared}}
 
     def state(self) -> dict[str, Any]:
         """
@@ -581,7 +581,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self.sampler.draw(n)
 
     def _n_experience_in(self, batch_size: int) -> int:
-        """Count the transitions of the next batch that are no demonstrations, and check that there are any to draw."""
+        """Count the transitions of experience in the next batch, and check that there are any to draw."""
         n = batch_size - self.demonstrations.n_in(batch_size, self.sampler)
         if n > 0 and not self.sampler.can_draw():
             self._refuse_to_draw()

@@ -104,7 +104,7 @@ def require(name: str, value: Any, *allowed: Allowed, none: bool = False) -> Non
 
 
 #: Combinations that are not supported: the reason for each that was asked for; something false for all others.
-Reasons = dict[str, Any]
+Reasons = dict[str, str | bool]
 
 
 def refuse(reasons: Reasons) -> None:

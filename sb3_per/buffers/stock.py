@@ -48,7 +48,7 @@ def storage_of(buffer: ReplayBuffer) -> ArrayStorage:
 
 def ring_of(buffer: ReplayBuffer) -> Ring:
     """
-    Make a ring that stands where a buffer does.
+    Make a ring at the position of a buffer.
 
     :param buffer: of SB3
     :return: the ring
