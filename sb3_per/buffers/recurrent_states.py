@@ -49,11 +49,9 @@ class RecurrentStates:
         """
         if states is None:
             return
-        given = [tuple(state.shape) for state in states]
-        if given != self._shapes_of_step:
-            raise ValueError(
-                f"states of shapes {given} do not fit state_shapes={self.shapes}: expected {self._shapes_of_step}"
-            )
+        given, expected = [tuple(state.shape) for state in states], self._shapes_of_step
+        if given != expected:
+            raise ValueError(f"states of shapes {given} do not fit state_shapes={self.shapes}: expected {expected}")
         for state in states:
             if state.is_complex() if isinstance(state, th.Tensor) else state.dtype.kind not in "fiub":
                 raise ValueError(f"states must hold real numbers, not {state.dtype}")

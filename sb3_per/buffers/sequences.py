@@ -93,7 +93,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
                 "steps would never be learned"
             )
         self.sequence_length, self.burn_in, self.sequence_period = sequence_length, burn_in, sequence_period
-        self.eta, self.store_state, self.state_shapes = eta, store_state, _checked_shapes(state_shapes)
+        self.eta, self.store_state, self.state_shapes = eta, store_state, tuple(map(tuple, state_shapes))
+        if not all(len(shape) == 2 and all(map(integer().contains, shape)) for shape in self.state_shapes):
+            raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
         stock = (buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage)
         super().__init__(*stock, handle_timeout_termination, **settings)
 
@@ -297,20 +299,6 @@ class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, Prior
     :param args: SB3's arguments, see ``stable_baselines3.common.buffers.DictReplayBuffer``
     :param kwargs: SB3's keyword arguments and those of :class:`PrioritizedSequenceReplayBuffer`
     """
-
-
-def _checked_shapes(state_shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """
-    Check the shapes of recurrent states.
-
-    :param state_shapes: (n_layers, hidden) of each recurrent state
-    :return: the same, as tuples
-    :raises ValueError: for anything else
-    """
-    shapes = tuple(tuple(shape) for shape in state_shapes)
-    if not all(len(shape) == 2 and all(map(integer().contains, shape)) for shape in shapes):
-        raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
-    return shapes
 
 
 def _time_first(array: np.ndarray, counts: np.ndarray, n_rows: int) -> np.ndarray:
