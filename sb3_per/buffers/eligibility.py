@@ -112,5 +112,5 @@ class MarkedTransitions(Eligibility):
         return np.flatnonzero(self._marks).__getitem__
 
 
-#: no slot at all
+#: what a draw or a change of no slots returns
 NO_SLOTS = np.empty(0, np.int64)

@@ -62,7 +62,7 @@ class FinishedEpisodes(MarkedTransitions):
         self._n_marked += len(slots)
 
     def end_episodes(self) -> None:
-        """Finish all episodes, of which all but the current ones are finished already."""
+        """Finish the current episode of each environment, if it has a step."""
         for env in np.flatnonzero(self.current_ep_start != self.ring.pos):
             self.finish(int(env), self.ring.pos)
 
