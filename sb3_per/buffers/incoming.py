@@ -83,9 +83,10 @@ def _read_infos(storage: ArrayStorage, shape: tuple[int, ...], infos: Any) -> tu
         not kept
     :raises ValueError: for anything but dictionaries, or infos of another number of steps
     """
-    infos = list(infos) if len(shape) == 2 else infos
-    if len(shape) == 2 and len(infos) != shape[0]:
-        raise ValueError(f"infos of {len(infos)} steps do not fit rewards of {shape[0]} steps")
+    if len(shape) == 2:
+        infos = list(infos)
+        if len(infos) != shape[0]:
+            raise ValueError(f"infos of {len(infos)} steps do not fit rewards of {shape[0]} steps")
     if not storage.handles_timeouts and storage.infos is None:
         return None, None
     kept = None if storage.infos is None else infos
