@@ -51,33 +51,21 @@ def test_recurrent_agents_are_compared_with_agents_of_the_same_kind(name):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_AGENTS])
-def test_variants_differ_only_in_prioritization(name):
-    suite = suites.SUITES[name]
-    assert suite.seeds >= 5
-    if len(suite.rates) > 1:
-        arms: dict = {}
-        for variant, made in suite.variants.items():
-            arm, rate = variant.rsplit(" @ ", 1)
-            arms.setdefault(arm, {})[rate] = made
-        stock = next(iter(arms))
-        base = arms[stock]["1"].settings["learning_rate"]
-        for arm, by_rate in arms.items():
-            assert [made.settings["learning_rate"] / base for made in by_rate.values()] == pytest.approx(suite.rates)
-            assert list(by_rate) == [f"{rate:.3g}" for rate in suite.rates]
-            assert {made.algorithm for made in by_rate.values()} == {stock if arm == stock else f"PER{stock}"}
-            others = [{k: v for k, v in made.settings.items() if k != "learning_rate"} for made in by_rate.values()]
-            assert others[0] == others[1] == others[2]
-            assert set(others[0]) == (set() if arm == stock else {"replay_buffer_kwargs"})
-        assert arms["uniform"]["1"].settings["replay_buffer_kwargs"] == dict(scheme="uniform")  # the twin
-        assert suite.endpoint
-        return
-    stock = next(iter(suite.variants.values()))
-    assert not stock.algorithm.startswith("PER") and not stock.settings
-    for variant in list(suite.variants.values())[1:]:
-        assert variant.algorithm == f"PER{stock.algorithm}"
-        assert set(variant.settings) <= {"replay_buffer_kwargs", "double_q", "n_steps", "learning_rate"}
-        if "learning_rate" in variant.settings:  # the paper's quarter
-            assert variant.settings["learning_rate"] == suite.settings["learning_rate"] / 4
+def test_variants_differ_only_in_the_class_and_in_settings_that_are_compared(name):
+    variants = suites.SUITES[name].variants.values()
+    stock = next(iter(variants)).algorithm
+    assert {made.algorithm for made in variants} == {stock, f"PER{stock}"}
+    compared = {"replay_buffer_kwargs", "double_q", "n_steps", "learning_rate"}
+    assert all(made.settings.keys() <= (compared if made.algorithm != stock else {"learning_rate"}) for made in variants)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if len(suites.SUITES[name].rates) > 1])
+def test_every_arm_has_the_same_learning_rates(name):
+    suite, rates = suites.SUITES[name], {}
+    for variant, made in suite.variants.items():
+        rates.setdefault(suites.arm_of(variant), []).append(made.settings["learning_rate"])
+    base = next(iter(rates.values()))[suite.rates.index(1.0)]
+    assert all(of_arm == pytest.approx([base * rate for rate in suite.rates]) for of_arm in rates.values())
 
 
 def test_a_run_with_other_settings_has_another_fingerprint():
