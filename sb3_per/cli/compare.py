@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 
 from sb3_per.utils.arguments import Parser, count, factor
-from sb3_per.utils.extras import require
+from sb3_per.utils.extras import EXTRAS, require
 
 # Seeds and factors of the learning rate: of a whole comparison, and of a quick one. At one learning rate, eight seeds are the
 # least that can decide. They find a difference of two standard deviations in 49% of cases, ten in 87%.
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per compare") 
     """
     parser = _parser(prog)
     options = parser.parse_args(arguments)
-    for package in ("rl_zoo3", "matplotlib", "scipy", "tqdm"):
+    for package in EXTRAS["compare"]:
         require(package, "compare", prog)
     options.rates = sorted({1.0, *(options.rates or ([] if options.quick else RATES))})
     from sb3_per.compare.command import compare  # after --help, which needs no PyTorch

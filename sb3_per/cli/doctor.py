@@ -6,9 +6,10 @@ Print versions and facts of the machine, and test the installation. Begin a bug 
 The self-test takes about ten seconds, compilation included. Only numba's cache changes.
 """
 
-import argparse
 import warnings
 from collections.abc import Sequence
+
+from sb3_per.utils.arguments import Parser
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per doctor") -> int:
@@ -19,11 +20,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per doctor") -
     :param prog: program name shown in usage and errors
     :return: exit status: 0 if all checks pass, else 1
     """
-    parser = argparse.ArgumentParser(prog, description="Print versions, cache, threads and GPU, and test the installation")
+    parser = Parser(prog, description="Print versions, cache, threads and GPU, and test the installation")
     parser.add_argument("--no-test", action="store_true", help="print the facts only")
     options = parser.parse_args(arguments)
-    import numpy as np  # after --help, which needs no PyTorch
-    import torch as th
+    import torch as th  # after --help, which needs no PyTorch
 
     from sb3_per.cli.checks import CHECKS, facts
 
@@ -32,7 +32,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per doctor") -
     if options.no_test:
         return 0
     failed = []
-    random_state, n_threads = np.random.get_state(), th.get_num_threads()
     th.set_num_threads(1)  # on busy cores, threads that wait for each other can take a hundred times as long
     for name, check in CHECKS.items():
         try:
@@ -43,7 +42,5 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per doctor") -
             failed.append(name)
             outcome = f"FAILED: {type(error).__name__}: {error}"
         print(f"{'check ' + name:18} {outcome}", flush=True)
-    np.random.set_state(random_state)
-    th.set_num_threads(n_threads)
     print(f"{len(failed)} of {len(CHECKS)} checks failed: {', '.join(failed)}" if failed else "All checks passed")
     return int(bool(failed))

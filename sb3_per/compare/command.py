@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from sb3_per.compare.campaign import Job, missing, read, run_missing
 from sb3_per.compare.report import UNIFORM, Names, Results, comparisons, draw, pairs_of, table, verdict
-from sb3_per.compare.runs import Facts, entry_of, inspect_arm, prepare, require_known, run, seconds_of
+from sb3_per.compare.runs import Facts, entry_of, inspect_arm, prepare, run, seconds_of
 from sb3_per.compare.statistics import least_seeds
 from sb3_per.compare.task import TWIN, Arm, Task, arms_of, jobs_of
 
@@ -96,7 +96,6 @@ def _plan(options: argparse.Namespace, default_seeds: int) -> Plan:
     """
     task = Task(**{name: value for name, value in vars(options).items() if name in Task.__annotations__})
     prepare(task)
-    require_known(task)
     entry = entry_of(task)
     arms = arms_of(task, options.setting)
     path = Path(options.folder, "compare", f"{task.algo}-{task.env}.csv".replace("/", "-"))
@@ -105,7 +104,6 @@ def _plan(options: argparse.Namespace, default_seeds: int) -> Plan:
         raise ValueError(f"{path} has columns of another version: move it away, or name another folder with -f")
     facts = {arm: inspect_arm(task, arm) for arm in arms}
     of_twin = next(facts[arm] for arm in arms if arm.kind == "uniform")
-    _require_training(task, of_twin)
     arms, equal = _distinct(arms, facts)
     controls = {arm.setting: arm.name for arm in arms if arm.kind == "shuffled"}
     stock = next((arm.name for arm in arms if arm.kind == "stock"), None)
@@ -151,27 +149,6 @@ def _make_folder(folder: Path) -> None:
         raise ValueError(f"-f: the folder {folder} cannot be made ({error.strerror})") from error
 
 
-def _require_training(task: Task, facts: Facts) -> None:
-    """
-    Refuse runs that cannot be evaluated, or that make no gradient step.
-
-    :param task: task
-    :param facts: facts of an arm
-    :raises ValueError: for too few steps
-    """
-    least = task.n_evaluations * facts.n_envs
-    if facts.n_timesteps < least:
-        raise ValueError(
-            f"-n {facts.n_timesteps} is too short: {task.n_evaluations} evaluations with {facts.n_envs} environments need "
-            f"{least} steps or more"
-        )
-    if facts.n_timesteps <= facts.learning_starts:
-        raise ValueError(
-            f"no run reaches learning_starts={facts.learning_starts} in {facts.n_timesteps} steps, so nothing would be "
-            f"trained: give a larger -n, or -params learning_starts:{max(facts.n_timesteps // 10, 1)}"
-        )
-
-
 def _distinct(arms: list[Arm], facts: dict[Arm, Facts]) -> tuple[list[Arm], list[str]]:
     """
     Leave out settings that equal another.
@@ -182,17 +159,18 @@ def _distinct(arms: list[Arm], facts: dict[Arm, Facts]) -> tuple[list[Arm], list
     :raises ValueError: for a setting that equals the uniform twin
     """
     (twin,) = (facts[arm].identity for arm in arms if arm.kind == "uniform")
-    first: dict[str, Arm] = {}
-    lines = []
-    for arm in (arm for arm in arms if arm.kind == "setting"):
+    judged = [arm for arm in arms if arm.kind == "setting"]
+    kept, lines = set(), []
+    for arm in judged:
         if facts[arm].identity == twin:
             raise ValueError(
                 f"--setting {arm.name} draws uniformly, and the uniform twin is compared anyway: name one that prioritizes"
             )
-        same = first.setdefault(facts[arm].identity, arm)
-        if same is not arm:
-            lines.append(f"{arm.name} is the same as {same.name}: it is trained once")
-    kept = {arm.setting for arm in first.values()}
+        first = next(each for each in judged if facts[each].identity == facts[arm].identity)
+        if first is arm:
+            kept.add(arm.setting)
+        else:
+            lines.append(f"{arm.name} is the same as {first.name}: it is trained once")
     return list(dict.fromkeys(arm for arm in arms if arm.kind in ("stock", "uniform") or arm.setting in kept)), lines
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import difflib
 import functools
 import importlib
 import inspect
@@ -26,7 +25,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import set_random_seed
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import SCHEME_SETTINGS, IgnoredSettingWarning
+from sb3_per.buffers.settings import SCHEME_SETTINGS, IgnoredSettingWarning, hint
 from sb3_per.compare.task import Arm, Task
 from sb3_per.monitoring.monitor import PriorityMonitor, statistics
 from sb3_per.zoo.names import uses_sbx
@@ -142,29 +141,20 @@ def prepare(task: Task) -> None:
         importlib.import_module(package)  # its error names it
 
 
-def require_known(task: Task) -> None:
-    """
-    Check the names of a task, after :func:`prepare`.
-
-    :param task: task
-    :raises ValueError: for an unknown algorithm or environment, with the nearest name
-    """
-    task.our_algo, task.config  # noqa: B018  # they raise
-    if task.env not in gym.registry:
-        meant = difflib.get_close_matches(task.env, gym.registry, n=1)
-        hint = f"did you mean {meant[0]}?" if meant else "register it in a module, and name the module with --gym-packages"
-        raise ValueError(f"--env {task.env} is not registered: {hint}")
-
-
 def entry_of(task: Task) -> dict[str, Any]:
     """
-    Read the hyperparameters of a task.
+    Check the names of a task, and read its hyperparameters, after :func:`prepare`.
 
     :param task: task
     :return: hyperparameters of the file, with those of the command line, before they are processed
-    :raises ValueError: if the file has none for the environment, and for words of the command line that cannot be read
+    :raises ValueError: for an unknown algorithm or environment, with the nearest name; if the file has no hyperparameters for
+        the environment; and for words of the command line that cannot be read
     """
-    with _manager_of(task, Arm("", task.our_algo, "uniform")) as manager:
+    algo = task.our_algo
+    if task.env not in gym.registry:
+        meant = hint(task.env, gym.registry) or ": register it in a module, and name the module with --gym-packages"
+        raise ValueError(f"--env {task.env} is not registered{meant}")
+    with _manager_of(task, Arm("", algo, "uniform")) as manager:
         try:
             return dict(manager.read_hyperparameters()[1])
         except (ValueError, KeyError) as error:
@@ -178,18 +168,14 @@ class Facts(NamedTuple):
     What is known of an arm before it trains.
 
     :param n_timesteps: environment steps of a run
-    :param n_envs: number of training environments
-    :param learning_starts: number of steps before the first update
     :param algorithm: name of the class
-    :param identity: the class and all settings of the buffer as text: arms with the same identity make the same runs
+    :param identity: the class and all settings of the buffer: arms with equal identities make the same runs
     :param warnings: what building it has warned of
     """
 
     n_timesteps: int
-    n_envs: int
-    learning_starts: int
     algorithm: str
-    identity: str
+    identity: Any
     warnings: list[str]
 
 
@@ -200,7 +186,7 @@ def inspect_arm(task: Task, arm: Arm) -> Facts:
     :param task: task
     :param arm: arm
     :return: what is known of it
-    :raises ValueError: if it cannot be built, or if its setting has no effect
+    :raises ValueError: if it cannot be built, if its setting has no effect, and for too few steps
     """
     of_setting = arm.kind in ("setting", "shuffled") and arm.setting is not None
     with warnings.catch_warnings(record=True) as caught:
@@ -214,31 +200,44 @@ def inspect_arm(task: Task, arm: Arm) -> Facts:
         except Exception as error:  # hyperparameters and settings are expressions, and may raise anything
             what = f"--setting {arm.setting}" if of_setting and arm.setting else f"--algo {task.algo} on --env {task.env}"
             raise ValueError(f"{what}: {_line_of(error)}") from error
-    return Facts(
-        manager.n_timesteps,
-        manager.n_envs,
-        model.learning_starts,
-        f"{'sbx.' * uses_sbx(arm.algo)}{type(model).__name__}",
-        _identity(model),
-        list(dict.fromkeys(str(warning.message) for warning in caught)),
-    )
+    _require_training(task, manager, model.learning_starts)
+    algorithm = f"{'sbx.' * uses_sbx(arm.algo)}{type(model).__name__}"
+    return Facts(manager.n_timesteps, algorithm, _identity(model), [str(warning.message) for warning in caught])
 
 
-def _identity(model: Any) -> str:
+def _require_training(task: Task, manager: ArmManager, learning_starts: int) -> None:
+    """
+    Refuse runs that cannot be evaluated, or that make no gradient step.
+
+    :param task: task
+    :param manager: manager that has built a run
+    :param learning_starts: number of steps before the first update
+    :raises ValueError: for too few steps
+    """
+    n, least = manager.n_timesteps, task.n_evaluations * manager.n_envs
+    if n < least:
+        raise ValueError(
+            f"-n {n} is too short: {task.n_evaluations} evaluations with {manager.n_envs} environments need {least} steps or "
+            "more"
+        )
+    if n <= learning_starts:
+        raise ValueError(
+            f"no run reaches learning_starts={learning_starts} in {n} steps, so nothing would be trained: give a larger -n, "
+            f"or -params learning_starts:{max(n // 10, 1)}"
+        )
+
+
+def _identity(model: Any) -> Any:
     buffer = model.replay_buffer
     if not isinstance(buffer, PrioritizedReplayBuffer):
-        return type(model).__name__
+        return type(model)
     scheme = buffer.scheme
     settings = {name: value for name, value in vars(buffer.settings).items() if name not in SCHEME_SETTINGS}
     others = {name: value for name, value in model.replay_buffer_kwargs.items() if name not in vars(buffer.settings)}
     # Without an exponent, all priorities are equal, and all weights are 1.
     if not scheme.replaces_loss and (scheme.draws_uniformly or scheme.alpha == 0):
-        made, settings = "uniform", {name: value for name, value in settings.items() if not name.startswith("beta")}
-    else:
-        made, settings = str(type(scheme)), {**settings, **scheme.settings}
-    # An integer equals its float.
-    values = {name: float(value) if isinstance(value, (int, float)) else value for name, value in settings.items()}
-    return repr((type(model), made, values, others))
+        return type(model), {name: value for name, value in settings.items() if not name.startswith("beta")}, others
+    return type(model), type(scheme), {**settings, **scheme.settings}, others
 
 
 def run(task: Task, arm: Arm, rate: float, seed: int | None) -> dict[str, Any]:

@@ -155,19 +155,6 @@ def holm(p_values: dict[Any, float]) -> dict[Any, float]:
     return dict(zip(ordered, itertools.accumulate(times, max), strict=True))
 
 
-def mean_interval(values: np.ndarray, n_samples: int = 2_000) -> np.ndarray:
-    """
-    Compute the interval of a mean.
-
-    :param values: values of the runs, shape (runs, ...)
-    :param n_samples: number of bootstrap samples
-    :return: ends of the 95% bootstrap interval of the mean over the runs, shape (2, ...)
-    """
-    rows = np.random.default_rng(0).integers(len(values), size=(n_samples, len(values)))  # always the same samples
-    ends: np.ndarray = np.quantile(values[rows].mean(axis=1), [0.025, 0.975], axis=0)
-    return ends
-
-
 def at_best_rates(
     scores: dict[str, np.ndarray], middle: Callable[[np.ndarray], float]
 ) -> tuple[dict[str, int], dict[str, np.ndarray]]:

@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-import gymnasium
-import sb3_contrib
-import stable_baselines3
-import torch
 from rl_zoo3.utils import ALGOS
 from stable_baselines3 import HerReplayBuffer
 
 import sb3_per
+from sb3_per import public
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import PrioritySettings, ignored
 from sb3_per.compare.campaign import Job
@@ -67,7 +64,7 @@ class Task:
     @property
     def stock_algo(self) -> str:
         """Name of the stock algorithm; it need not exist."""
-        return next((stock for stock, ours in PRIORITIZED.items() if ours == self.algo), self.algo)
+        return self.algo.replace("per_", "", 1)
 
     @property
     def our_algo(self) -> str:
@@ -78,10 +75,10 @@ class Task:
         """
         if self.stock_algo in PRIORITIZED:
             return PRIORITIZED[self.stock_algo]
-        meant = difflib.get_close_matches(self.algo.lower(), [*PRIORITIZED, *PRIORITIZED.values()], n=1)
-        hint = f": did you mean {meant[0]}?" if meant else ""
+        nearest = difflib.get_close_matches(self.algo.lower(), [*PRIORITIZED, *OURS], n=1)
+        meant = f": did you mean {nearest[0]!r}?" if nearest else ""
         names = ", ".join(PRIORITIZED)
-        raise ValueError(f"--algo must be one of {names}, or one of ours, such as per_dqn, not {self.algo}{hint}")
+        raise ValueError(f"--algo must be one of {names}, or one of ours, such as per_dqn, not {self.algo}{meant}")
 
     @property
     def config(self) -> str:
@@ -108,10 +105,8 @@ class Task:
         :return: hash of all that makes a run of the task what it is, versions of the packages included
         """
         made_of = {name: value for name, value in vars(self).items() if name != "conf_file"}
-        packages = (sb3_per, stable_baselines3, sb3_contrib, gymnasium, torch)
-        versions = [str(package.__version__) for package in packages]
-        if uses_sbx(self.algo):
-            versions += [version(package) for package in ("sbx-rl", "jax")]
+        packages = "stable-baselines3 sb3-contrib gymnasium torch" + " sbx-rl jax" * uses_sbx(self.algo)
+        versions = [sb3_per.__version__, *map(version, packages.split())]
         text = json.dumps([made_of, entry, versions], sort_keys=True, default=repr)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -174,8 +169,7 @@ def evaluated(setting: str) -> dict[str, Any]:
     :raises ValueError: if it is no list of keyword arguments
     """
     try:
-        public = {name: getattr(sb3_per, name) for name in sb3_per.__all__}  # type: ignore[attr-defined]
-        return dict(eval(f"dict({setting})", public))
+        return dict(eval(f"dict({setting})", vars(public)))
     except (SyntaxError, NameError, TypeError) as error:
         message = f"--setting takes keyword arguments such as \"scheme='lap', kappa=0.1\", not {setting!r}: {error}"
         raise ValueError(message) from error

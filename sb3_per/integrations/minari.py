@@ -2,6 +2,7 @@
 Export a buffer to a Minari dataset as episodes, and import a dataset as experience or demonstrations.
 """
 
+import functools
 import math
 import shutil
 import warnings
@@ -137,22 +138,18 @@ def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: 
     """
     from minari.data_collector import EpisodeBuffer
 
-    def join(space: spaces.Space, is_last: bool, obs: np.ndarray, last: np.ndarray) -> np.ndarray:
-        joined = np.concatenate([obs, last]).reshape(-1, *(space.shape or ()))
-        return np.moveaxis(joined, 1, 3) if is_last else joined
-
     storage, space, (middle, half) = buffer.storage, buffer.action_space, _scaling(buffer.action_space)
-    actions = take(buffer.actions, slots).reshape(-1, *(space.shape or ()))
+    join = functools.partial(_join, axes=(1, 3))
     obs, last = storage.read_observations(slots), storage.read_next_observations(slots[-1:])
-    terminations, truncations = np.zeros((2, len(slots)), bool)
-    terminations[-1] = take(buffer.dones, slots[-1]) != 0 and take(buffer.timeouts, slots[-1]) == 0
-    truncations[-1] = not terminations[-1]
+    actions = take(buffer.actions, slots).reshape(-1, *(space.shape or ()))
+    is_last = np.arange(len(slots)) == len(slots) - 1
+    is_terminated = is_last & (take(buffer.dones, slots) != 0) & (take(buffer.timeouts, slots) == 0)
     return EpisodeBuffer(
         observations=tree_map(join, _spaces_of(buffer.observation_space), channels_last, obs, last),
         actions=(actions * half + middle).astype(space.dtype),
         rewards=take(buffer.rewards, slots),
-        terminations=terminations,
-        truncations=truncations,
+        terminations=is_terminated,
+        truncations=is_last & ~is_terminated,
     )
 
 
@@ -250,19 +247,14 @@ def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_la
         terminations: arrays of shape (n, ...)
     """
 
-    def join(space: spaces.Space, is_last: bool, *parts: Any) -> np.ndarray:
-        joined = np.concatenate([np.moveaxis(part, 3, 1) if is_last else np.asarray(part) for part in parts])
-        return joined.reshape(-1, *(space.shape or ()))
-
     episodes = list(dataset.iterate_episodes())
     lengths = np.array([len(episode.rewards) for episode in episodes])
     places = np.arange(lengths.sum()) + np.repeat(np.arange(len(episodes)), lengths)
     parts = (episode.observations for episode in episodes)
+    join = functools.partial(_join, axes=(3, 1))
     observations = tree_map(join, _spaces_of(buffer.observation_space), channels_last, *parts)
-    names = ("actions", "rewards", "terminations", "truncations")
-    actions, rewards, terminations, truncations = (
-        np.concatenate([getattr(episode, name) for episode in episodes]) for name in names
-    )
+    columns = ((each.actions, each.rewards, each.terminations, each.truncations) for each in episodes)
+    actions, rewards, terminations, truncations = map(np.concatenate, zip(*columns, strict=True))
     dones = terminations | truncations
     dones[np.cumsum(lengths) - 1] = True
     middle, half = _scaling(buffer.action_space)
@@ -292,6 +284,20 @@ def _minari_for(buffer: ReplayBuffer) -> Any:
     if isinstance(space, spaces.Box) and not (space.dtype.kind == "f" and np.isfinite([space.low, space.high]).all()):
         raise ValueError(f"SB3 stores actions scaled to [-1, 1], which needs floats with finite bounds, not {space}")
     return require("minari", "minari", "A dataset of demonstrations")
+
+
+def _join(space: spaces.Space, is_last: bool, *parts: Any, axes: tuple[int, int]) -> np.ndarray:
+    """
+    Join observations, and move the channels of images.
+
+    :param space: observation space of the buffer
+    :param is_last: whether channels are last in the dataset
+    :param parts: observations, shape (n, ...)
+    :param axes: where the channels are, and where they go
+    :return: all observations, shape (n, ...)
+    """
+    joined = np.concatenate(parts)
+    return np.moveaxis(joined, *axes) if is_last else joined.reshape(-1, *(space.shape or ()))
 
 
 def _spaces_of(space: spaces.Space) -> Any:

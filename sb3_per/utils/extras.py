@@ -3,6 +3,26 @@
 import importlib
 from types import ModuleType
 
+# Modules that come with an extra.
+EXTRAS = {
+    "extra": ("matplotlib", "tensorboard", "tqdm", "rich"),
+    "zoo": ("rl_zoo3", "requests", "moviepy"),
+    "compare": ("rl_zoo3", "matplotlib", "scipy", "tqdm"),
+    "envs": ("Box2D", "mujoco", "ale_py", "minatar", "cv2"),
+    "minari": ("minari", "h5py", "PIL"),
+    "distributed": ("ray",),
+    "sbx": ("sbx",),
+}
+
+# Arguments of pip where the name of a package is not enough.
+_ARGUMENTS = {
+    "cv2": '"opencv-python"',
+    "PIL": '"pillow"',
+    "minari": '"minari[hdf5]" "pillow"',
+    "sbx": '"sbx-rl>=0.27,<0.30"',
+    "rl_zoo3": '"rl_zoo3[plots]" "requests"',
+}
+
 
 def require(module: str, extra: str, what: str) -> ModuleType:
     """
@@ -34,13 +54,3 @@ def install(extra: str, *packages: str) -> str:
     """
     named = " ".join(_ARGUMENTS.get(package, f'"{package}"') for package in packages)
     return f'pip install {named}, or pip install ".[{extra}]" in a clone of this package'
-
-
-# Arguments of pip where the name of a package is not enough.
-_ARGUMENTS = {
-    "cv2": '"opencv-python"',
-    "PIL": '"pillow"',
-    "minari": '"minari[hdf5]" "pillow"',
-    "sbx": '"sbx-rl>=0.27,<0.30"',
-    "rl_zoo3": '"rl_zoo3[plots]" "requests"',
-}

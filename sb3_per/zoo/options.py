@@ -93,6 +93,8 @@ def parser_of(script: str, prog: str) -> argparse.ArgumentParser:
         what = "this share, above 0 and at most 1; default: that of the hyperparameter file, or 0.25"
         add("--demonstration-fraction", type=share, metavar="SHARE", help=what)
         add("--actors", type=count, default=0, metavar="N", help="let N processes collect while one learns")
+    elif script == "tune":
+        parser.set_defaults(resume=False, demonstrations=None, demonstration_fraction=None, actors=0)
     elif script == "plot":
         add("-o", "--output", metavar="FILE", help="write a picture, e.g. plot.png, and open no window")
     return parser

@@ -1,5 +1,6 @@
 """Run RL Zoo with buffers saved as directories, runs that continue after a kill, demonstrations, and actors."""
 
+import argparse
 import contextlib
 import functools
 import shutil
@@ -25,75 +26,61 @@ from sb3_per.zoo.registry import OURS
 _DEMONSTRATION_FRACTION = 0.25
 
 
-class OptionError(Exception):
-    """An option of the command line cannot be used. The message names it."""
-
-
 class RunManager(exp_manager.ExperimentManager):
     """
     Manage a run as the Zoo does, with checkpoints that stay complete if the run is killed.
 
     :param args: arguments of the Zoo
-    :param resume: continue the newest run of this environment, in its folder, from its newest complete checkpoint. Without
-        one, a new run begins
-    :param demonstrations: a buffer directory, or the name of a Minari dataset; ``None``: no demonstrations
-    :param demonstration_fraction: share of the demonstrations in each batch, in (0, 1]; ``None``: that of the hyperparameter
-        file, or 0.25 if the file has none
-    :param actors: number of actors, each with ``n_envs`` environments of the hyperparameter file; 0: no actors
+    :param parser: parser of the command, for messages
+    :param options: options of the command that are ours:
+
+        - ``resume``: continue the newest run of this environment, in its folder, from its newest complete checkpoint. Without
+          one, a new run begins
+        - ``demonstrations``: a buffer directory, or the name of a Minari dataset
+        - ``demonstration_fraction``: share of the demonstrations in each batch, in (0, 1]; ``None``: that of the file, or 0.25
+          if the file has none
+        - ``actors``: number of actors, each with ``n_envs`` environments of the hyperparameter file; 0: no actors
     :param kwargs: keyword arguments of the Zoo
-    :raises OptionError: for demonstrations or actors with a stock algorithm, or while tuning hyperparameters, and for
-        demonstrations that are missing
-    :raises SystemExit: if the run to resume is finished
+    :raises SystemExit: for options that cannot be used, and if the run to resume is finished
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        resume: bool = False,
-        actors: int = 0,
-        demonstrations: str | None = None,
-        demonstration_fraction: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, *args: Any, parser: argparse.ArgumentParser, options: argparse.Namespace, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.is_ours = self.algo in OURS
-        self.actors, self.demonstrations, self.demonstration_fraction = actors, demonstrations, demonstration_fraction
+        self.parser, self.actors, self.demonstrations = parser, options.actors, options.demonstrations
+        self.demonstration_fraction = options.demonstration_fraction
         self._require_options()
         # Settings of the buffer from a trial of Optuna.
-        self.tuned: dict[str, Any] | None = None
+        self.tuned: Any = None
         # Number of steps of the checkpoint that the run continues from.
         self.resumed_from: int | None = None
         run_id = get_latest_run_id(self.log_path, self.env_name)
-        if resume and run_id > 0:
+        if options.resume and run_id > 0:
             self._resume(Path(self.log_path, f"{self.env_name}_{run_id}"))
 
     def _require_options(self) -> None:
-        """
-        Check options before anything is made.
-
-        :raises OptionError: for options that do not go together, and if there are no such demonstrations
-        """
+        """Exit for options that do not go together, and if there are no such demonstrations, before anything is made."""
         for name, value in (("--actors", self.actors), ("--demonstrations", self.demonstrations)):
             if value and not self.is_ours:
-                raise OptionError(f"{name} {value} needs an algorithm of this package, e.g. per_sac, not {self.algo}")
+                self.parser.error(f"{name} {value} needs an algorithm of this package, e.g. per_sac, not {self.algo}")
             if value and self.optimize_hyperparameters:
-                raise OptionError(f"{name} {value} cannot be tuned: leave it out, or train without -optimize")
+                self.parser.error(f"{name} {value} cannot be tuned: leave it out, or train without -optimize")
         if self.demonstrations is None:
             if self.demonstration_fraction is not None:
-                raise OptionError(f"--demonstration-fraction {self.demonstration_fraction} needs --demonstrations PATH")
-        elif self.algo.endswith("_lstm"):
-            raise OptionError(f"--demonstrations {self.demonstrations} needs an algorithm without LSTM, not {self.algo}")
-        else:
-            with self._of_demonstrations():
-                require_saved(self.demonstrations)
+                self.parser.error(f"--demonstration-fraction {self.demonstration_fraction} needs --demonstrations PATH")
+            return
+        if self.algo.endswith("_lstm"):
+            self.parser.error(f"--demonstrations {self.demonstrations} needs an algorithm without LSTM, not {self.algo}")
+        with self._of_demonstrations():
+            require_saved(self.demonstrations)
 
     @contextlib.contextmanager
     def _of_demonstrations(self) -> Iterator[None]:
-        """Turn an error into one of the option."""
+        """Exit with the error of the block, which names the option."""
         try:
             yield
         except (ValueError, FileNotFoundError) as error:
-            raise OptionError(f"--demonstrations {self.demonstrations}: {error}") from error
+            self.parser.error(f"--demonstrations {self.demonstrations}: {error}")
 
     def _resume(self, folder: Path) -> None:
         """
@@ -137,14 +124,16 @@ class RunManager(exp_manager.ExperimentManager):
         :return: hyperparameters for the run, with the environments of all actors, and those to save
         """
         hyperparams, saved = super().read_hyperparameters()
+        of_file = hyperparams.get("replay_buffer_kwargs") or {}
+        settings = dict(eval(of_file, vars(exp_manager)) if isinstance(of_file, str) else of_file)
         # The command line wins over the trial.
-        if self.tuned is not None and "replay_buffer_kwargs" not in (self.custom_hyperparams or {}):
-            joined = tuning.join(_buffer_settings(hyperparams), self.tuned)
-            hyperparams["replay_buffer_kwargs"] = saved["replay_buffer_kwargs"] = joined
+        is_tuned = self.tuned is not None and "replay_buffer_kwargs" not in (self.custom_hyperparams or {})
+        if is_tuned:
+            settings = tuning.join(settings, self.tuned)
         if self.demonstrations is not None:
-            settings = _buffer_settings(hyperparams)
             share = self.demonstration_fraction or settings.get("demonstration_fraction") or _DEMONSTRATION_FRACTION
-            settings = {**settings, "demonstration_fraction": share}
+            settings["demonstration_fraction"] = share
+        if is_tuned or self.demonstrations is not None:
             hyperparams["replay_buffer_kwargs"] = saved["replay_buffer_kwargs"] = settings
         if self.actors:
             hyperparams["n_envs"] = hyperparams.get("n_envs", 1) * self.actors
@@ -215,8 +204,7 @@ class RunManager(exp_manager.ExperimentManager):
         self.n_timesteps = max(self.n_timesteps - model.num_timesteps, 0)
         # The Zoo calls `learn` without this argument.
         learn = functools.partial(model.learn, reset_num_timesteps=False)
-        continuing: Any = SimpleNamespace(learn=learn, env=model.env)
-        super().learn(continuing)
+        super().learn(SimpleNamespace(learn=learn, env=model.env))  # type: ignore[arg-type]
 
     def save_trained_model(self, model: Any) -> None:
         """
@@ -229,17 +217,6 @@ class RunManager(exp_manager.ExperimentManager):
             model.save_replay_buffer(_buffer_of(Path(self.save_path)))
             self.save_replay_buffer = False  # the Zoo would pickle it
         super().save_trained_model(model)
-
-
-def _buffer_settings(hyperparams: dict[str, Any]) -> dict[str, Any]:
-    """
-    Read the settings of the buffer from hyperparameters.
-
-    :param hyperparams: hyperparameters, in which the settings may be a string, e.g. ``"dict(alpha=0.5)"``
-    :return: settings of the buffer by name
-    """
-    settings = hyperparams.get("replay_buffer_kwargs") or {}
-    return dict(eval(settings, vars(exp_manager)) if isinstance(settings, str) else settings)
 
 
 def _buffer_of(run: Path) -> Path:
@@ -260,10 +237,7 @@ def _continue_evaluations(callback: EvalCallback, num_timesteps: int) -> None:
         return
     with np.load(path) as saved:
         is_before = saved["timesteps"] <= num_timesteps
-        callback.evaluations_timesteps = saved["timesteps"][is_before].tolist()
-        callback.evaluations_results = saved["results"][is_before].tolist()
-        callback.evaluations_length = saved["ep_lengths"][is_before].tolist()
-        if "successes" in saved:
-            callback.evaluations_successes = saved["successes"][is_before].tolist()
+        for name, values in saved.items():
+            setattr(callback, f"evaluations_{'length' if name == 'ep_lengths' else name}", values[is_before].tolist())
         # The best model stays the best, even if it came after the checkpoint.
         callback.best_mean_reward = float(saved["results"].mean(axis=1).max(initial=-np.inf))

@@ -1,10 +1,8 @@
 """Run RL Zoo's scripts, which read their options from the command line of the process."""
 
 import argparse
-import contextlib
 import difflib
 import functools
-import io
 import runpy
 import sys
 from collections.abc import Sequence
@@ -53,14 +51,17 @@ def run(script: str, options: list[str], prog: str) -> None:
     if trains:
         of_zoo = ["--conf-file", str(config_path(known.algo)), *of_zoo]
     else:
-        _require_runs(parser, script, known, of_zoo)
+        try:
+            runs_of(known.folder, known.algo, known.env[0])  # the Zoo would look for them on a hub
+        except FileNotFoundError as error:
+            parser.error(str(error))
     with replaced(vars(sys), argv=[prog, "--algo", known.algo, "--env", *known.env, "-f", known.folder, *of_zoo]):
         if trains:
             _train(parser, known)
         elif script == "plot":
             _plot(parser, known)
         else:
-            _play(script)
+            _play(parser, script)
 
 
 def _require_algorithm(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
@@ -75,49 +76,31 @@ def _require_algorithm(parser: argparse.ArgumentParser, known: argparse.Namespac
     parser.error(f"there is no algorithm {known.algo!r}: {hint}")
 
 
-def _require_runs(parser: argparse.ArgumentParser, script: str, known: argparse.Namespace, of_zoo: list[str]) -> None:
-    """Exit if there are no runs to plot, or no model to play. The Zoo would look for them on a hub."""
-    from huggingface_sb3 import EnvironmentName
-    from rl_zoo3.utils import get_model_path
-
-    asked = argparse.ArgumentParser(add_help=False)
-    asked.add_argument("--exp-id", type=int, default=0)
-    asked.add_argument("--load-checkpoint", type=int)
-    for name in ("--load-best", "--load-last-checkpoint"):
-        asked.add_argument(name, action="store_true")
-    options, env = vars(asked.parse_known_args(of_zoo)[0]), known.env[0]
-    try:
-        runs_of(known.folder, known.algo, env)
-        if script != "plot":
-            with contextlib.redirect_stdout(io.StringIO()):  # the Zoo's script prints the number of the run again
-                get_model_path(folder=known.folder, algo=known.algo, env_name=EnvironmentName(env), **options)
-    except FileNotFoundError as error:
-        parser.error(str(error))
-    except (AssertionError, ValueError) as error:
-        hint = " Train with --eval-freq to get one, or leave --load-best out" if options["load_best"] else ""
-        parser.error(f"{error}.{hint}")
-
-
 def _train(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
     """Run the Zoo's script with our manager in place of its own."""
     from rl_zoo3 import train
 
-    from sb3_per.zoo.runs import OptionError, RunManager
+    from sb3_per.zoo.runs import RunManager
 
-    names = ("resume", "actors", "demonstrations", "demonstration_fraction")
-    own = {name: value for name, value in vars(known).items() if name in names}
-    try:
-        with replaced(vars(train), ExperimentManager=functools.partial(RunManager, **own)):
-            train.train()
-    except OptionError as error:
-        parser.error(str(error))
+    with replaced(vars(train), ExperimentManager=functools.partial(RunManager, parser=parser, options=known)):
+        train.train()
 
 
-def _play(script: str) -> None:
-    """Run a script that loads models, without allocating their buffers."""
-    from rl_zoo3.utils import ALGOS
+def _play(parser: argparse.ArgumentParser, script: str) -> None:
+    """Run a script that loads models, without allocating their buffers. Exit if there is no such model."""
+    from rl_zoo3 import utils
 
-    with replaced(ALGOS, **{algo: _player(class_of(algo)) for algo in OURS.keys() & ALGOS}):
+    find = utils.get_model_path
+
+    def get_model_path(exp_id: int, folder: str, algo: str, env: Any, load_best: bool, *checkpoint: Any) -> Any:
+        try:
+            return find(exp_id, folder, algo, env, load_best, *checkpoint)
+        except (AssertionError, ValueError) as error:
+            hint = " Train with --eval-freq to get one, or leave --load-best out" if load_best else ""
+            parser.error(f"{error}.{hint}")
+
+    players = {algo: _player(class_of(algo)) for algo in OURS.keys() & utils.ALGOS}
+    with replaced(utils.ALGOS, **players), replaced(vars(utils), get_model_path=get_model_path):
         runpy.run_module(f"rl_zoo3.{MODULES.get(script, script)}", run_name="__main__")
 
 

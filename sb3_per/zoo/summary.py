@@ -7,14 +7,17 @@ It prints the returns of a random policy, of the newest run and of a solved task
 folder of the run. It needs the extra ``zoo``, and evaluations: train with ``--eval-freq``.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
 
+from sb3_per.utils.arguments import Parser
 from sb3_per.utils.extras import require
 from sb3_per.zoo.names import runs_of
 from sb3_per.zoo.registry import register
@@ -26,18 +29,6 @@ RANDOM_SEED = 1_000_000  # episodes that no training run has seen
 _SOLVED = {"Pendulum-v1": -200.0}
 
 _BLUE, _GREY = "#2a5ff0", "#767676"
-
-
-class Evaluations(NamedTuple):
-    """
-    Evaluations of a run.
-
-    :param steps: time step of each evaluation, shape (n_evaluations,)
-    :param returns: return of each episode, shape (n_evaluations, n_episodes)
-    """
-
-    steps: np.ndarray
-    returns: np.ndarray
 
 
 def newest_run(folder: Path, algo: str, env: str) -> Path:
@@ -56,40 +47,17 @@ def newest_run(folder: Path, algo: str, env: str) -> Path:
     return runs / f"{name}_{get_latest_run_id(str(runs), name)}"
 
 
-def evaluations_of(run: Path) -> Evaluations:
-    """
-    Read the evaluations of a run.
-
-    :param run: folder of the run
-    :return: its evaluations
-    :raises FileNotFoundError: if it was trained without evaluations
-    """
-    path = run / "evaluations.npz"
-    if not path.exists():
-        raise FileNotFoundError(f"{run} has no evaluations. Train with --eval-freq 1000")
-    with np.load(path) as data:
-        return Evaluations(data["timesteps"], data["results"])
-
-
 def random_return(env: str, n_episodes: int = RANDOM_EPISODES) -> float:
     """
     Play a random policy.
 
-    :param env: name of the environment
+    :param env: id of the environment
     :param n_episodes: number of episodes
     :return: mean undiscounted return
     """
-    returns = np.zeros(n_episodes)
-    with gym.make(env) as game:
-        game.action_space.seed(RANDOM_SEED)
-        for episode in range(n_episodes):
-            game.reset(seed=RANDOM_SEED + episode)
-            done = False
-            while not done:
-                _, reward, terminated, truncated, _ = game.step(game.action_space.sample())
-                returns[episode] += float(reward)
-                done = terminated or truncated
-    return float(returns.mean())
+    envs = make_vec_env(env, seed=RANDOM_SEED)
+    policy: Any = SimpleNamespace(predict=lambda *_, **__: (np.array([envs.action_space.sample()]), None))
+    return float(np.mean(evaluate_policy(policy, envs, n_episodes)[0]))
 
 
 def solved_return(env: str) -> float | None:
@@ -102,11 +70,12 @@ def solved_return(env: str) -> float | None:
     return _SOLVED.get(env, gym.spec(env).reward_threshold)
 
 
-def draw(evaluations: Evaluations, random: float, solved: float | None, title: str, path: Path) -> None:
+def draw(steps: np.ndarray, returns: np.ndarray, random: float, solved: float | None, title: str, path: Path) -> None:
     """
     Draw returns over steps, with lines for a random policy and a solved task. Works without a display.
 
-    :param evaluations: evaluations of the run
+    :param steps: time step of each evaluation, shape (n_evaluations,)
+    :param returns: return of each episode, shape (n_evaluations, n_episodes)
     :param random: return of a random policy
     :param solved: return of a solved task, or ``None``
     :param title: title of the picture
@@ -116,9 +85,9 @@ def draw(evaluations: Evaluations, random: float, solved: float | None, title: s
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    axes.plot(evaluations.steps, evaluations.returns.mean(axis=1), color=_BLUE, marker="o", label="this run")
-    low, high = evaluations.returns.min(axis=1), evaluations.returns.max(axis=1)
-    axes.fill_between(evaluations.steps, low, high, color=_BLUE, alpha=0.15, linewidth=0, label="worst to best episode")
+    axes.plot(steps, returns.mean(axis=1), color=_BLUE, marker="o", label="this run")
+    low, high = returns.min(axis=1), returns.max(axis=1)
+    axes.fill_between(steps, low, high, color=_BLUE, alpha=0.15, linewidth=0, label="worst to best episode")
     if solved is not None:
         axes.axhline(solved, color=_GREY, linestyle="--", label="solved")
     axes.axhline(random, color=_GREY, linestyle=":", label="random policy")
@@ -133,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     :param arguments: options; ``None``: those of the command line
     """
-    parser = argparse.ArgumentParser("python -m sb3_per.zoo.summary", description="Print the result of a run of RL Zoo")
+    parser = Parser("python -m sb3_per.zoo.summary", description="Print the result of a run of RL Zoo")
     parser.add_argument("--algo", required=True, help="algorithm, e.g. per_sac")
     parser.add_argument("--env", required=True, help="environment, e.g. Pendulum-v1")
     parser.add_argument("-f", "--folder", type=Path, default=Path("logs"), help="folder of the runs")
@@ -143,18 +112,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     register()
     try:
         run = newest_run(args.folder, args.algo, args.env)
-        evaluations = evaluations_of(run)
     except FileNotFoundError as error:
-        parser.exit(1, f"{error}\n")
+        parser.error(str(error))
+    if not (run / "evaluations.npz").exists():
+        parser.error(f"{run} has no evaluations: train with --eval-freq 1000")
+    with np.load(run / "evaluations.npz") as evaluations:
+        steps, returns = evaluations["timesteps"], evaluations["results"]
     random, solved = random_return(args.env), solved_return(args.env)
     curve = run / "learning_curve.png"
-    draw(evaluations, random, solved, f"{args.algo} on {args.env}", curve)
+    draw(steps, returns, random, solved, f"{args.algo} on {args.env}", curve)
 
-    steps, n_episodes = int(evaluations.steps[-1]), evaluations.returns.shape[1]
     level = "no agreed level" if solved is None else f"{solved:8.0f}   (or more)"
     print(f"\n{args.algo} on {args.env}, mean return")
     print(f"  random policy  {random:8.0f}   ({RANDOM_EPISODES} episodes)")
-    print(f"  this run       {evaluations.returns[-1].mean():8.0f}   ({n_episodes} episodes after {steps:,} steps)")
+    print(f"  this run       {returns[-1].mean():8.0f}   ({returns.shape[1]} episodes after {steps[-1]:,} steps)")
     print(f"  solved task    {level}")
     print(f"Learning curve: {curve}")
     if args.next:

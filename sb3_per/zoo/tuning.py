@@ -27,7 +27,7 @@ _MUST_FIT = {
     "max_priority_interval": ("proportional", "lap"),
 }
 
-# Parameters of a trial of a recurrent algorithm, with their ranges. `_with_sizes` turns them into arguments.
+# Parameters of a trial of a recurrent algorithm, with their ranges. `_adapted` turns them into arguments.
 _SIZES = {"sequence_length_pow": (3, 6), "burn_in": (0, 40), "lstm_hidden_size_pow": (5, 8)}
 
 # Settings that only a buffer with hindsight has.
@@ -62,12 +62,10 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
     # The Zoo sets this only for SB3's own class.
     additional_args["using_her_replay_buffer"] = has_hindsight
     stock = without_sbx(algo).removeprefix("per_").removesuffix("_lstm")
-    stock = _STOCK.get(stock, stock)
-    hyperparams = HYPERPARAMS_SAMPLER[stock](trial, n_actions, n_envs, additional_args)
-    if _is_recurrent(algo):
-        hyperparams = _with_sizes(hyperparams, {name: trial.suggest_int(name, *limits) for name, limits in _SIZES.items()})
+    hyperparams = HYPERPARAMS_SAMPLER[_STOCK.get(stock, stock)](trial, n_actions, n_envs, additional_args)
+    sizes = {name: trial.suggest_int(name, *limits) for name, limits in _SIZES.items() if _is_recurrent(algo)}
     goals = {k: v for k, v in hyperparams.pop("replay_buffer_kwargs", {}).items() if k in _ALWAYS}
-    return _of_algorithm(algo, {**hyperparams, "replay_buffer_kwargs": join(of_file, {**goals, **tuned})})
+    return _adapted(algo, hyperparams, sizes, join(of_file, {**goals, **tuned}))
 
 
 def _choices(algo: str, trial: Any, has_hindsight: bool) -> dict[str, Callable[[str], Any]]:
@@ -106,15 +104,13 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
     :param params: parameters of the trial
     :return: hyperparameters; their ``replay_buffer_kwargs`` are the tuned settings alone
     """
-    params = dict(params)
     names = {*_ALWAYS, *_MUST_FIT, "epsilon", "kappa", "uniform_fraction", "actor_batch", "recency", "eta"}
-    tuned = {name: params.pop(name) for name in list(params) if name in names}
-    sizes = {name: params.pop(name) for name in _SIZES if name in params}
-    if params.get("noise_type", "none") is None:
-        # The Zoo would pass them to the constructor.
-        del params["noise_type"], params["noise_std"]
-    hyperparams = convert_offpolicy_params(params)
-    return _of_algorithm(algo, {**(_with_sizes(hyperparams, sizes) if sizes else hyperparams), "replay_buffer_kwargs": tuned})
+    tuned = {name: value for name, value in params.items() if name in names}
+    sizes = {name: value for name, value in params.items() if name in _SIZES}
+    # The Zoo would pass a noise of type None to the constructor.
+    no_noise = ("noise_type", "noise_std") if params.get("noise_type", "none") is None else ()
+    of_zoo = {name: value for name, value in params.items() if name not in {*names, *sizes, *no_noise}}
+    return _adapted(algo, convert_offpolicy_params(of_zoo), sizes, tuned)
 
 
 def join(of_file: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
@@ -142,24 +138,23 @@ def _is_recurrent(algo: str) -> bool:
     return algo.endswith("_lstm")
 
 
-def _with_sizes(hyperparams: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
+def _adapted(algo: str, hyperparams: dict[str, Any], sizes: dict[str, int], settings: dict[str, Any]) -> dict[str, Any]:
     """
-    Apply the sizes of a recurrent agent.
+    Adapt the hyperparameters of a stock algorithm.
 
-    :param hyperparams: hyperparameters of the algorithm without LSTM
-    :param sizes: sizes by their names in a trial
-    :return: hyperparameters of the recurrent algorithm; a batch of windows has about as many steps as one of transitions
+    :param algo: name of a prioritized algorithm
+    :param hyperparams: hyperparameters of the stock algorithm
+    :param sizes: sizes of a recurrent agent by their names in a trial; empty for others
+    :param settings: settings of the buffer
+    :return: hyperparameters; a batch of windows has about as many steps as one of transitions
     """
-    length, hidden_size = 2 ** sizes["sequence_length_pow"], 2 ** sizes["lstm_hidden_size_pow"]
-    return {
-        **hyperparams,
-        "batch_size": max(hyperparams["batch_size"] // length, 1),
-        "sequence_length": length,
-        "burn_in": sizes["burn_in"],
-        "policy_kwargs": {**hyperparams["policy_kwargs"], "lstm_hidden_size": hidden_size},
-    }
-
-
-def _of_algorithm(algo: str, hyperparams: dict[str, Any]) -> dict[str, Any]:
-    # CrossQ has no target network to average over.
-    return {name: value for name, value in hyperparams.items() if not (algo.endswith("crossq") and name == "tau")}
+    hyperparams = {**hyperparams, "replay_buffer_kwargs": settings}
+    if algo.endswith("crossq"):
+        del hyperparams["tau"]  # CrossQ has no target network to average over
+    if sizes:
+        length = 2 ** sizes["sequence_length_pow"]
+        hyperparams.update(sequence_length=length, burn_in=sizes["burn_in"])
+        hyperparams["batch_size"] = max(hyperparams["batch_size"] // length, 1)
+        lstm = {"lstm_hidden_size": 2 ** sizes["lstm_hidden_size_pow"]}
+        hyperparams["policy_kwargs"] = {**hyperparams["policy_kwargs"], **lstm}
+    return hyperparams

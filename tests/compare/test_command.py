@@ -281,9 +281,9 @@ def test_resuming_takes_no_row_of_other_settings():
 
 # By options: what the message contains.
 REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("--algo", "DQN"): ("--algo must be one of", "not DQN: did you mean dqn?"),
+    ("--algo", "DQN"): ("--algo must be one of", "not DQN: did you mean 'dqn'?"),
     ("--algo", "ppo"): ("--algo must be one of sac, ", "not ppo"),
-    ("--env", "Flippin-v0"): ("--env Flippin-v0", "did you mean Flipping-v0?"),
+    ("--env", "Flippin-v0"): ("--env Flippin-v0", "did you mean 'Flipping-v0'?"),
     ("--env", "CartPole-v1"): ("own.yml has no hyperparameters for --env CartPole-v1",),
     ("--algo", "sac"): (
         "--algo sac on --env Flipping-v0: The algorithm only supports (Box) as action spaces but Discrete(4) was provided",

@@ -16,4 +16,4 @@ def test_every_published_row_can_be_measured(tmp_path):
     subprocess.run(command, check=True, capture_output=True, text=True)
     rows = json.loads((tmp_path / "speed.json").read_text())["rows"]
     published = json.loads((ROOT / "docs" / "benchmarks" / "speed.json").read_text())["rows"]
-    assert list(rows) == list(published)
+    assert set(published) <= set(rows)
