@@ -34,10 +34,6 @@ Written down before the first run of the campaign:
 Budget: MinAtar 320 runs of 175 seconds on an idle core (modern-dqn.csv), 16 core hours; SAC 80 runs of about a minute.
 """
 
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
-
 from dataclasses import replace
 from typing import Any
 

@@ -12,6 +12,7 @@ direction, for all arms, at most ``growth`` times in each direction. The reporti
 import argparse
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ import numpy as np
 
 from sb3_per.compare.campaign import Job, missing, read, run_missing
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that run: one core each
 OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 Row = dict[str, str]
 

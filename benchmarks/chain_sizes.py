@@ -43,10 +43,6 @@ Looks: the choosing runs of 5 and 7 states, when those of 9 were running, to see
 reporting run was there.
 """
 
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
-
 from typing import Any
 
 import numpy as np

@@ -9,12 +9,9 @@ until the mean squared error to the true values is below 1e-3.
 """
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core for each run
 
 import numpy as np
 from campaign import options

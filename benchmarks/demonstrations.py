@@ -31,13 +31,10 @@ seeds that are complete are reported. Time decides, not the results.
 """
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 
 import doorkey
 import gymnasium as gym

@@ -33,10 +33,6 @@ Budget: 288 runs. A run of 5x5 took 83 CPU seconds beside other work, one of 6x6
 core.
 """
 
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
-
 import functools
 from typing import Any
 

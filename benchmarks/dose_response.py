@@ -34,10 +34,7 @@ Written down before the first run of the campaign:
   seeds.
 """
 
-import os
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 
 import gymnasium as gym
 import numpy as np

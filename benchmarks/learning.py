@@ -1,5 +1,5 @@
 """
-Train and evaluate the suites of `suites.py`; `report.py` makes tables and figures from the files that this script writes.
+Train and evaluate the suites of `suites.yml`; `report.py` makes tables and figures from the files that this script writes.
 
     make evidence                                                      # what is missing, and the report
     python benchmarks/learning.py --only discrete --workers 2          # this suite, or those whose name contains this
@@ -7,13 +7,10 @@ Train and evaluate the suites of `suites.py`; `report.py` makes tables and figur
 """
 
 import copy
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 
 import gymnasium as gym
 import numpy as np

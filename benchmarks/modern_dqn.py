@@ -4,7 +4,7 @@ MinAtar with a modern DQN: does prioritized replay still help once Double Q and 
     python benchmarks/modern_dqn.py                  # what is missing; then report.py
     python benchmarks/modern_dqn.py --seconds 600    # start no run after ten minutes; call again to continue
 
-Five games, 300,000 steps each, with the settings of the suite `discrete` in suites.py; every arm has Double Q and 3 steps.
+Five games, 300,000 steps each, with the settings of the suite `discrete` in suites.yml; every arm has Double Q and 3 steps.
 Rewards are common here; dose_response.py is about data that hardly ever have one.
 
 Written down before the first run of the campaign:
@@ -26,11 +26,8 @@ Written down before the first run of the campaign:
   learned is reported beside the primary endpoint and is no part of it.
 """
 
-import os
 from dataclasses import replace
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a run a core
 
 import learning
 import numpy as np

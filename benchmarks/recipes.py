@@ -26,8 +26,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the tables: one core
-
 import numpy as np
 import yaml
 from campaign import options, selected

@@ -9,10 +9,11 @@ Networks have two layers of 256. A gradient step draws a batch of 256 (DQN: 64),
 replay, the priorities.
 """
 
+import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -26,10 +27,10 @@ import numpy as np
 import sbx
 import stable_baselines3
 import torch as th
-from speed import as_line, as_table, machine, options
+from speed import as_table, machine, measured, options
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
-from timing import Row, compare, seconds
+from timing import Row, Rows, compare, seconds
 
 import sb3_per
 import sb3_per.sbx
@@ -54,26 +55,26 @@ def steps_of(package: str, name: str, gradient_steps: int, device: str) -> Calla
     return lambda: model.train(gradient_steps=gradient_steps, batch_size=model.batch_size)
 
 
-def step_rows(
-    name: str, gradient_steps: int, targets: dict[str, float], device: str, quick: bool
-) -> Iterator[tuple[str, Row]]:
-    """
-    Measure a gradient step of ``sb3_per.sbx`` in turn with other packages, which have targets; ``gradient_steps`` are those of
-    a call.
-    """
-    calls = {package: steps_of(package, name, gradient_steps, device) for package in (*targets, "sb3_per.sbx")}
-    for call in calls.values():
-        seconds(call, 10)  # compile and warm up
+def step_rows(name: str, gradient_steps: int, targets: dict[str, float], device: str, quick: bool) -> Rows:
+    """Measure a gradient step of ``sb3_per.sbx`` in turn with other packages, which have targets, all with the first row."""
     n_calls, n_rounds = max((10 if quick else 60) // gradient_steps, 4), 5 if quick else 41
-    times = [{package: seconds(call, n_calls) / gradient_steps for package, call in calls.items()} for _ in range(n_rounds)]
-    by_package = {package: np.array([each[package] for each in times]) for package in calls}
-    ours = by_package["sb3_per.sbx"]
-    at_once = "" if gradient_steps == 1 else f", {gradient_steps} a call"
-    for package, target in targets.items():
-        theirs, prefix = by_package[package], "PER" if package.startswith("sb3_per") else ""
+
+    @functools.cache
+    def times() -> dict[str, np.ndarray]:
+        calls = {package: steps_of(package, name, gradient_steps, device) for package in (*targets, "sb3_per.sbx")}
+        for call in calls.values():
+            seconds(call, 10)  # compile and warm up
+        rounds = [[seconds(call, n_calls) / gradient_steps for call in calls.values()] for _ in range(n_rounds)]
+        return dict(zip(calls, np.array(rounds).T, strict=True))
+
+    def row(package: str) -> Row:
+        ours, theirs, prefix = times()["sb3_per.sbx"], times()[package], "PER" if package.startswith("sb3_per") else ""
         medians = [float(np.median(each)) for each in (ours / theirs, ours, theirs)]
-        what, against = f"gradient step, sbx.PER{name}{at_once}", f"{package}'s {prefix}{name} on {device}"
-        yield f"{name.lower()} {gradient_steps} {package}", Row(what, against, medians[0], target, *medians[1:])
+        what = f"gradient step, sbx.PER{name}" + ("" if gradient_steps == 1 else f", {gradient_steps} a call")
+        return Row(what, f"{package}'s {prefix}{name} on {device}", medians[0], targets[package], *medians[1:])
+
+    for package in targets:
+        yield f"{name.lower()} {gradient_steps} {package}", functools.partial(row, package)
 
 
 def products_row(device: str, quick: bool) -> Row:
@@ -115,21 +116,18 @@ def solved_row(device: str, quick: bool) -> Row:
     return Row(what, f"sb3_per's PERSAC on {device} ({their_steps:,.0f} steps)", ours / theirs, 0.6, ours, theirs)
 
 
-def rows(device: str, quick: bool, only: str) -> Iterator[tuple[str, Row]]:
-    """Measure the rows whose key contains ``only``."""
+def rows(device: str, quick: bool) -> Rows:
+    """List what measures the rows."""
     groups: list[tuple[str, int, dict[str, float]]] = [
         ("SAC", 1, {"SB3": 0.42, "sb3_per": np.nan, "SBX": 1.00}),
         ("SAC", 8, {"SB3": 0.42, "sb3_per": np.nan, "SBX": np.nan}),
         ("TD3", 1, {"SB3": 0.42, "sb3_per": np.nan, "SBX": np.nan}),
         ("DQN", 1, {"SB3": 0.75, "sb3_per": np.nan, "SBX": 0.45}),
     ]
-    for name, gradient_steps, targets in groups:
-        if only in f"{name.lower()} {gradient_steps}":
-            yield from step_rows(name, gradient_steps, targets, device, quick)
-    if only in "products":
-        yield "products", products_row(device, quick)
-    if only in "solved":
-        yield "solved", solved_row(device, quick)
+    for group in groups:
+        yield from step_rows(*group, device, quick)
+    yield "products", lambda: products_row(device, quick)
+    yield "solved", lambda: solved_row(device, quick)
 
 
 def main() -> None:
@@ -138,14 +136,11 @@ def main() -> None:
     th.set_num_threads(2)
     described = f"{machine()}, {', '.join(f'{name} {version(name)}' for name in ('sbx-rl', 'jax'))}"
     print(as_table([], described), end="", flush=True)
-    measured: dict[str, Any] = {}
-    for key, row in rows(args.device, args.quick, args.only):
-        measured[f"{key} {args.device}"] = row._asdict()
-        print(as_line(row), flush=True)
+    found = {f"{key} {args.device}": row._asdict() for key, row in measured(rows(args.device, args.quick), args.only, [])}
     if args.out:
         path = args.out / "sbx.json"
         before = json.loads(path.read_text())["rows"] if path.exists() else {}
-        results = {"machine": described, "rows": {**before, **measured}}
+        results = {"machine": described, "rows": {**before, **found}}
         path.write_text(json.dumps(results, indent=1) + "\n")
         (args.out / "sbx.md").write_text(as_table((Row(**row) for row in results["rows"].values()), described))
 

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -386,9 +386,8 @@ def as_table(rows: Iterable[Row], about: str = "") -> str:
     return "\n".join([f"{about or machine()}; medians of several rounds.", "", HEADING, *map(as_line, rows), ""])
 
 
-def measured(makers: Rows, only: str) -> tuple[dict[str, Row], list[str]]:
-    """Measure the rows whose key contains ``only``, and print them. Return them by name, and why others were left out."""
-    rows, absent = {}, []
+def measured(makers: Rows, only: str, absent: list[str]) -> Iterator[tuple[str, Row]]:
+    """Measure and print the rows whose key contains ``only``, and note why others are left out."""
     for key, maker in makers:
         if only in key:
             try:
@@ -396,9 +395,8 @@ def measured(makers: Rows, only: str) -> tuple[dict[str, Row], list[str]]:
             except Absent as error:
                 absent.append(str(error))
             else:
-                rows[f"{row.what} | {row.against}"] = row
                 print(as_line(row), flush=True)
-    return rows, absent
+                yield key, row
 
 
 def write(folder: Path, rows: dict[str, dict[str, Any]], absent: list[str], quick: bool, is_part: bool) -> None:
@@ -441,10 +439,11 @@ def main() -> None:
     groups = (tree_rows, add_rows, buffer_rows, frame_rows, file_rows, sequence_rows, memory_rows, start_rows)
     makers = itertools.chain(*(group(args.quick) for group in groups), training_rows(args.quick, args.device))
     print(as_table([]), end="")
-    rows, absent = measured(makers, args.only)
+    absent: list[str] = []
+    rows = {f"{row.what} | {row.against}": row._asdict() for _, row in measured(makers, args.only, absent)}
     print("\n".join(f"Left out: {reason}" for reason in absent))
     if args.out:
-        write(args.out, {name: row._asdict() for name, row in rows.items()}, absent, args.quick, bool(args.only))
+        write(args.out, rows, absent, args.quick, bool(args.only))
 
 
 if __name__ == "__main__":

@@ -94,9 +94,9 @@ def test_a_confirmation_suite_repeats_runs_on_new_seeds(name):
     }.get(name, set())
 
 
-def test_confirming_an_unknown_arm_is_refused():
+def test_a_suite_that_keeps_an_unknown_arm_is_refused():
     with pytest.raises(ValueError, match="nothing"):
-        suites.on_new_seeds(suites.SUITES["pairs-rates"], "uniform", "nothing")
+        suites.suite_of(dict(variants={"SAC": "SAC"}, kept=["SAC", "nothing"]))
 
 
 @pytest.mark.parametrize(
