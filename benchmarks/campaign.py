@@ -46,7 +46,6 @@ class Campaign:
 
     name: str  # name of the CSV file and of the report
     endpoint: str  # score of a run in words
-    unit: str  # what the numbers are that name the tasks, for headings
     tasks: tuple[Any, ...]  # tasks, which are numbers if a contrast is over their slope
     arms: dict[str, tuple[str, ...]]  # by arm its options, one of which is chosen with the rate; the first arm is the twin
     rates: tuple[float, ...]  # learning rates, ascending; the grid grows by the ratio of two neighbours
@@ -54,10 +53,12 @@ class Campaign:
     # choices of the largest task that has some
     choosing: range | dict[Any, range]
     reporting: range  # seeds that are reported
-    settings: dict[str, Any]  # all that a run depends on, as text and numbers; rows of other settings do not count
     train: Callable[..., dict[str, Any]]  # takes task, arm, option, rate and seed; returns the columns of a row
     score: Callable[[Row], float]  # score of a row, more is better
     primary: tuple[Contrast, ...]  # tests of the primary endpoint, with Holm's correction over them
+    unit: str = ""  # what the numbers are that name the tasks, for headings
+    # all that a run depends on, as text and numbers; rows of other settings do not count
+    settings: dict[str, Any] = field(default_factory=dict)
     secondary: tuple[Contrast, ...] = ()  # other tests, with a correction of their own
     by_task: tuple[Contrast, ...] = ()  # tests of single tasks, with a correction of their own
     undeclared: tuple[Contrast, ...] = ()  # tests that were thought of after the runs, without a correction

@@ -194,13 +194,11 @@ def campaign_of(file: str, name: str) -> Campaign:
     return Campaign(
         name=file,
         endpoint=f"Steps until a {task.scored} of {task.solved:g}; a run that is not solved counts as {task.max_steps:,}.",
-        unit="",
         tasks=(name,),
         arms=dict.fromkeys(arms, ("",)),
         rates=(3e-4, 1e-3),
         choosing=range(100, 102),
         reporting=range(200, 210),
-        settings={},
         train=train,
         score=score,
         primary=tuple(Contrast(arm, preloaded(task)) for arm in arms if arm != preloaded(task)),

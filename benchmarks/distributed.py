@@ -11,16 +11,14 @@ follows from that file.
 """
 
 import argparse
+import contextlib
 import copy
 import itertools
 import json
-import os
-import signal
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +26,7 @@ from unittest import mock
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import torch as th
 from gymnasium import spaces
 from scipy.stats import trim_mean
@@ -73,12 +72,12 @@ class SleepingEnv(gym.Env):
 
 def actors(n: int = N_ACTORS, **kwargs: Any) -> Any:
     """Make actors on this machine, with a Ray of their own; they end with the context."""
-    return closing(make_actors(SleepingEnv, n_actors=n, ray_options=RAY, **kwargs))
+    return contextlib.closing(make_actors(SleepingEnv, n_actors=n, ray_options=RAY, **kwargs))
 
 
 def subprocesses(**kwargs: Any) -> Any:
     """Make as many environments in processes of SB3; they end with the context."""
-    return closing(make_vec_env(SleepingEnv, N_ACTORS, vec_env_cls=SubprocVecEnv, **kwargs))
+    return contextlib.closing(make_vec_env(SleepingEnv, N_ACTORS, vec_env_cls=SubprocVecEnv, **kwargs))
 
 
 def dqn(env: Any, n_warm: int = 0, **kwargs: Any) -> Any:
@@ -189,36 +188,18 @@ def _seconds_with_kills(n: int, interval: float | None) -> tuple[float, int, int
         ids = model.replay_buffer.transition_ids[model.replay_buffer.transition_ids >= 0]
         is_same_end = model.replay_buffer.ring.added.sum() == model.num_timesteps and len(set(ids.tolist())) == len(ids)
         assert is_same_end, "The run has another end than it was asked for"
+        assert interval is None or env.crew.restarts > 0, "Nobody was killed"
         return total, env.crew.restarts, env.crew.lost_transitions
 
 
 def _kill_again_and_again(interval: float, ended: threading.Event) -> None:
+    """Kill one of our own actors that acts right now, at intervals."""
     while not ended.wait(interval):
-        pids = acting_processes()
-        if pids:
-            os.kill(pids[np.random.randint(len(pids))], signal.SIGKILL)
-
-
-def acting_processes() -> list[int]:
-    """Find the process ids of our own actors that act right now, in Linux's /proc."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        try:
-            is_actor = folder.name.isdigit() and b"ray::ActorWorker.collect" in (folder / "cmdline").read_bytes()
-            if is_actor and _is_ours(int(folder.name)):
-                found.append(int(folder.name))
-        except OSError:  # the process has ended
-            continue
-    return found
-
-
-def _is_ours(pid: int) -> bool:
-    """Tell whether a process descends from this one."""
-    while pid > 1:
-        if pid == os.getpid():
-            return True
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    return False
+        with contextlib.suppress(psutil.Error):  # a process has ended
+            ours = psutil.Process().children(recursive=True)
+            acting = [each for each in ours if "ray::ActorProcess.call" in " ".join(each.cmdline())]
+            if acting:
+                acting[np.random.randint(len(acting))].kill()
 
 
 def part_store(n: int) -> list[Row]:

@@ -173,7 +173,6 @@ CAMPAIGN = Campaign(
     rates=(3e-4, 1e-3, 3e-3),
     choosing={n: range(100, 102 if n == 14 else 105) for n in SIZES[:-1]},
     reporting=range(200, 215),
-    settings={},
     train=train,
     score=score,
     primary=(

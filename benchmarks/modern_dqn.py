@@ -94,13 +94,11 @@ def name_of(game: str, arm: str, option: str, rate: float, seed: int) -> dict[st
 CAMPAIGN = Campaign(
     name="modern-dqn",
     endpoint="Mean return of the last three evaluations, in units of the twin's mean in the game.",
-    unit="",
     tasks=GAMES,
     arms=dict.fromkeys(ARMS, ("",)),
     rates=RATES,
     choosing=range(100, 101),
     reporting=range(200, 204),  # time was over
-    settings={},
     train=train,
     score=score,
     primary=(Contrast("defaults", "uniform"), Contrast("LAP", "uniform")),

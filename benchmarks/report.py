@@ -10,6 +10,7 @@ Write the pages of suites and campaigns into docs/evidence: tables, see `tables.
 - all complete suites together: `summary.py`
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -320,8 +321,8 @@ def progress(campaign: Campaign, rows: list[Row]) -> tuple[str, bool]:
     if len(done) == n_reporting:
         seeds = campaign.reporting
         return f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, on which nothing was chosen.", True
-    seconds = n_of_a_task * sum(campaign.seconds.values())
-    seconds += sum(campaign.seconds.get(task, 0.0) for task in lacking) - sum(campaign.seconds.get(task, 0.0) for task in done)
+    runs = Counter(lacking) + Counter({task: n_of_a_task for task in campaign.tasks})
+    seconds = sum(n * campaign.seconds.get(task, 0.0) for task, n in (runs - Counter(done)).items())
     chosen = f"{len(choosing) - len(lacking):,} of {len(choosing):,} choosing runs and " * bool(choosing)
     words = f"{chosen}{len(done):,} of {n_reporting:,} reporting runs are there."
     return f"{words} The others take about {seconds / 3600:.1f} core hours.", False
@@ -424,10 +425,11 @@ def score_tables(campaign: Campaign, rows: list[Row]) -> list[str]:
     heading, solved = ["arm", *headings(campaign)], solved_of(campaign, rows)
     values, n_seeds = values_of(campaign, rows, campaign.score), len(campaign.reporting)
     if campaign.is_relative:
-        cells = [[arm, *(f"{column.mean():.{2}f}" for column in each.T)] for arm, each in values.items()]
+        cells = [[arm, *(f"{column.mean():.2f}" for column in each.T)] for arm, each in values.items()]
         found = runs_of(campaign, rows)
-        of_others = [[f"{campaign.score(found[key_of(job(campaign, *run)[0])]):.2f}" for run in campaign.others]]
-        cells += [[campaign.others[0][1], *each] for each in of_others if each]
+        if campaign.others:
+            others = [found[key_of(job(campaign, *run)[0])] for run in campaign.others]
+            cells.append([campaign.others[0][1], *(f"{campaign.score(row):.2f}" for row in others)])
         middle = iqm(scores_of(campaign, rows))
         lines = ["Mean score in each task:", "", *table(heading, cells)]
         lines += [f"{campaign.endpoint} Interquartile mean over seeds and tasks [95% stratified bootstrap interval]:", ""]
