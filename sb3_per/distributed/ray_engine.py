@@ -56,11 +56,11 @@ class RayEngine:
     """
 
     def __init__(self, address: str | None = None, options: dict[str, Any] | None = None):
-        if not ray.is_initialized():
+        starts_ray = not ray.is_initialized()
+        if starts_ray:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray.init(address=address, **{"include_dashboard": False, "logging_level": "warning", **(options or {})})
-            _users.add(id(self))
-        elif _users:
+        if starts_ray or _users:
             _users.add(id(self))
         # Without a number of cores, there may be more actors than cores.
         self._remote_class: Any = ray.remote(process_class()).options(scheduling_strategy="SPREAD")

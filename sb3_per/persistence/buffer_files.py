@@ -306,17 +306,14 @@ def _form_of(found: dict[str, Any], space: spaces.Space) -> tuple[int, Any]:
     :param found: description of the saved buffer
     :param space: space of the observations
     :return: its settings ``buffer_size``, in rows, and ``frames``
-    :raises ValueError: if there is no buffer of this form
+    :raises Exception: if there is no buffer of this form
     """
-    n_rows, entries = found["buffer_size"], found["frames"]
-    require("buffer_size", n_rows, integer())
-    if not (isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)):
-        raise ValueError(f"frames are described as {entries}")
-    by_key = {str(entry["key"]) if entry["key"] is not None else None: entry["n_frames"] for entry in entries}
+    require("buffer_size", found["buffer_size"], integer())
+    by_key = {entry["key"]: entry["n_frames"] for entry in found["frames"]}
     frames = by_key.get(None, by_key) if by_key else None
     if frames is not None:
         frames_by_key(frames, space)
-    return n_rows, frames
+    return found["buffer_size"], frames
 
 
 def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, keeps_masses: bool) -> None:
