@@ -129,10 +129,8 @@ def of_campaigns(out: Path) -> list[Comparison]:
     if rows := read(out / "modern-dqn.csv"):
         scores = report.scores_of(MODERN, rows)
         references = {each.arm: each.reference for each in MODERN.primary}
-        better, p_values = (
-            improvement(scores, references),
-            holm({a: p_of(scores[a], scores[b]) for a, b in references.items()}),
-        )
+        better = improvement(scores, references)
+        p_values = holm({arm: p_of(scores[arm], scores[other]) for arm, other in references.items()})
         for kind in references:
             effect = with_interval(scores[kind], lambda values: 100 * (values.mean() - 1))
             n, task = len(scores[kind]), "MinAtar, five games, 300,000 steps"
