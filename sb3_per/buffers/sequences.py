@@ -24,7 +24,7 @@ from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
 from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, Reasons, integer, require, takes_settings
 from sb3_per.buffers.windows import lay_out, mix_over_time, n_step_targets
-from sb3_per.storage.arrays import flat, take, tree_map
+from sb3_per.storage.arrays import flat, read_slots, tree_map
 from sb3_per.storage.n_step import window_lengths
 
 
@@ -236,7 +236,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if env is not None:
             obs, prefix = self._normalize_obs(obs, env), self._normalize_obs(prefix, env)
 
-        actions = take(self.actions, places[: self.sequence_length])
+        actions = read_slots(self.actions, places[: self.sequence_length])
         actions[~mask] = 0
         states = self.states.at(slots, flat(self.windows.episode_steps))
         obs = tree_map(lambda array: _time_first(array, lengths + 1, self.windows.n_recorded + 1), obs)

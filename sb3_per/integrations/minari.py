@@ -15,7 +15,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per.buffers.demonstrations import ROUNDING
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.storage.arrays import keyed, take, tree_map
+from sb3_per.storage.arrays import keyed, read_slots, tree_map
 from sb3_per.utils.extras import require
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _is_last(buffer: PrioritizedReplayBuffer, slots: np.ndarray) -> np.ndarray:
     :param slots: slots of successive transitions of one environment, shape (n,)
     :return: whether the next transition does not continue this one, bool array of shape (n,)
     """
-    is_last: np.ndarray = (take(buffer.dones, slots) != 0) | (take(buffer.timeouts, slots) != 0)
+    is_last: np.ndarray = (read_slots(buffer.dones, slots) != 0) | (read_slots(buffer.timeouts, slots) != 0)
     is_last[-1] = True
     for start in range(0, len(slots) - 1, _BLOCK):
         following = slots[start + 1 : start + 1 + _BLOCK]
@@ -141,13 +141,13 @@ def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: 
     storage, space, (middle, half) = buffer.storage, buffer.action_space, _scaling(buffer.action_space)
     join = functools.partial(_join, axes=(1, 3))
     obs, last = storage.read_observations(slots), storage.read_next_observations(slots[-1:])
-    actions = take(buffer.actions, slots).reshape(-1, *(space.shape or ()))
+    actions = read_slots(buffer.actions, slots).reshape(-1, *(space.shape or ()))
     is_last = np.arange(len(slots)) == len(slots) - 1
-    is_terminated = is_last & (take(buffer.dones, slots) != 0) & (take(buffer.timeouts, slots) == 0)
+    is_terminated = is_last & (read_slots(buffer.dones, slots) != 0) & (read_slots(buffer.timeouts, slots) == 0)
     return EpisodeBuffer(
         observations=tree_map(join, _spaces_of(buffer.observation_space), channels_last, obs, last),
         actions=(actions * half + middle).astype(space.dtype),
-        rewards=take(buffer.rewards, slots),
+        rewards=read_slots(buffer.rewards, slots),
         terminations=is_terminated,
         truncations=is_last & ~is_terminated,
     )

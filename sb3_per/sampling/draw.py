@@ -58,7 +58,7 @@ class Distribution(NamedTuple):
         return n_p
 
 
-def newest_of(tree: SumTree, eligible: Eligibility, n: int, eta: float, in_slot_order: bool) -> Distribution:
+def newest_of(tree: SumTree, eligible: Eligibility, n: int, eta: float) -> Distribution:
     """
     Describe a draw from the newest transitions, by their own masses.
 
@@ -66,12 +66,11 @@ def newest_of(tree: SumTree, eligible: Eligibility, n: int, eta: float, in_slot_
     :param eligible: says which transitions can be drawn
     :param n: number of the newest ones
     :param eta: share of uniform draws
-    :param in_slot_order: whether prefix sums of the tree run over neighbouring slots
     :return: the distribution
     """
     if n == eligible.n:
         return Distribution(tree, eligible, n, tree.total, tree.find, eta)
-    first = eligible.first_of_range(n) if in_slot_order else None
+    first = eligible.first_of_range(n) if tree.in_slot_order else None
     if first is not None:
         return Distribution(tree, eligible, n, *tree.part(first, n), eta)
     slots = eligible.newest(n)(np.arange(n))

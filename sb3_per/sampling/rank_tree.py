@@ -30,6 +30,7 @@ class RankTree(SumTree):
     """
 
     LARGEST = np.inf
+    in_slot_order = False
 
     def __init__(self, capacity: int, alpha: float):
         super().__init__(capacity)

@@ -106,7 +106,7 @@ class Sampler:
             return self.tree.draw(uniforms, self.stratified, self.tree.count(n) / self.tree.total)
         if self.recency < 1.0:
             n = min(max(int(n * self.recency ** (1000.0 * self._next_position())), self.recency_min), n)
-        distribution = newest_of(self.tree, self.eligible, n, self._eta, not self.scheme.ranks)
+        distribution = newest_of(self.tree, self.eligible, n, self._eta)
         slots = draw_from(distribution, batch_size, self.stratified, self.unique)
         return slots, distribution.n_p(slots)
 

@@ -201,6 +201,8 @@ class SumTree:
 
     #: largest mass of a leaf
     LARGEST: ClassVar[float] = float(np.finfo(np.float64).max)
+    #: whether prefix sums run over neighbouring slots, so that :meth:`part` draws from some of them
+    in_slot_order: ClassVar[bool] = True
 
     def __init__(self, capacity: int):
         if capacity < 1:

@@ -34,7 +34,7 @@ def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return None if tree is None else function(tree, *others)
 
 
-def take(stored: np.ndarray, slots: np.ndarray) -> np.ndarray:
+def read_slots(stored: np.ndarray, slots: np.ndarray) -> np.ndarray:
     """
     Read slots. ``take`` from the flat view is several times faster than ``stored[rows, envs]``.
 
@@ -103,7 +103,7 @@ class ArrayStore:
             array = self.next_observations  # type: ignore[assignment]
         if self._asked_bytes and self.files is not None and self.files.exceed_ram:
             rows_will_be_needed(array.ctypes.data, self._asked_bytes, np.ascontiguousarray(slots).reshape(-1))
-        return take(array, slots)
+        return read_slots(array, slots)
 
     def clear(self) -> None:
         """Rows are written over."""
@@ -332,7 +332,7 @@ class ArrayStorage:
         :param last: slots of the last step of each, which differ from ``slots`` for n-step returns
         :return: observations, next observations of the last steps, and actions: copies of shape (batch_size, ...)
         """
-        return self.read_observations(slots), self.read_next_observations(last), take(self.actions, slots)
+        return self.read_observations(slots), self.read_next_observations(last), read_slots(self.actions, slots)
 
     def read_steps(self, slots: np.ndarray) -> StepArrays:
         """
@@ -341,8 +341,8 @@ class ArrayStorage:
         :param slots: int64 of shape (T, k)
         :return: arrays of shape (T, k, ...)
         """
-        arrays = (take(part, slots) for part in (self.actions, self.rewards, self.dones, self.timeouts))
-        infos = None if self.infos is None else take(self.infos, slots)
+        arrays = (read_slots(part, slots) for part in (self.actions, self.rewards, self.dones, self.timeouts))
+        infos = None if self.infos is None else read_slots(self.infos, slots)
         return (self.read_observations(slots), self.read_next_observations(slots), *arrays, infos)
 
     def read_observations(self, slots: np.ndarray) -> Any:
