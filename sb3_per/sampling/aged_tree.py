@@ -93,8 +93,8 @@ def _draw_aged(
 
 class AgedTree(SumTree):
     """
-    Sum tree of p^alpha exp(-c age / capacity). It takes masses p^alpha; what is read, found and added up has the factor of
-    age.
+    Sum tree of p^alpha exp(-c age / capacity), where ages are those of the last write. It takes masses p^alpha; what is read,
+    found and added up has the factor of age.
 
     :param decay: c, above 0
     :param eligible: says which slots can be drawn, and how old they are
@@ -149,7 +149,6 @@ class AgedTree(SumTree):
         return self._factors.total * self._shrink
 
     def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
-        self._follow_ring()
         masses = super()._masses_at(leaves)
         return np.where(masses > 0.0, np.maximum(masses * self._shrink, LEAST_MASS), 0.0)
 
