@@ -1,13 +1,10 @@
 """Importance-sampling weights, and the exponent beta that is annealed."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sb3_per.sampling.schemes import PriorityScheme
 
 
-@dataclass(eq=False)
 class ImportanceWeights:
     """
     Weights (N P)^-beta, normalized over the batch (Schaul et al. 2016, section 3.4).
@@ -19,17 +16,15 @@ class ImportanceWeights:
     :param beta_anneal_steps: number of draws from start to end; ``None``: beta follows the training progress
     """
 
-    scheme: PriorityScheme
-    normalization: str
-    beta_start: float
-    beta_end: float
-    beta_anneal_steps: int | None
-    #: number of draws, counted for ``beta_anneal_steps``
-    n_draws: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, scheme: PriorityScheme, normalization: str, beta_start: float, beta_end: float, beta_anneal_steps: int | None
+    ):
+        self.scheme, self.normalization = scheme, normalization
+        self.beta_start, self.beta_end, self.beta_anneal_steps = beta_start, beta_end, beta_anneal_steps
         #: current exponent; never decreases
-        self.beta = self.beta_start
+        self.beta = beta_start
+        #: number of draws, counted for ``beta_anneal_steps``
+        self.n_draws = 0
 
     def __call__(self, n_p: np.ndarray) -> np.ndarray:
         """
