@@ -109,6 +109,7 @@ class AgedTree(SumTree):
         bits = (self.ring.capacity.bit_length() + 1) // 2
         ages = np.append(np.arange(1 << bits), np.arange(0, self.ring.capacity + 1, 1 << bits))
         self._table = np.exp(-self.rate * ages), bits
+        self._cursors = np.full(self.ring.n_envs + 1, self.ring.capacity)
         super().__init__(self.ring.capacity)
 
     def clear(self) -> None:
@@ -122,20 +123,23 @@ class AgedTree(SumTree):
     def _count_ages_from(self, ids: np.ndarray, lead: int) -> None:
         """Give age 0 to one id of each environment, ``lead`` after the one with factor 1."""
         self._added, self._refs, self._shrink = self.ring.added, ids - lead, math.exp(-self.rate * lead)
-        self._factor_arguments = np.append(ids % self.capacity, self.capacity), 1.0 / self._shrink, *self._table
+        self._cursors[:-1] = ids % self.capacity
+        self._factor_arguments = self._cursors, 1.0 / self._shrink, *self._table
 
     def _follow_ring(self) -> None:
         """Count ages from the newest ids on. Write masses anew where their reference moves."""
-        if self.ring.added is not self._added:
-            ids = _ids_of_age_0(self.ring)
-            leads = ids - self._refs
-            lead = int(leads.min())
-            lead = lead if self.rate * lead <= _MOST else 0
-            slots = np.arange(self.capacity).reshape(-1, self.ring.n_envs)[:, leads != lead].reshape(-1)
-            masses = self.without_age(slots)
+        if self.ring.added is self._added:
+            return
+        ids = _ids_of_age_0(self.ring)
+        leads = (ids - self._refs).tolist()
+        lead = min(leads) if self.rate * min(leads) <= _MOST else 0
+        if max(leads) == lead:
             self._count_ages_from(ids, lead)
-            if slots.size:
-                self._put(slots, masses, are_moved=True)
+            return
+        slots = np.arange(self.capacity).reshape(-1, len(leads))[:, np.not_equal(leads, lead)].reshape(-1)
+        masses = self.without_age(slots)
+        self._count_ages_from(ids, lead)
+        self._put(slots, masses, are_moved=True)
 
     # ---- masses
 
