@@ -7,6 +7,7 @@ it has, what its losses and TD errors are, and what it updates after the critics
 
 from collections.abc import Hashable
 from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch as th
 from sbx.common.off_policy_algorithm import OffPolicyAlgorithmJax
-from stable_baselines3.common.save_util import recursive_getattr, recursive_setattr
+from stable_baselines3.common.save_util import recursive_setattr
 
 from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
 from sb3_per.algorithms.shared import PrioritizedReplayMixin
@@ -159,8 +160,8 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
     def _networks(self) -> Networks:
         """Return the train states by name. ``"critics"`` is a tuple of those that the weighted loss updates."""
-        others = {name: recursive_getattr(self, attribute) for name, attribute in self.network_names.items()}
-        return {"critics": tuple(recursive_getattr(self, attribute) for attribute in self.critic_names), **others}
+        others = {name: attrgetter(attribute)(self) for name, attribute in self.network_names.items()}
+        return {"critics": tuple(attrgetter(attribute)(self) for attribute in self.critic_names), **others}
 
     def _set_networks(self, networks: Networks) -> None:
         """
@@ -231,16 +232,14 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         for step in range(done, gradient_steps):
             batches.append(self._draw(batch_size, step, gradient_steps))
             arrays.append(self._arrays_of(batches[-1], self._updates_actor_at(len(batches))))
-            n_bytes = sum(each.nbytes for each in arrays[0] if each is not None)
-            if (len(batches) + 1) * n_bytes > _MOST_BYTES:
+            if (len(batches) + 1) * sum(each.nbytes for each in arrays[0] if each is not None) > _MOST_BYTES:
                 break
 
         self._reset_networks()
         self._update_learning_rates()
         networks, self.key, logged = self._updated(arrays)
         self._set_networks(networks)
-        of_steps = np.asarray(logged.values)
-        for batch, values in zip(batches, of_steps, strict=False):
+        for batch, values in zip(batches, np.asarray(logged.values), strict=False):
             td_errors, of_step = logged.unpack(values, self._updates_actor_at(1))
             self._n_updates += 1
             self._write_priorities(batch, td_errors, metrics)
@@ -254,8 +253,9 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         :param arrays: a batch for each step
         :return: train states, the next key, and what is handed back of each step
         """
-        options = tuple(recursive_getattr(self, name) for name in self.option_names)
-        fixed = Fixed(self.policy_delay, self.replay_buffer.scheme, options)
+        fixed = Fixed(
+            self.policy_delay, self.replay_buffer.scheme, tuple(attrgetter(name)(self) for name in self.option_names)
+        )
         numbers = np.array([getattr(self, name) for name in self.number_names], np.float32)
         # Of a length that is a power of two: each length is compiled for itself.
         batches = stacked(arrays, 1 << (len(arrays) - 1).bit_length())

@@ -93,8 +93,10 @@ def stacked(batches: Sequence[Batch], n: int) -> Batch:
     :param n: length of the new axis; the last batch is repeated in what is missing
     :return: arrays with an axis of the steps in front
     """
-    repeated = [*batches, *[batches[-1]] * (n - len(batches))]
-    return Batch(*jax.tree.map(lambda *arrays: arrays[0][None] if n == 1 else np.stack(arrays), *repeated))
+    if n == 1:
+        return Batch(*(None if array is None else array[None] for array in batches[0]))
+    columns = zip(*batches, *[batches[-1]] * (n - len(batches)), strict=True)
+    return Batch(*(None if arrays[0] is None else np.stack(arrays) for arrays in columns))
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values"], meta_fields=["shape", "names", "actor_names"])
