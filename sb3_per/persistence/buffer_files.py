@@ -25,7 +25,7 @@ from sb3_per.buffers.transfer import copy_newest, emptied
 from sb3_per.persistence import contents, generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Manifest, Part, manifests_in, numbers_in
-from sb3_per.persistence.npz import CONTRADICTIONS, DamagedFileError, as_damage
+from sb3_per.persistence.npz import CONTRADICTIONS, READING, DamagedFileError, as_damage
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frame_setting import frames_by_key
 
@@ -256,7 +256,7 @@ def _load_generation(buffer: BufferT, path: Path) -> BufferT:
     _require_fit(found, facts, path)
     for part in manifest.parts:
         part.read(path.parent, {})  # nothing is allocated unless all files are there, with their size
-    with as_damage(path):
+    with as_damage(path, READING):
         keeps_masses = found["scheme"] == facts["scheme"]
         is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
         form = () if is_same_form else _form_of(found, buffer.observation_space)

@@ -276,6 +276,32 @@ def nested(state: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
+def _require_types(state: dict[str, Any], example: dict[str, Any]) -> None:
+    """
+    Check types, so that a TypeError while a state is loaded is a mistake in the code, and not in the file.
+
+    :param state: from a file
+    :param example: state of an empty buffer of the same kind
+    :raises ValueError: for another type, or arrays of another shape, apart from their length
+    """
+    groups = {part.rpartition("/")[0] for part in example}
+    for name, found in state.items():
+        if name not in example:
+            if name in groups:
+                raise ValueError(f"{name} is {found!r}, and not a dictionary")
+            continue
+        expected = example[name]
+        if isinstance(expected, np.ndarray):
+            fits = isinstance(found, np.ndarray) and found.ndim == expected.ndim
+            fits = fits and (found.dtype, found.shape[1:]) == (expected.dtype, expected.shape[1:])
+        elif "sampler/" in name:
+            fits = not isinstance(found, np.ndarray)  # the sampler checks its numbers, of which some may be missing
+        else:
+            fits = isinstance(found, int if isinstance(expected, int) else (int, float))
+        if not fits:
+            raise ValueError(f"{name} is {found!r}, and {expected!r} is an example of what it should be")
+
+
 def put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_masses: bool) -> None:
     """
     Restore the state of a buffer.
@@ -286,6 +312,7 @@ def put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_mass
     :raises ValueError: if the state contradicts itself
     :raises LookupError: if something is missing
     """
+    _require_types(state, {**state_of(buffer), **_flat(DEMONSTRATIONS, buffer.demonstrations.state())})
     for prefix, _, storage in collections_of(buffer):
         for name in _FLAGS:
             flags = state[prefix + name]

@@ -126,25 +126,29 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
-# Errors of contents that contradict themselves: values or indices out of range, other types, missing names, integers that are
-# too large, and JSON that is too deep. AttributeError is a mistake in code, perhaps in a user's subclass, and must not look
-# like damage.
-CONTRADICTIONS = (ValueError, TypeError, LookupError, OverflowError, RecursionError)
+# Errors of contents that contradict themselves: values or indices out of range, missing names, integers that are too large,
+# and JSON that is too deep. TypeError and AttributeError are mistakes in code, perhaps in a user's subclass, and must not
+# look like damage.
+CONTRADICTIONS = (ValueError, LookupError, OverflowError, RecursionError)
+
+# The same for reading, where no code of a user runs: other types than expected are damage, too.
+READING = (*CONTRADICTIONS, TypeError)
 
 
 @contextmanager
-def as_damage(path: Path) -> Iterator[None]:
+def as_damage(path: Path, errors: tuple[type[Exception], ...] = CONTRADICTIONS) -> Iterator[None]:
     """
     Turn errors of contents that contradict themselves into damage.
 
     :param path: path of the file with these contents
+    :param errors: which errors
     :raises DamagedFileError: instead of the other error
     """
     try:
         yield
     except DamagedFileError:
         raise
-    except CONTRADICTIONS as error:
+    except errors as error:
         raise DamagedFileError(f"{path} is damaged: {error!r}") from error
 
 
@@ -158,7 +162,7 @@ def open_plain(path: Path, n_bytes: int | None = None) -> Iterator[BinaryIO]:
     :return: the file, open for reading; errors of its content become damage
     :raises DamagedFileError: if the file is missing, has another size, or is a link, a pipe or a directory
     """
-    with as_damage(path):
+    with as_damage(path, READING):
         try:
             found = os.lstat(path)
             if not stat.S_ISREG(found.st_mode):

@@ -225,8 +225,10 @@ def test_a_save_writes_damaged_files_again(tmp_path):
 class FaultyEpisodes(HeldTransitions):
     """An eligibility that cannot be restored."""
 
+    error: type[Exception] = AttributeError
+
     def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
-        self.missing.load(state)  # type: ignore[attr-defined]
+        raise self.error("missing")
 
 
 class FaultyParts(PrioritizedReplayBuffer):
@@ -236,7 +238,7 @@ class FaultyParts(PrioritizedReplayBuffer):
         super().make_parts(storage)
         self.n_made = getattr(self, "n_made", 0) + 1
         if self.n_made > 1:
-            self.missing.clear()  # type: ignore[attr-defined]
+            raise FaultyEpisodes.error("missing")
 
 
 class FaultyLoading(PrioritizedReplayBuffer):
@@ -245,17 +247,19 @@ class FaultyLoading(PrioritizedReplayBuffer):
         self.sampler.eligible = FaultyEpisodes(self.ring)
 
 
+@pytest.mark.parametrize("error", [AttributeError, TypeError])
 @pytest.mark.parametrize("cls", [FaultyParts, FaultyLoading])
-def test_a_mistake_in_a_subclass_is_not_reported_as_damage(cls, tmp_path):
+def test_a_mistake_in_a_subclass_is_not_reported_as_damage(cls, error, tmp_path, monkeypatch):
     """No older generation is loaded in place of the newest one, and no warning says that a file is damaged."""
+    monkeypatch.setattr(FaultyEpisodes, "error", error)
     path = tmp_path / "x.buffer"
     digests = write_generations("plain", path)
     _, space, arguments = KINDS["plain"]
     buffer = cls(32, space, ACTION, device="cpu", n_envs=2, **arguments)
     with no_user_warnings():
-        with pytest.raises(AttributeError, match="missing"):
+        with pytest.raises(error, match="missing"):
             load_buffer(buffer, path)
-        with pytest.raises(AttributeError, match="missing"):
+        with pytest.raises(error, match="missing"):
             save_buffer(buffer, path)
     assert digest(load_buffer(make("plain"), path)) == digests[max(digests)]
 
