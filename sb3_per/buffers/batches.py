@@ -107,11 +107,17 @@ def to_samples(
     :param to_torch: makes tensors of arrays
     :return: the batch
     """
-    *arrays, ids = transitions
-    arrays.append(weights)
-    # The short way for arrays, because every batch comes along here.
-    tensors = [to_torch(array) if isinstance(array, np.ndarray) else tree_map(to_torch, array) for array in arrays]
-    return PrioritizedReplayBufferSamples._make((*tensors, ids))
+    obs, actions, next_obs, ends, rewards, discounts, ids = transitions
+    return PrioritizedReplayBufferSamples(
+        to_torch(obs) if isinstance(obs, np.ndarray) else tree_map(to_torch, obs),
+        to_torch(actions),
+        to_torch(next_obs) if isinstance(next_obs, np.ndarray) else tree_map(to_torch, next_obs),
+        to_torch(ends),
+        to_torch(rewards),
+        None if discounts is None else to_torch(discounts),
+        to_torch(weights),
+        ids,
+    )
 
 
 def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 0) -> tuple[np.ndarray, np.ndarray]:

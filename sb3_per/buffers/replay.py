@@ -646,13 +646,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param env: associated VecNormalize
         :return: the transitions in these slots
         """
+        if not self.demonstrations.are_drawn:
+            transitions = read_transitions(self.storage, self.ring, self.returns, slots, env, self._relabel)
+            return to_samples(transitions, weights, to_torch_of(self))
         n = self.demonstrations.n_before(slots)
         transitions = read_transitions(self.storage, self.ring, self.returns, slots[:n], env, self._relabel)
         if n < len(slots):
             transitions = joined(transitions, self.demonstrations.read(slots[n:], env))
         samples = to_samples(transitions, weights, to_torch_of(self))
-        if self.demonstrations.are_drawn:
-            samples.is_demonstration = samples.indices >= FIRST_ID
+        samples.is_demonstration = samples.indices >= FIRST_ID
         return samples
 
     # ---- updating

@@ -42,7 +42,7 @@ def read_slots(stored: np.ndarray, slots: np.ndarray) -> np.ndarray:
     :param slots: integers of any shape
     :return: a copy, shape (*slots.shape, ...)
     """
-    return flat(stored).take(slots, axis=0)
+    return stored.reshape(-1, *stored.shape[2:]).take(slots, axis=0)
 
 
 def flat(stored: np.ndarray) -> np.ndarray:
@@ -332,7 +332,7 @@ class ArrayStorage:
         :param last: slots of the last step of each, which differ from ``slots`` for n-step returns
         :return: observations, next observations of the last steps, and actions: copies of shape (batch_size, ...)
         """
-        return self.read_observations(slots), self.read_next_observations(last), read_slots(self.actions, slots)
+        return self._read(slots, False), self._read(last, True), read_slots(self.actions, slots)
 
     def read_steps(self, slots: np.ndarray) -> StepArrays:
         """
