@@ -205,7 +205,8 @@ class Demonstrations:
         :param slots: drawn slots; those of demonstrations come last, plus ``FIRST_ID``
         :return: number of those before them
         """
-        return len(slots) - int(np.count_nonzero(slots >= FIRST_ID)) if self.are_drawn else len(slots)
+        # Binary search: slots of experience are not sorted, but all of them are below FIRST_ID.
+        return int(slots.searchsorted(FIRST_ID)) if self.are_drawn else len(slots)
 
     def draw_observations(self, n: int) -> Any:
         """
