@@ -92,8 +92,13 @@ def joined(first: Transitions, second: Transitions) -> Transitions:
     :param second: in the same form
     :return: both, in this order
     """
-    pairs = zip(first, second, strict=True)
-    return tuple(tree_map(lambda *parts: np.concatenate(parts), *pair) for pair in pairs)
+
+    def join(one: Any, other: Any) -> Any:
+        if isinstance(one, np.ndarray):
+            return np.concatenate((one, other))
+        return tree_map(lambda *parts: np.concatenate(parts), one, other)
+
+    return tuple(map(join, first, second))
 
 
 def to_samples(
