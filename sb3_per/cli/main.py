@@ -48,11 +48,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per") -> int:
             return int(importlib.import_module(f"sb3_per.cli.{command}").main(options, prog) or 0)
         run(command, options, prog)
         return 0
-    except ImportError as error:
-        if "pip install" not in str(error):
-            raise
-        parser.exit(1, f"{prog}: {error}\n")
-    except (ValueError, FileNotFoundError) as error:
-        if command != "convert":
+    except Exception as error:
+        # Gymnasium's error about a missing package is no ImportError.
+        is_of_user = isinstance(error, ValueError | FileNotFoundError) and command == "convert"
+        if not is_of_user and "pip install" not in str(error):
             raise
         parser.exit(1, f"{prog}: {error}\n")

@@ -6,7 +6,7 @@ from types import ModuleType
 # Modules that come with an extra.
 EXTRAS = {
     "extra": ("matplotlib", "tensorboard", "tqdm", "rich"),
-    "zoo": ("rl_zoo3", "requests", "moviepy", "tensorboard"),
+    "zoo": ("rl_zoo3", "requests", "moviepy", "tensorboard", "pygame"),
     "compare": ("rl_zoo3", "matplotlib", "scipy", "tqdm"),
     "envs": ("Box2D", "mujoco", "ale_py", "minatar", "cv2"),
     "minari": ("minari", "h5py", "PIL"),

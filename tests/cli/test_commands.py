@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.error import DependencyNotInstalled
 
 import sb3_per
 import sb3_per.zoo
@@ -117,6 +118,19 @@ def test_a_missing_zoo_names_the_command_that_installs_it(monkeypatch, capsys):
     assert 'pip install ".[zoo]"' in capsys.readouterr().err
 
 
+def test_a_package_that_an_environment_lacks_is_one_line(monkeypatch, capsys):
+    """Gymnasium's error is no ImportError."""
+
+    def render(*_):
+        raise DependencyNotInstalled('pygame is not installed, run `pip install "gymnasium[classic-control]"`')
+
+    monkeypatch.setattr(cli, "run", render)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["record-video", "--algo", "per_dqn", "--env", "CartPole-v1"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("sb3-per record-video: pygame is not installed, run `pip install")
+
+
 def test_other_missing_modules_raise(monkeypatch):
     monkeypatch.setitem(sys.modules, "sb3_per.cli.doctor", None)
     with pytest.raises(ModuleNotFoundError):
@@ -134,8 +148,8 @@ def test_doctor_on_a_healthy_installation(capsys):
 def test_doctor_finds_a_tree_that_draws_wrongly(monkeypatch, capsys):
     draw = sb3_per.SumTree.draw
 
-    def draw_the_slot_before(self, uniforms, stratified=True):
-        slots, masses = draw(self, uniforms, stratified)
+    def draw_the_slot_before(self, *arguments):
+        slots, masses = draw(self, *arguments)
         return np.maximum(slots - 1, 0), masses
 
     monkeypatch.setattr(sb3_per.SumTree, "draw", draw_the_slot_before)
