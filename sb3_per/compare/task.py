@@ -153,7 +153,7 @@ class Arm:
         return {**hyperparams, "replay_buffer_kwargs": kwargs} if kwargs else hyperparams
 
     def role(self) -> str:
-        """Look in figures, a key of :data:`~sb3_per.compare.figures.LOOKS`."""
+        """Name the look of this arm in figures, a key of :data:`~sb3_per.compare.figures.LOOKS`."""
         if self.kind in ("stock", "uniform"):
             return self.kind
         scheme = make_scheme(evaluated(self.setting or "").get("scheme", "proportional"))

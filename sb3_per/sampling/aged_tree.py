@@ -157,7 +157,7 @@ class AgedTree(SumTree):
         return np.where(masses > 0.0, np.maximum(masses * self._shrink, LEAST_MASS), 0.0)
 
     def without_age(self, slots: np.ndarray) -> np.ndarray:
-        """p^alpha, see :meth:`SumTree.without_age`."""
+        """Read p^alpha, see :meth:`SumTree.without_age`."""
         masses = super()._masses_at(slots)
         _times_factors(slots, masses, True, *self._factor_arguments)
         return masses

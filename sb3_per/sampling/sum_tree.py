@@ -308,7 +308,7 @@ class SumTree:
         :return: leaves, int64, and their masses times ``scale``, above 0, float64, both of shape (batch_size,)
         :raises ValueError: if all leaves are empty
         """
-        if not self._sums[-1] > 0.0:
+        if not self._sums[-1] > 0.0:  # first here, which saves every draw two calls
             self._require_mass()
         leaves, masses = np.empty(len(uniforms), np.int64), np.empty(len(uniforms))
         draw_leaves(self._sums, self._starts, uniforms, stratified, scale, leaves, masses)

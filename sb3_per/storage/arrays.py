@@ -174,7 +174,7 @@ class ArrayStorage:
 
     def frames_per(self, n_transitions: int) -> float:
         """
-        Count frames.
+        Count the frames that a transition takes.
 
         :param n_transitions: number of transitions that are stored
         :return: frames per transition, the largest for Dict observations; 0 if there are no transitions

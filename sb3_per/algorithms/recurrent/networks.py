@@ -23,7 +23,7 @@ Memory = tuple[np.ndarray, ...] | None
 
 class WindowSteps(NamedTuple):
     """
-    WindowSteps of windows, which recurrent networks take in place of observations.
+    Steps of windows, which recurrent networks take in place of observations.
 
     :param windows: batch of windows
     :param places: places of the steps in the flattened windows, int64 of shape (n,)
