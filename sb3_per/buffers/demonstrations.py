@@ -154,12 +154,12 @@ class Demonstrations:
         """
         self._progress = max(self._progress, 1.0 - max(progress_remaining, 0.0))
 
-    def n_in(self, batch_size: int, experience: Sampler) -> int:
+    def n_in(self, batch_size: int, has_experience: bool) -> int:
         """
         Count the demonstrations in the next batch.
 
         :param batch_size: number of transitions
-        :param experience: sampler of everything else
+        :param has_experience: whether any other transition can be drawn
         :return: how many of them are demonstrations
         :raises ValueError: if there are none to draw
         """
@@ -179,7 +179,7 @@ class Demonstrations:
                 "none. Add some first: buffer.add_demonstrations(...), buffer.add_demonstrations_from(other_buffer), or "
                 "from_minari(dataset, buffer, demonstrations=True)"
             )
-        return batch_size if len(self) and not experience.can_draw() else round(share * batch_size)
+        return batch_size if len(self) and not has_experience else round(share * batch_size)
 
     def added_to(self, slots: np.ndarray, n_p: np.ndarray, batch_size: int, n_eligible: int) -> tuple[np.ndarray, np.ndarray]:
         """

@@ -582,8 +582,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _n_experience_in(self, batch_size: int) -> int:
         """Count the transitions of experience in the next batch, and check that there are any to draw."""
-        n = batch_size - self.demonstrations.n_in(batch_size, self.sampler)
-        if n > 0 and not self.sampler.can_draw():
+        can_draw = self.sampler.can_draw()
+        n = batch_size - self.demonstrations.n_in(batch_size, can_draw)
+        if n > 0 and not can_draw:
             self._refuse_to_draw()
         return n
 
@@ -678,7 +679,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 return self._update(ids, errors)
             is_demonstration = ids >= FIRST_ID
             n = len(ids) - int(np.count_nonzero(is_demonstration))
-            if is_demonstration[:n].any():  # otherwise they come last, as in a batch
+            if np.count_nonzero(is_demonstration[:n]):  # otherwise they come last, as in a batch
                 order = np.argsort(is_demonstration, kind="stable")
                 ids, errors = ids[order], errors[order]
             # Both parts are checked before either is written.
