@@ -170,6 +170,7 @@ CAMPAIGN = Campaign(
         Contrast(arm, f"shuffled, {arm}", over) for arm in ("defaults", "no weights") for over in ("mean", "slope")
     ),
     is_log=True,
+    digits=(0, 3),
     seconds=dict(zip(SIZES, (0.3, 0.6, 1.2, 3.5, 8.0, 25.0), strict=True)),
     random_successes=random_successes,
 )

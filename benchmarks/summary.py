@@ -2,11 +2,12 @@
 Report all tasks together: the main settings against the uniform twin (``summary.md`` and ``summary.png``), and against the
 defaults (``defaults.md``).
 
-    python benchmarks/summary.py    # from the complete suites of learning.py, dose_response.py and modern_dqn.py
+    python benchmarks/summary.py    # from the complete suites of learning.py, and three campaigns
 
 - effect: mean difference by seed, in percent of the mean of the reference, with a bootstrap interval over the seeds; for
-  updates of dose and response, of the geometric means
-- p: see tables.py, with one correction for all suites. Rows of the other two campaigns have the p of their own table.
+  dose_response.py and chain_sizes.py, of the geometric means
+- p: see tables.py, with one correction for all suites. Rows of dose_response.py, chain_sizes.py and modern_dqn.py have the p of
+  their own table.
 """
 
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import report
 from campaign import options
+from chain_sizes import CAMPAIGN as CHAIN
 from dose_response import CAMPAIGN as DOSE
 from figures import ARMS, INK, LOOKS, better_towards, errorbars, figure_of, role_of, save
 from matplotlib.lines import Line2D
@@ -113,7 +115,10 @@ def summarise(out: Path, against: str) -> list[Comparison]:
 
 
 def of_campaigns(out: Path) -> list[Comparison]:
-    """List the gains of dose and response, and the effects over the five games of MinAtar, with the p of their tables."""
+    """
+    List the gains of dose and response and of the chain at six sizes, and the effects over the five games of MinAtar, with the
+    p of their tables.
+    """
     found = []
     if rows := read(out / "dose-response.csv"):
         scores = report.scores_of(DOSE, rows)
@@ -126,6 +131,15 @@ def of_campaigns(out: Path) -> list[Comparison]:
                 better = improvement(of_size, {kind: "uniform"})[kind][:, 0]
                 row = (task, "dose-response", OWN_RATE, kind, "uniform", len(gains[kind]), effect, better, p_values[kind, i])
                 found.append(Comparison(*row))
+    if rows := read(out / "chain-sizes.csv"):
+        scores = report.scores_of(CHAIN, rows)
+        found_p = holm({each: paired_p(report.differences(CHAIN, each, scores)) for each in CHAIN.primary})
+        for each in (contrast for contrast in CHAIN.primary if contrast.over == "mean"):
+            gain = report.differences(CHAIN, each, scores)
+            effect = 100 * (1 - np.exp(-with_interval(gain)))
+            better = improvement(scores, {each.arm: each.reference})[each.arm][:, 0]
+            place = ("chain, 5 to 15 states", "chain-sizes", OWN_RATE)
+            found.append(Comparison(*place, each.arm, each.reference, len(gain), effect, better, found_p[each]))
     if rows := read(out / "modern-dqn.csv"):
         scores = report.scores_of(MODERN, rows)
         references = {each.arm: each.reference for each in MODERN.primary}

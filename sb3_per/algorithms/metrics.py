@@ -64,5 +64,6 @@ def weight_metrics(weights: Any) -> dict[str, Any]:
         batch, 1 if all weights are equal
     """
     totals = weights.sum(axis=0)
-    effective_sizes = totals**2 / ((weights**2).sum(axis=0) * len(weights))
-    return {"per/mean_weight": totals.mean() / len(weights), "per/effective_sample_size": effective_sizes.mean()}
+    effective_sizes = totals * totals / ((weights * weights).sum(axis=0) * len(weights))
+    # Sums: NumPy's `mean` takes twice as long.
+    return {"per/mean_weight": totals.sum() / weights.size, "per/effective_sample_size": effective_sizes.sum() / len(totals)}

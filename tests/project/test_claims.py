@@ -17,7 +17,7 @@ from sb3_per.compare.statistics import holm, paired_p, permutation_p
 from tests.utils import ROOT, benchmark
 
 learning, report, tables = (benchmark(name) for name in ("learning", "report", "tables"))
-DOSE = report.CAMPAIGNS["dose-response"]
+DOSE, CHAIN_SIZES = report.CAMPAIGNS["dose-response"], report.CAMPAIGNS["chain-sizes"]
 EVIDENCE, BENCHMARKS = ROOT / "docs" / "evidence", ROOT / "docs" / "benchmarks"
 PAGES = ("README.md", "docs/choosing.md", "docs/evidence.md", "docs/demonstrations.md", "docs/troubleshooting.md")
 
@@ -82,6 +82,13 @@ def p_of_all(table: str, suite: str, kind: str, other: str) -> str:
     return row[-2].strip().partition(" (")[0]
 
 
+def rates_of_chains(arm: str) -> str:
+    """Name the smallest and the largest of the rates chosen for the six sizes."""
+    rows = read(EVIDENCE / "chain-sizes.csv")
+    rates = sorted({float(row["rate"]) for row in rows if row["arm"] == arm and int(row["seed"]) in CHAIN_SIZES.reporting})
+    return " and ".join(f"{rate:g}" for rate in rates[:: max(len(rates) - 1, 1)])
+
+
 @cache
 def facts() -> dict:
     """Compute what the sentences need."""
@@ -100,6 +107,12 @@ def facts() -> dict:
     asterix = discrete.environments.index("MinAtar/Asterix-v1")
     tasks = {
         name: (report.CAMPAIGNS[name], read(EVIDENCE / f"{name}.csv")) for name in ("demonstrations", "demonstrations-doorkey")
+    }
+    chain_scores = report.scores_of(CHAIN_SIZES, read(EVIDENCE / "chain-sizes.csv"))
+    of_chains = {
+        each: report.differences(CHAIN_SIZES, each, chain_scores)
+        for each in (*CHAIN_SIZES.primary, *CHAIN_SIZES.secondary)
+        if each.over == "mean"
     }
     of_random = {row["environment"]: row for row in read(EVIDENCE / "modern-dqn.csv") if row["variant"] == "random"}
     return {
@@ -135,6 +148,15 @@ def facts() -> dict:
         "all_tasks": lambda suite, kind: p_of_all("summary", suite, kind, "uniform"),
         "over_defaults": lambda suite, kind: p_of_all("defaults", suite, kind, "defaults"),
         "growth_p": paired_p(slopes["defaults"]),
+        "chains": {(each.arm, each.reference): np.exp(gain.mean()) for each, gain in of_chains.items()},
+        "chains_growth": {
+            (each.arm, each.reference): p
+            for tests in (CHAIN_SIZES.primary, CHAIN_SIZES.secondary)
+            for each, p in holm({c: paired_p(report.differences(CHAIN_SIZES, c, chain_scores)) for c in tests}).items()
+            if each.over == "slope"
+        },
+        "chains_rates": {arm: rates_of_chains(arm) for arm in ("defaults", "uniform")},
+        "chains_p": max(paired_p(gain) for each, gain in of_chains.items() if each.reference == "uniform"),
     }
 
 
@@ -154,7 +176,7 @@ SENTENCES = {
         "takes {100 * (1 - compiled('gradient step, sbx.PERSAC', 'SB3\\'s SAC on cpu')):.0f}% less time than SB3's (`python benchmarks/sbx.py`)",
         "takes {checkpoint:.2f} s if 10000 of them are new; the first save takes {seconds_to_save[0]:.2f} to {seconds_to_save[1]:.2f} s",
         "Eight actors take {100 * (1 - actors):.0f}% less time",
-        "a chain of nine states: {chain.share('defaults'):.0f}% fewer steps",
+        "uniform draws need {chains['defaults', 'uniform']:.2f} times the steps, shuffled priorities {chains['defaults', 'shuffled, defaults']:.2f} times",
         "success {iqm(bits.scores['defaults']):.2f} instead of {iqm(bits.scores['uniform']):.2f}, as the mean over three",
         "best rate, {iqm(bits.at_best['defaults']):.2f} and {iqm(bits.at_best['uniform']):.2f}",
         "after {car['PERDQN']:.0f} steps instead of {car['PERDQN, uniform']:.0f} (stock: {car['DQN']:.0f}) in six runs",
@@ -162,16 +184,21 @@ SENTENCES = {
     CHOOSING: [
         "change of the draw: {double_q:.2f} times DQN's score with uniform draws",
         "Uniform draws need {gain['defaults'][-1]:.1f} times the updates of the defaults",
-        "the defaults needed {chain.share('defaults'):.0f}% fewer steps",
+        "Uniform draws needed {chains['defaults', 'uniform']:.2f} times their steps, shuffled priorities {chains['defaults', 'shuffled, defaults']:.2f} times",
         "It takes {speed('sample(256) + update, rank-based'):.1f} times as long",
+        "of six sizes {chains_rates['defaults']} was the best of the defaults everywhere, and that of uniform draws moved between "
+        "{chains_rates['uniform']}",
     ],
     PAGE: [
         "This factor grows by {growth['defaults']:.2f} with each doubling of the rarity (p < {below(0.001, 8 * growth_p)})",
         "Rare rewards in the data: uniform draws need {gain['defaults'][-1]:.1f} times the updates of the defaults",
-        "save {chain.gain('defaults'):.0f} of {-chain.scores['uniform'].mean():.0f} steps on the chain (p = {chain.p('defaults'):.4f} "
+        "save {chain.gain('defaults'):.0f} of {-chain.scores['uniform'].mean():.0f} steps (p = {chain.p('defaults'):.4f} "
         "alone; {all_tasks('chain-rates', 'defaults')} over all tasks)",
-        "needs {chain.share('defaults'):.0f}% fewer steps",
-        "need {gain['no weights'][-1]:.1f} times their updates, and on the chain they save {chain.share('no weights'):.0f}% of the steps",
+        "uniform draws need {chains['defaults', 'uniform']:.2f} times the steps of the defaults (p < {below(0.001, 4 * chains_p)})",
+        "uniform draws need {gain['no weights'][-1]:.1f} times their updates, {chains['no weights', 'uniform']:.2f} times their steps at six "
+        "sizes, and on the chain of nine states they save {chain.share('no weights'):.0f}% of the steps",
+        "grows by 1.029 [1.008, 1.048] with each state (p = {chains_growth['defaults', 'uniform']:.3f}). Over the shuffled control, p is "
+        "{chains_growth['defaults', 'shuffled, defaults']:.3f}",
         "{solved['demonstrations']['PERSAC, demonstrations 0.25']} of 10 runs solve MountainCarContinuous, against "
         "{solved['demonstrations']['SAC']} of 10 without",
         "a success of {iqm(bits.scores['defaults']):.2f} against {iqm(bits.scores['uniform']):.2f}, as the mean",
