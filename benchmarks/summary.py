@@ -138,7 +138,7 @@ def of_campaigns(out: Path) -> list[Comparison]:
             gain = report.differences(CHAIN, each, scores)
             effect = 100 * (1 - np.exp(-with_interval(gain)))
             better = improvement(scores, {each.arm: each.reference})[each.arm][:, 0]
-            place = ("chain, 5 to 15 states", "chain-sizes", OWN_RATE)
+            place = ("Chain, 5 to 15 states", "chain-sizes", OWN_RATE)
             found.append(Comparison(*place, each.arm, each.reference, len(gain), effect, better, found_p[each]))
     if rows := read(out / "modern-dqn.csv"):
         scores = report.scores_of(MODERN, rows)
