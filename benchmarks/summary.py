@@ -6,8 +6,7 @@ defaults (``defaults.md``).
 
 - effect: mean difference by seed, in percent of the mean of the reference, with a bootstrap interval over the seeds; for
   dose_response.py and chain_sizes.py, of the geometric means
-- p: see tables.py, with one correction for all suites. Rows of dose_response.py, chain_sizes.py and modern_dqn.py have the p of
-  their own table.
+- p: see tables.py, with one correction for all suites. Rows of the three campaigns have the p of their own table.
 """
 
 from pathlib import Path
