@@ -186,7 +186,7 @@ SENTENCES = {
         "Uniform draws need {gain['defaults'][-1]:.1f} times the updates of the defaults",
         "Uniform draws needed {chains['defaults', 'uniform']:.2f} times their steps, shuffled priorities {chains['defaults', 'shuffled, defaults']:.2f} times",
         "It takes {speed('sample(256) + update, rank-based'):.1f} times as long",
-        "of six sizes {chains_rates['defaults']} was the best of the defaults everywhere, and that of uniform draws moved between "
+        "of six sizes {chains_rates['defaults']} was the best rate of the defaults at every size, and that of uniform draws moved between "
         "{chains_rates['uniform']}",
     ],
     PAGE: [
