@@ -2,11 +2,11 @@
 Report all tasks together: the main settings against the uniform twin (``summary.md`` and ``summary.png``), and against the
 defaults (``defaults.md``).
 
-    python benchmarks/summary.py    # from the complete suites of learning.py, and three campaigns
+    python benchmarks/summary.py    # from the complete suites of learning.py, and the complete campaigns
 
 - effect: mean difference by seed, in percent of the mean of the reference, with a bootstrap interval over the seeds; for
   dose_response.py and chain_sizes.py, of the geometric means
-- p: see tables.py, with one correction for all suites. Rows of the three campaigns have the p of their own table.
+- p: see tables.py, with one correction for all suites. Rows of the campaigns have the p of their own table.
 """
 
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 import report
 from campaign import options
 from chain_sizes import CAMPAIGN as CHAIN
+from doorkey_sizes import CAMPAIGN as DOORKEY
 from dose_response import CAMPAIGN as DOSE
 from figures import ARMS, INK, LOOKS, better_towards, errorbars, figure_of, role_of, save
 from matplotlib.lines import Line2D
@@ -63,6 +64,12 @@ class Comparison(NamedTuple):
     unpaired: float | None = None
 
 
+def in_percent(gains: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Give the mean gain in percent of the mean of the reference, with its interval; both by seed."""
+    both = np.stack([gains, reference], axis=1)
+    return with_interval(both, lambda pair: 100 * pair[:, 0].mean() / abs(pair[:, 1].mean()))
+
+
 def compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], against: str, scores: Scores) -> list[Comparison]:
     """Compare the arms of a task, given by kind of setting, with one of them; p is not corrected yet."""
     others = {kinds[kind]: kinds[against] for kind in kinds if kind != against}
@@ -71,8 +78,7 @@ def compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], agains
         if kind == against:
             continue
         x, y = scores[arm], scores[kinds[against]]
-        both = np.concatenate([x - y, y], axis=1)
-        effect = with_interval(both, lambda pair: 100 * pair[:, 0].mean() / abs(pair[:, 1].mean()))
+        effect = in_percent((x - y)[:, 0], y[:, 0])
         unpaired = permutation_p(x, y) if is_paired([x]) else None
         row = (task, suite, endpoint, kind, against, len(x), effect, better[arm][:, 0], p_of(x, y), unpaired)
         found.append(Comparison(*row))
@@ -115,8 +121,8 @@ def summarise(out: Path, against: str) -> list[Comparison]:
 
 def of_campaigns(out: Path) -> list[Comparison]:
     """
-    List the gains of dose and response and of the chain at six sizes, and the effects over the five games of MinAtar, with the
-    p of their tables.
+    List the gains of dose and response, of the chain and of DoorKey over their sizes, and the effects over the five games of
+    MinAtar, with the p of their tables.
     """
     found = []
     if rows := read(out / "dose-response.csv"):
@@ -130,14 +136,20 @@ def of_campaigns(out: Path) -> list[Comparison]:
                 better = improvement(of_size, {kind: "uniform"})[kind][:, 0]
                 row = (task, "dose-response", OWN_RATE, kind, "uniform", len(gains[kind]), effect, better, p_values[kind, i])
                 found.append(Comparison(*row))
-    if rows := read(out / "chain-sizes.csv"):
-        scores = report.scores_of(CHAIN, rows)
-        found_p = holm({each: paired_p(report.differences(CHAIN, each, scores)) for each in CHAIN.primary})
-        for each in (contrast for contrast in CHAIN.primary if contrast.over == "mean"):
-            gain = report.differences(CHAIN, each, scores)
-            effect = 100 * (1 - np.exp(-with_interval(gain)))
+    for campaign, task in ((CHAIN, "Chain, 5 to 15 states"), (DOORKEY, "DoorKey, 5x5 and 6x6")):
+        rows = read(out / f"{campaign.name}.csv")
+        if not report.progress(campaign, rows)[1]:
+            continue
+        scores = report.scores_of(campaign, rows)
+        found_p = holm({each: paired_p(report.differences(campaign, each, scores)) for each in campaign.primary})
+        for each in (contrast for contrast in campaign.primary if contrast.over == "mean"):
+            gain = report.differences(campaign, each, scores)
+            if campaign.is_log:
+                effect = 100 * (1 - np.exp(-with_interval(gain)))
+            else:
+                effect = in_percent(gain, scores[each.reference].mean(axis=1))
             better = improvement(scores, {each.arm: each.reference})[each.arm][:, 0]
-            place = ("Chain, 5 to 15 states", "chain-sizes", OWN_RATE)
+            place = (task, campaign.name, OWN_RATE)
             found.append(Comparison(*place, each.arm, each.reference, len(gain), effect, better, found_p[each]))
     if rows := read(out / "modern-dqn.csv"):
         scores = report.scores_of(MODERN, rows)
