@@ -8,7 +8,8 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from sb3_per.buffers.settings import PrioritySettings, Reasons, refuse
+from sb3_per.buffers.settings import PrioritySettings
+from sb3_per.utils.checks import Reasons, refuse
 
 
 class BufferChoiceMixin(OffPolicyAlgorithm):

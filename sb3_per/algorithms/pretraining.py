@@ -7,8 +7,8 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, Se
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
 
-from sb3_per.buffers.settings import integer, require
 from sb3_per.utils import extras
+from sb3_per.utils.checks import integer, require
 
 
 class PretrainingMixin(OffPolicyAlgorithm):

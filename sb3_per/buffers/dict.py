@@ -3,7 +3,7 @@
 from stable_baselines3.common.buffers import DictReplayBuffer
 
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import Reasons
+from sb3_per.utils.checks import Reasons
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]

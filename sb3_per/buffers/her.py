@@ -11,10 +11,11 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.eligibility import NO_SLOTS, MarkedTransitions
-from sb3_per.buffers.settings import HER_ARGUMENTS, Reasons, takes_settings
+from sb3_per.buffers.settings import HER_ARGUMENTS, takes_settings
 from sb3_per.storage.arrays import StepArrays, flat
 from sb3_per.storage.frame_setting import GOALS
 from sb3_per.storage.ring import Ring
+from sb3_per.utils.checks import Reasons
 
 if TYPE_CHECKING:
     from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy

@@ -23,7 +23,7 @@ from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, columns_of,
 from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions
 from sb3_per.buffers.incoming import checked_steps, part_of, require_values
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import SCHEME_SETTINGS, Reasons, integer, make_settings, refuse, require, takes_settings
+from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings, takes_settings
 from sb3_per.buffers.stock import arguments_of, episodes_of, frames_of, new_storage, ring_of, storage_of
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
@@ -34,6 +34,7 @@ from sb3_per.storage.mapped import Folder
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.store import ObservationStore
+from sb3_per.utils.checks import Reasons, integer, refuse, require
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):

@@ -22,10 +22,11 @@ from sb3_per.buffers.incoming import checked_steps
 from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.settings import FRACTION, SEQUENCE_ARGUMENTS, Reasons, integer, require, takes_settings
+from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS, takes_settings
 from sb3_per.buffers.windows import lay_out, mix_over_time, n_step_targets
 from sb3_per.storage.arrays import flat, read_slots, tree_map
 from sb3_per.storage.n_step import window_lengths
+from sb3_per.utils.checks import FRACTION, Reasons, integer, require
 
 
 class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):

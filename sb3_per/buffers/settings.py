@@ -6,16 +6,25 @@ RL Zoo all read this one table.
 import dataclasses
 import difflib
 import inspect
-import math
-import numbers
-import os
 import warnings
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, TypeVar
-
-import numpy as np
+from typing import Any, TypeVar
 
 from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
+from sb3_per.utils.checks import (
+    ABOVE_0,
+    AT_LEAST_0,
+    FLAG,
+    FRACTION,
+    PATH,
+    Allowed,
+    Reasons,
+    integer,
+    number,
+    refuse,
+    require,
+    words,
+)
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -24,112 +33,11 @@ class IgnoredSettingWarning(UserWarning):
     """A setting was given that has no effect with the scheme, or with another setting."""
 
 
-# ---- what a setting may be
-
-
-class Allowed(NamedTuple):
-    """
-    What a setting may be.
-
-    :param text: in words, for messages
-    :param contains: whether a value is allowed
-    """
-
-    text: str
-    contains: Callable[[Any], bool]
-
-
-def number(interval: str, contains: Callable[[float], bool]) -> Allowed:
-    """
-    Allow the finite numbers of an interval.
-
-    :param interval: in words, e.g. ``"in [0, 1]"``
-    :param contains: whether a number is in it
-    :return: finite numbers in an interval
-    """
-
-    def is_allowed(value: Any) -> bool:
-        is_number = isinstance(value, numbers.Real) or getattr(value, "shape", None) == ()
-        return is_number and not isinstance(value, bool) and math.isfinite(value) and contains(float(value))
-
-    return Allowed(f"a number {interval}", is_allowed)
-
-
-def words(*allowed: str) -> Allowed:
-    """
-    Allow a few words.
-
-    :param allowed: the words
-    :return: one of a few words
-    """
-    return Allowed(" or ".join(map(repr, allowed)), lambda value: isinstance(value, str) and value in allowed)
-
-
-def integer(least: int = 1) -> Allowed:
-    """
-    Allow integers.
-
-    :param least: the smallest that is allowed
-    :return: integers from there on
-    """
-
-    def is_allowed(value: Any) -> bool:
-        return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
-
-    return Allowed(f"an integer of at least {least}", is_allowed)
-
-
-FLAG = Allowed("True or False", lambda value: isinstance(value, (bool, np.bool_, numbers.Integral)))
-
-
-def require(name: str, value: Any, *allowed: Allowed, none: bool = False) -> None:
-    """
-    Check an argument.
-
-    :param name: of an argument
-    :param value: that was given
-    :param allowed: one of these must contain it
-    :param none: whether ``None`` is allowed, too
-    :raises ValueError: with the name, the value, and what is allowed
-    """
-    if (none and value is None) or any(each.contains(value) for each in allowed):
-        return
-    texts = " or ".join([*(["None"] if none else []), *(each.text for each in allowed)])
-    hint = ""
-    if isinstance(value, str) and any(each.text.startswith("a") for each in allowed):
-        hint = ". Pass a number, not a string"
-    elif not isinstance(value, (numbers.Real, str)):
-        hint = f" ({type(value).__name__})"
-    raise ValueError(f"{name} must be {texts}, not {value!r}{hint}")
-
-
-#: Combinations that are not supported: the reason for each that was asked for; something false for all others.
-Reasons = dict[str, str | bool]
-
-
-def refuse(reasons: Reasons) -> None:
-    """
-    Refuse combinations that are not supported.
-
-    :param reasons: by combination
-    :raises NotImplementedError: for the first with a reason
-    """
-    for combination, reason in reasons.items():
-        if reason:
-            raise NotImplementedError(f"{combination} is not supported: {reason}")
-
-
 # ---- the table
 
 
 def _setting(default: Any, *allowed: Allowed, none: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"allowed": allowed, "none": none})
-
-
-FRACTION = number("in [0, 1]", lambda x: 0.0 <= x <= 1.0)
-PATH = Allowed("a path", lambda value: isinstance(value, (str, os.PathLike)) and os.fspath(value) != "")
-_AT_LEAST_0 = number("of at least 0", lambda x: x >= 0.0)
-_ABOVE_0 = number("above 0", lambda x: x > 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,12 +50,12 @@ class PrioritySettings:
     """
 
     scheme: Any = "proportional"
-    alpha: float | None = _setting(None, _AT_LEAST_0, none=True)
+    alpha: float | None = _setting(None, AT_LEAST_0, none=True)
     beta_start: float = _setting(0.4, FRACTION)
     beta_end: float = _setting(1.0, FRACTION)
     beta_anneal_steps: int | None = _setting(None, integer(), none=True)
-    epsilon: float = _setting(DEFAULT_EPSILON, _ABOVE_0)
-    kappa: float = _setting(DEFAULT_KAPPA, _ABOVE_0)
+    epsilon: float = _setting(DEFAULT_EPSILON, ABOVE_0)
+    kappa: float = _setting(DEFAULT_KAPPA, ABOVE_0)
     td_error_reduction: str | None = _setting(None, words("mean", "max", "min"), none=True)
     stratified: bool = _setting(True, FLAG)
     uniform_fraction: float = _setting(0.0, number("in [0, 1)", lambda x: 0.0 <= x < 1.0))
@@ -157,7 +65,7 @@ class PrioritySettings:
     max_priority_interval: int | None = _setting(None, integer(), none=True)
     recency: float = _setting(1.0, number("in (0, 1]", lambda x: 0.0 < x <= 1.0))
     recency_min: int = _setting(5000, integer())
-    age_decay: float = _setting(0.0, _AT_LEAST_0)
+    age_decay: float = _setting(0.0, AT_LEAST_0)
     unique: bool = _setting(False, FLAG)
     n_steps: int = _setting(1, integer())
     gamma: float = _setting(0.99, FRACTION)
@@ -165,7 +73,7 @@ class PrioritySettings:
     storage_folder: str | None = _setting(None, PATH, none=True)
     demonstration_fraction: float = _setting(0.0, FRACTION)
     demonstration_fraction_end: float | None = _setting(None, FRACTION, none=True)
-    demonstration_bonus: float = _setting(0.0, _AT_LEAST_0)
+    demonstration_bonus: float = _setting(0.0, AT_LEAST_0)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

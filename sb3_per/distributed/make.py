@@ -7,12 +7,12 @@ from typing import Any
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.buffers.settings import FLAG, integer, number, require, words
 from sb3_per.distributed.crew import Settings
 from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.vec_env import ActorVecEnv
 from sb3_per.utils import extras
+from sb3_per.utils.checks import FLAG, integer, number, require, words
 
 
 def make_actors(

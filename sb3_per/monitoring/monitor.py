@@ -8,8 +8,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import number, require
 from sb3_per.monitoring.draw_record import DrawRecord
+from sb3_per.utils.checks import number, require
 
 
 class PriorityMonitor(BaseCallback):

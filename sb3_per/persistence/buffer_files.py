@@ -20,7 +20,6 @@ import numpy as np
 from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import integer, require
 from sb3_per.buffers.transfer import copy_newest, emptied
 from sb3_per.persistence import contents, generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
@@ -28,6 +27,7 @@ from sb3_per.persistence.generations import Manifest, Part, manifests_in, number
 from sb3_per.persistence.npz import CONTRADICTIONS, READING, DamagedFileError, as_damage
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frame_setting import frames_by_key
+from sb3_per.utils.checks import integer, require
 
 SUFFIX = ".buffer"
 

@@ -9,10 +9,10 @@ from typing import Any
 from stable_baselines3.common.callbacks import CheckpointCallback
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import integer, require
 from sb3_per.persistence.atomic import make_directory, remove_temporary, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
 from sb3_per.persistence.generations import manifests_in, numbers_in, whole_generations
+from sb3_per.utils.checks import integer, require
 
 #: Part of the name of a buffer after the prefix.
 BUFFER = f"_replay_buffer{SUFFIX}"

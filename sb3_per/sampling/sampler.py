@@ -9,8 +9,9 @@ import numpy as np
 from sb3_per.sampling.aged_tree import AgeDraw, AgedTree
 from sb3_per.sampling.draw import draw_from, find_uniformly, newest_of
 from sb3_per.sampling.eligibility import Eligibility
-from sb3_per.sampling.schemes import PriorityScheme, positive
+from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.sum_tree import spread
+from sb3_per.utils.checks import ABOVE_0, integer, require
 
 # Number of draws in a row without an update after which a warning is given, once.
 _MANY_DRAWS = 10
@@ -276,7 +277,8 @@ class Sampler:
         self.load_numbers(state)
         if not keeps_masses:
             return
-        self._n_known = _count(state["n_known"], "n_known")
+        require("n_known", state["n_known"], integer(0))
+        self._n_known = state["n_known"]
         self.tree.load(state)
         if "given_masses" in state:
             given = np.asarray(state["given_masses"])
@@ -292,11 +294,6 @@ class Sampler:
         :param state: from :meth:`state` of a sampler of any capacity
         :raises ValueError: for numbers out of their range
         """
-        self.max_priority = float(positive("max_priority", state["max_priority"]))
-        self.n_updates = _count(state["n_updates"], "n_updates")
-
-
-def _count(value: Any, name: str) -> int:
-    if not (isinstance(value, int) and 0 <= value < 2**60):
-        raise ValueError(f"{name} must be a count, not {value}")
-    return value
+        require("max_priority", state["max_priority"], ABOVE_0)
+        require("n_updates", state["n_updates"], integer(0))
+        self.max_priority, self.n_updates = float(state["max_priority"]), state["n_updates"]

@@ -8,7 +8,6 @@ al. 2020, theorem 1). A scheme holds settings, and no state of a run.
 import difflib
 import inspect
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch.nn import functional as F
 
 from sb3_per.sampling.rank_tree import RankTree
 from sb3_per.sampling.sum_tree import LEAST_MASS, SumTree
+from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, require, words
 from sb3_per.utils.compiled import kernel
 
 # Largest mass, so that the sum over a buffer never overflows.
@@ -90,10 +90,8 @@ class PriorityScheme:
     replaces_loss: ClassVar[bool] = False
 
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
-        if not 0.0 <= as_number("alpha", alpha) < np.inf:
-            raise ValueError(f"alpha must be finite and at least 0, not {alpha}")
-        if td_error_reduction not in _REDUCTIONS:
-            raise ValueError(f"td_error_reduction must be one of {sorted(_REDUCTIONS)}, not {td_error_reduction!r}")
+        require("alpha", alpha, AT_LEAST_0)
+        require("td_error_reduction", td_error_reduction, words(*_REDUCTIONS))
         self.alpha = alpha
         self.td_error_reduction = td_error_reduction
         # Bounds of the priority, from those of the mass.
@@ -234,7 +232,8 @@ class Proportional(PriorityScheme):
 
     def __init__(self, alpha: float = 0.6, epsilon: float = DEFAULT_EPSILON, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
-        self.epsilon = positive("epsilon", epsilon)
+        require("epsilon", epsilon, ABOVE_0)
+        self.epsilon = epsilon
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """``p = |td| + epsilon``, see :meth:`PriorityScheme.priority`."""
@@ -291,7 +290,8 @@ class LAP(PriorityScheme):
 
     def __init__(self, alpha: float = 0.4, kappa: float = DEFAULT_KAPPA, td_error_reduction: str = "max"):
         super().__init__(alpha, td_error_reduction)
-        self.kappa = positive("kappa", kappa)
+        require("kappa", kappa, ABOVE_0)
+        self.kappa = kappa
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """p = ``max(|td|, kappa)``, see :meth:`PriorityScheme.priority`."""
@@ -374,34 +374,6 @@ class PAL(LAP):
         reduced = getattr(jax.lax.stop_gradient(sizes), self.td_error_reduction)(axis=1)
         scale = (jnp.maximum(reduced, self.kappa) ** self.alpha).mean()
         return jnp.where(sizes <= self.kappa, near, far).sum(axis=1).mean() / scale
-
-
-def as_number(name: str, value: Any) -> Any:
-    """
-    Check that a setting is a number.
-
-    :param name: name of a setting
-    :param value: its value
-    :return: the value
-    :raises ValueError: if it is no real number, e.g. a list or a string
-    """
-    if isinstance(value, Real) or getattr(value, "shape", None) == ():
-        return value
-    raise ValueError(f"{name} must be a number, not {value!r}")
-
-
-def positive(name: str, value: Any) -> float:
-    """
-    Check that a setting is above 0.
-
-    :param name: name of a setting
-    :param value: its value
-    :return: the value
-    :raises ValueError: if it is not finite and above 0
-    """
-    if not 0.0 < as_number(name, value) < np.inf:
-        raise ValueError(f"{name} must be finite and above 0, not {value}")
-    return value  # type: ignore[no-any-return]
 
 
 _SCHEMES: dict[str, Callable[..., PriorityScheme]] = {

@@ -20,9 +20,9 @@ from stable_baselines3.common.save_util import recursive_setattr
 from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
 from sb3_per.algorithms.shared import PrioritizedReplayMixin
 from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import Reasons
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked
+from sb3_per.utils.checks import Reasons
 
 #: Train states by name. ``"critics"`` is a tuple of those whose loss is weighted.
 Networks = dict[str, Any]

@@ -9,7 +9,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin, aliases_of
 from sb3_per.algorithms.recurrent.sac_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.sac import PERSAC
-from sb3_per.buffers.settings import number, require
+from sb3_per.utils.checks import number, require
 
 
 class PERRecurrentSAC(RecurrentMixin, PERSAC):
