@@ -11,20 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
-from sb3_per.utils.checks import (
-    ABOVE_0,
-    AT_LEAST_0,
-    FLAG,
-    FRACTION,
-    PATH,
-    Allowed,
-    Reasons,
-    integer,
-    number,
-    refuse,
-    require,
-    words,
-)
+from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, Reasons, integer, number, refuse, require, words
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -36,7 +23,7 @@ class IgnoredSettingWarning(UserWarning):
 # ---- the table
 
 
-def _setting(default: Any, *allowed: Allowed, none: bool = False) -> Any:
+def _setting(default: Any, *allowed: Any, none: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"allowed": allowed, "none": none})
 
 
