@@ -37,11 +37,11 @@ from campaign import (
 )
 from figures import draw_campaign, draw_curves, draw_rates, draw_runs, role_of
 from learning import evaluation_steps, fingerprint, seeds_of, variants_in
-from rliable import metrics
 from suites import SUITES, Suite, arm_of, named_at
 from tables import (
     Estimates,
     Scores,
+    at_best_rates,
     cell,
     gains_of,
     improvement,
@@ -58,7 +58,7 @@ from tables import (
 
 from sb3_per.compare.campaign import read
 from sb3_per.compare.report import p_text
-from sb3_per.compare.statistics import at_best_rates, holm, paired_p
+from sb3_per.compare.statistics import holm, paired_p
 
 CAMPAIGNS = {
     campaign.name: campaign
@@ -264,7 +264,7 @@ def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
     what, sign = ("steps until solved, less is better", -1) if suite.solved is not None else (suite.score, 1)
     scores = by_rate(suite, curves)
     digits, references = digits_for(scores), references_of(suite, scores)
-    best, at_best = at_best_rates(scores, metrics.aggregate_iqm)
+    best, at_best = at_best_rates(scores)
     lines = [f"By factor of the learning rate, {what}, IQM:", ""]
     columns = [iqm({arm: sign * values[i] for arm, values in scores.items()}) for i in range(len(suite.rates))]
     rows = [[arm, *(cell(column, arm, digits) for column in columns)] for arm in scores]

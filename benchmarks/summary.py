@@ -21,13 +21,12 @@ from dose_response import CAMPAIGN as DOSE
 from figures import ARMS, INK, LOOKS, better_towards, errorbars, figure_of, role_of, save
 from matplotlib.lines import Line2D
 from modern_dqn import CAMPAIGN as MODERN
-from rliable import metrics
 from suites import MEMORY_SUITES, SUITES, arm_of
-from tables import Scores, improvement, is_paired, p_of, shown, table, with_interval
+from tables import Scores, at_best_rates, improvement, is_paired, p_of, permutation_p, shown, table, with_interval
 
 from sb3_per.compare.campaign import read
 from sb3_per.compare.report import p_text
-from sb3_per.compare.statistics import at_best_rates, holm, paired_p, permutation_p
+from sb3_per.compare.statistics import holm, paired_p
 
 # Settings of the buffer: those declared first, and the winner of bits-rates.
 SUMMED_UP = ("defaults", "LAP", "candidate", "no weights")
@@ -100,7 +99,7 @@ def summarise(out: Path, against: str) -> list[Comparison]:
         for environment in suite.environments:
             if len(suite.rates) > 1:
                 rates = report.by_rate(suite, curves)
-                endpoints = {AT_MEAN: report.mean_over_rates(rates), AT_BEST: at_best_rates(rates, metrics.aggregate_iqm)[1]}
+                endpoints = {AT_MEAN: report.mean_over_rates(rates), AT_BEST: at_best_rates(rates)[1]}
             else:
                 endpoints = {ONE_RATE: report.in_one(suite, report.score_of(suite, curves), environment)}
             arms = dict.fromkeys(map(arm_of, report.variants_in(suite, environment)))

@@ -18,7 +18,7 @@ from rliable import library, metrics
 from scipy.stats import trim_mean
 
 from sb3_per.compare.report import p_text
-from sb3_per.compare.statistics import holm, paired_p, permutation_p
+from sb3_per.compare.statistics import holm, paired_p
 
 SAMPLES = 2_000
 # Seeds from which on arms are tested and estimated in pairs.
@@ -84,6 +84,44 @@ def pairs_of(scores: Scores, references: dict[str, str]) -> dict[str, Pair]:
 def is_paired(scores: Iterable[np.ndarray]) -> bool:
     """Check whether there are enough seeds for paired tests."""
     return all(len(values) >= PAIRED_FROM for values in scores)
+
+
+def at_best_rates(scores: Scores) -> tuple[dict[str, int], Scores]:
+    """
+    Take each arm, of shape (rates, runs, ...), at the rate with the best IQM on one half of the seeds, and measure it on the
+    other. Otherwise the best of several would be reported for its luck. Return the numbers of the rates, and the scores there.
+    """
+    best = {
+        arm: int(np.argmax([metrics.aggregate_iqm(values) for values in by_rate[:, ::2]])) for arm, by_rate in scores.items()
+    }
+    return best, {arm: by_rate[best[arm], 1::2] for arm, by_rate in scores.items()}
+
+
+def permutation_p(x: np.ndarray, y: np.ndarray) -> float:
+    """
+    Test exactly, two-sided, whether runs of x score higher than runs of y: how often is the probability of improvement at
+    least as far from 0.5, if all ways to share the runs of each environment out between the two are alike? Both have the shape
+    (runs, environments).
+    """
+    chances, observed = np.ones(1), 0
+    for column in range(x.shape[1]):
+        ranks = _double_ranks(np.concatenate([x[:, column], y[:, column]]))
+        observed += int(ranks[: len(x)].sum())
+        # In how many ways so many of the ranks have this sum.
+        ways = np.zeros((len(x) + 1, ranks.sum() + 1))
+        ways[0, 0] = 1.0
+        for rank in ranks:
+            ways[1:, rank:] += ways[:-1, :-rank].copy()
+        chances = np.convolve(chances, ways[-1] / ways[-1].sum())
+    distances = np.abs(np.arange(len(chances)) - np.arange(len(chances)) @ chances)
+    return float(chances[distances >= distances[observed] - 1e-6].sum())
+
+
+def _double_ranks(values: np.ndarray) -> np.ndarray:
+    """Twice the ranks, which are integers where several values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: np.ndarray = (2 * counts.cumsum() - counts + 1)[inverse]
+    return ranks
 
 
 def p_of(x: np.ndarray, y: np.ndarray) -> float:

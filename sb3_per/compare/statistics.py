@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,29 +9,6 @@ from scipy import stats
 
 # Random choices of the signs, where there are too many to list.
 _N_FLIPS = 200_000
-
-
-def permutation_p(x: np.ndarray, y: np.ndarray) -> float:
-    """
-    Test exactly, two-sided, whether runs of x score higher than runs of y: how often is the probability of improvement at
-    least as far from 0.5, if all ways to share the runs of each environment out between the two are alike?
-
-    :param x: scores, shape (runs, environments)
-    :param y: scores of the others, same number of environments
-    :return: p-value
-    """
-    chances, observed = np.ones(1), 0
-    for column in range(x.shape[1]):
-        ranks = _double_ranks(np.concatenate([x[:, column], y[:, column]]))
-        observed += int(ranks[: len(x)].sum())
-        # In how many ways so many of the ranks have this sum.
-        ways = np.zeros((len(x) + 1, ranks.sum() + 1))
-        ways[0, 0] = 1.0
-        for rank in ranks:
-            ways[1:, rank:] += ways[:-1, :-rank].copy()
-        chances = np.convolve(chances, ways[-1] / ways[-1].sum())
-    distances = np.abs(np.arange(len(chances)) - np.arange(len(chances)) @ chances)
-    return float(chances[distances >= distances[observed] - 1e-6].sum())
 
 
 def paired_p(differences: np.ndarray) -> float:
@@ -136,13 +112,6 @@ def paired_interval(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     return middle, middle - half, middle + half
 
 
-def _double_ranks(values: np.ndarray) -> np.ndarray:
-    """Twice the ranks, which are integers where several values share the mean of their ranks."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: np.ndarray = (2 * counts.cumsum() - counts + 1)[inverse]
-    return ranks
-
-
 def holm(p_values: dict[Any, float]) -> dict[Any, float]:
     """
     Correct for the number of tests by Holm's method.
@@ -153,21 +122,6 @@ def holm(p_values: dict[Any, float]) -> dict[Any, float]:
     ordered = sorted(p_values, key=lambda key: p_values[key])
     times = [min(1.0, (len(ordered) - i) * p_values[key]) for i, key in enumerate(ordered)]
     return dict(zip(ordered, itertools.accumulate(times, max), strict=True))
-
-
-def at_best_rates(
-    scores: dict[str, np.ndarray], middle: Callable[[np.ndarray], float]
-) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-    """
-    Take each arm at its own best learning rate, chosen on one half of the seeds and measured on the other. Otherwise the best
-    of several would be reported for its luck.
-
-    :param scores: by arm, shape (rates, runs, ...)
-    :param middle: what is compared, e.g. the mean
-    :return: by arm: number of the rate, and the scores of the other half there
-    """
-    best = {arm: int(np.argmax([middle(values) for values in by_rate[:, ::2]])) for arm, by_rate in scores.items()}
-    return best, {arm: by_rate[best[arm], 1::2] for arm, by_rate in scores.items()}
 
 
 def has_learned(scores: np.ndarray, of_random: np.ndarray) -> bool:

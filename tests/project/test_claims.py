@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sb3_per.compare.campaign import read
-from sb3_per.compare.statistics import holm, paired_p, permutation_p
+from sb3_per.compare.statistics import holm, paired_p
 from tests.utils import ROOT, benchmark
 
 learning, report, tables = (benchmark(name) for name in ("learning", "report", "tables"))
@@ -37,7 +37,7 @@ class Rates:
         self.by_rate = report.by_rate(suite, curves)
         self.scores = {arm: each[:, 0] for arm, each in report.mean_over_rates(self.by_rate).items()}
         self.references = report.references_of(suite, self.scores)
-        best = report.at_best_rates(self.by_rate, tables.metrics.aggregate_iqm)
+        best = tables.at_best_rates(self.by_rate)
         self.best, self.at_best = best[0], {arm: each[:, 0] for arm, each in best[1].items()}
 
     def gain(self, arm: str, other: str = "uniform") -> float:
@@ -50,7 +50,7 @@ class Rates:
         return paired_p(self.scores[arm] - self.scores[other])
 
     def unpaired_p(self, arm: str) -> float:
-        return permutation_p(self.scores[arm][:, None], self.scores["uniform"][:, None])
+        return tables.permutation_p(self.scores[arm][:, None], self.scores["uniform"][:, None])
 
     def corrected_p(self, arm: str) -> float:
         """Correct for the tests of all arms at both endpoints."""

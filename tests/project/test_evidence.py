@@ -1,5 +1,6 @@
 """The campaigns of docs/evidence: suites compare like with like, runs are reproducible, and reports follow from the rows."""
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -8,7 +9,6 @@ import pytest
 
 from sb3_per import SumTree
 from sb3_per.compare import campaign
-from sb3_per.compare.statistics import at_best_rates
 from tests.utils import ROOT, benchmark
 
 campaigns = benchmark("campaign")
@@ -490,10 +490,30 @@ def rates_suite() -> tuple:
     return suite, curves
 
 
+def test_permutation_p_equals_a_list_of_all_permutations():
+    """Include ties and two environments."""
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(4, size=(3, 2)), rng.integers(2, 6, size=(3, 2))
+
+    def u(x, y):
+        return float(np.mean(0.5 + 0.5 * np.sign(x[:, None] - y[None])))
+
+    def shared_out(column):
+        both = np.concatenate([x[:, column], y[:, column]])
+        for chosen in itertools.combinations(range(6), 3):
+            yield both[list(chosen)], np.delete(both, chosen)
+
+    of_all = [(u(*a) + u(*b)) / 2 for a, b in itertools.product(shared_out(0), shared_out(1))]
+    expected = np.mean(np.abs(np.array(of_all) - 0.5) >= abs(u(x, y) - 0.5) - 1e-9)
+    assert tables.permutation_p(x, y) == pytest.approx(expected)
+    separated = np.arange(5.0)[:, None]
+    assert tables.permutation_p(separated, separated + 9) == pytest.approx(2 / 252)
+
+
 def test_the_best_rate_is_chosen_and_measured_on_different_seeds():
     suite, curves = rates_suite()
     scores = {arm: np.stack([report.final(curves)[f"{arm} @ {r:.3g}"] for r in suite.rates]) for arm in ("SAC", "PERSAC")}
-    best, at_best = at_best_rates(scores, np.mean)
+    best, at_best = tables.at_best_rates(scores)
     assert best["PERSAC"] == 2
     np.testing.assert_array_equal(at_best["PERSAC"], report.final(curves)["PERSAC @ 3"][1::2])
     assert at_best["PERSAC"].max() < 6
