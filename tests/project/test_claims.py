@@ -193,6 +193,7 @@ SENTENCES = {
         "change of the draw: {double_q:.2f} times DQN's score with uniform draws",
         "Uniform draws need {gain['defaults'][-1]:.1f} times the updates of the defaults",
         "Uniform draws needed {chains['defaults', 'uniform']:.2f} times their steps, shuffled priorities {chains['defaults', 'shuffled, defaults']:.2f} times",
+        "in DoorKey their success was {doors['defaults']:.2f} instead of {doors['uniform']:.2f}",
         "It takes {speed('sample(256) + update, rank-based'):.1f} times as long",
         "of six sizes {chains_rates['defaults']} was the best rate of the defaults at every size, and that of uniform draws moved between "
         "{chains_rates['uniform']}",
