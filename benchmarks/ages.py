@@ -31,7 +31,8 @@ Written down before the first run of the campaign:
   evaluations; age and the product against the twin, with Holm's correction for the two of a task. "Could not be told apart" is
   not "no difference".
 
-Budget: MinAtar 320 runs of 175 seconds on an idle core (modern-dqn.csv), 16 core hours; SAC 80 runs of about a minute.
+Budget: MinAtar 320 runs of 175 seconds on an idle core (modern-dqn.csv), 16 core hours; SAC 80 runs of about a minute. They
+have no figure: the table of a task has four rows.
 """
 
 from dataclasses import replace
@@ -139,11 +140,20 @@ _PENDULUM = replace(
     other_scores={},
     is_relative=False,
     seconds={"Pendulum": 60.0},
+    digits=(1, 1),
+    figure="",
 )
 CAMPAIGNS = (
     GAMES_CAMPAIGN,
     _PENDULUM,
-    replace(_PENDULUM, name="ages-pairs", tasks=("pairs",), settings=settings_of(("pairs",)), seconds={"pairs": 55.0}),
+    replace(
+        _PENDULUM,
+        name="ages-pairs",
+        tasks=("pairs",),
+        settings=settings_of(("pairs",)),
+        seconds={"pairs": 55.0},
+        digits=(2, 2),
+    ),
 )
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Campaign:
     others: tuple[tuple[Any, ...], ...] = ()  # other runs of the file: task, arm, option, rate and seed
     # takes what `train` takes; returns the columns that name the run; without it, those are its arguments
     name_of: Callable[..., dict[str, Any]] | None = None
-    figure: str = "gains"  # kind of the figure: ``"gains"``, ``"relative"``, ``"runs"`` or ``"updates"``, see `figures.py`
+    figure: str = "gains"  # ``"gains"``, ``"relative"``, ``"runs"`` or ``"updates"``, see `figures.py`; ``""``: none
     cap: int = 0  # steps of a run that is stopped, for the figure
     floor: Callable[[Any], int] | None = None  # takes a task; returns the fewest steps that a run can need
 

@@ -475,7 +475,9 @@ def report(campaign: Campaign, rows: list[Row], rarity: list[Row]) -> list[str]:
 
 
 def chosen_table(campaign: Campaign, rows: list[Row]) -> list[str]:
-    """Write the table of the rates and options that were chosen."""
+    """Write the table of the rates and options that were chosen, if any were."""
+    if not campaign.choosing:
+        return []
     tasks = campaign.tasks if campaign.chooses_by_task else campaign.tasks[:1]
     chosen = [choices(campaign, task, grid(campaign, task, rows), rows) or {} for task in tasks]
     cells = [
@@ -486,10 +488,10 @@ def chosen_table(campaign: Campaign, rows: list[Row]) -> list[str]:
 
 
 def write_campaign(campaign: Campaign, out: Path) -> None:
-    """Write ``<name>.md`` of a campaign, and ``<name>.png`` if it is complete."""
+    """Write ``<name>.md`` of a campaign, and ``<name>.png`` if it is complete and has a figure."""
     rows = read(out / f"{campaign.name}.csv")
     write_page(out / f"{campaign.name}.md", report(campaign, rows, read(out / "rarity.csv")))
-    if progress(campaign, rows)[1]:
+    if campaign.figure and progress(campaign, rows)[1]:
         draw_campaign(campaign, scores_of(campaign, rows), solved_of(campaign, rows), out / f"{campaign.name}.png")
 
 

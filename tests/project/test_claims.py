@@ -162,6 +162,12 @@ def facts() -> dict:
         "doors": {arm: each.mean() for arm, each in door_scores.items()},
         "doors_end": {arm: each[:, 1].mean() for arm, each in door_ends.items()},
         "doors_p": {(arm, other): p for (arm, other, _), (_, p) in of_doors.items()},
+        "ages_p": {
+            (task, arm): p
+            for task in ("Pendulum", "pairs")
+            for (arm, other, _), (_, p) in gains_and_p(f"ages-{task.lower()}").items()
+            if other == "uniform"
+        },
         "chains_rates": {arm: rates_of_chains(arm) for arm in ("defaults", "uniform")},
         "chains_p": max(p for (_, *which), (_, p) in of_chains.items() if which == ["uniform", "mean"]),
     }
@@ -211,6 +217,12 @@ SENTENCES = {
         "above their shuffled control (p = {doors_p['defaults', 'shuffled, defaults']:.3f}), and draws without weights 0.090 "
         "[0.054, 0.125] above theirs (p = {doors_p['no weights', 'shuffled, no weights']:.3f})",
         "success in DoorKey is 0.093 [0.045, 0.149] higher (p = {doors_p['defaults', 'uniform']:.3f})",
+        "a difference of -25.3 [-53.2, -0.1] on Pendulum (p = {ages_p['Pendulum', 'age']:.3f}) and of -0.22 [-0.55, 0.15] on pairs "
+        "trading (p = {ages_p['pairs', 'age']:.3f})",
+        "-1.59 [-2.33, -0.87] against the twin (p = {ages_p['pairs', 'defaults']:.3f}), and the defaults times age -1.83 [-2.38, -1.16] "
+        "(p = {ages_p['pairs', 'defaults times age']:.3f})",
+        "at one rate agree: a difference of -1.59 [-2.33, -0.87] (p = {ages_p['pairs', 'defaults']:.3f})",
+        "as the mean over all evaluations (p = {ages_p['pairs', 'defaults']:.3f})",
         "the defaults have a mean success of {doors_end['defaults']:.2f}, and uniform draws of {doors_end['uniform']:.2f}",
         "grows by 1.029 [1.008, 1.048] with each state (p = {chains_growth['defaults', 'uniform']:.3f}). Over the shuffled control, p is "
         "{chains_growth['defaults', 'shuffled, defaults']:.3f}",
