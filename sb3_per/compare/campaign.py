@@ -43,7 +43,7 @@ def run_missing(
     function: Callable[..., dict[str, Any]],
     workers: int,
     deadline: float | None = None,
-    show: Callable[[str], None] = print,
+    show: Callable[[str], None] | None = None,
 ) -> int:
     """
     Run the jobs that the file has no row for. Append a row as soon as one ends: its name, its seconds, its results.
@@ -53,13 +53,14 @@ def run_missing(
     :param function: function that takes the arguments and returns the results, with the same columns for all jobs
     :param workers: processes, one job in each at a time
     :param deadline: in seconds since the epoch; jobs that run then go on to their end, and no other begins
-    :param show: takes a line for each job that has ended
+    :param show: takes a line for each job that has ended; ``None``: print them, and before them how many runs are there
     :return: number of jobs that ran
     :raises Exception: what a job raises. Rows of the file stay, jobs under way are stopped, and no other begins
     """
     jobs = list(jobs)
     lacking = missing(path, jobs)
-    print(f"{path}: {len(jobs) - len(lacking)} of {len(jobs)} runs are there", flush=True)
+    if show is None:
+        print(f"{path}: {len(jobs) - len(lacking)} of {len(jobs)} runs are there", flush=True)
     if not lacking:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +77,7 @@ def run_missing(
                 _append(path, row)
                 left = (time.time() - start) / n_done * (len(lacking) - n_done)
                 values = ", ".join(str(value) for value in futures[future].values())
-                show(f"{n_done}/{len(lacking)} {values}: {row['seconds']} s; {left / 60:.0f} min left")
+                (show or print)(f"{n_done}/{len(lacking)} {values}: {row['seconds']} s; {left / 60:.0f} min left")
                 if deadline is not None and time.time() > deadline:
                     for each in futures:  # runs that have begun cannot be cancelled, and go on
                         each.cancel()

@@ -117,6 +117,7 @@ def test_the_first_form_of_the_command_runs_to_its_end(folder, in_this_process, 
     last = shown.splitlines()[-1]
     assert last.startswith(("First impression (3 seeds), no verdict: ", "Nothing learned: "))
     assert "p: " not in shown
+    assert "runs are there" not in shown  # it would stand in the line of the progress bar
 
 
 def test_the_result_is_printed_before_the_picture_is_drawn(folder, in_this_process, monkeypatch, capsys):
