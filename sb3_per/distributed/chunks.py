@@ -33,35 +33,31 @@ class Chunk:
     random_state: RandomState | None
 
 
-class Transitions:
+#: What callbacks find in ``locals``: arrays and infos with one entry per transition. Dict observations are dictionaries.
+Transitions = dict[str, Any]
+
+
+def transitions_of(chunk: Chunk) -> Transitions:
     """
-    Transitions of a chunk that callbacks have not seen yet.
+    List the transitions of a chunk for callbacks.
 
-    :param actor: number of the actor
-    :param chunk: the chunk; its arrays are copied, because they may lie in Ray's object store, which must become free
-    :param n: number of transitions, the first ones of the chunk
+    :param chunk: the chunk
+    :return: its transitions, step by step; the arrays are views if possible
     """
+    names = {"buffer_actions": "actions", "new_obs": "next_obs", "rewards": "rewards", "dones": "dones"}
+    found = {name: tree_map(flat, chunk.steps[key]) for name, key in names.items()}
+    return {**found, "dones": found["dones"].astype(bool), "infos": cloudpickle.loads(chunk.infos)}
 
-    def __init__(self, actor: int, chunk: Chunk, n: int):
-        self.actor = actor
-        #: number of transitions that are left
-        self.n_left = n
-        names = {"buffer_actions": "actions", "new_obs": "next_obs", "rewards": "rewards", "dones": "dones"}
-        self._content = {name: tree_map(lambda part: np.array(flat(part)), chunk.steps[key]) for name, key in names.items()}
-        self._content |= {"dones": self._content["dones"].astype(bool), "infos": cloudpickle.loads(chunk.infos)}
-        self._n = n
 
-    def take(self, n: int) -> dict[str, Any]:
-        """
-        Take the next transitions.
+def some_of(arrays: dict[str, Any], index: Any) -> dict[str, Any]:
+    """
+    Select entries.
 
-        :param n: largest number of transitions to take
-        :return: what callbacks find in ``locals``: arrays and infos with one entry per transition
-        """
-        first = self._n - self.n_left
-        self.n_left -= min(n, self.n_left)
-        end = self._n - self.n_left
-        return {name: tree_map(lambda part: part[first:end], each) for name, each in self._content.items()}
+    :param arrays: by name, arrays, lists, or dictionaries of arrays
+    :param index: slice of their first axis, or a tuple of slices
+    :return: the same names, with views of the selected entries
+    """
+    return {name: tree_map(lambda part: part[index], each) for name, each in arrays.items()}
 
 
 def joined(parts: Any) -> Any:
@@ -91,9 +87,12 @@ def store(model: ActingMixin, columns: np.ndarray, chunk: Chunk, n: int) -> None
     :param n: number of transitions that count, the first ones of the chunk
     """
     n_steps, n_rest = divmod(n, len(columns))
-    _add(model, columns, chunk, slice(n_steps))
-    if n_rest > 0:
-        _add(model, columns[:n_rest], chunk, slice(n_steps, n_steps + 1))
+    blocks = [(columns, slice(n_steps))]
+    if n_rest > 0:  # the first environments take one step more
+        blocks.append((columns[:n_rest], slice(n_steps, n_steps + 1)))
+    for envs, rows in blocks:
+        steps = some_of(chunk.steps, (rows, slice(len(envs))))
+        model.replay_buffer.add_steps(envs, **steps, initial_priority="td_error")
     normalize = model.get_vec_normalize_env()
     if normalize is not None and normalize.training and n_steps > 0:
         update_statistics(normalize, columns, chunk, n_steps)
@@ -101,12 +100,6 @@ def store(model: ActingMixin, columns: np.ndarray, chunk: Chunk, n: int) -> None
     for present, last in zip(last_obs(model), chunk.last_obs, strict=True):
         for key, part in keyed(present).items() if present is not None else ():
             part[columns] = keyed(last)[key]
-
-
-def _add(model: ActingMixin, columns: np.ndarray, chunk: Chunk, rows: slice) -> None:
-    """Store some steps of the first environments of an actor."""
-    steps = {name: tree_map(lambda part: part[rows, : len(columns)], each) for name, each in chunk.steps.items()}
-    model.replay_buffer.add_steps(columns, **steps, initial_priority="td_error")
 
 
 def cut(model: ActingMixin, columns: np.ndarray) -> None:

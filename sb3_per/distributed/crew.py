@@ -69,8 +69,6 @@ class Crew:
         self.closed = False
         #: how often each actor was restarted, over all runs, so that no seed is used twice
         self.starts = [0] * n_actors
-        #: actors that are ready
-        self.alive: set[int] = set()
         # Unanswered calls by the handle of the answer, the oldest first: the actor, and the number of steps that each of its
         # environments is to take. 0 steps ask the actor to get ready.
         self._pending: dict[Any, tuple[int, int]] = {}
@@ -107,6 +105,11 @@ class Crew:
         :param actor: its number
         """
         self.engine.start(actor, self._recipe, self.starts[actor])
+
+    @property
+    def n_alive(self) -> int:
+        """Number of actors that are ready to act. The others are starting, or resetting their environments."""
+        return self.n_actors - sum(n_steps == 0 for _, n_steps in self._pending.values())
 
     def close(self) -> None:
         """End all actors and, if it was started for them, Ray."""
@@ -146,7 +149,7 @@ class Crew:
         return [answers[actor] for actor in range(self.n_actors)]
 
     def _call_all(self, get_ready: Ask, on_loss: Callable[[int], None]) -> None:
-        self.alive, self._idle, self._n_steps_left = set(), [], 0
+        self._idle, self._n_steps_left = [], 0
         self._get_ready, self._on_loss = get_ready, on_loss
         self._pending = {get_ready(actor, False): (actor, 0) for actor in range(self.n_actors)}
 
@@ -179,62 +182,40 @@ class Crew:
 
     def next_chunk(self) -> tuple[int, Chunk]:
         """
-        Wait for a chunk, while the other actors continue.
+        Let all actors act that may, and wait for a chunk. Call it when the chunk before is used up: its actor may act again.
 
         :return: number of the actor, and the chunk
         :raises NoActorAliveError: if no process of an actor runs
         :raises Exception: the error of an actor that has failed too often
         """
         while True:
-            self._give_permissions()
-            received = self._receive(self._awaited())
+            while self._idle and self._n_steps_left > 0:
+                actor, n_steps = self._idle.pop(0), min(self._chunk, self._n_steps_left)
+                handle = self._act(actor, n_steps, self._n_steps_left)
+                self._n_steps_left -= n_steps
+                self._pending[handle] = actor, n_steps
+            # Only the oldest call of each actor: a large answer may arrive after the next, smaller one.
+            oldest: dict[int, Any] = {}
+            for handle, (actor, _) in self._pending.items():
+                oldest.setdefault(actor, handle)
+            handles = list(oldest.values())
+            received = self._receive(handles[:1] if self.settings.lockstep else handles)
             if received is None:
                 continue
             actor, n_steps, answer = received
             if n_steps > 0:
                 self._fruitless[actor] = 0
+                self._idle.append(actor)
                 return actor, answer
-            self.alive.add(actor)
             self._idle += [actor] * self.settings.in_flight
-
-    def done_with(self, actor: int) -> None:
-        """
-        Allow an actor another call after its chunk is used up.
-
-        :param actor: number of the actor
-        """
-        if actor in self.alive:
-            self._idle.append(actor)
-
-    def _give_permissions(self) -> None:
-        """Ask idle actors to act while steps are left."""
-        while self._idle and self._n_steps_left > 0:
-            actor, n_steps = self._idle.pop(0), min(self._chunk, self._n_steps_left)
-            handle = self._act(actor, n_steps, self._n_steps_left)
-            self._n_steps_left -= n_steps
-            self._pending[handle] = actor, n_steps
 
     # ---- waiting
 
-    def _awaited(self) -> list[Any]:
-        """Return the handles of the answers that may come next."""
-        # Only the oldest of each actor: a large answer may arrive after the next, smaller one.
-        oldest: dict[int, Any] = {}
-        for handle, (actor, _) in self._pending.items():
-            oldest.setdefault(actor, handle)
-        handles = list(oldest.values())
-        return handles[:1] if self.settings.lockstep else handles
-
     def _wait(self, handles: list[Any]) -> Any:
         """Wait for an answer and return its handle. Warn about long silence, and raise an error if no process runs."""
-        began = time.monotonic()
-        warn_at = self.settings.timeout
-        while True:
-            handle = self.engine.wait(handles, min(_SLICE, self.settings.timeout))
+        began, warn_at = time.monotonic(), self.settings.timeout
+        while (handle := self.engine.wait(handles, min(_SLICE, self.settings.timeout))) is None:
             waited = time.monotonic() - began
-            if handle is not None:
-                self.seconds_waited += waited
-                return handle
             if waited < warn_at:
                 continue
             if not any(self.engine.has_started(actor) for actor in range(self.n_actors)):
@@ -244,15 +225,15 @@ class Crew:
                 )
             # Warn again, less and less often, because the first warning may be hours old.
             warn_at = 2 * waited
-            warnings.warn(f"No actor has answered for {waited:.0f} seconds. {self._why_silent(handles)}")
-
-    def _why_silent(self, handles: list[Any]) -> str:
-        calls = sorted(self._pending[handle] for handle in handles)
-        why = {
-            "These actors are still starting, or making and resetting their environments": [a for a, n in calls if n == 0],
-            "In these actors, a step of an environment takes very long or does not end": [a for a, n in calls if n > 0],
-        }
-        return " ".join(f"{what}: {actors}." for what, actors in why.items() if actors)
+            calls = sorted(self._pending[handle] for handle in handles)
+            why = {
+                "These actors are still starting, or making and resetting their environments": [a for a, n in calls if n == 0],
+                "In these actors, a step of an environment takes very long or does not end": [a for a, n in calls if n > 0],
+            }
+            reasons = (f"{what}: {actors}." for what, actors in why.items() if actors)
+            warnings.warn(f"No actor has answered for {waited:.0f} seconds. {' '.join(reasons)}")
+        self.seconds_waited += time.monotonic() - began
+        return handle
 
     def _receive(self, handles: list[Any], restarts: bool = True) -> tuple[int, int, Any] | None:
         """
@@ -289,7 +270,6 @@ class Crew:
         self._pending = {handle: call for handle, call in self._pending.items() if call[0] != actor}
         self._n_steps_left += lost
         self.lost_transitions += lost * self.n_envs
-        self.alive.discard(actor)
         self._idle = [other for other in self._idle if other != actor]
         self._on_loss(actor)
         if self._fruitless[actor] >= FRUITLESS_RESTARTS or self._restarts[actor] >= self.settings.max_restarts:

@@ -18,12 +18,13 @@ from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.buffers import PrioritizedSequenceReplayBuffer
 from sb3_per.distributed import model_copy, random_state
 from sb3_per.distributed.algorithm_state import count_episode, count_step, last_obs, n_timesteps_left, n_updates, set_last_obs
-from sb3_per.distributed.chunks import Transitions, cut, joined, store
+from sb3_per.distributed.chunks import Transitions, cut, joined, some_of, store, transitions_of
 from sb3_per.distributed.crew import Crew
 from sb3_per.distributed.environments import wrappers_of
 from sb3_per.distributed.metrics import Metrics
 from sb3_per.distributed.worker import exploration_ladder
 from sb3_per.storage.arrays import tree_map
+from sb3_per.utils.checks import Reasons, refuse
 
 
 class LearningLoop:
@@ -54,7 +55,7 @@ class LearningLoop:
         """
         buffer, name = model.replay_buffer, type(model).__name__
         assert model.env is not None and isinstance(model.train_freq, TrainFreq)
-        reasons = {
+        reasons: Reasons = {
             "hindsight (HER)": isinstance(buffer, HerReplayBuffer)
             and "its episodes lie in consecutive rows, which all environments share",
             "replay of sequences": isinstance(buffer, PrioritizedSequenceReplayBuffer)
@@ -64,9 +65,7 @@ class LearningLoop:
             f"train_freq={model.train_freq}": model.train_freq.unit == TrainFrequencyUnit.EPISODE
             and "episodes of several actors end at any time. Count in steps",
         }
-        for what, reason in reasons.items():
-            if reason:
-                raise NotImplementedError(f"{name} with actors and {what} is not supported: {reason}")
+        refuse({f"{name} with actors and {what}": reason for what, reason in reasons.items()})
         if self.crew.settings.exploration == "ladder" and not hasattr(model, "exploration_schedule"):
             raise ValueError(
                 f"exploration='ladder' needs an algorithm that takes random actions (DQN, QR-DQN), but {name} explores with "
@@ -151,10 +150,11 @@ class Run:
         #: transitions that are left until the run ends
         self.n_left = n_timesteps_left(model)
         self._continues = continues
-        # The chunk that ticks are taken from.
-        self._current: Transitions | None = None
-        # The published weights, and the number of updates that they had.
-        self._published: tuple[int, Any] | None = None
+        # Stored transitions that callbacks have not seen yet, and their number.
+        self._unseen: Transitions = {}
+        self._n_unseen = 0
+        # The number of updates of the published weights, and the weights.
+        self._published: tuple[int, Any] = -1, None
         n_steps = -(-self.n_left // crew.n_envs)
         self._num_timesteps_at_end = model.num_timesteps + n_steps * crew.n_envs
         # In a small buffer, a larger chunk would overwrite transitions before they were counted.
@@ -169,7 +169,7 @@ class Run:
         given = model.replay_buffer_kwargs.get("initial_priority", "td_error")
         is_asked_for = self.settings.initial_priorities == "actor" and given == "td_error"
         self._with_td_errors = is_asked_for and not model.replay_buffer.scheme.draws_uniformly
-        crew.begin(n_steps, chunk, self._get_ready, self._act, self._cut)
+        crew.begin(n_steps, chunk, self._get_ready, self._act, lambda actor: cut(model, crew.columns_of(actor)))
 
     # ---- messages to actors
 
@@ -177,10 +177,7 @@ class Run:
         """Ask an actor to get ready."""
         crew, env, columns = self.crew, self.model.env, self.crew.columns_of(actor)
         assert env is not None
-
-        def own(obs: Any) -> Any:
-            return None if obs is None else tree_map(lambda part: part[columns], obs)
-
+        own_obs = tuple(tree_map(lambda part: part[columns], obs) for obs in last_obs(self.model))
         return crew.engine.ask(
             actor,
             "begin",
@@ -189,52 +186,42 @@ class Run:
             wrappers=None if self._continues and not is_restart else wrappers_of(env, columns),
             epsilon=exploration_ladder(crew.n_actors)[actor] if self.settings.exploration == "ladder" else None,
             with_td_errors=self._with_td_errors,
-            first_obs=None if is_restart else tuple(map(own, last_obs(self.model))),
+            first_obs=None if is_restart else own_obs,
         )
 
     def _act(self, actor: int, n_steps: int, n_steps_left: int) -> Any:
         """Ask an actor to act with the newest weights."""
         version, engine = n_updates(self.model), self.crew.engine
-        if self._published is None or self._published[0] != version or self.model.get_vec_normalize_env() is not None:
+        if self._published[0] != version or self.model.get_vec_normalize_env() is not None:
             self._published = version, engine.put(model_copy.published(self.model))
         num_timesteps = self._num_timesteps_at_end - n_steps_left * self.crew.n_envs
         shared = random_state.current(self.model.action_space) if self._shares_random_state else None
         return engine.ask(actor, "collect", self._published[1], n_steps, num_timesteps, shared)
 
-    def _cut(self, actor: int) -> None:
-        cut(self.model, self.crew.columns_of(actor))
-
     # ---- chunks from actors
 
-    def next_tick(self) -> dict[str, Any]:
+    def next_tick(self) -> Transitions:
         """
         Take the next tick. Wait for chunks if necessary, and store them as they come.
 
-        :return: what callbacks find in ``locals``: arrays and infos with one entry per transition, fewer at the end of the run
+        :return: one transition for each environment in number, fewer at the end of the run
         """
-        parts = []
         n = min(self.crew.n_actors * self.crew.n_envs, self.n_left)
-        while n > 0:
-            if self._current is None:
-                self._current = self._next_chunk()
-            parts.append(self._current.take(n))
-            n_taken = len(parts[-1]["dones"])
-            n -= n_taken
-            self.n_left -= n_taken
-            if self._current.n_left == 0:
-                self.crew.done_with(self._current.actor)
-                self._current = None
-        tick: dict[str, Any] = joined(parts)
-        return tick
-
-    def _next_chunk(self) -> Transitions:
-        actor, chunk = self.crew.next_chunk()
-        self.metrics.lag(n_updates(self.model) - chunk.version)
-        if chunk.random_state is not None:
-            random_state.set_current(chunk.random_state, self.model.action_space)
-        n = min(chunk.steps["rewards"].size, self.n_left)
-        store(self.model, self.crew.columns_of(actor), chunk, n)
-        return Transitions(actor, chunk, n)
+        while self._n_unseen < n:
+            actor, chunk = self.crew.next_chunk()
+            self.metrics.lag(n_updates(self.model) - chunk.version)
+            if chunk.random_state is not None:
+                random_state.set_current(chunk.random_state, self.model.action_space)
+            n_new = min(chunk.steps["rewards"].size, self.n_left - self._n_unseen)
+            store(self.model, self.crew.columns_of(actor), chunk, n_new)
+            new = some_of(transitions_of(chunk), slice(n_new))
+            # A copy in any case: the arrays of a chunk may lie in Ray's object store, which must become free.
+            self._unseen = joined([self._unseen, new] if self._n_unseen else [new])
+            self._n_unseen += n_new
+        seen, self._unseen = some_of(self._unseen, slice(n)), some_of(self._unseen, slice(n, None))
+        self._n_unseen -= n
+        self.n_left -= n
+        return seen
 
     def end(self) -> bool:
         """
@@ -242,10 +229,8 @@ class Run:
 
         :return: whether the environments are where the buffer ends, so that another run can continue from there
         """
-        has_all_answers = self.crew.end()
-        # All environments of the last step count.
-        is_whole = self.model.num_timesteps + n_timesteps_left(self.model) == self._num_timesteps_at_end
-        is_complete = has_all_answers and self.n_left == 0 and is_whole
+        # At the end, the last step of every environment counts.
+        is_complete = self.crew.end() and self.model.num_timesteps == self._num_timesteps_at_end
         if not is_complete:
             set_last_obs(self.model, (None, last_obs(self.model)[1]))
         self.model.logger.info(self.metrics.line)

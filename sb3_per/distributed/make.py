@@ -12,7 +12,7 @@ from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.vec_env import ActorVecEnv
 from sb3_per.utils import extras
-from sb3_per.utils.checks import FLAG, integer, number, require, words
+from sb3_per.utils.checks import FLAG, Allowed, integer, number, require, words
 
 
 def make_actors(
@@ -109,8 +109,7 @@ def _check(engine: str, address: str | None, lockstep: bool, n_actors: int, n_en
     require("initial_priorities", settings.initial_priorities, words("actor", "max"))
     require("max_restarts", settings.max_restarts, integer(0))
     require("timeout", settings.timeout, number("of seconds above 0", lambda x: x > 0.0))
-    if settings.in_flight not in (1, 2):
-        raise ValueError(f"in_flight must be None, 1 or 2, not {settings.in_flight!r}")
+    require("in_flight", settings.in_flight, Allowed("1 or 2", lambda value: value in (1, 2)), none=True)
     if engine == "local" and address is not None:
         raise ValueError(f"address={address!r} has no effect with engine='local', which runs in this process: leave it out")
 
@@ -123,16 +122,13 @@ def _spec_of(env_id: str | Callable[..., gym.Env]) -> Any:
     :return: its registration, or ``None`` if the actor needs none
     :raises ValueError: for an id that is not registered
     """
-    if callable(env_id):
-        return None
-    if not isinstance(env_id, str):
-        raise ValueError(f"env_id must be the id of an environment or a callable, not {env_id!r}")
-    if ":" in env_id:  # gym imports the module before the colon, which registers the environment
+    # Gymnasium imports the module before a colon, which registers the environment.
+    if callable(env_id) or (isinstance(env_id, str) and ":" in env_id):
         return None
     try:
         return gym.spec(env_id)
-    except gym.error.Error as error:
-        raise ValueError(f"env_id={env_id!r} is not a registered environment: {error}") from error
+    except (gym.error.Error, TypeError) as error:
+        raise ValueError(f"env_id={env_id!r} is neither a registered environment nor a callable: {error}") from error
 
 
 def _engine(name: str, address: str | None, ray_options: dict[str, Any] | None) -> Engine:

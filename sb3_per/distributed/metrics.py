@@ -62,7 +62,7 @@ class Metrics:
     def record(self) -> None:
         """Write the counts to the log and begin the next line."""
         logger, now, n = self._model.logger, time.monotonic(), self._model.num_timesteps
-        logger.record("actors/alive", len(self._crew.alive))
+        logger.record("actors/alive", self._crew.n_alive)
         logger.record("actors/restarts", self._crew.restarts)
         logger.record("actors/lost_transitions", self._crew.lost_transitions)
         if self._lags:

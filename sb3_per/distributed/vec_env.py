@@ -32,25 +32,20 @@ class ActorVecEnv(CollectingVecEnv):
     """
 
     def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
-        self.engine = engine
-        self.crew = Crew(engine, n_actors, recipe, settings)
+        self.engine, self.crew = engine, Crew(engine, n_actors, recipe, settings)
         #: collects for the algorithms of this package, in place of synchronous steps
         self.learning_loop: LearningLoop = LearningLoop(self.crew)
         self._step_handles: list[Any] = []
         try:
-            super().__init__(n_actors * self.crew.n_envs, *self._start())
-            self.seed(recipe.arguments.get("seed"))
+            for actor in range(n_actors):
+                self.crew.start(actor)
+            # No restarts: an environment that cannot be made the first time has wrong arguments.
+            spaces, *_ = self.crew.gather(lambda actor, _: engine.ask(actor, "spaces"), restarts=False)
+            super().__init__(n_actors * self.crew.n_envs, *spaces)
+            self.seed(recipe.arguments["seed"])
         except BaseException:
             self.close()
             raise
-
-    def _start(self) -> tuple[gym.Space, gym.Space]:
-        crew = self.crew
-        for actor in range(crew.n_actors):
-            crew.start(actor)
-        # No restarts: an environment that cannot be made the first time has wrong arguments.
-        of_actors = crew.gather(lambda actor, _: self.engine.ask(actor, "spaces"), restarts=False)
-        return of_actors[0]  # type: ignore[no-any-return]
 
     # ---- synchronous steps
 
@@ -103,9 +98,7 @@ class ActorVecEnv(CollectingVecEnv):
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """See SB3."""
-        handles = [self.engine.ask(actor, "ask", "get_images") for actor in range(self.crew.n_actors)]
-        images: list[np.ndarray | None] = joined(self._answers(handles))
-        return images
+        return self.env_method("render")
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """See SB3."""
