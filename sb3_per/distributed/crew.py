@@ -113,9 +113,8 @@ class Crew:
 
     def close(self) -> None:
         """End all actors and, if it was started for them, Ray."""
-        if not self.closed:
-            self.closed = True
-            self.engine.close()
+        self.closed = True
+        self.engine.close()
 
     def start_run(self) -> None:
         """Set all counters of a run to zero."""
@@ -141,34 +140,30 @@ class Crew:
         :raises NoActorAliveError: if no process of an actor runs
         :raises Exception: the error of an actor that has failed too often
         """
-        self._call_all(ask, on_loss=lambda actor: None)
+        self._call_all(ask)
         answers: dict[int, Any] = {}
         while self._pending:
             if received := self._receive(list(self._pending), restarts):
                 actor, _, answers[actor] = received
         return [answers[actor] for actor in range(self.n_actors)]
 
-    def _call_all(self, get_ready: Ask, on_loss: Callable[[int], None]) -> None:
-        self._idle, self._n_steps_left = [], 0
-        self._get_ready, self._on_loss = get_ready, on_loss
+    def _call_all(self, get_ready: Ask) -> None:
+        self._get_ready, self._idle, self._n_steps_left = get_ready, [], 0
         self._pending = {get_ready(actor, False): (actor, 0) for actor in range(self.n_actors)}
 
     # ---- a run
 
-    def begin(
-        self, n_steps: int, chunk: int, get_ready: Ask, act: Callable[[int, int, int], Any], on_loss: Callable[[int], None]
-    ) -> None:
+    def begin(self, n_steps: int, chunk: int, get_ready: Ask, act: Callable[[int, int, int], Any]) -> None:
         """
         Begin to act.
 
         :param n_steps: steps of an actor's environments, over all actors
         :param chunk: largest number of steps in a call
-        :param get_ready: function that asks an actor to get ready
+        :param get_ready: function that asks an actor to get ready, at the beginning and after a restart
         :param act: function of an actor's number, a number of steps, and the number of steps that are left, that asks the
             actor to act and returns the handle of its answer
-        :param on_loss: function of an actor's number, called when its pending calls will not be answered
         """
-        self._call_all(get_ready, on_loss)
+        self._call_all(get_ready)
         self._act, self._chunk, self._n_steps_left = act, chunk, n_steps
 
     def end(self) -> bool:
@@ -271,7 +266,6 @@ class Crew:
         self._n_steps_left += lost
         self.lost_transitions += lost * self.n_envs
         self._idle = [other for other in self._idle if other != actor]
-        self._on_loss(actor)
         if self._fruitless[actor] >= FRUITLESS_RESTARTS or self._restarts[actor] >= self.settings.max_restarts:
             raise error
         self._fruitless[actor] += 1

@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import (
     VecCheckNan,
@@ -76,8 +75,7 @@ def wrappers_of(env: VecEnv, columns: np.ndarray) -> Wrappers:
             state["returns"] = state["returns"][columns]
         if kind is VecFrameStack:
             stack = state["stacked_obs"]
-            is_dict = isinstance(stack.observation_space, spaces.Dict)
-            for part in stack.sub_stacked_observations.values() if is_dict else [stack]:
+            for part in getattr(stack, "sub_stacked_observations", {None: stack}).values():  # by key of Dict observations
                 part.stacked_obs = part.stacked_obs[columns]
         wrappers.append((kind, state))
         env = env.venv

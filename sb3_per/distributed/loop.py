@@ -113,7 +113,7 @@ class LearningLoop:
         callback.on_rollout_start()
         n_collected = n_episodes = 0
         for _ in range(model.train_freq.frequency):
-            if run.n_left == 0:
+            if n_timesteps_left(model) == 0:
                 break
             seen = run.next_tick()
             n = len(seen["dones"])
@@ -147,15 +147,12 @@ class Run:
     def __init__(self, crew: Crew, model: ActingMixin, continues: bool):
         self.crew, self.settings, self.model = crew, crew.settings, model
         self.metrics = Metrics(crew, model)
-        #: transitions that are left until the run ends
-        self.n_left = n_timesteps_left(model)
         self._continues = continues
-        # Stored transitions that callbacks have not seen yet, and their number.
+        # Stored transitions that callbacks have not seen yet.
         self._unseen: Transitions = {}
-        self._n_unseen = 0
         # The number of updates of the published weights, and the weights.
         self._published: tuple[int, Any] = -1, None
-        n_steps = -(-self.n_left // crew.n_envs)
+        n_steps = -(-n_timesteps_left(model) // crew.n_envs)
         self._num_timesteps_at_end = model.num_timesteps + n_steps * crew.n_envs
         # In a small buffer, a larger chunk would overwrite transitions before they were counted.
         chunk = min(self.settings.chunk, max(1, model.replay_buffer.buffer_size // 4))
@@ -169,7 +166,7 @@ class Run:
         given = model.replay_buffer_kwargs.get("initial_priority", "td_error")
         is_asked_for = self.settings.initial_priorities == "actor" and given == "td_error"
         self._with_td_errors = is_asked_for and not model.replay_buffer.scheme.draws_uniformly
-        crew.begin(n_steps, chunk, self._get_ready, self._act, lambda actor: cut(model, crew.columns_of(actor)))
+        crew.begin(n_steps, chunk, self._get_ready, self._act)
 
     # ---- messages to actors
 
@@ -177,17 +174,14 @@ class Run:
         """Ask an actor to get ready."""
         crew, env, columns = self.crew, self.model.env, self.crew.columns_of(actor)
         assert env is not None
+        if is_restart:  # its last calls are lost, so its next step does not follow its last stored one
+            cut(self.model, columns)
+        seed = random_state.derived_seed(*self._seed, actor, crew.starts[actor])
+        wrappers = None if self._continues and not is_restart else wrappers_of(env, columns)
+        epsilon = exploration_ladder(crew.n_actors)[actor] if self.settings.exploration == "ladder" else None
         own_obs = tuple(tree_map(lambda part: part[columns], obs) for obs in last_obs(self.model))
-        return crew.engine.ask(
-            actor,
-            "begin",
-            self._content,
-            seed=random_state.derived_seed(*self._seed, actor, crew.starts[actor]),
-            wrappers=None if self._continues and not is_restart else wrappers_of(env, columns),
-            epsilon=exploration_ladder(crew.n_actors)[actor] if self.settings.exploration == "ladder" else None,
-            with_td_errors=self._with_td_errors,
-            first_obs=None if is_restart else own_obs,
-        )
+        first_obs = None if is_restart else own_obs
+        return crew.engine.ask(actor, "begin", self._content, seed, wrappers, epsilon, first_obs)
 
     def _act(self, actor: int, n_steps: int, n_steps_left: int) -> Any:
         """Ask an actor to act with the newest weights."""
@@ -196,7 +190,7 @@ class Run:
             self._published = version, engine.put(model_copy.published(self.model))
         num_timesteps = self._num_timesteps_at_end - n_steps_left * self.crew.n_envs
         shared = random_state.current(self.model.action_space) if self._shares_random_state else None
-        return engine.ask(actor, "collect", self._published[1], n_steps, num_timesteps, shared)
+        return engine.ask(actor, "collect", self._published[1], n_steps, num_timesteps, self._with_td_errors, shared)
 
     # ---- chunks from actors
 
@@ -206,21 +200,19 @@ class Run:
 
         :return: one transition for each environment in number, fewer at the end of the run
         """
-        n = min(self.crew.n_actors * self.crew.n_envs, self.n_left)
-        while self._n_unseen < n:
+        n_left = n_timesteps_left(self.model)
+        n = min(self.crew.n_actors * self.crew.n_envs, n_left)
+        while (n_unseen := len(self._unseen.get("dones", ()))) < n:
             actor, chunk = self.crew.next_chunk()
             self.metrics.lag(n_updates(self.model) - chunk.version)
             if chunk.random_state is not None:
                 random_state.set_current(chunk.random_state, self.model.action_space)
-            n_new = min(chunk.steps["rewards"].size, self.n_left - self._n_unseen)
+            n_new = min(chunk.steps["rewards"].size, n_left - n_unseen)
             store(self.model, self.crew.columns_of(actor), chunk, n_new)
             new = some_of(transitions_of(chunk), slice(n_new))
             # A copy in any case: the arrays of a chunk may lie in Ray's object store, which must become free.
-            self._unseen = joined([self._unseen, new] if self._n_unseen else [new])
-            self._n_unseen += n_new
+            self._unseen = joined([self._unseen, new] if n_unseen else [new])
         seen, self._unseen = some_of(self._unseen, slice(n)), some_of(self._unseen, slice(n, None))
-        self._n_unseen -= n
-        self.n_left -= n
         return seen
 
     def end(self) -> bool:

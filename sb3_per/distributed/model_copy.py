@@ -75,16 +75,9 @@ def unpacked(content: bytes, n_envs: int, epsilon: float | None) -> Any:
     for module in model.policy.modules():
         if hasattr(module, "optimizer"):
             module.optimizer = None  # its state takes twice the memory of the weights
-    is_dict = isinstance(model.observation_space, spaces.Dict)
-    model.replay_buffer = (PrioritizedDictReplayBuffer if is_dict else PrioritizedReplayBuffer)(
-        n_rows * n_envs,
-        model.observation_space,
-        model.action_space,
-        device="cpu",
-        n_envs=n_envs,
-        scheme="uniform",
-        **settings,
-    )
+    obs_space, action_space = model.observation_space, model.action_space
+    buffer_class = PrioritizedDictReplayBuffer if isinstance(obs_space, spaces.Dict) else PrioritizedReplayBuffer
+    model.replay_buffer = buffer_class(n_rows * n_envs, obs_space, action_space, "cpu", n_envs, scheme="uniform", **settings)
     model.set_logger(Logger(folder=None, output_formats=[]))
     if (noise := model.action_noise) is not None:
         base = noise.base_noise if isinstance(noise, VectorizedActionNoise) else noise

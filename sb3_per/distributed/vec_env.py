@@ -57,8 +57,7 @@ class ActorVecEnv(CollectingVecEnv):
 
     def step_wait(self) -> VecEnvStepReturn:
         """See SB3."""
-        handles, self._step_handles = self._step_handles, []
-        obs, rewards, dones, infos, self.reset_infos = joined(self._answers(handles))
+        obs, rewards, dones, infos, self.reset_infos = joined(self._answers(self._step_handles))
         return obs, rewards, dones, infos
 
     def reset(self) -> VecEnvObs:

@@ -84,9 +84,7 @@ class ActorWorker:
 
     # ---- acting
 
-    def begin(
-        self, content: bytes, seed: int, wrappers: Wrappers | None, epsilon: float | None, with_td_errors: bool, first_obs: Any
-    ) -> None:
+    def begin(self, content: bytes, seed: int, wrappers: Wrappers | None, epsilon: float | None, first_obs: Any) -> None:
         """
         Get ready to act, when ``learn`` begins and after a restart.
 
@@ -94,7 +92,6 @@ class ActorWorker:
         :param seed: seed of the random numbers
         :param wrappers: wrappers around the environments; ``None``: those of the last run, whose episodes continue
         :param epsilon: share of random actions; ``None`` follows the schedule
-        :param with_td_errors: whether chunks contain TD errors
         :param first_obs: observations to act on first, unless episodes continue: normalized, and before normalization;
             ``None``: reset the environments
         """
@@ -103,7 +100,6 @@ class ActorWorker:
         else:
             # The learner does not know the last observations of an actor that has not acted since a restart.
             first_obs = last_obs(self.model)
-        self.with_td_errors = with_td_errors
         self.model = model_copy.unpacked(content, self.venv.num_envs, epsilon)
         self.model.set_env(self.env)
         self.random = RandomNumbers.seeded(seed, self.model.action_space)
@@ -115,14 +111,17 @@ class ActorWorker:
             first_obs = obs, None if normalize is None else normalize.get_original_obs()
         set_last_obs(self.model, first_obs)
 
-    def collect(self, weights: Weights, n_steps: int, num_timesteps: int, shared: RandomState | None = None) -> Chunk:
+    def collect(
+        self, weights: Weights, n_steps: int, num_timesteps: int, with_td_errors: bool, shared: RandomState | None
+    ) -> Chunk:
         """
         Act for some steps.
 
         :param weights: weights to act with
         :param n_steps: steps of every environment
         :param num_timesteps: number of transitions of the run before these steps
-        :param shared: the learner's random state, to draw from instead of the actor's own
+        :param with_td_errors: whether the chunk contains TD errors
+        :param shared: the learner's random state, to draw from instead of the actor's own; ``None``: the actor's own
         :return: the steps
         """
         model, buffer = self.model, self.model.replay_buffer
@@ -138,17 +137,11 @@ class ActorWorker:
         buffer.reset()
         recorder.init_callback(model)
         numbers = self.random if shared is None else RandomNumbers(shared, model.action_space)
+        train_freq = TrainFreq(n_steps, TrainFrequencyUnit.STEP)
         with numbers.drawing():
-            model.collect_rollouts(
-                self.env,
-                callback=recorder,
-                train_freq=TrainFreq(n_steps, TrainFrequencyUnit.STEP),
-                replay_buffer=buffer,
-                action_noise=model.action_noise,
-                learning_starts=model.learning_starts,
-            )
+            model.collect_rollouts(self.env, recorder, train_freq, buffer, model.action_noise, model.learning_starts)
         steps = self.steps()
-        if self.with_td_errors:
+        if with_td_errors:
             steps["td_errors"] = self.td_errors()
         random_state = None if shared is None else numbers.state
         return Chunk(weights.version, steps, cloudpickle.dumps(infos), last_obs(model), random_state)

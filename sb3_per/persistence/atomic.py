@@ -11,7 +11,7 @@ import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -48,9 +48,8 @@ def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
             result = write(file)
             file.flush()
             os.fsync(file.fileno())
-            if sys.platform != "win32":  # renamed while it is locked, so that nobody removes it before
-                os.replace(temporary, path)
-        if sys.platform == "win32":  # an open file cannot be renamed there
+            if sys.platform == "win32":
+                file.close()  # an open file cannot be renamed there; elsewhere it stays locked, so that nobody removes it
             os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -69,10 +68,9 @@ def _open_temporary(path: Path) -> BinaryIO:
     while True:
         # "x", because the name may be a link that somebody else put there.
         file = open(path, "xb")
-        if sys.platform == "win32":
-            return file
-        with suppress(OSError):  # without locks, `remove_temporary` removes nothing
-            fcntl.flock(file, fcntl.LOCK_EX)
+        if sys.platform != "win32":
+            with suppress(OSError):  # without locks, `remove_temporary` removes nothing
+                fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.exists(path):
             return file
         file.close()  # it was removed before it was locked
@@ -87,13 +85,13 @@ def remove_temporary(directory: Path, names: str) -> None:
     """
     for name in os.listdir(directory):
         if re.fullmatch(f"(?:{names}){TEMPORARY}", name):
-            with suppress(OSError):
-                if sys.platform == "win32":  # an open file cannot be removed there
-                    os.unlink(directory / name)
-                    continue
-                with open(directory / name, "r+b") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if the writer is alive
-                    os.unlink(directory / name)
+            # An error if the writer is alive: its file is locked or, on Windows, cannot be removed because it is open.
+            with suppress(OSError), open(directory / name, "r+b") as file:
+                if sys.platform == "win32":
+                    file.close()
+                else:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(directory / name)
 
 
 def sync_directory(path: Path) -> None:
@@ -140,16 +138,13 @@ def sole_writer(directory: Path) -> Iterator[None]:
     :raises BlockingIOError: if another process or thread is writing to it
     :raises OSError: if the lock cannot be opened, e.g. because it is a link
     """
-    lock = FileLock(directory / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise BlockingIOError(f"Another process or thread is saving to {directory} at this moment") from error
-    except (OSError, NotImplementedError) as error:
-        if isinstance(error, OSError) and error.errno not in _UNSUPPORTED:
-            raise
-        warnings.warn(f"{directory} cannot be locked ({error}): make sure that nobody else saves to it")
-    try:
+    with ExitStack() as held:
+        try:
+            held.enter_context(FileLock(directory / ".lock", timeout=0))
+        except Timeout as error:
+            raise BlockingIOError(f"Another process or thread is saving to {directory} at this moment") from error
+        except (OSError, NotImplementedError) as error:
+            if isinstance(error, OSError) and error.errno not in _UNSUPPORTED:
+                raise
+            warnings.warn(f"{directory} cannot be locked ({error}): make sure that nobody else saves to it")
         yield
-    finally:
-        lock.release()

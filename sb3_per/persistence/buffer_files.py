@@ -5,19 +5,17 @@ Rows and frames, e.g. observations and actions, go into files that are never wri
 small, and each save writes all of them.
 """
 
-import functools
 import itertools
-import os
 import uuid
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.transfer import copy_newest, emptied
@@ -26,7 +24,6 @@ from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Manifest, Part, manifests_in, numbers_in
 from sb3_per.persistence.npz import CONTRADICTIONS, READING, DamagedFileError, as_damage
 from sb3_per.storage.arrays import ArrayStorage
-from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.utils.checks import integer, require
 
 SUFFIX = ".buffer"
@@ -100,17 +97,16 @@ def _write(buffer: PrioritizedReplayBuffer, directory: Path, num_timesteps: int,
     arrays = {name: [value] for name, value in state.items() if isinstance(value, np.ndarray)}
     numbers = {name: value for name, value in state.items() if name not in arrays}
     generation = max((numbers_in(name)[0] for name in manifests_in(directory)), default=0) + 1
-    manifest = Manifest(generation, num_timesteps, contents.about(buffer), numbers, [])
     part_of_state = Part(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end, 0, {})
-    new = {part_of_state.name: functools.partial(generations.write_part, directory, part_of_state, lambda: arrays)}
-    manifest.parts.append(part_of_state)
+    manifest = Manifest(generation, num_timesteps, contents.about(buffer), numbers, [part_of_state])
+    new = {part_of_state.name: partial(generations.write_part, directory, part_of_state, lambda: arrays)}
     saved = _saved_at(directory, [] if full else streams)
     for stream in streams:
         kept, added = _plan(stream, saved.get(stream.name, []))
         manifest.parts += kept + added
         for part in added:
-            content = functools.partial(contents.arrays_of, stream, part.first, part.end)
-            new[part.name] = functools.partial(generations.write_part, directory, part, content)
+            content = contents.arrays_of, stream, part.first, part.end
+            new[part.name] = partial(generations.write_part, directory, part, *content)
     try:
         in_parallel(list(new.values()))
         generations.commit(directory, manifest)
@@ -130,9 +126,8 @@ def _require_restorable(buffer: PrioritizedReplayBuffer, state: dict[str, Any]) 
     :raises ValueError: if the state cannot be loaded
     """
     trial = emptied(buffer, storage=buffer.storage)  # which it only reads
-    if len(buffer.demonstrations):
-        trial.demonstrations.reserve(len(buffer.demonstrations), trial.storage)
     try:
+        trial.demonstrations.copy(buffer.demonstrations, trial.storage, keeps_masses=True)
         trial.load(contents.nested(state))
     except CONTRADICTIONS as error:
         raise ValueError(
@@ -198,7 +193,7 @@ def in_parallel(functions: Sequence[Callable[[], Any]]) -> None:
     :param functions: functions that read or write one file each; all have returned at the end
     :raises Exception: the first error
     """
-    with ThreadPoolExecutor(min(len(functions), os.cpu_count() or 1, _MAX_THREADS)) as pool:
+    with ThreadPoolExecutor(_MAX_THREADS) as pool:
         list(pool.map(lambda function: function(), functions))
 
 
@@ -231,10 +226,10 @@ def load_buffer(buffer: BufferT, path: str | Path) -> BufferT:
     :raises ValueError: if the files do not fit this buffer, or have another version
     """
     path = Path(path).absolute()
-    directory = path if path.is_dir() else path.parent
+    directory = path.parent if path.is_file() else path
     damage: dict[str, DamagedFileError] = {}
     while True:
-        names = manifests_in(path) if path.is_dir() else [path.name] if path.exists() else []
+        names = [path.name] if path.is_file() else manifests_in(path)
         # A writer may have replaced generations in the meantime: try the newest that has not been tried.
         name = next((name for name in names if name not in damage), None)
         if name is None:
@@ -259,15 +254,17 @@ def _load_generation(buffer: BufferT, path: Path) -> BufferT:
     with as_damage(path, READING):
         keeps_masses = found["scheme"] == facts["scheme"]
         is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
-        form = () if is_same_form else _form_of(found, buffer.observation_space)
+        require("buffer_size", found["buffer_size"], integer())
+        frames = {entry["key"]: entry["n_frames"] for entry in found["frames"]}
+        form = () if is_same_form else (found["buffer_size"], frames.get(None, frames) or None)
         n_demonstrations = _range_of(manifest.of_stream(f"{contents.DEMONSTRATIONS}rows"))[1]
         n_slots = max(found["buffer_size"] * found["n_envs"], n_demonstrations)
         if n_slots > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
             raise ValueError(f"{n_slots} transitions are more than the files can hold")
-    loaded: BufferT = emptied(buffer, *form)
-    if n_demonstrations:
-        loaded.demonstrations.reserve(n_demonstrations, loaded.storage)
     with as_damage(path):
+        loaded: BufferT = emptied(buffer, *form)
+        if n_demonstrations:
+            loaded.demonstrations.reserve(n_demonstrations, loaded.storage)
         _read(loaded, path.parent, manifest, keeps_masses)
     if is_same_form:
         _remember(loaded, path.parent, manifest)
@@ -299,23 +296,6 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
             )
 
 
-def _form_of(found: dict[str, Any], space: spaces.Space) -> tuple[int, Any]:
-    """
-    Read the form of the saved buffer.
-
-    :param found: description of the saved buffer
-    :param space: space of the observations
-    :return: its settings ``buffer_size``, in rows, and ``frames``
-    :raises Exception: if there is no buffer of this form
-    """
-    require("buffer_size", found["buffer_size"], integer())
-    by_key = {entry["key"]: entry["n_frames"] for entry in found["frames"]}
-    frames = by_key.get(None, by_key) if by_key else None
-    if frames is not None:
-        frames_by_key(frames, space)
-    return found["buffer_size"], frames
-
-
 def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, keeps_masses: bool) -> None:
     """
     Read a generation.
@@ -328,7 +308,7 @@ def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, 
     """
     (part_of_state,) = manifest.of_stream("state")
     state = {name: [np.empty(member.shape, member.dtype)] for name, member in part_of_state.members.items()}
-    reads: list[Callable[[], None]] = [functools.partial(part_of_state.read, directory, state)]
+    reads: list[Callable[[], None]] = [partial(part_of_state.read, directory, state)]
     for stream in contents.streams_of(buffer):
         parts = manifest.of_stream(stream.name)
         if any((part.end - part.first) * stream.n_bytes > part.size for part in parts):
@@ -336,7 +316,7 @@ def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, 
         begin = stream.reserve(*_range_of(parts))
         for part in parts:
             if part.end > begin:
-                reads.append(functools.partial(contents.read_part, stream, directory, part, max(begin, part.first)))
+                reads.append(partial(contents.read_part, stream, directory, part, max(begin, part.first)))
     in_parallel(reads)
     contents.put_state(buffer, {**manifest.numbers, **{name: arrays[0] for name, arrays in state.items()}}, keeps_masses)
     for stream in contents.streams_of(buffer):

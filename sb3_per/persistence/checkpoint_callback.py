@@ -95,15 +95,13 @@ def latest_checkpoint(folder: str | Path) -> tuple[Path, Path] | None:
     :return: path of the model, and a path for ``load_replay_buffer``: the directory of the buffer or, if the directory has a
         newer complete generation, the manifest that belongs to the model. ``None`` if there is no such pair
     """
-    pairs: list[tuple[int, Path, Path]] = []
+    found: list[tuple[int, Path, Path]] = []
     for path in Path(folder).glob(f"*{BUFFER}"):
-        whole = whole_generations(path, with_contents=True)
-        for manifest in whole:
-            steps = manifest.num_timesteps
-            model = path.with_name(f"{path.name.removesuffix(BUFFER)}_{steps}_steps.zip")
-            pairs.append((steps, model, path if manifest is whole[0] else path / manifest.name))
-    pairs.sort(key=lambda pair: pair[0], reverse=True)
-    return next(((model, path) for _, model, path in pairs if _is_whole_zip(model)), None)
+        for i, manifest in enumerate(whole_generations(path, with_contents=True)):
+            model = path.with_name(f"{path.name.removesuffix(BUFFER)}_{manifest.num_timesteps}_steps.zip")
+            found.append((manifest.num_timesteps, model, path / manifest.name if i else path))
+    found.sort(key=lambda entry: entry[0], reverse=True)
+    return next(((model, path) for _, model, path in found if _is_whole_zip(model)), None)
 
 
 def manifest_of(path: Path, num_timesteps: int) -> Path | None:
@@ -124,5 +122,5 @@ def _is_whole_zip(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError):
+    except (OSError, zipfile.BadZipFile, RuntimeError, ValueError, EOFError):
         return False

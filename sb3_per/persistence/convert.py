@@ -24,8 +24,6 @@ def convert(source: str | Path, target: str | Path) -> None:
         raise ValueError(f"{target} must be a new directory whose name ends in {SUFFIX}, e.g. {target.with_suffix(SUFFIX)}")
     if target.exists():
         raise ValueError(f"{target} must be a new directory, and it exists: choose another name, or remove it first")
-    if not source.is_file():
-        raise FileNotFoundError(f"There is no file {source}")
     try:
         buffer = load_from_pkl(source)
     except (pickle.UnpicklingError, EOFError) as error:

@@ -5,6 +5,7 @@ A generation is a manifest, ``gen-<number>-<num_timesteps>.json``, and the files
 manifest exists. The first line of a manifest is the CRC-32 of everything after it.
 """
 
+import itertools
 import json
 import os
 import re
@@ -16,14 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import sb3_per.persistence.atomic as atomic
-from sb3_per.persistence.npz import (
-    Arrays,
-    DamagedFileError,
-    Member,
-    open_plain,
-    require_counts,
-    write_npz,
-)
+from sb3_per.persistence.npz import Arrays, DamagedFileError, Member, open_plain, require_counts, write_npz
 
 FORMAT = "sb3_per.buffer"
 VERSION = 1
@@ -61,7 +55,7 @@ class Part:
     members: dict[str, Member]
 
     def __post_init__(self) -> None:
-        require_counts(self.first, self.end, self.size)
+        require_counts(self.first, self.end - self.first, self.size)
         if not _PART.fullmatch(self.name):
             raise ValueError(f"{self.name!r} is not the name of a part")
         if any(member.offset + member.n_bytes > self.size for member in self.members.values()):
@@ -118,8 +112,7 @@ class Manifest:
         :raises ValueError: if there is a gap, or another order
         """
         parts = [part for part in self.parts if part.stream == stream]
-        ends = [*(part.first for part in parts[:1]), *(part.end for part in parts)]
-        if ends != sorted(ends) or [part.first for part in parts] != ends[:-1]:
+        if any(part.end != following.first for part, following in itertools.pairwise(parts)):
             raise ValueError(f"the parts of {stream} do not follow one another")
         return parts
 
@@ -200,16 +193,17 @@ def whole_generations(directory: Path, with_contents: bool) -> list[Manifest]:
     return found
 
 
-def write_part(directory: Path, part: Part, arrays: Callable[[], Arrays]) -> None:
+def write_part(directory: Path, part: Part, arrays: Callable[..., Arrays], *arguments: Any) -> None:
     """
     Write a file. It is durable once the manifest is.
 
     :param directory: path of the directory
     :param part: description of the file; its size and its arrays are filled in
     :param arrays: returns its arrays
+    :param arguments: arguments of ``arrays``
     :raises OSError: e.g. on a full disk; no part of the file is left
     """
-    part.members = atomic.write_file(directory / part.name, lambda file: write_npz(file, arrays()))
+    part.members = atomic.write_file(directory / part.name, lambda file: write_npz(file, arrays(*arguments)))
     part.size = os.stat(directory / part.name).st_size
 
 

@@ -88,9 +88,7 @@ class Member:
         for start in range(0, n_before, _CHUNK):
             crc = zlib.crc32(file.read(min(_CHUNK, n_before - start)), crc)
         for array in into:
-            content = _bytes_of(array)
-            for start in range(0, len(content), _CHUNK):
-                chunk = content[start : start + _CHUNK]
+            for chunk in _chunks_of(array):
                 file.readinto(chunk)  # type: ignore[attr-defined]
                 crc = zlib.crc32(chunk, crc)
         if crc != self.crc32:
@@ -113,17 +111,17 @@ def write_npz(file: BinaryIO, arrays: Arrays) -> dict[str, Member]:
                 offset = file.tell()
                 npy.write_array_header_1_0(out, {"descr": dtype.str, "fortran_order": False, "shape": shape})
                 for block in blocks:
-                    content = _bytes_of(np.ascontiguousarray(block))
-                    for start in range(0, len(content), _CHUNK):
-                        out.write(content[start : start + _CHUNK])
+                    for chunk in _chunks_of(np.ascontiguousarray(block)):
+                        out.write(chunk)
             info = archive.getinfo(f"{name}.npy")
             members[name] = Member(list(shape), dtype.str, offset, info.file_size, info.CRC)
     return members
 
 
-def _bytes_of(array: np.ndarray) -> memoryview:
-    """The bytes of a contiguous array."""
-    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+def _chunks_of(array: np.ndarray) -> Iterator[memoryview]:
+    """View the bytes of a contiguous array, some at a time."""
+    content = array.reshape(-1).view(np.uint8)
+    return (content[start : start + _CHUNK].data for start in range(0, len(content), _CHUNK))
 
 
 # Errors of contents that contradict themselves: values or indices out of range, missing names, integers that are too large,

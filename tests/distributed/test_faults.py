@@ -132,7 +132,7 @@ def test_seeds_differ_between_actors_and_after_a_restart(monkeypatch):
 
     def listen(actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         if method == "begin":
-            seeds.append(kwargs["seed"])
+            seeds.append(args[1])
         return ask(actor, method, *args, **kwargs)
 
     monkeypatch.setattr(env.engine, "ask", listen)
