@@ -47,15 +47,10 @@ class Metrics:
         return (self._crew.seconds_waited - self._waited_before) / max(time.monotonic() - self._began, 1e-9)
 
     @property
-    def bound(self) -> str:
-        """``"environment-bound"`` or ``"learner-bound"``: the part that limits the speed of the run so far."""
-        return "environment-bound" if self.share_waited > _WAITS else "learner-bound"
-
-    @property
     def line(self) -> str:
-        """Sentence on whether more actors help, for the end of a run."""
+        """Sentence on what limits the speed of the run so far: the environments, so that more actors help, or the learner."""
         share = self.share_waited
-        if self.bound == "environment-bound":
+        if share > _WAITS:
             return f"environment-bound: the learner waited for actors for {share:.0%} of the time, and more actors help"
         return f"learner-bound: more actors will not help (the learner waited for {share:.0%} of the time)"
 
@@ -69,7 +64,7 @@ class Metrics:
             logger.record("actors/lag_mean", sum(self._lags) / len(self._lags))
             logger.record("actors/lag_max", max(self._lags))
         logger.record("actors/fps", int((n - self._timesteps_before) / max(now - self._line_began, 1e-9)))
-        logger.record("actors/bound", self.bound, exclude="tensorboard")
+        logger.record("actors/bound", self.line.partition(":")[0], exclude="tensorboard")
         logger.record("time/learner_idle", self.share_waited)
         if self.n_inserted > 0:
             logger.record("replay/samples_per_insert", self.n_sampled / self.n_inserted)

@@ -88,7 +88,6 @@ def unpacked(content: bytes, n_envs: int, epsilon: float | None) -> Any:
     if epsilon is not None:
         model.exploration_schedule = ConstantSchedule(epsilon)
         model.exploration_rate = epsilon
-    model.policy.set_training_mode(False)
     return model
 
 

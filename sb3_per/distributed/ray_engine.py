@@ -110,7 +110,6 @@ class RayEngine:
             ray.wait(closing, num_returns=len(closing), timeout=_TIME_TO_CLOSE)
         for number in list(self._actors):
             self.stop(number)
-        if id(self) in _users:
-            _users.discard(id(self))
-            if not _users:
-                ray.shutdown()
+        if _users == {id(self)}:
+            ray.shutdown()
+        _users.discard(id(self))

@@ -35,7 +35,6 @@ class ActorVecEnv(CollectingVecEnv):
         self.engine, self.crew = engine, Crew(engine, n_actors, recipe, settings)
         #: collects for the algorithms of this package, in place of synchronous steps
         self.learning_loop: LearningLoop = LearningLoop(self.crew)
-        self._step_handles: list[Any] = []
         try:
             for actor in range(n_actors):
                 self.crew.start(actor)

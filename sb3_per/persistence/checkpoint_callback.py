@@ -58,7 +58,6 @@ class BufferCheckpointCallback(CheckpointCallback):
                 "a pickle: use that callback, or save_replay_buffer=False"
             )
         make_directory(Path(self.save_path).absolute())
-        super()._init_callback()
         checkpoints = rf"{re.escape(self.name_prefix)}_(vecnormalize_)?[0-9]+_steps\.(zip|pkl)"
         remove_temporary(Path(self.save_path), checkpoints)
 

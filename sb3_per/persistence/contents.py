@@ -308,14 +308,13 @@ def put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_mass
     :raises LookupError: if something is missing
     """
     _require_types(state, {**state_of(buffer), **_flat(DEMONSTRATIONS, buffer.demonstrations.state())})
-    for prefix, _, storage in collections_of(buffer):
-        for name in _FLAGS:
-            flags = state[prefix + name]
-            getattr(storage, name)[: len(flags)] = flags
     buffer.load(nested(state), keeps_masses)
     for prefix, ring, storage in collections_of(buffer):
-        if any(len(state[prefix + name]) != ring.n_rows_used for name in _FLAGS):
-            raise ValueError(f"the ends of episodes are not those of {ring.n_rows_used} rows")
+        for name in _FLAGS:
+            flags = state[prefix + name]
+            if len(flags) != ring.n_rows_used:
+                raise ValueError(f"{prefix + name} has {len(flags)} rows, not {ring.n_rows_used}")
+            getattr(storage, name)[: len(flags)] = flags
         if storage.next_observations is None:
             storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)] = state[prefix + _NEWEST]
         for store in storage.frame_stores.values():
