@@ -48,15 +48,15 @@ class EnvRecipe:
         return make_vec_env(**arguments)
 
 
-#: Wrappers, the innermost first: class, and a copy of the attributes, with those of the actor's environments.
+#: Wrappers, the innermost first: the class of each, and a copy of its attributes, reduced to the actor's environments.
 Wrappers = list[tuple[type[VecEnvWrapper], dict[str, Any]]]
 
 
-def wrappers_of(env: VecEnv, columns: np.ndarray) -> Wrappers:
+def wrappers_of(env: VecEnv | None, columns: np.ndarray) -> Wrappers:
     """
     Describe wrappers so that an actor can rebuild them.
 
-    :param env: the learner's environments
+    :param env: the learner's environments, wrapped or not
     :param columns: indices of the actor's environments
     :return: the description
     :raises ValueError: for a wrapper that cannot be rebuilt around an actor's environments

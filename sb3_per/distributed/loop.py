@@ -1,7 +1,7 @@
 """
 Collect from actors in place of SB3's ``collect_rollouts``.
 
-A *tick* is one transition for each environment in number, which SB3 counts as one step of all environments. Its transitions
+A *tick* has as many transitions as there are environments, which SB3 counts as one step of all environments. The transitions
 are successive steps of one actor or of several. Counters, callbacks and updates advance by ticks.
 """
 
@@ -54,7 +54,7 @@ class LearningLoop:
         :raises ValueError: for a ladder without random actions, and for wrappers that actors cannot rebuild
         """
         buffer, name = model.replay_buffer, type(model).__name__
-        assert model.env is not None and isinstance(model.train_freq, TrainFreq)
+        assert isinstance(model.train_freq, TrainFreq)
         reasons: Reasons = {
             "hindsight (HER)": isinstance(buffer, HerReplayBuffer)
             and "its episodes lie in consecutive rows, which all environments share",
@@ -172,12 +172,11 @@ class Run:
 
     def _get_ready(self, actor: int, is_restart: bool) -> Any:
         """Ask an actor to get ready."""
-        crew, env, columns = self.crew, self.model.env, self.crew.columns_of(actor)
-        assert env is not None
-        if is_restart:  # its last calls are lost, so its next step does not follow its last stored one
+        crew, columns = self.crew, self.crew.columns_of(actor)
+        if is_restart:  # its pending chunks are lost, so its next step does not follow the last one that is stored
             cut(self.model, columns)
         seed = random_state.derived_seed(*self._seed, actor, crew.starts[actor])
-        wrappers = None if self._continues and not is_restart else wrappers_of(env, columns)
+        wrappers = None if self._continues and not is_restart else wrappers_of(self.model.env, columns)
         epsilon = exploration_ladder(crew.n_actors)[actor] if self.settings.exploration == "ladder" else None
         own_obs = tuple(tree_map(lambda part: part[columns], obs) for obs in last_obs(self.model))
         first_obs = None if is_restart else own_obs
@@ -198,7 +197,7 @@ class Run:
         """
         Take the next tick. Wait for chunks if necessary, and store them as they come.
 
-        :return: one transition for each environment in number, fewer at the end of the run
+        :return: as many transitions as there are environments, fewer at the end of the run
         """
         n_left = n_timesteps_left(self.model)
         n = min(self.crew.n_actors * self.crew.n_envs, n_left)

@@ -154,7 +154,7 @@ def _saved_at(directory: Path, streams: list[contents.Stream]) -> dict[str, list
 
 
 def _remember(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest) -> None:
-    """Keep for the next save those files whose rows do not change any more."""
+    """Note which files the next save can keep: those with rows that do not change any more."""
     for stream in contents.streams_of(buffer):
         parts = [part for part in manifest.of_stream(stream.name) if part.end <= stream.end_of_final]
         _SAVED.setdefault(stream.storage, {})[directory, stream.name] = parts

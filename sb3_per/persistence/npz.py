@@ -129,18 +129,18 @@ def _chunks_of(array: np.ndarray) -> Iterator[memoryview]:
 # look like damage.
 CONTRADICTIONS = (ValueError, LookupError, OverflowError, RecursionError)
 
-# The same for reading, where no code of a user runs: other types than expected are damage, too.
+# While a file is read, no code of a user runs: a wrong type is damage, too.
 READING = (*CONTRADICTIONS, TypeError)
 
 
 @contextmanager
 def as_damage(path: Path, errors: tuple[type[Exception], ...] = CONTRADICTIONS) -> Iterator[None]:
     """
-    Turn errors of contents that contradict themselves into damage.
+    Report contents that contradict themselves as damage.
 
     :param path: path of the file with these contents
-    :param errors: which errors
-    :raises DamagedFileError: instead of the other error
+    :param errors: errors that become damage
+    :raises DamagedFileError: in place of such an error
     """
     try:
         yield
