@@ -94,7 +94,7 @@ def frame_rows(quick: bool) -> Rows:
 
     def memory() -> Row:
         framed = _filled(size, 1, ReplayBuffer)[0]
-        columns = (framed.actions, framed.rewards, framed.dones, framed.timeouts, framed.sampler.tree.masses)
+        columns = (framed.actions, framed.rewards, framed.dones, framed.timeouts, framed.sampler.tree[:])
         n_bytes = framed.observations.store.nbytes + sum(column.nbytes for column in columns)
         return Row("memory of frames, bytes per transition, plain 56,468", "", n_bytes / size, 7_460.0)
 

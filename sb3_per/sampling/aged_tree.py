@@ -10,14 +10,17 @@ counts for itself, and the newest steps of all of them are equally young.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
-from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sum_tree import ALL_WRITTEN, LEAST_MASS, SumTree, draw_leaves, spread, write_masses
 from sb3_per.storage.ring import Ring
 from sb3_per.utils.compiled import kernel
+
+#: Slot of age 0 for each environment, and the number of slots, int64 of shape (n_envs + 1,); the factor of age 0; a table of
+#: exp(-rate age) for all ages below ``2 ** bits`` and for all multiples of this, because two reads are faster than ``exp``;
+#: and bits.
+Ages = tuple[np.ndarray, float, np.ndarray, int]
 
 # Largest logarithm of a factor in the tree. The largest mass times this factor, times the number of slots, is finite.
 _MOST = 20.0
@@ -27,20 +30,16 @@ _OTHERS_ARE_DRAWABLE = -2
 
 
 @kernel
-def _times_factors(
-    slots: np.ndarray, masses: np.ndarray, is_divided: bool, cursors: np.ndarray, height: float, table: np.ndarray, bits: int
-) -> None:
+def _times_factors(slots: np.ndarray, masses: np.ndarray, is_divided: bool, ages: Ages) -> None:
     """
     Multiply masses by exp(rate (id - ref)), or divide them. Masses above 0 stay above 0.
 
     :param slots: int64 of shape (batch_size,)
     :param masses: changed, float64 in the same shape
     :param is_divided: whether to divide
-    :param cursors: slot of age 0 for each environment, int64 of shape (n_envs,); and the number of slots
-    :param height: factor of age 0
-    :param table: exp(-rate age) of all ages below ``2 ** bits``, and of all multiples. Two reads are faster than ``exp``
-    :param bits: see ``table``
+    :param ages: see :data:`Ages`
     """
+    cursors, height, table, bits = ages
     n_envs, capacity, n_fine = cursors.size - 1, cursors[-1], 1 << bits
     for i in range(slots.size):
         age = cursors[slots[i] % n_envs if n_envs > 1 else 0] - slots[i]
@@ -51,24 +50,15 @@ def _times_factors(
 
 
 @kernel
-def _write_aged(
-    sums: np.ndarray,
-    starts: np.ndarray,
-    slots: np.ndarray,
-    masses: np.ndarray,
-    cursors: np.ndarray,
-    height: float,
-    table: np.ndarray,
-    bits: int,
-) -> int:
+def _write_aged(sums: np.ndarray, starts: np.ndarray, slots: np.ndarray, masses: np.ndarray, ages: Ages) -> int:
     """Write masses times factors, see :func:`write_masses`."""
-    aged, capacity, are_others = masses.copy(), cursors[-1], False
+    aged, capacity, are_others = masses.copy(), ages[0][-1], False
     for i in range(slots.size):
         if not 0 <= slots[i] < capacity:
             return i
         are_others |= (sums[slots[i]] > 0.0) != (masses[i] > 0.0)
-    _times_factors(slots, aged, False, cursors, height, table, bits)
-    result: int = write_masses(sums, starts, capacity, slots, aged)
+    _times_factors(slots, aged, False, ages)
+    result = write_masses(sums, starts, capacity, slots, aged)
     return _OTHERS_ARE_DRAWABLE if are_others and result == ALL_WRITTEN else result
 
 
@@ -81,14 +71,11 @@ def _draw_aged(
     scale: float,
     slots: np.ndarray,
     masses: np.ndarray,
-    cursors: np.ndarray,
-    height: float,
-    table: np.ndarray,
-    bits: int,
+    ages: Ages,
 ) -> None:
     """Find the slots of uniform numbers, and read the masses without their factors."""
     draw_leaves(sums, starts, uniforms, stratified, scale, slots, masses)
-    _times_factors(slots, masses, True, cursors, height, table, bits)
+    _times_factors(slots, masses, True, ages)
 
 
 class AgedTree(SumTree):
@@ -97,48 +84,49 @@ class AgedTree(SumTree):
     found and added up has the factor of age.
 
     :param decay: c, above 0
-    :param eligible: says which slots can be drawn, and how old they are
+    :param ring: says how old the slots are
     """
 
-    LARGEST = 1e290
-
-    def __init__(self, decay: float, eligible: Eligibility):
-        self.ring, self.rate = eligible.ring, decay / eligible.ring.capacity
+    def __init__(self, decay: float, ring: Ring):
+        self.ring, self.rate = ring, decay / ring.capacity
         # exp(c (id - ref) / capacity) of every slot that can be drawn.
-        self._factors = SumTree(self.ring.capacity)
-        bits = (self.ring.capacity.bit_length() + 1) // 2
-        ages = np.append(np.arange(1 << bits), np.arange(0, self.ring.capacity + 1, 1 << bits))
+        self._factors = SumTree(ring.capacity)
+        bits = (ring.capacity.bit_length() + 1) // 2
+        ages = np.append(np.arange(1 << bits), np.arange(0, ring.capacity + 1, 1 << bits))
         self._table = np.exp(-self.rate * ages), bits
-        self._cursors = np.full(self.ring.n_envs + 1, self.ring.capacity)
-        super().__init__(self.ring.capacity)
+        self._cursors = np.full(ring.n_envs + 1, ring.capacity)
+        super().__init__(ring.capacity)
 
     def clear(self) -> None:
         """Empty every slot, after the ring was emptied."""
         super().clear()
         self._factors.clear()
-        # Id with factor 1 of each environment.
-        self._refs = _ids_of_age_0(self.ring)
-        self._count_ages_from(self._refs, 0)
+        self._count_ages(0)
 
-    def _count_ages_from(self, ids: np.ndarray, lead: int) -> None:
-        """Give age 0 to one id of each environment, ``lead`` after the one with factor 1."""
+    @property
+    def _ids_of_age_0(self) -> np.ndarray:
+        """Id from which the ages of each environment count, int64 of shape (n_envs,)."""
+        return self.ring.added * self.ring.n_envs - 1
+
+    def _count_ages(self, lead: int) -> None:
+        """Count ages from the newest ids, ``lead`` after those with factor 1."""
+        ids = self._ids_of_age_0
         self._added, self._refs, self._shrink = self.ring.added, ids - lead, math.exp(-self.rate * lead)
         self._cursors[:-1] = ids % self.capacity
-        self._factor_arguments = self._cursors, 1.0 / self._shrink, *self._table
+        self._ages: Ages = self._cursors, 1.0 / self._shrink, *self._table
 
     def _follow_ring(self) -> None:
         """Count ages from the newest ids on. Write masses anew where their reference moves."""
         if self.ring.added is self._added:
             return
-        ids = _ids_of_age_0(self.ring)
-        leads = (ids - self._refs).tolist()
+        leads = (self._ids_of_age_0 - self._refs).tolist()
         lead = min(leads) if self.rate * min(leads) <= _MOST else 0
         if max(leads) == lead:
-            self._count_ages_from(ids, lead)
+            self._count_ages(lead)
             return
         slots = np.arange(self.capacity).reshape(-1, len(leads))[:, np.not_equal(leads, lead)].reshape(-1)
         masses = self.without_age(slots)
-        self._count_ages_from(ids, lead)
+        self._count_ages(lead)
         self._put(slots, masses, are_moved=True)
 
     # ---- masses
@@ -159,7 +147,7 @@ class AgedTree(SumTree):
     def without_age(self, slots: np.ndarray) -> np.ndarray:
         """Read p^alpha, see :meth:`SumTree.without_age`."""
         masses = super()._masses_at(slots)
-        _times_factors(slots, masses, True, *self._factor_arguments)
+        _times_factors(slots, masses, True, self._ages)
         return masses
 
     def written(self) -> np.ndarray:
@@ -172,10 +160,10 @@ class AgedTree(SumTree):
 
     def _put(self, slots: np.ndarray, masses: np.ndarray, are_moved: bool = False) -> int:
         """Write masses, and the factors of slots that become drawable, no longer are, or have another reference."""
-        result = int(_write_aged(self._sums, self._starts, slots, masses, *self._factor_arguments))
+        result = _write_aged(self._sums, self._starts, slots, masses, self._ages)
         if result == _OTHERS_ARE_DRAWABLE or are_moved:
             factors, result = np.sign(masses), ALL_WRITTEN
-            _times_factors(slots, factors, False, *self._factor_arguments)
+            _times_factors(slots, factors, False, self._ages)
             self._factors.update(slots, factors)
         return result
 
@@ -186,16 +174,9 @@ class AgedTree(SumTree):
 
     def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """Draw slots, and read p^alpha times ``scale``, see :meth:`SumTree.draw`."""
-        self._require_mass()
         slots, masses = np.empty(len(uniforms), np.int64), np.empty(len(uniforms))
-        arguments = (self._sums, self._starts, uniforms, stratified, scale, slots, masses)
-        _draw_aged(*arguments, *self._factor_arguments)
+        _draw_aged(self._sums, self._starts, uniforms, stratified, scale, slots, masses, self._ages)
         return slots, masses
-
-
-def _ids_of_age_0(ring: Ring) -> np.ndarray:
-    """Return the id from which the ages of each environment count, int64 of shape (n_envs,)."""
-    return ring.added * ring.n_envs - 1
 
 
 @kernel
@@ -240,12 +221,12 @@ class AgeDraw(SumTree):
     ``n_envs``-th for each of them.
 
     :param decay: c, above 0
-    :param eligible: says which slots can be drawn: the newest transitions of each environment
+    :param ring: of which the newest transitions of each environment can be drawn
     """
 
-    def __init__(self, decay: float, eligible: Eligibility):
-        self.ring, self.rate = eligible.ring, decay / eligible.ring.capacity
-        super().__init__(self.ring.capacity)
+    def __init__(self, decay: float, ring: Ring):
+        self.ring, self.rate = ring, decay / ring.capacity
+        super().__init__(ring.capacity)
 
     def clear(self) -> None:
         """Nothing is stored."""
@@ -283,14 +264,10 @@ class AgeDraw(SumTree):
 
     def written(self) -> np.ndarray:
         """1 for every slot that can be drawn, see :meth:`SumTree.written`."""
-        return np.asarray(np.sign(self.masses))
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Everything follows from the ring."""
+        return np.asarray(np.sign(self[:]))
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        slots: np.ndarray = _find_by_age(prefix_sums / self.total, *self._runs, self.rate, self.capacity)
-        return slots
+        return _find_by_age(prefix_sums / self.total, *self._runs, self.rate, self.capacity)
 
     def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """Draw slots, see :meth:`SumTree.draw`."""

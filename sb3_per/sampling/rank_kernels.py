@@ -236,11 +236,8 @@ def _ranks_at(cumulative: np.ndarray, n: int, alpha: float, prefix_sums: np.ndar
     offset = cumulative[n] - (np.log(end) if logarithmic else end**power / power)
     ranks = np.empty(prefix_sums.size, np.int64)
     for i in range(ranks.size):
-        value = prefix_sums[i]
-        if logarithmic:
-            guess = np.exp(min(value - offset, 700.0))
-        else:
-            guess = max((value - offset) * power, 0.0) ** (1.0 / power)
+        value = prefix_sums[i] - offset
+        guess = np.exp(value) if logarithmic else max(value * power, 0.0) ** (1.0 / power)
         ranks[i] = int(min(max(guess - 0.5, 0.0), n - 1.0))
         prefetch(cumulative, np.uint64(ranks[i]))
     for i in range(ranks.size):

@@ -29,7 +29,6 @@ class RankTree(SumTree):
     :raises ValueError: if the capacity is below 1
     """
 
-    LARGEST = np.inf
     in_slot_order = False
 
     def __init__(self, capacity: int, alpha: float):

@@ -61,7 +61,7 @@ class Sampler:
         self.tree, is_aged = scheme.make_tree(capacity), self.age_decay / capacity > 0.0
         if is_aged:
             is_closed = scheme.draws_uniformly and eligible.are_newest
-            self.tree = (AgeDraw if is_closed else AgedTree)(self.age_decay, eligible)
+            self.tree = (AgeDraw if is_closed else AgedTree)(self.age_decay, eligible.ring)
         self.tree.update(0, 0.0)  # changes nothing, but loads the kernel before the first step
         self._eta = 0.0 if scheme.draws_uniformly else self.uniform_fraction
         # Whether each slot is drawn from the whole tree, whatever else is in the batch.
@@ -176,9 +176,10 @@ class Sampler:
         if initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
         masses = self.scheme.mass(self.scheme.priority(self.scheme.reduce(abs_td_errors)))
-        bad = masses[~((masses >= 0.0) & (masses <= self.tree.LARGEST))]
+        largest = self.scheme.largest_mass
+        bad = masses[~((masses >= 0.0) & (masses <= largest))]
         if bad.size:
-            raise ValueError(f"{self.scheme}.mass() gave {bad[0]} for td_errors: it must be finite and at least 0")
+            raise ValueError(f"{self.scheme}.mass() gave {bad[0]} for td_errors: it must be in [0, {largest}]")
         return masses
 
     def masses(self) -> np.ndarray:
@@ -282,7 +283,7 @@ class Sampler:
         self.tree.load(state)
         if "given_masses" in state:
             given = np.asarray(state["given_masses"])
-            if ((given < 0.0) | (given > self.tree.LARGEST)).any():  # NaN: none was given
+            if ((given < 0.0) | (given > self.scheme.largest_mass)).any():  # NaN: none was given
                 raise ValueError("a mass is negative or infinite")
             self.given = np.full(len(self.tree), np.nan)
             self.given[: len(given)] = given

@@ -30,13 +30,9 @@ _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 
 
 @kernel
-def _sum(sums: np.ndarray, first: np.uint64) -> float:
-    """Sum of eight neighbours, in pairs, pairs of pairs and halves, as :func:`_find` takes them apart."""
-    second = first + _FOUR
-    total: float = ((sums[first] + sums[first + _ONE]) + (sums[first + _TWO] + sums[first + _THREE])) + (
-        (sums[second] + sums[second + _ONE]) + (sums[second + _TWO] + sums[second + _THREE])
-    )
-    return total
+def _sum_of_four(sums: np.ndarray, first: np.uint64) -> float:
+    """Add four neighbours in pairs. Reads and writes add in the same order, so both round in the same way."""
+    return float((sums[first] + sums[first + _ONE]) + (sums[first + _TWO] + sums[first + _THREE]))
 
 
 @kernel
@@ -58,7 +54,8 @@ def write_masses(sums: np.ndarray, starts: np.ndarray, capacity: int, leaves: np
             # Neighbours share ancestors. Without runs of the same parent, one node is left at the root instead of a batch.
             if n_parents == 0 or parent != nodes[n_parents - 1]:
                 # Recompute the sum from the children. With `+= delta`, rounding would add up until an empty leaf has mass.
-                sums[start + parent] = _sum(sums, below + (parent << _THREE))
+                first = below + (parent << _THREE)
+                sums[start + parent] = _sum_of_four(sums, first) + _sum_of_four(sums, first + _FOUR)
                 nodes[n_parents] = parent
                 n_parents += 1
         n_nodes = n_parents
@@ -79,7 +76,7 @@ def _go_down(sums: np.ndarray, start: np.uint64, below: np.uint64, nodes: np.nda
     node, rest = first, rests[i]
     # Choose a half of the eight, a half of the four, one of the two, without branches: the processor would mispredict half
     # of them.
-    left = (sums[node] + sums[node + _ONE]) + (sums[node + _TWO] + sums[node + _THREE])
+    left = _sum_of_four(sums, node)
     node += np.uint64(left <= rest) << _TWO
     rest = rest - left if left <= rest else rest
     left = sums[node] + sums[node + _ONE]
@@ -98,28 +95,29 @@ def _go_down(sums: np.ndarray, start: np.uint64, below: np.uint64, nodes: np.nda
 
 
 @kernel
-def _find(sums: np.ndarray, starts: np.ndarray, rests: np.ndarray, leaves: np.ndarray) -> None:
-    """Find the leaf of every prefix sum; the prefix sums are changed."""
-    nodes = leaves.view(np.uint64)
-    for i in range(nodes.size):
-        nodes[i] = 0
-        if not rests[i] < sums[-1]:
-            rests[i] = np.inf
+def _descend(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray | None, rests: np.ndarray) -> None:
+    """
+    Go down to the leaf of every prefix sum, among the leaves of its node.
+
+    :param nodes: positions in their levels; each becomes the leaf
+    :param levels: levels of the nodes; ``None``: all are the root, which saves a comparison at each step
+    :param rests: prefix sums, changed
+    """
     for level in range(starts.size - 2, -1, -1):
         start, below = starts[level], starts[max(level - 1, 0)]
         for i in range(nodes.size):
-            _go_down(sums, start, below, nodes, rests, i)
+            if levels is None or levels[i] > level:
+                _go_down(sums, start, below, nodes, rests, i)
 
 
 @kernel
-def _find_below(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray, rests: np.ndarray) -> np.ndarray:
-    """Find the leaf of every prefix sum among the leaves of its node; nodes and prefix sums are changed."""
-    for level in range(starts.size - 2, -1, -1):
-        start, below = starts[level], starts[max(level - 1, 0)]
-        for i in range(nodes.size):
-            if levels[i] > level:
-                _go_down(sums, start, below, nodes, rests, i)
-    return nodes.view(np.int64)
+def _find(sums: np.ndarray, starts: np.ndarray, rests: np.ndarray, leaves: np.ndarray) -> None:
+    """Find the leaf of every prefix sum; the prefix sums are changed."""
+    leaves[:] = 0
+    for i in range(rests.size):
+        if not rests[i] < sums[-1]:
+            rests[i] = np.inf
+    _descend(sums, starts, leaves.view(np.uint64), None, rests)
 
 
 @kernel
@@ -199,8 +197,6 @@ class SumTree:
     :raises ValueError: if the capacity is below 1
     """
 
-    #: largest mass of a leaf
-    LARGEST: ClassVar[float] = float(np.finfo(np.float64).max)
     #: whether prefix sums run over neighbouring slots, so that :meth:`part` draws from some of them
     in_slot_order: ClassVar[bool] = True
 
@@ -236,11 +232,6 @@ class SumTree:
         """Sum of all masses."""
         return float(self._sums[-1])
 
-    @property
-    def masses(self) -> np.ndarray:
-        """Mass of every leaf, float64 of shape (capacity,); a copy."""
-        return self._masses_at(np.arange(self.capacity))
-
     def __getitem__(self, indices: Any) -> Any:
         """
         Read masses.
@@ -250,7 +241,7 @@ class SumTree:
         :raises IndexError: for a leaf outside ``[0, capacity)``; negative indices do not wrap
         """
         if isinstance(indices, slice):
-            return self.masses[indices]
+            indices = np.arange(self.capacity)[indices]
         leaves = self._integers(indices).astype(np.int64, copy=False)
         outside = leaves.view(np.uint64) >= self.capacity  # where they are negative, too
         if outside.any():
@@ -277,7 +268,7 @@ class SumTree:
         bad = self._write(leaves, masses)
         if bad != ALL_WRITTEN:
             self._require_leaf(leaves[bad])
-            raise ValueError(f"A priority must be in [0, {self.LARGEST:.3g}], not {masses[bad]} (leaf {leaves[bad]})")
+            raise ValueError(f"A priority must be finite and at least 0, not {masses[bad]} (leaf {leaves[bad]})")
 
     def find(self, prefix_sums: Any) -> Any:
         """
@@ -336,7 +327,9 @@ class SumTree:
                 raise ValueError(f"Cannot draw from {n} leaves of a {type(self).__name__}: all of them are empty")
             last = ends.searchsorted(ends[-1])  # the last node with mass
             i = np.minimum(ends.searchsorted(prefix_sums, side="right"), last)
-            return _find_below(self._sums, self._starts, nodes[i], levels[i], prefix_sums - np.append(0.0, ends)[i])
+            found: np.ndarray = nodes[i]
+            _descend(self._sums, self._starts, found, levels[i], prefix_sums - np.append(0.0, ends)[i])
+            return found.view(np.int64)
 
         return float(ends[-1]), find
 
