@@ -53,10 +53,6 @@ class HeldTransitions(Eligibility):
         """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
         return self.ring.newest(n)
 
-    def first_of_range(self, n: int) -> int | None:
-        """``None`` where environments stand at different steps."""
-        return (self.ring.next_id - n) % self.ring.capacity if self.ring.is_even else None
-
     def stock_draw(self, n: int) -> np.ndarray:
         """SB3's draw: rows, then environments."""
         ring = self.ring

@@ -5,8 +5,8 @@ Korniak et al. 2026 (arXiv 2605.10236) draw by age alone, from a truncated geome
 priorities, a sum tree holds p^alpha exp(c (id - ref) / capacity). Only differences of ids count, so nothing in it changes as
 transitions grow older. Before float64 overflows, the reference ``ref`` moves to newer ids.
 
-The age of a transition is the number of transitions that came after it. Where environments stand at different steps, each
-counts for itself, and the newest steps of all of them are equally young.
+The age of a transition is the number of transitions that came after it. If environments have added different numbers of
+steps, each counts its own steps, and the newest steps of all environments are equally young.
 """
 
 import math
@@ -25,7 +25,7 @@ Ages = tuple[np.ndarray, float, np.ndarray, int]
 # Largest logarithm of a factor in the tree. The largest mass times this factor, times the number of slots, is finite.
 _MOST = 20.0
 
-# What `_write_aged` returns if slots become drawable, or no longer are.
+# Result of `_write_aged` if it changes which slots can be drawn.
 _OTHERS_ARE_DRAWABLE = -2
 
 
@@ -80,8 +80,8 @@ def _draw_aged(
 
 class AgedTree(SumTree):
     """
-    Sum tree of p^alpha exp(-c age / capacity), where ages are those of the last write. It takes masses p^alpha; what is read,
-    found and added up has the factor of age.
+    Sum tree of p^alpha exp(-c age / capacity), with the ages at the last write. Write masses p^alpha; reads, searches and sums
+    include the factor of age.
 
     :param decay: c, above 0
     :param ring: says how old the slots are
@@ -103,31 +103,26 @@ class AgedTree(SumTree):
         self._factors.clear()
         self._count_ages(0)
 
-    @property
-    def _ids_of_age_0(self) -> np.ndarray:
-        """Id from which the ages of each environment count, int64 of shape (n_envs,)."""
-        return self.ring.added * self.ring.n_envs - 1
-
     def _count_ages(self, lead: int) -> None:
-        """Count ages from the newest ids, ``lead`` after those with factor 1."""
-        ids = self._ids_of_age_0
-        self._added, self._refs, self._shrink = self.ring.added, ids - lead, math.exp(-self.rate * lead)
-        self._cursors[:-1] = ids % self.capacity
+        """Count ages from the newest step of each environment, ``lead`` steps after the one with factor 1."""
+        added, n_envs = self.ring.added, self.ring.n_envs
+        self._added, self._refs, self._shrink = added, added - lead, math.exp(-self.rate * (lead * n_envs))
+        self._cursors[:-1] = (added * n_envs - 1) % self.capacity
         self._ages: Ages = self._cursors, 1.0 / self._shrink, *self._table
 
     def _follow_ring(self) -> None:
         """Count ages from the newest ids on. Write masses anew where their reference moves."""
         if self.ring.added is self._added:
             return
-        leads = (self._ids_of_age_0 - self._refs).tolist()
-        lead = min(leads) if self.rate * min(leads) <= _MOST else 0
+        leads = (self.ring.added - self._refs).tolist()
+        lead = min(leads) if self.rate * (min(leads) * len(leads)) <= _MOST else 0
         if max(leads) == lead:
             self._count_ages(lead)
             return
         slots = np.arange(self.capacity).reshape(-1, len(leads))[:, np.not_equal(leads, lead)].reshape(-1)
         masses = self.without_age(slots)
         self._count_ages(lead)
-        self._put(slots, masses, are_moved=True)
+        self._write(slots, masses, are_moved=True)
 
     # ---- masses
 
@@ -154,17 +149,14 @@ class AgedTree(SumTree):
         """p^alpha of every slot, see :meth:`SumTree.written`."""
         return self.without_age(np.arange(self.capacity))
 
-    def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
-        self._follow_ring()
-        return self._put(leaves, masses)
-
-    def _put(self, slots: np.ndarray, masses: np.ndarray, are_moved: bool = False) -> int:
+    def _write(self, leaves: np.ndarray, masses: np.ndarray, are_moved: bool = False) -> int:
         """Write masses, and the factors of slots that become drawable, no longer are, or have another reference."""
-        result = _write_aged(self._sums, self._starts, slots, masses, self._ages)
+        self._follow_ring()
+        result = _write_aged(self._sums, self._starts, leaves, masses, self._ages)
         if result == _OTHERS_ARE_DRAWABLE or are_moved:
             factors, result = np.sign(masses), ALL_WRITTEN
-            _times_factors(slots, factors, False, self._ages)
-            self._factors.update(slots, factors)
+            _times_factors(leaves, factors, False, self._ages)
+            self._factors.update(leaves, factors)
         return result
 
     # ---- drawing
@@ -229,7 +221,7 @@ class AgeDraw(SumTree):
         super().__init__(ring.capacity)
 
     def clear(self) -> None:
-        """Nothing is stored."""
+        """Compute the runs anew at the next draw; nothing else is stored."""
         self._added: np.ndarray | None = None
 
     def _follow_ring(self) -> None:

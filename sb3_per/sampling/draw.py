@@ -43,8 +43,7 @@ class Distribution(NamedTuple):
 
     def chances(self, slots: np.ndarray) -> np.ndarray:
         """Return numbers in proportion to the probabilities of slots, float64 in the same shape."""
-        chances: np.ndarray = (1.0 - self.eta) * self.tree[slots] * (self.n / self.total) + self.eta
-        return chances
+        return np.asarray((1.0 - self.eta) * self.tree[slots] * (self.n / self.total) + self.eta)
 
     def n_p(self, slots: np.ndarray) -> np.ndarray:
         """
@@ -70,9 +69,9 @@ def newest_of(tree: SumTree, eligible: Eligibility, n: int, eta: float) -> Distr
     """
     if n == eligible.n:
         return Distribution(tree, eligible, n, tree.total, tree.find, eta)
-    first = eligible.first_of_range(n) if tree.in_slot_order else None
-    if first is not None:
-        return Distribution(tree, eligible, n, *tree.part(first, n), eta)
+    ring = eligible.ring
+    if tree.in_slot_order and eligible.are_newest and ring.is_even:  # their slots are neighbours
+        return Distribution(tree, eligible, n, *tree.part((ring.next_id - n) % ring.capacity, n), eta)
     slots = eligible.newest(n)(np.arange(n))
     sums = np.cumsum(tree[slots])
 
@@ -113,7 +112,7 @@ def draw_from(distribution: Distribution, batch_size: int, stratified: bool, uni
 
 def _without_repeats(slots: np.ndarray, distribution: Distribution, stratified: bool) -> np.ndarray:
     """
-    Replace repeated slots by draws from the others. Drawing from all slots and keeping only new ones is the same.
+    Replace repeated slots by draws from the others: drawing from all slots and keeping only new ones has the same result.
 
     :param slots: drawn slots, changed
     :param distribution: what they were drawn from
@@ -148,8 +147,7 @@ def _successive(n: int, chosen: np.ndarray, distribution: Distribution) -> np.nd
     candidates = np.setdiff1d(slots, chosen, assume_unique=True)
     with np.errstate(divide="ignore"):
         arrivals = np.random.exponential(size=len(candidates)) / distribution.chances(candidates)
-    drawn: np.ndarray = candidates[np.argsort(arrivals, kind="stable")[:n]]
-    return drawn
+    return np.asarray(candidates[np.argsort(arrivals, kind="stable")[:n]])
 
 
 def _first_occurrences(slots: np.ndarray) -> np.ndarray:

@@ -78,16 +78,6 @@ class Eligibility(Protocol):
         :return: function from numbers in [0, n) to the slots of these transitions, in any order
         """
 
-    def first_of_range(self, n: int) -> int | None:
-        """
-        Find the newest transitions as a range of slots.
-
-        :param n: number of the newest transitions that can be drawn
-        :return: first of the n neighbouring slots that hold exactly these, where slot 0 follows the last one; ``None`` if they
-            are not neighbours
-        """
-        return None
-
     def stock_draw(self, n: int) -> np.ndarray:
         """
         Draw uniformly, with the random numbers that SB3's buffer of this kind draws.

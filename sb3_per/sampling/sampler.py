@@ -68,22 +68,22 @@ class Sampler:
         self._is_plain = self._eta == 0.0 and self.recency == 1.0 and not self.unique
         #: whether draws are those of SB3's own buffer, with the same random numbers
         self.is_stock = scheme.draws_as_stock and not self.stratified and self._is_plain and not is_aged
-        #: k / K of the next draw, the k-th of K in a row, for ``recency``; ``None``: a random number
+        #: for ``recency``: k / K if the next draw is the k-th of K in a row; ``None``: a random number
         self.position: float | None = None
-        #: number of draws in a row without an update, which warn if they are many; no longer reset once they are. Who updates
-        #: after many draws sets it to 0
+        #: number of draws in a row without an update, for one warning: once it was given, updates do not reset the number. Set
+        #: it to 0 before updates that follow many draws
         self.n_unanswered = 0
         #: largest priority seen so far, in units of the TD error (before the exponent)
         self.max_priority = 1.0
         self.n_updates = 0
         self._n_known = 0  # slots with a mass, counted for the mean
-        #: by slot, masses that transitions came with until they are in the tree, NaN for none; allocated when needed
+        #: masses that transitions came with, by slot, until they are in the tree; NaN for none. Allocated when first needed
         self.given: np.ndarray | None = None
 
     # ---- drawing
 
     def can_draw(self) -> bool:
-        """Whether any slot can be drawn, also of those that have come since the last call."""
+        """Whether any slot can be drawn, new ones included."""
         self.settle()
         return self.tree.total > 0.0
 
@@ -140,7 +140,7 @@ class Sampler:
             self._n_known = self.eligible.n
 
     def _masses_of_new(self, slots: np.ndarray) -> np.ndarray:
-        """Return the masses that new slots came with, and otherwise that of ``max_priority``, or the mean."""
+        """Return the mass that each new slot came with; for all others that of ``max_priority``, or the mean."""
         if self.initial_priority == "mean" and self.tree.total > 0.0:
             masses = np.full(len(slots), self.tree.total / self.tree.count(self._n_known))
         else:
@@ -185,8 +185,7 @@ class Sampler:
     def masses(self) -> np.ndarray:
         """Return the masses of all slots, as the next draw sees them: a copy."""
         self.settle()
-        masses: np.ndarray = self.tree[:]
-        return masses
+        return np.asarray(self.tree[:])
 
     def remove(self, slots: np.ndarray) -> None:
         """
@@ -240,15 +239,14 @@ class Sampler:
 
     def state(self, n_slots: int) -> dict[str, Any]:
         """
-        Return all that a draw depends on.
+        Return everything that draws depend on.
 
-        :param n_slots: number of slots, from 0 on, that hold anything
+        :param n_slots: number of slots, from 0 on, that may hold a transition
         :return: numbers and arrays, see :meth:`load`
         """
         state: dict[str, Any] = {
             "max_priority": self.max_priority,
             "n_updates": self.n_updates,
-            "n_known": self._n_known,
             **self.tree.state(n_slots),
         }
         if self.given is not None:
@@ -259,7 +257,7 @@ class Sampler:
         """
         Return the masses of all slots, also of those that wait for the tree.
 
-        :return: by slot, what :meth:`give` of another sampler with the same scheme takes: masses (rank: priorities), NaN for
+        :return: what :meth:`give` of another sampler with the same scheme takes, by slot: masses (rank: priorities), NaN for
             slots without one
         """
         given = np.full(len(self.tree), np.nan) if self.given is None else self.given.copy()
@@ -278,9 +276,8 @@ class Sampler:
         self.load_numbers(state)
         if not keeps_masses:
             return
-        require("n_known", state["n_known"], integer(0))
-        self._n_known = state["n_known"]
         self.tree.load(state)
+        self._n_known = int(np.count_nonzero(self.tree.written()))
         if "given_masses" in state:
             given = np.asarray(state["given_masses"])
             if ((given < 0.0) | (given > self.scheme.largest_mass)).any():  # NaN: none was given

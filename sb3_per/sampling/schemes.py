@@ -215,7 +215,7 @@ class PriorityScheme:
 
     @property
     def has_jax_loss(self) -> bool:
-        """Whether :meth:`jax_loss` belongs to :meth:`loss`: no class below the one that says it replaces the loss alone."""
+        """Whether :meth:`jax_loss` matches :meth:`loss`: a subclass that replaces only the loss has none."""
         of_jax, of_torch = (next(cls for cls in type(self).__mro__ if name in vars(cls)) for name in ("jax_loss", "loss"))
         return issubclass(of_jax, of_torch)
 
@@ -397,7 +397,7 @@ def make_scheme(
     td_error_reduction: str | None = None,
 ) -> PriorityScheme:
     """
-    Make a scheme object from settings. A scheme takes those settings that it has.
+    Make a scheme object from settings. Each scheme takes only the settings that its constructor has.
 
     :param scheme: name of a scheme in upper or lower case, or a scheme object, which brings its own settings
     :param alpha: prioritization exponent; ``None``: the scheme's default

@@ -16,10 +16,10 @@ import numpy as np
 
 from sb3_per.utils.compiled import kernel, prefetch
 
-# What `write_masses` returns if all entries are good. Otherwise it returns the position of the first bad one.
+# Result of `write_masses` if all entries are good; otherwise, it is the position of the first bad one.
 ALL_WRITTEN = -1
 
-# Least mass of a leaf that can be drawn, although a product can underflow.
+# Least mass of a leaf that can be drawn, because a product can underflow to 0.
 LEAST_MASS = float(np.finfo(np.float64).tiny)
 
 # Children of a node: as many as fit into a cache line.
@@ -335,10 +335,10 @@ class SumTree:
 
     def count(self, n: int) -> float:
         """
-        Count the slots that can be drawn.
+        Return the number that :attr:`total` is divided by for the mean mass.
 
-        :param n: their number
-        :return: the number by which ``total`` is divided for the mean mass; a draw that favours recent slots has another one
+        :param n: number of slots that can be drawn
+        :return: n; where masses have a factor of age, the sum of these factors
         """
         return n
 
@@ -355,7 +355,7 @@ class SumTree:
         """
         Return the masses that were written.
 
-        :return: by leaf, what :meth:`update` takes to give it its mass, float64 of shape (capacity,); not to be written to
+        :return: what :meth:`update` takes to give each leaf its mass, float64 of shape (capacity,); read only
         """
         return self._sums[: self.capacity]
 
@@ -388,7 +388,7 @@ class SumTree:
         if not self.total > 0.0:
             raise ValueError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty")
 
-    # ---- what another kind of tree overrides, with checked arguments
+    # ---- other kinds of trees override these; the arguments are checked
 
     def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
         """Read the masses of leaves, an array of any shape; a copy."""

@@ -68,9 +68,7 @@ class ArrayStore:
     def __init__(self, observations: np.ndarray, next_observations: np.ndarray | None, files: Files | None = None):
         self.observations, self.next_observations, self.files = observations, next_observations, files
         self.n_rows, self.n_envs = observations.shape[:2]
-        slot_bytes = flat(observations)[:1].nbytes
-        # Smaller rows take less time to read than to ask for, while they are in RAM.
-        self._asked_bytes = slot_bytes if files is not None and slot_bytes >= PAGE else 0
+        self._slot_bytes = flat(observations)[:1].nbytes
 
     @property
     def nbytes(self) -> int:
@@ -96,17 +94,16 @@ class ArrayStore:
 
     def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
         """See :class:`~sb3_per.storage.store.ObservationStore`."""
-        array = self.observations
-        if is_next and self.next_observations is None:
-            slots = (slots + self.n_envs) % (self.n_rows * self.n_envs)
-        elif is_next:
-            array = self.next_observations  # type: ignore[assignment]
-        if self._asked_bytes and self.files is not None and self.files.exceed_ram:
-            rows_will_be_needed(array.ctypes.data, self._asked_bytes, np.ascontiguousarray(slots).reshape(-1))
+        array = self.next_observations if is_next else self.observations
+        if array is None:
+            array, slots = self.observations, (slots + self.n_envs) % (self.n_rows * self.n_envs)
+        # While they are in RAM, rows below a page take less time to read than to ask for.
+        if self.files is not None and self._slot_bytes >= PAGE and self.files.exceed_ram:
+            rows_will_be_needed(array.ctypes.data, self._slot_bytes, np.ascontiguousarray(slots).reshape(-1))
         return read_slots(array, slots)
 
     def clear(self) -> None:
-        """Rows are written over."""
+        """Do nothing: new steps overwrite the rows."""
 
 
 @dataclass(eq=False, repr=False)
@@ -114,7 +111,8 @@ class ArrayStorage:
     """
     Keep transitions in SB3's arrays of shape (n_rows, n_envs, ...), and observations in stores.
 
-    With a folder, observations and actions are in files. What a draw or an n-step return looks at one by one stays in RAM.
+    With a folder, observations and actions are in files. Rewards and ends of episodes stay in RAM: draws and n-step returns
+    read them one by one.
 
     :param observations: array, view of a store, or a dictionary of these
     :param next_observations: in the same form; ``None`` with ``optimize_memory_usage``
@@ -150,9 +148,9 @@ class ArrayStorage:
             key: pair[0].store if isinstance(pair[0], StoredArray) else ArrayStore(*pair, self.files)
             for key, pair in pairs.items()
         }
-        #: those of them that share frames
+        #: the stores that share frames, by key
         self.frame_stores = {key: store for key, store in self.stores.items() if isinstance(store, FrameStore)}
-        # The usual case, found without a look into the dictionary.
+        # Saves the dictionary in the usual case.
         self._only_store = self.stores.get(None)
         # Rows below this one have room.
         self._n_ready = self._count_ready()
@@ -197,11 +195,11 @@ class ArrayStorage:
         :return: bytes of RAM, and bytes of the disk
         """
         small = self.rewards.nbytes + self.dones.nbytes + self.timeouts.nbytes
-        frames = sum(store.frame_bytes for store in self.frame_stores.values()) * self.rewards.size
-        large = self.actions.nbytes + frames
+        large = self.actions.nbytes
         for store in self.stores.values():
             if isinstance(store, FrameStore):
                 small += store.references_nbytes
+                large += store.frame_bytes * self.rewards.size
             else:
                 large += store.nbytes
         return (small + large, 0) if self.files is None else (small, large)
@@ -266,7 +264,7 @@ class ArrayStorage:
         return storage
 
     def clear(self) -> None:
-        """Forget all observations; rows are written over."""
+        """Forget all observations; new steps overwrite the rows."""
         for store in self.stores.values():
             store.clear()
 
@@ -298,7 +296,7 @@ class ArrayStorage:
         at = rows if envs is None else (rows, envs)
         obs, next_obs, actions, rewards, dones, timeouts, infos = steps
         if envs is not None or rows >= self._n_ready:
-            self.reserve(rows, envs)  # for all of them, before one of them changes
+            self.reserve(rows, envs)  # in all stores, before any of them changes
         if self._only_store is not None:
             self._only_store.write(rows, envs, obs, next_obs)
         else:
@@ -332,7 +330,7 @@ class ArrayStorage:
         :param last: slots of the last step of each, which differ from ``slots`` for n-step returns
         :return: observations, next observations of the last steps, and actions: copies of shape (batch_size, ...)
         """
-        return self._read(slots, False), self._read(last, True), read_slots(self.actions, slots)
+        return self.read_observations(slots), self.read_observations(last, True), read_slots(self.actions, slots)
 
     def read_steps(self, slots: np.ndarray) -> StepArrays:
         """
@@ -345,14 +343,17 @@ class ArrayStorage:
         infos = None if self.infos is None else read_slots(self.infos, slots)
         return (self.read_observations(slots), self.read_next_observations(slots), *arrays, infos)
 
-    def read_observations(self, slots: np.ndarray) -> Any:
+    def read_observations(self, slots: np.ndarray, is_next: bool = False) -> Any:
         """
         Read observations.
 
         :param slots: integers of any shape
+        :param is_next: whether to read next observations
         :return: a copy, shape (*slots.shape, ...); a dictionary for Dict observation spaces
         """
-        return self._read(slots, False)
+        if self._only_store is not None:
+            return self._only_store.read(slots, is_next)
+        return {key: store.read(slots, is_next) for key, store in self.stores.items()}
 
     def read_next_observations(self, slots: np.ndarray) -> Any:
         """
@@ -361,12 +362,7 @@ class ArrayStorage:
         :param slots: integers of any shape
         :return: a copy, in the form of :meth:`read_observations`
         """
-        return self._read(slots, True)
-
-    def _read(self, slots: np.ndarray, is_next: bool) -> Any:
-        if self._only_store is not None:
-            return self._only_store.read(slots, is_next)
-        return {key: store.read(slots, is_next) for key, store in self.stores.items()}
+        return self.read_observations(slots, True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Move the arrays of a copy into files of its own. Without the folder of the original, they stay in RAM."""

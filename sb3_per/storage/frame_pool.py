@@ -94,7 +94,7 @@ class FramePool:
 
     def release(self, number: int) -> None:
         """
-        Give frames up.
+        Release all frames before a number; their memory is used again.
 
         :param number: number of the first frame that is still needed
         """

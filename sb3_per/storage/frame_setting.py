@@ -2,9 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
+
+from sb3_per.utils.checks import integer, require
 
 #: Observations that hindsight replaces.
 GOALS = ("achieved_goal", "desired_goal")
@@ -45,16 +46,14 @@ def frames_by_key(frames: Any, space: spaces.Space) -> dict[str | None, int]:
         example = "frames=dict(image=4)" if isinstance(space, spaces.Dict) else "frames=4"
         raise ValueError(f"frames={frames!r} does not fit observations of {type(space).__name__}: write e.g. {example}")
     by_key: dict[str | None, int] = dict(frames) if isinstance(frames, dict) else {None: frames}
+    parts: dict[Any, spaces.Space] = dict(space.spaces) if isinstance(space, spaces.Dict) else {None: space}
     for key, n_frames in by_key.items():
-        if isinstance(n_frames, bool) or not isinstance(n_frames, (int, np.integer)) or n_frames < 1:
-            raise ValueError(f"frames must be an integer of at least 1, not {n_frames!r}")
+        require("frames", n_frames, integer())
         if key in GOALS:
             raise ValueError(f"frames cannot be named for {key!r}: hindsight writes goals anew")
-        part = space
-        if isinstance(space, spaces.Dict):
-            if key not in space.spaces:
-                raise ValueError(f"frames names {key!r}, which is not among the observations: {sorted(space.spaces)}")
-            part = space.spaces[key]
+        if key not in parts:
+            raise ValueError(f"frames names {key!r}, which is not among the observations: {sorted(parts)}")
+        part = parts[key]
         if not isinstance(part, (spaces.Box, spaces.MultiBinary)):
             raise ValueError(f"frames={n_frames} needs observations that are arrays, not {part}")
         stack_axis(part.shape or (), int(n_frames))

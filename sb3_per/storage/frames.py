@@ -61,7 +61,7 @@ class FrameStore:
 
     def reserve(self, rows: Any, envs: np.ndarray | None) -> None:
         """
-        Make room for whatever comes, see :class:`~sb3_per.storage.store.ObservationStore`.
+        Make room for steps, even if every frame is new, see :class:`~sb3_per.storage.store.ObservationStore`.
 
         :param rows: as in :meth:`write`
         :param envs: as in :meth:`write`
@@ -170,7 +170,7 @@ class FrameStore:
 
     def adopt(self, first: np.ndarray, end_of_env: np.ndarray) -> None:
         """
-        Take over references that were written into :attr:`references`. Those of other slots are forgotten.
+        Use the references that were written into :attr:`references`, and clear those of rows that hold no step.
 
         :param first: oldest step of each environment, which is in row ``step % n_rows``, shape (n_envs,)
         :param end_of_env: step after the newest one, shape (n_envs,)

@@ -5,6 +5,7 @@ The operating system keeps in RAM what was used last. Blocks of the disk are all
 one, a write to a mapped file on a full disk kills the process with a bus error.
 """
 
+import contextlib
 import math
 import mmap
 import os
@@ -26,7 +27,7 @@ except ImportError:  # Windows
 
 _LOCK, _PREFIX, _SUFFIX = "sb3_per.lock", "sb3_per-", ".mapped"
 
-# Most bytes that are allocated ahead for an array.
+# Most bytes that are allocated ahead, in all arrays together.
 _AHEAD_BYTES = 64 * 2**20
 
 
@@ -87,9 +88,8 @@ class Folder:
         self.path, self.pid = Path(os.path.realpath(path)), os.getpid()
         descriptor = _locked(self.path)
         weakref.finalize(self, _release, descriptor, self.path, self.pid)
-        for name in os.listdir(self.path):
-            if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
-                os.unlink(self.path / name)
+        for left in self.path.glob(f"{_PREFIX}*{_SUFFIX}"):
+            left.unlink()
         _FOLDERS[self.path] = self
 
     @classmethod
@@ -145,10 +145,10 @@ class Folder:
 
     def error(self, error: OSError) -> OSError:
         """
-        Say that the disk has no room.
+        Explain an error of the operating system.
 
-        :param error: of the operating system
-        :return: the same error with the folder
+        :param error: from a full disk
+        :return: an error that names the folder and says what to do
         """
         return OSError(
             error.errno,
@@ -258,7 +258,7 @@ def _locked(folder: Path) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The one who had it may have removed the file in the meantime.
+            # The last owner may have removed the file in the meantime.
             if path.exists() and os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -270,25 +270,20 @@ def _locked(folder: Path) -> int:
                 f"storage_folder={str(folder)!r} belongs to another buffer (process {owner}): each buffer needs a folder of "
                 "its own"
             ) from None
-        except BaseException:
-            os.close(descriptor)
-            raise
         os.close(descriptor)
 
 
 def _release(descriptor: int, folder: Path, pid: int) -> None:
     """Remove a folder if it is empty, and unlock it; a forked process leaves it to its owner."""
     if os.getpid() == pid:
-        for remove in ((folder / _LOCK).unlink, folder.rmdir):
-            try:
-                remove()
-            except OSError:
-                pass  # somebody else has removed it, or has files there
+        with contextlib.suppress(OSError):  # somebody else has files there, or has removed it
+            (folder / _LOCK).unlink(missing_ok=True)
+            folder.rmdir()
     os.close(descriptor)
 
 
 def _remove(descriptor: int, path: Path, pid: int, folder: Folder) -> None:
-    """Remove a file that is not used any more. The argument keeps the folder until then."""
+    """Remove a file that is not used any more. The last argument keeps the folder until then."""
     if os.getpid() == pid:
         path.unlink(missing_ok=True)
     os.close(descriptor)

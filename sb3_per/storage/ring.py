@@ -188,8 +188,8 @@ class Ring:
 
     def blocks(self, first: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """
-        Go through the steps of every environment in their order, some at a time: all environments together if all have added
-        the same number of steps, otherwise one after the other.
+        List the steps of every environment in order, some at a time: all environments together if all have added the same
+        number of steps, otherwise one environment after the other.
 
         :param first: first step of each environment, shape (n_envs,)
         :return: environments, shape (k,), and their steps, shape (T, 1)
@@ -226,7 +226,7 @@ class Ring:
     def _counts_of_newest(self, n: int) -> np.ndarray:
         """Count how many of the newest n belong to each environment, shape (n_envs,)."""
         n_whole: np.ndarray = self.added - self.oldest
-        # As many of every environment that has them as are not more than n together.
+        # Largest k for which the newest k steps of each environment are at most n in total.
         levels = range(int(n_whole.max()) + 1)
         level = bisect.bisect_right(levels, n, key=lambda level: np.minimum(n_whole, level).sum()) - 1
         counts: np.ndarray = np.minimum(n_whole, level)

@@ -1,4 +1,4 @@
-"""The seam for observations: what a buffer needs of a place that keeps them, and how such a place looks like SB3's arrays."""
+"""The interface of a store of observations, and the view of a store that looks like one of SB3's arrays."""
 
 from typing import Any, Protocol
 
@@ -54,12 +54,12 @@ class ObservationStore(Protocol):
 
 class StoredArray:
     """
-    Looks like SB3's array of observations, or of next observations; indexing reads a copy.
+    View of a store that looks like SB3's array of observations, or of next observations; indexing reads a copy.
 
-    :param store: of both
+    :param store: of both kinds of observations
     :param shape: (n_rows, n_envs, ...)
     :param dtype: of an observation
-    :param is_next: whether it shows next observations
+    :param is_next: whether to show next observations
     """
 
     def __init__(self, store: ObservationStore, shape: tuple[int, ...], dtype: Any, is_next: bool):
@@ -67,7 +67,7 @@ class StoredArray:
 
     @property
     def ndim(self) -> int:
-        """As of the plain array."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
@@ -79,11 +79,10 @@ class StoredArray:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        decoded: np.ndarray = self[:]
-        return decoded if dtype is None else decoded.astype(dtype)
+        return np.asarray(self[:], dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        """As of the plain array; a copy."""
+        """Index as NumPy does; the result is a copy."""
         if index is Ellipsis or (isinstance(index, tuple) and any(part is Ellipsis for part in index)):
             return self[:][index]
         parts = index if isinstance(index, tuple) else (index,)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_per import PrioritizedHerReplayBuffer
-from tests.utils import add_one, assert_same_state, contents_of, counting_env, fill, make_buffer
+from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from tests.utils import add_one, assert_same_state, contents_of, counting_env, fill, filled_buffer, make_buffer
 
 
 def test_new_transitions_never_have_less_mass_than_updated_ones():
@@ -29,6 +29,15 @@ def test_initial_priority_mean_is_the_mean_of_all_masses():
         held = buffer.priorities[buffer.priorities > 0]
         add_one(buffer)
         np.testing.assert_allclose(buffer.priorities[buffer.pos - 1], held.mean(), rtol=1e-12)
+
+
+def test_initial_priority_mean_counts_the_masses_that_were_taken_over():
+    """The buffer was filled with another ``initial_priority``, which counts no masses."""
+    before = filled_buffer()
+    held = before.priorities[before.priorities > 0]
+    buffer = PrioritizedReplayBuffer.from_replay_buffer(before, initial_priority="mean")
+    add_one(buffer)
+    np.testing.assert_allclose(buffer.priorities[buffer.pos - 1], held.mean(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("scheme", ["proportional", "rank", "lap"])
