@@ -48,8 +48,7 @@ class RankTree(SumTree):
 
     def _masses_at(self, slots: np.ndarray) -> np.ndarray:
         ranks = ranks_of(self._order, slots.reshape(-1)).reshape(slots.shape)
-        masses: np.ndarray = np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
-        return masses
+        return np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
 
     def written(self) -> np.ndarray:
         """

@@ -106,14 +106,11 @@ class Sampler:
             uniforms = np.random.random_sample(batch_size)
             return self.tree.draw(uniforms, self.stratified, self.tree.count(n) / self.tree.total)
         if self.recency < 1.0:
-            n = min(max(int(n * self.recency ** (1000.0 * self._next_position())), self.recency_min), n)
+            position = np.random.random_sample() if self.position is None else self.position
+            n, self.position = min(max(int(n * self.recency ** (1000.0 * position)), self.recency_min), n), None
         distribution = newest_of(self.tree, self.eligible, n, self._eta)
         slots = draw_from(distribution, batch_size, self.stratified, self.unique)
         return slots, distribution.n_p(slots)
-
-    def _next_position(self) -> float:
-        position, self.position = self.position, None
-        return float(np.random.random_sample()) if position is None else position
 
     def draw_uniformly(self, batch_size: int) -> np.ndarray:
         """
@@ -141,10 +138,9 @@ class Sampler:
 
     def _masses_of_new(self, slots: np.ndarray) -> np.ndarray:
         """Return the mass that each new slot came with; for all others that of ``max_priority``, or the mean."""
-        if self.initial_priority == "mean" and self.tree.total > 0.0:
-            masses = np.full(len(slots), self.tree.total / self.tree.count(self._n_known))
-        else:
-            masses = np.full(len(slots), self.scheme.mass_of_new(self.max_priority), np.float64)
+        has_mean = self.initial_priority == "mean" and self.tree.total > 0.0
+        mass = self.tree.total / self.tree.count(self._n_known) if has_mean else self.scheme.mass_of_new(self.max_priority)
+        masses = np.full(len(slots), mass, np.float64)
         if self.given is not None:
             given = self.given[slots]
             np.copyto(masses, given, where=~np.isnan(given))
@@ -244,14 +240,8 @@ class Sampler:
         :param n_slots: number of slots, from 0 on, that may hold a transition
         :return: numbers and arrays, see :meth:`load`
         """
-        state: dict[str, Any] = {
-            "max_priority": self.max_priority,
-            "n_updates": self.n_updates,
-            **self.tree.state(n_slots),
-        }
-        if self.given is not None:
-            state["given_masses"] = self.given[:n_slots]
-        return state
+        given = {} if self.given is None else {"given_masses": self.given[:n_slots]}
+        return {"max_priority": self.max_priority, "n_updates": self.n_updates, **self.tree.state(n_slots), **given}
 
     def given_masses(self) -> np.ndarray:
         """
@@ -282,8 +272,7 @@ class Sampler:
             given = np.asarray(state["given_masses"])
             if ((given < 0.0) | (given > self.scheme.largest_mass)).any():  # NaN: none was given
                 raise ValueError("a mass is negative or infinite")
-            self.given = np.full(len(self.tree), np.nan)
-            self.given[: len(given)] = given
+            self.give(np.arange(len(given)), given)
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         """

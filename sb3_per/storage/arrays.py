@@ -185,8 +185,7 @@ class ArrayStorage:
     def arrays(self) -> dict[str, Any]:
         """Return the arrays that SB3's buffers have as attributes, by name."""
         names = "observations next_observations actions rewards dones timeouts infos"
-        found = {name: getattr(self, name) for name in names.split()}
-        return {name: array for name, array in found.items() if array is not None}
+        return {name: array for name in names.split() if (array := getattr(self, name)) is not None}
 
     def full_nbytes(self) -> tuple[int, int]:
         """

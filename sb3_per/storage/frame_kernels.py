@@ -89,7 +89,7 @@ def _refer(slot: np.ndarray, numbers: np.ndarray, least: int) -> int:
 
 
 @kernel
-def _least_needed(table: Table, end: int) -> int:
+def least_needed(table: Table, end: int) -> int:
     """Find the least number that the oldest row of any environment refers to."""
     least, n_rows = end, len(table.lowest)
     for env in range(len(table.cursors)):
@@ -133,7 +133,7 @@ def encode(
             lowest[row, env] = _refer(slot[n_frames:], numbers, first)
             cursors[env, 0] = (row + 1) % len(lowest)
             cursors[env, 1] += 1
-    return end, _least_needed(table, end)
+    return end, least_needed(table, end)
 
 
 @kernel

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.storage.frame_kernels import ZERO, Table, decode, encode, frames_will_be_needed
+from sb3_per.storage.frame_kernels import ZERO, Table, decode, encode, frames_will_be_needed, least_needed
 from sb3_per.storage.frame_pool import FramePool
 from sb3_per.storage.frame_setting import stack_axis
 from sb3_per.storage.mapped import Files
@@ -177,7 +177,6 @@ class FrameStore:
         :raises ValueError: if a slot refers to a frame that is not held. Discard the store after this error
         """
         oldest, end = self.pool.first, self.pool.end
-        least = end
         for e in range(self.n_envs):
             held = np.arange(first[e], end_of_env[e]) % self.n_rows
             self._table.cursors[e] = end_of_env[e] % self.n_rows, len(held)
@@ -191,12 +190,11 @@ class FrameStore:
             if len(held):
                 # Later rows may need the frames of an older one.
                 self._table.lowest[held, e] = np.minimum.accumulate(self._table.lowest[held[::-1], e])[::-1]
-                least = min(least, self._table.lowest.item(held[0], e))
                 # The next step may continue where this one ends.
                 self._table.last_numbers[e] = _numbers_of(self.references[held[-1], e, self.n_frames :], oldest)
         self._is_judged = True
         if self._table.cursors[:, 1].any():
-            self.pool.release(least)
+            self.pool.release(least_needed(self._table, end))
 
     @property
     def nbytes(self) -> int:

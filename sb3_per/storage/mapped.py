@@ -9,7 +9,7 @@ import contextlib
 import math
 import mmap
 import os
-import uuid
+import tempfile
 import warnings
 import weakref
 from pathlib import Path
@@ -108,18 +108,17 @@ class Folder:
         """
         Make a file, and map it. It is removed with the last view of the array.
 
-        :param n_bytes: size
+        :param n_bytes: size, above 0
         :return: descriptor of the file, valid as long as the array, and its bytes: zeros, uint8 of shape (n_bytes,)
         :raises OSError: if it cannot be made
         """
-        path = self.path / f"{_PREFIX}{uuid.uuid4().hex}{_SUFFIX}"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor, path = tempfile.mkstemp(_SUFFIX, _PREFIX, self.path)
         try:
-            os.ftruncate(descriptor, max(n_bytes, 1))
-            mapped = mmap.mmap(descriptor, max(n_bytes, 1))
-        except BaseException as error:
+            os.ftruncate(descriptor, n_bytes)
+            mapped = mmap.mmap(descriptor, n_bytes)
+        except OSError as error:
             _remove(descriptor, path, self.pid, self)
-            raise self.error(error) if isinstance(error, OSError) else error from None
+            raise self.error(error) from None
         weakref.finalize(mapped, _remove, descriptor, path, self.pid, self)  # the last file keeps the folder
         return descriptor, np.ndarray((n_bytes,), np.uint8, buffer=mapped)
 
@@ -192,10 +191,10 @@ class Files:
         :raises OSError: see :meth:`Folder.file` and :meth:`Folder.allocate`
         """
         descriptor, content = self.folder.file(math.prod(shape) * np.dtype(dtype).itemsize)
+        array: np.ndarray = content.view(dtype).reshape(shape)
         if is_whole:
             self.folder.allocate(descriptor, 0, len(content))
-        array: np.ndarray = content.view(dtype).reshape(shape)
-        if not is_whole:
+        else:
             self._arrays.append((array, descriptor))
         self._n_bytes += array.nbytes
         return array
@@ -258,11 +257,6 @@ def _locked(folder: Path) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The last owner may have removed the file in the meantime.
-            if path.exists() and os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-                return descriptor
         except BlockingIOError:
             owner = os.pread(descriptor, 20, 0).decode()
             os.close(descriptor)
@@ -270,6 +264,11 @@ def _locked(folder: Path) -> int:
                 f"storage_folder={str(folder)!r} belongs to another buffer (process {owner}): each buffer needs a folder of "
                 "its own"
             ) from None
+        # The last owner may have removed the file in the meantime.
+        if path.exists() and os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            return descriptor
         os.close(descriptor)
 
 
@@ -282,8 +281,8 @@ def _release(descriptor: int, folder: Path, pid: int) -> None:
     os.close(descriptor)
 
 
-def _remove(descriptor: int, path: Path, pid: int, folder: Folder) -> None:
+def _remove(descriptor: int, path: str, pid: int, folder: Folder) -> None:
     """Remove a file that is not used any more. The last argument keeps the folder until then."""
     if os.getpid() == pid:
-        path.unlink(missing_ok=True)
+        Path(path).unlink(missing_ok=True)
     os.close(descriptor)
