@@ -84,21 +84,15 @@ def read_numbers(
     return (ids if ring.is_even else ring.ids_at(windows[:, 0])), rewards, ends
 
 
-def joined(first: Transitions, second: Transitions) -> Transitions:
+def joined(first: Any, second: Any) -> Any:
     """
-    Concatenate two parts of a batch.
+    Concatenate two arrays, or the arrays of two dictionaries.
 
-    :param first: transitions
-    :param second: in the same form
-    :return: both, in this order
+    :param first: an array, a dictionary of arrays, or ``None``
+    :param second: the same for other rows
+    :return: the rows of both, in this order
     """
-
-    def join(one: Any, other: Any) -> Any:
-        if isinstance(one, np.ndarray):
-            return np.concatenate((one, other))
-        return tree_map(lambda *parts: np.concatenate(parts), one, other)
-
-    return tuple(map(join, first, second))
+    return tree_map(lambda *parts: np.concatenate(parts), first, second)
 
 
 def to_samples(
@@ -112,17 +106,9 @@ def to_samples(
     :param to_torch: makes tensors of arrays
     :return: the batch
     """
-    obs, actions, next_obs, ends, rewards, discounts, ids = transitions
-    return PrioritizedReplayBufferSamples(
-        to_torch(obs) if isinstance(obs, np.ndarray) else tree_map(to_torch, obs),
-        to_torch(actions),
-        to_torch(next_obs) if isinstance(next_obs, np.ndarray) else tree_map(to_torch, next_obs),
-        to_torch(ends),
-        to_torch(rewards),
-        None if discounts is None else to_torch(discounts),
-        to_torch(weights),
-        ids,
-    )
+    *parts, ids = transitions
+    tensors = [to_torch(part) if isinstance(part, np.ndarray) else tree_map(to_torch, part) for part in (*parts, weights)]
+    return PrioritizedReplayBufferSamples(*tensors, ids)
 
 
 def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 0) -> tuple[np.ndarray, np.ndarray]:

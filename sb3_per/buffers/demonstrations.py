@@ -206,7 +206,7 @@ class Demonstrations:
         :return: number of those before them
         """
         # Binary search: slots of experience are not sorted, but all of them are below FIRST_ID.
-        return int(slots.searchsorted(FIRST_ID)) if self.are_drawn else len(slots)
+        return int(slots.searchsorted(FIRST_ID))
 
     def draw_observations(self, n: int) -> Any:
         """

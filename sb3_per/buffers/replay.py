@@ -24,7 +24,7 @@ from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions
 from sb3_per.buffers.incoming import checked_steps, part_of, require_values
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings, takes_settings
-from sb3_per.buffers.stock import arguments_of, episodes_of, frames_of, new_storage, ring_of, storage_of
+from sb3_per.buffers.stock import arguments_of, episodes_of, frames_of, new_storage, storage_of
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -97,13 +97,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.settings = make_settings(type(self), settings)
         require_values(observation_space=observation_space, action_space=action_space)
         refuse(self._unsupported(optimize_memory_usage, self.settings.demonstration_fraction > 0.0))
-        frames = frames_of(self.settings, observation_space)
         # SB3's constructors allocate all rows: a single one shows the shapes and types.
         stock = (observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
         self._init_stock(n_envs, *stock)
         one_row = storage_of(self)
         one_row.store_class = self.store_class
-        self.make_parts(new_storage(one_row, max(buffer_size // n_envs, 1), frames, self.settings.storage_folder))
+        self.make_parts(new_storage(one_row, max(buffer_size // n_envs, 1), self.settings, observation_space))
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
         self.draw_record: Any = None
 
@@ -569,6 +568,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         Draw slots of experience and, after them, the share of the demonstrations.
 
+        :param batch_size: number of slots
         :return: slots, int64, and their N P, float64, both of shape (batch_size,)
         """
         n = self._n_experience_in(batch_size)
@@ -606,8 +606,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             n = self._n_experience_in(batch_size)
             obs = self._gather_observations(self.sampler.draw_uniformly(n) if n > 0 else NO_SLOTS)
             if n < batch_size:
-                demonstrations = self.demonstrations.draw_observations(batch_size - n)
-                obs = tree_map(lambda *parts: np.concatenate(parts), obs, demonstrations)
+                obs = joined(obs, self.demonstrations.draw_observations(batch_size - n))
             return tree_map(to_torch_of(self), self._normalize_obs(obs, env))
 
     def _gather_observations(self, slots: np.ndarray) -> Any:
@@ -648,15 +647,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param env: associated VecNormalize
         :return: the transitions in these slots
         """
-        if not self.demonstrations.are_drawn:
-            transitions = read_transitions(self.storage, self.ring, self.returns, slots, env, self._relabel)
-            return to_samples(transitions, weights, to_torch_of(self))
-        n = self.demonstrations.n_before(slots)
+        are_mixed = self.demonstrations.are_drawn
+        n = self.demonstrations.n_before(slots) if are_mixed else len(slots)
         transitions = read_transitions(self.storage, self.ring, self.returns, slots[:n], env, self._relabel)
         if n < len(slots):
-            transitions = joined(transitions, self.demonstrations.read(slots[n:], env))
+            transitions = tuple(map(joined, transitions, self.demonstrations.read(slots[n:], env)))
         samples = to_samples(transitions, weights, to_torch_of(self))
-        samples.is_demonstration = samples.indices >= FIRST_ID
+        if are_mixed:
+            samples.is_demonstration = samples.indices >= FIRST_ID
         return samples
 
     # ---- updating
@@ -678,14 +676,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self.lock:
             if not len(self.demonstrations):
                 return self._update(ids, errors)
-            is_demonstration = ids >= FIRST_ID
-            n = len(ids) - int(np.count_nonzero(is_demonstration))
-            if np.count_nonzero(is_demonstration[:n]):  # otherwise they come last, as in a batch
-                order = np.argsort(is_demonstration, kind="stable")
-                ids, errors = ids[order], errors[order]
+            added = ids >= FIRST_ID
             # Both parts are checked before either is written.
-            of_demonstrations = located(self.demonstrations.ring, ids[n:], errors[n:], FIRST_ID)
-            return self._update(ids[:n], errors[:n]) + self.demonstrations.sampler.update(*of_demonstrations)
+            of_demonstrations = located(self.demonstrations.ring, ids[added], errors[added], FIRST_ID)
+            return self._update(ids[~added], errors[~added]) + self.demonstrations.sampler.update(*of_demonstrations)
 
     def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """
@@ -720,4 +714,6 @@ def _parts_of(buffer: ReplayBuffer) -> tuple[Ring, ArrayStorage]:
     """Return the ring and the storage of a buffer; those of an SB3 buffer are made, and the arrays are shared."""
     if isinstance(buffer, PrioritizedReplayBuffer):
         return buffer.ring, buffer.storage
-    return ring_of(buffer), storage_of(buffer)
+    ring = Ring(buffer.buffer_size, buffer.n_envs, int(buffer.optimize_memory_usage))
+    ring.advance(None, buffer.buffer_size * buffer.full + buffer.pos)
+    return ring, storage_of(buffer)

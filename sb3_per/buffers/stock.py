@@ -12,7 +12,6 @@ from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.storage.mapped import Folder
-from sb3_per.storage.ring import Ring
 
 try:
     import psutil
@@ -46,18 +45,6 @@ def storage_of(buffer: ReplayBuffer) -> ArrayStorage:
     return ArrayStorage(buffer.observations, next_observations, *rest, infos, buffer.handle_timeout_termination)
 
 
-def ring_of(buffer: ReplayBuffer) -> Ring:
-    """
-    Make a ring at the position of a buffer.
-
-    :param buffer: of SB3
-    :return: the ring
-    """
-    ring = Ring(buffer.buffer_size, buffer.n_envs, int(buffer.optimize_memory_usage))
-    ring.advance(None, buffer.buffer_size * buffer.full + buffer.pos)
-    return ring
-
-
 def episodes_of(buffer: ReplayBuffer) -> dict[str, Any]:
     """
     Return the episodes that SB3's buffer knows with HER.
@@ -84,18 +71,20 @@ def frames_of(settings: PrioritySettings, space: spaces.Space) -> dict[str | Non
     return {} if settings.frames is None else frames_by_key(settings.frames, space)
 
 
-def new_storage(one_row: ArrayStorage, n_rows: int, frames: dict[str | None, int], path: str | None) -> ArrayStorage:
+def new_storage(one_row: ArrayStorage, n_rows: int, settings: PrioritySettings, space: spaces.Space) -> ArrayStorage:
     """
     Make the storage of a new buffer.
 
     :param one_row: storage of the same shapes
     :param n_rows: number of rows
-    :param frames: number of frames in a stack, by key
-    :param path: the setting ``storage_folder``
+    :param settings: settings of the buffer
+    :param space: observation space of the buffer
     :return: an empty storage
+    :raises ValueError: if the setting ``frames`` does not fit the observations
     :raises OSError: if ``storage_folder`` belongs to another buffer, or cannot be made
     :warns UserWarning: if the full storage would be larger than the memory or the space that is free
     """
+    frames, path = frames_of(settings, space), settings.storage_folder
     folder = None if path is None else Folder(path)
     storage = one_row.emptied(n_rows, frames, folder=folder)
     n_ram, n_disk = storage.full_nbytes()
