@@ -131,14 +131,12 @@ class CompleteWindows(MarkedTransitions):
     # ---- saving
 
     def state(self) -> dict[str, Any]:
-        """Step numbers within episodes, windows that can be drawn, and recurrent states."""
+        """Step numbers within episodes, how far windows are known, and recurrent states."""
         n = self.ring.n_rows_used
         return {
             "episode_steps": self.episode_steps[:n],
             "oldest_admitted": self.oldest_admitted,
-            "is_ready": self.is_ready[:n].view(np.uint8),
             "n_looked_at": self._n_looked_at,
-            "known": self._known,
             "n_recorded": self.n_recorded,
             "recurrent_states": self.states.state(n),
         }
@@ -162,26 +160,15 @@ class CompleteWindows(MarkedTransitions):
         self.episode_steps[: len(steps)] = steps
         self.oldest_admitted = oldest
         self.states.load(state["recurrent_states"])
+        self.forget_changes()
         if keeps_masses and state["n_recorded"] == self.n_recorded:
-            self._load_ready(state)
-        else:
-            self.forget_changes()
-
-    def _load_ready(self, state: dict[str, Any]) -> None:
-        ring, is_ready, looked_at = self.ring, np.asarray(state["is_ready"]), np.array(state["n_looked_at"])
-        if is_ready.shape != (ring.n_rows_used, ring.n_envs) or looked_at.shape != (ring.n_envs,):
-            raise ValueError("windows of another ring")
-        if looked_at.dtype != np.int64 or looked_at.max() > ring.most:
-            raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most}")
-        # Newer steps may have overwritten windows still marked ready.
-        held = np.arange(max(int(ring.first[0]), self.oldest_admitted), ring.most)
-        rows = held % ring.n_rows
-        is_window = (is_ready[rows] != 0) & (held[:, None] < looked_at)
-        if (self.episode_steps[rows][is_window] % self.period).any():
-            raise ValueError("a window begins at a step that is no anchor")
-        self.is_ready[: len(is_ready)] = is_ready != 0
-        self._n_marked, self._n_looked_at = int(np.count_nonzero(self.is_ready)), looked_at
-        self._known = int(state["known"])
+            looked_at = np.array(state["n_looked_at"])
+            if looked_at.shape != (ring.n_envs,) or looked_at.max() > ring.most:
+                raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most}")
+            held = np.arange(max(first, oldest), ring.most)
+            rows = held % ring.n_rows
+            self.is_ready[rows] = (held[:, None] < looked_at) & (self.episode_steps[rows] % self.period == 0)
+            self._n_marked, self._n_looked_at = int(np.count_nonzero(self.is_ready)), looked_at
 
     def copy_rows(self, source: "CompleteWindows", rows: np.ndarray, old_rows: np.ndarray) -> None:
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
