@@ -108,7 +108,7 @@ def to_samples(
     """
     *parts, ids = transitions
     tensors = [to_torch(part) if isinstance(part, np.ndarray) else tree_map(to_torch, part) for part in (*parts, weights)]
-    return PrioritizedReplayBufferSamples(*tensors, ids)
+    return PrioritizedReplayBufferSamples._make((*tensors, ids))
 
 
 def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 0) -> tuple[np.ndarray, np.ndarray]:

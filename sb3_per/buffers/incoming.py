@@ -13,15 +13,7 @@ _NUMBERS = frozenset(map(np.dtype, ("?", *"bhilqBHILQefd")))
 
 
 def checked_steps(
-    storage: ArrayStorage,
-    shape: tuple[int, ...],
-    obs: Any,
-    next_obs: Any,
-    actions: Any,
-    rewards: Any,
-    dones: Any,
-    infos: Any,
-    timeouts: Any = None,
+    storage: ArrayStorage, shape: tuple[int, ...], given: tuple[Any, ...], infos: Any, timeouts: Any = None
 ) -> StepArrays:
     """
     Check steps against the arrays that store them. What SB3's ``add`` accepts is accepted for one step: missing axes of length
@@ -29,16 +21,14 @@ def checked_steps(
 
     :param storage: that will store them
     :param shape: (n_envs,) for one step of all environments, (T, k) for several steps of some
-    :param obs: observations, shape (*shape, ...), a dictionary of them, or for several steps one entry per step
-    :param next_obs: next observations, in the same form
-    :param actions: actions, shape (*shape, action_dim)
-    :param rewards: rewards
-    :param dones: ends of episodes
+    :param given: observations, shape (*shape, ...), a dictionary of them, or for several steps one entry per step; next
+        observations, in the same form; actions, shape (*shape, action_dim); rewards; and ends of episodes
     :param infos: one dictionary per environment, for several steps a list of these per step; kept if the storage keeps them
     :param timeouts: which of the ends are truncations; ``None``: the infos say so
     :return: arrays of the shapes that are stored
     :raises ValueError: for another shape, or values that are not numbers
     """
+    obs, next_obs, actions, rewards, dones = given
     from_infos = timeouts is None
     if from_infos:
         timeouts, infos = _read_infos(storage, shape, infos)
@@ -52,7 +42,7 @@ def checked_steps(
             and infos is None
             and {obs.dtype, next_obs.dtype, actions.dtype, rewards.dtype, dones.dtype} <= _NUMBERS
         ):
-            return obs, next_obs, actions, rewards, dones, None, None
+            return (*given, None, None)
     except (AttributeError, TypeError):
         pass  # lists, scalars, dictionaries
     plural = "s" if len(shape) == 2 else ""
@@ -131,14 +121,12 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
     :raises ValueError: if NumPy could not write it into such an array, which is SB3's rule
     """
     shape = lead + stored.shape[2:]
+    found = f"a {type(value).__name__}"
     try:
         array = np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name} must be an array of shape {shape}: {error}") from None
-    if array.shape == shape and array.dtype in _NUMBERS:
-        return array
-    given = array
-    try:
+        if array.shape == shape and array.dtype in _NUMBERS:
+            return array
+        found = f"{array.dtype} of shape {array.shape}"
         if len(lead) == 2 and array.shape[:2] != lead:
             raise ValueError("one entry for every step of every environment is needed")
         has_all = array.size == math.prod(shape)
@@ -147,9 +135,7 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
         written = np.empty(shape, stored.dtype)
         written[...] = array
     except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{name} must be numbers of shape {shape}, not {given.dtype} of shape {given.shape}: {error}"
-        ) from None
+        raise ValueError(f"{name} must be numbers of shape {shape}, not {found}: {error}") from None
     return written
 
 

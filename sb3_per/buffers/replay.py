@@ -354,7 +354,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ``initial_priority="td_error"``
         :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
         """
-        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, infos)
+        steps = checked_steps(self.storage, (self.n_envs,), (obs, next_obs, action, reward, done), infos)
         masses = None if td_errors is None else self.sampler.masses_of(arguments.finite_abs(td_errors, self.n_envs))
         with self.lock:
             self._write(None, 1, steps, masses)
@@ -394,7 +394,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         envs = self._checked_environments(envs)
         shape = arguments.checked_shape(rewards, len(envs), self.buffer_size)
-        steps = checked_steps(self.storage, shape, obs, next_obs, actions, rewards, dones, None, timeouts)
+        steps = checked_steps(self.storage, shape, (obs, next_obs, actions, rewards, dones), None, timeouts)
         masses = None
         if td_errors is not None:
             masses = self.sampler.masses_of(arguments.finite_abs(td_errors, *shape), initial_priority)
@@ -426,7 +426,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
         n = len(reward)
-        steps = checked_steps(self.storage, (n, self.n_envs), obs, next_obs, action, reward, done, infos)
+        steps = checked_steps(self.storage, (n, self.n_envs), (obs, next_obs, action, reward, done), infos)
         if masses is not None:
             masses = arguments.checked_masses(masses, n, self.n_envs, self.scheme.largest_mass)
         with self.lock:
@@ -517,7 +517,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         lead = np.shape(reward)
         if len(lead) != 2 or 0 in lead:
             raise ValueError(f"rewards of demonstrations must have shape (n, k), with n and k above 0, not {lead}")
-        steps = checked_steps(self.storage, lead, obs, next_obs, action, reward, done, infos)
+        steps = checked_steps(self.storage, lead, (obs, next_obs, action, reward, done), infos)
         require_scaled(steps[2], self.action_space)
         with self.lock:
             columns = (part_of(steps, (slice(None), [env])) for env in range(lead[1]))

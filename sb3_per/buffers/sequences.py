@@ -167,7 +167,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if starts is not None and starts.shape != (self.n_envs,):
             raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
         self.states.require_fitting(states)
-        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, infos)
+        steps = checked_steps(self.storage, (self.n_envs,), (obs, next_obs, action, reward, done), infos)
         if td_errors is not None:
             self.sampler.masses_of(finite_abs(td_errors, self.n_envs))  # raises
         with self.lock:

@@ -75,10 +75,9 @@ class PrioritySettings:
                 f"demonstration_fraction={start}"
             )
         scheme = self.make_scheme()
-        self._require_fitting_scheme(scheme)
+        self._check_effects(scheme)
         if self.age_decay > 0.0:
             refuse(self._unsupported_with_decay(scheme))
-        self._warn_of_ignored()
 
     @classmethod
     def names(cls) -> list[str]:
@@ -103,18 +102,19 @@ class PrioritySettings:
         """
         return make_scheme(self.scheme, self.alpha, self.epsilon, self.kappa, self.td_error_reduction)
 
-    def _require_fitting_scheme(self, scheme: PriorityScheme) -> None:
-        has_other_masses = scheme.draws_uniformly or scheme.ranks or scheme.alpha == 0.0
-        without_effect = {
-            "weight_normalization": not scheme.importance_sampling and "its weights are 1",
-            "initial_priority": scheme.draws_uniformly and "it draws uniformly",
-            "max_priority_interval": has_other_masses and "its masses do not follow from priorities",
-        }
-        for name, reason in without_effect.items():
-            if reason and getattr(self, name) != getattr(PrioritySettings, name):
-                raise ValueError(f"{name}={getattr(self, name)!r} has no effect with {scheme}: {reason}")
+    def _check_effects(self, scheme: PriorityScheme) -> None:
+        """Refuse some settings that have no effect, and warn of the others."""
         if self.initial_priority == "mean" and scheme.ranks:
             raise ValueError(f"initial_priority='mean' has no meaning with {scheme}: ranks have no mean priority")
+        for field in dataclasses.fields(self):
+            value, what, reason = getattr(self, field.name), f"scheme={self.scheme!r}", ignored(scheme, field.name)
+            if field.name == "recency_min" and self.recency == 1.0:
+                what, reason = "recency=1.0", "set a recency below 1"
+            if value == field.default or reason is None:
+                continue
+            if field.name in _REFUSED:
+                raise ValueError(f"{field.name}={value!r} has no effect with {scheme}: {reason}")
+            warnings.warn(f"{field.name}={value!r} has no effect with {what}: {reason}", IgnoredSettingWarning)
 
     def _unsupported_with_decay(self, scheme: PriorityScheme) -> Reasons:
         decay = f"age_decay={self.age_decay} with"
@@ -125,16 +125,9 @@ class PrioritySettings:
             and "old transitions are drawn the more often the smaller age_decay is",
         }
 
-    def _warn_of_ignored(self) -> None:
-        for field in dataclasses.fields(self):
-            value, what = getattr(self, field.name), f"scheme={self.scheme!r}"
-            if value == field.default:
-                continue
-            reason = ignored(self.scheme, field.name)
-            if field.name == "recency_min" and self.recency == 1.0:
-                what, reason = "recency=1.0", "set a recency below 1"
-            if reason is not None:
-                warnings.warn(f"{field.name}={value!r} has no effect with {what}: {reason}", IgnoredSettingWarning)
+
+# Settings that are refused where a scheme ignores them; others warn.
+_REFUSED = ("weight_normalization", "initial_priority", "max_priority_interval")
 
 
 def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
@@ -149,14 +142,17 @@ def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
     made = make_scheme(scheme)
     by_priority, weighted = not made.draws_uniformly, made.importance_sampling
     weights = "'proportional' and 'rank' have importance-sampling weights"
+    draws = "'proportional', 'rank' and 'lap' draw by priority"
+    masses = "'proportional' and 'lap' with an alpha above 0 have masses that follow from priorities"
     rules = {
         "alpha": (by_priority or made.replaces_loss, "'proportional', 'rank', 'lap' and 'pal' have an alpha"),
         "td_error_reduction": (by_priority or made.replaces_loss, "'proportional', 'rank', 'lap' and 'pal' reduce TD errors"),
         "epsilon": (weighted and not made.ranks, "'proportional' adds it to |td|"),
         "kappa": (made.replaces_loss, "'lap' and 'pal' have a kappa"),
-        "uniform_fraction": (by_priority, "'proportional', 'rank' and 'lap' draw by priority"),
+        **dict.fromkeys(("uniform_fraction", "initial_priority"), (by_priority, draws)),
+        "max_priority_interval": (by_priority and not made.ranks and made.alpha > 0.0, masses),
         "demonstration_bonus": (by_priority and not made.ranks, "'proportional' and 'lap' draw in proportion to a priority"),
-        **dict.fromkeys(("beta_start", "beta_end", "beta_anneal_steps"), (weighted, weights)),
+        **dict.fromkeys(("beta_start", "beta_end", "beta_anneal_steps", "weight_normalization"), (weighted, weights)),
     }
     is_used, users = rules.get(name, (True, ""))
     return None if is_used else users
