@@ -125,8 +125,7 @@ class CompleteWindows(MarkedTransitions):
     def stock_draw(self, n: int) -> np.ndarray:
         """SB3 has no sequences: any uniform draw."""
         slots = np.flatnonzero(self.is_ready)
-        drawn: np.ndarray = slots[(np.random.random_sample(n) * len(slots)).astype(np.int64)]
-        return drawn
+        return np.asarray(slots[(np.random.random_sample(n) * len(slots)).astype(np.int64)])
 
     # ---- saving
 

@@ -89,7 +89,7 @@ class Demonstrations:
             end += len(rows)
             if not storage.dones[rows[-1]]:
                 storage.truncate(rows[-1], _ENV)
-        self._use(storage)
+        self._use(storage, self.state())
         self.ring.advance(_ENV, n)
         self._are_unused = True
 
@@ -100,7 +100,7 @@ class Demonstrations:
         :param n_rows: number of demonstrations that fit afterwards
         :param like: storage of the same shapes
         """
-        self._use(self._storage_of(n_rows, like))
+        self._use(self._storage_of(n_rows, like), self.state())
 
     def _storage_of(self, n_rows: int, like: ArrayStorage) -> ArrayStorage:
         """
@@ -115,10 +115,9 @@ class Demonstrations:
             storage.write(rows, _ENV, self.storage.read_steps(rows))
         return storage
 
-    def _use(self, storage: ArrayStorage, other: "Demonstrations | None" = None, keeps_masses: bool = True) -> None:
-        """Use a storage with the demonstrations of another object, see :meth:`load`; ``None``: of this one."""
+    def _use(self, storage: ArrayStorage, state: dict[str, Any], keeps_masses: bool = True) -> None:
+        """Use a storage that holds the demonstrations already, with their state, see :meth:`load`."""
         if storage is not self.storage:
-            state = (other or self).state()
             self.storage = storage
             self._make_parts(storage.n_rows)
             self.load(state, keeps_masses)
@@ -293,7 +292,7 @@ class Demonstrations:
         :param keeps_masses: whether it has the same scheme
         """
         if other.storage is not None:
-            self._use(other.storage.converted(other.ring, like.frames, like.folder), other, keeps_masses)
+            self._use(other.storage.converted(other.ring, like.frames, like.folder), other.state(), keeps_masses)
 
 
 # ---- what comes in

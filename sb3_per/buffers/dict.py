@@ -3,7 +3,6 @@
 from stable_baselines3.common.buffers import DictReplayBuffer
 
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.utils.checks import Reasons
 
 
 class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
@@ -19,7 +18,3 @@ class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  #
 
     :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations
     """
-
-    def _unsupported(self, optimize_memory_usage: bool, has_demonstrations: bool) -> Reasons:
-        own = {"optimize_memory_usage=True with Dict observations": optimize_memory_usage and "SB3 does not have it"}
-        return {**own, **super()._unsupported(optimize_memory_usage, has_demonstrations)}

@@ -1,7 +1,7 @@
 """Prioritized hindsight experience replay."""
 
 import copy
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch as th
@@ -75,17 +75,18 @@ class FinishedEpisodes(MarkedTransitions):
         return slots
 
     def _slots(self, row: int, n_steps: int, env: int) -> np.ndarray:
-        slots: np.ndarray = (np.arange(row, row + n_steps) % self.ring.n_rows) * self.ring.n_envs + env
-        return slots
+        return np.asarray(np.arange(row, row + n_steps) % self.ring.n_rows * self.ring.n_envs + env)
+
+    def _newly_finished(self) -> np.ndarray:
+        """Slots that the sampler does not know yet, in the order in which their episodes were finished."""
+        slots = np.concatenate([NO_SLOTS, *self._finished])
+        return np.asarray(slots[flat(self.ep_length)[slots] > 0])  # part of an episode may have been overwritten since
 
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """Slots of the episodes that were finished since the last call."""
         if not self._finished:
             return NO_SLOTS, NO_SLOTS
-        # Part of an episode may have been overwritten since.
-        ep_length = flat(self.ep_length)
-        slots = np.concatenate([slots[ep_length[slots] > 0] for slots in self._finished])
-        self._finished.clear()
+        slots, self._finished = self._newly_finished(), []
         return slots, NO_SLOTS
 
     def forget_changes(self) -> None:
@@ -105,25 +106,20 @@ class FinishedEpisodes(MarkedTransitions):
     def state(self) -> dict[str, Any]:
         """Episodes, and slots of finished ones that the sampler does not know."""
         n = self.ring.n_rows_used
-        slots = np.concatenate([NO_SLOTS, *self._finished])[::-1]
-        # In the order in which they were finished last: of equal priorities, the one that was set last ranks first.
-        slots = slots[np.sort(np.unique(slots, return_index=True)[1])][::-1]
         return {
             "ep_start": self.ep_start[:n],
             "ep_length": self.ep_length[:n],
             "current_ep_start": self.current_ep_start,
-            "finished_slots": slots[flat(self.ep_length)[slots] > 0],
+            "finished_slots": self._newly_finished(),
         }
 
     def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
         ring, n = self.ring, self.ring.n_rows_used
         ring.require_even()
-        start, length, current = (np.asarray(state[name]) for name in ("ep_start", "ep_length", "current_ep_start"))
-        if start.shape != (n, ring.n_envs) or length.shape != start.shape or current.shape != (ring.n_envs,):
-            raise ValueError(f"episodes of shapes {start.shape}, {length.shape} and {current.shape}")
-        for part in (start, length, current):
-            if part.dtype != np.int64 or not 0 <= part.min(initial=0) <= part.max(initial=0) <= ring.n_rows:
+        start, length, current = (state[name] for name in ("ep_start", "ep_length", "current_ep_start"))
+        for part, shape in ((start, (n, ring.n_envs)), (length, (n, ring.n_envs)), (current, (ring.n_envs,))):
+            if part.shape != shape or not 0 <= part.min(initial=0) <= part.max(initial=0) <= ring.n_rows:
                 raise ValueError("an episode is outside of the ring")
         since_start = (np.arange(n)[:, None] - start) % ring.n_rows
         n_left = (ring.most - 1 - np.arange(n)[:, None]) % ring.n_rows + 1
@@ -133,8 +129,8 @@ class FinishedEpisodes(MarkedTransitions):
         self.forget_changes()
         if not keeps_masses:
             return
-        slots = np.array(state["finished_slots"])
-        if slots.dtype != np.int64 or not 0 <= slots.min(initial=0) <= slots.max(initial=0) < ring.capacity:
+        slots = state["finished_slots"]
+        if not 0 <= slots.min(initial=0) <= slots.max(initial=0) < ring.capacity:
             raise ValueError("finished_slots are no slots")
         self._finished = [slots] if slots.size else []
 
@@ -236,9 +232,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     # ---- drawing
 
-    def _refuse_to_draw(self) -> NoReturn:
+    def _refuse_to_draw(self) -> None:
         HerReplayBuffer.sample(self, 1)  # raises SB3's own error
-        raise AssertionError("no finished episode, and SB3 draws nevertheless")
 
     def _draw_experience(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         slots, n_p = super()._draw_experience(n)

@@ -8,7 +8,7 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 import dataclasses
 import threading
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -110,6 +110,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """List the combinations that this kind of buffer does not support."""
         frames = self.settings.frames
         return {
+            "optimize_memory_usage=True with Dict observations": optimize_memory_usage
+            and isinstance(self, DictReplayBuffer)
+            and "SB3 does not have it",
             f"frames={frames} with optimize_memory_usage=True": optimize_memory_usage
             and frames is not None
             and "frames store all observations once already",
@@ -589,7 +592,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self._refuse_to_draw()
         return n
 
-    def _refuse_to_draw(self) -> NoReturn:
+    def _refuse_to_draw(self) -> None:
         raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:

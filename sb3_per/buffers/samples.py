@@ -1,6 +1,6 @@
 """What a draw gives: SB3's batch, and what prioritized replay adds."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -22,8 +22,11 @@ class _BesideTheTuple:
     Attributes of a batch that are not part of the tuple, so that it has SB3's fields in SB3's order, then weights and ids.
     """
 
-    #: names of the attributes
-    _beside: ClassVar[tuple[str, ...]] = ("n_p", "is_demonstration")
+    #: N P of each row, float64 of shape (batch_size,), with ``actor_batch="weighted"``; not part of the tuple
+    n_p: np.ndarray | None = None
+    #: which rows are demonstrations, bool of shape (batch_size,), where ``demonstration_fraction`` is above 0; not part of the
+    #: tuple
+    is_demonstration: np.ndarray | None = None
 
     def _replace(self, /, **changed: Any) -> Any:
         """
@@ -33,7 +36,7 @@ class _BesideTheTuple:
         :return: the new batch
         :raises ValueError: for an unknown name, or if what stays beside the tuple has another number of rows
         """
-        beside = {name: changed.pop(name, getattr(self, name)) for name in self._beside}
+        beside = {name: changed.pop(name, getattr(self, name)) for name in ("n_p", "is_demonstration")}
         replaced = super()._replace(**changed)  # type: ignore[misc]
         for name, value in beside.items():
             if value is not None:
@@ -54,12 +57,6 @@ class PrioritizedReplayBufferSamples(_BesideTheTuple, _Fields):
     (batch_size, 1), the largest exactly 1 unless they are normalized otherwise; ``indices`` are the transition ids for
     ``update_priorities``, int64 of shape (batch_size,).
     """
-
-    #: N P of each transition, float64 of shape (batch_size,), with ``actor_batch="weighted"``; not part of the tuple
-    n_p: np.ndarray | None = None
-    #: which transitions are demonstrations, bool of shape (batch_size,), where ``demonstration_fraction`` is above 0; not part
-    #: of the tuple
-    is_demonstration: np.ndarray | None = None
 
 
 class _SequenceFields(NamedTuple):
@@ -96,9 +93,3 @@ class SequenceReplayBufferSamples(_BesideTheTuple, _SequenceFields):
     - ``weights``: importance-sampling weights of the windows, float32 of shape (B, 1)
     - ``indices``: transition ids of the first steps, for ``update_priorities``, int64 NumPy array of shape (B,)
     """
-
-    #: N P of each window, float64 of shape (B,), with ``actor_batch="weighted"``; not part of the tuple
-    n_p: np.ndarray | None = None
-
-    #: always ``None``: windows are never demonstrations
-    is_demonstration: None = None

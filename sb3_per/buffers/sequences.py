@@ -6,7 +6,7 @@ Storage, ids and the draw are those of single transitions. A drawn id is the fir
 """
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -175,7 +175,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
 
     # ---- drawing
 
-    def _refuse_to_draw(self) -> NoReturn:
+    def _refuse_to_draw(self) -> None:
         # Rows whose windows are retired, rows up to the next anchor, and its window.
         shortest = self.burn_in + 2 * (self.period - 1) + self.windows.n_recorded
         if self.full and self.buffer_size < shortest:
