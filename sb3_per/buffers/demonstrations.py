@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.arguments import as_matrix
 from sb3_per.buffers.batches import Transitions, read_transitions
-from sb3_per.buffers.eligibility import HeldTransitions
+from sb3_per.buffers.eligibility import HeldTransitions, restore, state_of
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -258,12 +258,7 @@ class Demonstrations:
 
         :return: all that is not in the storage: numbers, arrays, and dictionaries of these
         """
-        return {
-            "progress": self._progress,
-            "ring": self.ring.state(),
-            "eligible": self.sampler.eligible.state(),
-            "sampler": self.sampler.state(len(self)),
-        }
+        return {"progress": self._progress, **state_of(self.sampler)}
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """
@@ -277,11 +272,9 @@ class Demonstrations:
         if not 0.0 <= progress <= 1.0:
             raise ValueError(f"progress must be in [0, 1], not {progress}")
         self._progress = progress
-        self.ring.load(state["ring"])
-        if self.ring.begin or self.ring.most > self.ring.n_rows:
-            raise ValueError(f"demonstrations are never overwritten, but their ring stands at {self.ring.state()}")
-        self.sampler.eligible.load(state["eligible"], keeps_masses)
-        self.sampler.load(state["sampler"], keeps_masses)
+        if state["ring"]["begin"] or max(state["ring"]["added"]) > self.ring.n_rows:
+            raise ValueError(f"demonstrations are never overwritten, but their ring stands at {state['ring']}")
+        restore(self.sampler, state, keeps_masses)
 
     def copy(self, other: "Demonstrations", like: ArrayStorage, keeps_masses: bool) -> None:
         """

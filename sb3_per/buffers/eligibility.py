@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from sb3_per.sampling.eligibility import Eligibility
+from sb3_per.sampling.sampler import Sampler
 from sb3_per.storage.arrays import flat
 from sb3_per.storage.ring import Ring
 
@@ -110,3 +111,29 @@ class MarkedTransitions(Eligibility):
 
 #: what a draw or a change of no slots returns
 NO_SLOTS = np.empty(0, np.int64)
+
+
+def state_of(sampler: Sampler) -> dict[str, Any]:
+    """
+    Return the state of a sampler, and of the ring whose transitions it draws.
+
+    :param sampler: of a buffer, or of its demonstrations
+    :return: numbers and arrays, in dictionaries. Arrays by slot end at the last slot that holds anything
+    """
+    eligible, ring = sampler.eligible, sampler.eligible.ring
+    n_slots = ring.n_rows_used * ring.n_envs
+    return {"ring": ring.state(), "eligible": eligible.state(), "sampler": sampler.state(n_slots)}
+
+
+def restore(sampler: Sampler, state: dict[str, Any], keeps_masses: bool) -> None:
+    """
+    Restore a sampler, and the ring whose transitions it draws.
+
+    :param sampler: new, of the same kind and capacity
+    :param state: from :func:`state_of`
+    :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
+    :raises ValueError: if the state contradicts itself. Discard the sampler after this error
+    """
+    sampler.eligible.ring.load(state["ring"])
+    sampler.eligible.load(state["eligible"], keeps_masses)
+    sampler.load(state["sampler"], keeps_masses)

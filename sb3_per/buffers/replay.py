@@ -20,7 +20,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers import arguments
 from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, to_samples, to_torch_of
 from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, columns_of, require_demonstrations_in, require_scaled
-from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions
+from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions, restore, state_of
 from sb3_per.buffers.incoming import checked_steps, part_of, require_values
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings, takes_settings
@@ -208,12 +208,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :return: numbers, arrays, and dictionaries of these. Arrays by row end at the last row that holds anything
         """
-        state = {
-            "ring": self.ring.state(),
-            "eligible": self.sampler.eligible.state(),
-            "weights": self.weights.state(),
-            "sampler": self.sampler.state(self.ring.n_rows_used * self.n_envs),
-        }
+        state = {**state_of(self.sampler), "weights": self.weights.state()}
         return {**state, "demonstrations": self.demonstrations.state()} if len(self.demonstrations) else state
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
@@ -224,10 +219,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
         :raises ValueError: if it contradicts itself. Discard the buffer after this error
         """
-        self.ring.load(state["ring"])
-        self.sampler.eligible.load(state["eligible"], keeps_masses)
+        restore(self.sampler, state, keeps_masses)
         self.weights.load(state["weights"])
-        self.sampler.load(state["sampler"], keeps_masses)
         if "demonstrations" in state:
             self.demonstrations.load(state["demonstrations"], keeps_masses)
 

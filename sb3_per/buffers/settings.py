@@ -169,11 +169,8 @@ def takes_settings(init: _Init) -> _Init:
     :return: the same, with a signature that names them
     """
     signature = inspect.signature(init)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    added = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-        for field in dataclasses.fields(PrioritySettings)
-    ]
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    added = [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(PrioritySettings).parameters.values()]
     init.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     return init
 
