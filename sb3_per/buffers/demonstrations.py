@@ -16,9 +16,9 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers.arguments import as_matrix
 from sb3_per.buffers.batches import Transitions, read_transitions
 from sb3_per.buffers.eligibility import HeldTransitions, restore, state_of
+from sb3_per.buffers.incoming import as_matrix
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme

@@ -17,11 +17,10 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers import arguments
+from sb3_per.buffers import incoming
 from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, to_samples, to_torch_of
 from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, columns_of, require_demonstrations_in, require_scaled
 from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions, restore, state_of
-from sb3_per.buffers.incoming import checked_steps, part_of, require_values
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings, takes_settings
 from sb3_per.buffers.stock import arguments_of, episodes_of, frames_of, new_storage, storage_of
@@ -95,7 +94,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         require("buffer_size", buffer_size, integer())
         require("n_envs", n_envs, integer())
         self.settings = make_settings(type(self), settings)
-        require_values(observation_space=observation_space, action_space=action_space)
+        incoming.require_values(observation_space=observation_space, action_space=action_space)
         refuse(self._unsupported(optimize_memory_usage, self.settings.demonstration_fraction > 0.0))
         # SB3's constructors allocate all rows: a single one shows the shapes and types.
         stock = (observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
@@ -350,8 +349,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ``initial_priority="td_error"``
         :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
         """
-        steps = checked_steps(self.storage, (self.n_envs,), (obs, next_obs, action, reward, done), infos)
-        masses = None if td_errors is None else self.sampler.masses_of(arguments.finite_abs(td_errors, self.n_envs))
+        steps = incoming.checked_steps(self.storage, (self.n_envs,), (obs, next_obs, action, reward, done), infos)
+        masses = None if td_errors is None else self.sampler.masses_of(incoming.finite_abs(td_errors, self.n_envs))
         with self.lock:
             self._write(None, 1, steps, masses)
 
@@ -389,11 +388,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises NotImplementedError: with HER, and for sequences
         """
         envs = self._checked_environments(envs)
-        shape = arguments.checked_shape(rewards, len(envs), self.buffer_size)
-        steps = checked_steps(self.storage, shape, (obs, next_obs, actions, rewards, dones), None, timeouts)
+        shape = incoming.checked_shape(rewards, len(envs), self.buffer_size)
+        steps = incoming.checked_steps(self.storage, shape, (obs, next_obs, actions, rewards, dones), None, timeouts)
         masses = None
         if td_errors is not None:
-            masses = self.sampler.masses_of(arguments.finite_abs(td_errors, *shape), initial_priority)
+            masses = self.sampler.masses_of(incoming.finite_abs(td_errors, *shape), initial_priority)
         with self.lock:
             self._write(envs, shape[0], steps, masses)
 
@@ -422,12 +421,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
         n = len(reward)
-        steps = checked_steps(self.storage, (n, self.n_envs), (obs, next_obs, action, reward, done), infos)
+        steps = incoming.checked_steps(self.storage, (n, self.n_envs), (obs, next_obs, action, reward, done), infos)
         if masses is not None:
-            masses = arguments.checked_masses(masses, n, self.n_envs, self.scheme.largest_mass)
+            masses = incoming.checked_masses(masses, n, self.n_envs, self.scheme.largest_mass)
         with self.lock:
             for i in range(n):
-                self._write(None, 1, part_of(steps, i), None if masses is None else masses[i])
+                self._write(None, 1, incoming.part_of(steps, i), None if masses is None else masses[i])
 
     def _write(self, envs: np.ndarray | None, n_steps: int, steps: StepArrays, masses: np.ndarray | None, *about: Any) -> None:
         """
@@ -441,7 +440,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         ring, sampler = self.ring, self.sampler
         if envs is None and ring.least != ring.most:
-            envs, steps = np.arange(self.n_envs), part_of(steps, None)
+            envs, steps = np.arange(self.n_envs), incoming.part_of(steps, None)
         rows, prepared = ring.rows_of_next(envs, n_steps), sampler.eligible.before_write(*about)
         self.storage.write(rows, envs, steps)
         gone = sampler.eligible.after_write(rows, steps, prepared)
@@ -472,7 +471,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _checked_environments(self, envs: np.ndarray) -> np.ndarray:
         if self.why_not_separately is not None:
             raise NotImplementedError(f"Environments that add separately are not supported {self.why_not_separately}")
-        return arguments.checked_environments(envs, self.n_envs)
+        return incoming.checked_environments(envs, self.n_envs)
 
     def reset(self) -> None:
         """Forget all transitions except demonstrations. Ids continue, so that older ids are stale."""
@@ -513,10 +512,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         lead = np.shape(reward)
         if len(lead) != 2 or 0 in lead:
             raise ValueError(f"rewards of demonstrations must have shape (n, k), with n and k above 0, not {lead}")
-        steps = checked_steps(self.storage, lead, (obs, next_obs, action, reward, done), infos)
+        steps = incoming.checked_steps(self.storage, lead, (obs, next_obs, action, reward, done), infos)
         require_scaled(steps[2], self.action_space)
         with self.lock:
-            columns = (part_of(steps, (slice(None), [env])) for env in range(lead[1]))
+            columns = (incoming.part_of(steps, (slice(None), [env])) for env in range(lead[1]))
             self.demonstrations.add(columns, lead[0] * lead[1], self.storage)
 
     def add_demonstrations_from(self, other: ReplayBuffer) -> None:
@@ -667,8 +666,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises IndexError: for an id that was never issued
         :raises ValueError: for TD errors of the wrong shape, or NaN or infinite. Nothing is changed in either case.
         """
-        ids = arguments.checked_ids(indices)
-        errors = arguments.as_matrix(td_errors, len(ids))
+        ids = incoming.checked_ids(indices)
+        errors = incoming.as_matrix(td_errors, len(ids))
         with self.lock:
             if not len(self.demonstrations):
                 return self._update(ids, errors)

@@ -39,12 +39,11 @@ class _BesideTheTuple:
         beside = {name: changed.pop(name, getattr(self, name)) for name in ("n_p", "is_demonstration")}
         replaced = super()._replace(**changed)  # type: ignore[misc]
         for name, value in beside.items():
-            if value is not None:
-                if len(value) != len(replaced.indices):
-                    raise ValueError(
-                        f"{name} of {len(value)} transitions does not fit a batch of {len(replaced.indices)}: replace it, too"
-                    )
-                setattr(replaced, name, value)
+            if value is not None and len(value) != len(replaced.indices):
+                raise ValueError(
+                    f"{name} of {len(value)} transitions does not fit a batch of {len(replaced.indices)}: replace it, too"
+                )
+            setattr(replaced, name, value)
         return replaced
 
 

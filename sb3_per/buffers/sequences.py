@@ -14,11 +14,10 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers.arguments import as_matrix, checked_ids, finite_abs, require_finite
 from sb3_per.buffers.batches import read_numbers, to_torch_of
 from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.incoming import checked_steps
+from sb3_per.buffers.incoming import as_matrix, checked_ids, checked_steps, finite_abs, require_finite
 from sb3_per.buffers.recurrent_states import RecurrentStates
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
