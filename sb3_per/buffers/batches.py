@@ -1,5 +1,5 @@
 """
-Read a batch: transitions, relabelled, normalized and as tensors. Find the transitions of an update.
+Read a batch: transitions, relabelled and normalized. Find the transitions of an update.
 
 Kernels write to arrays that the caller makes: numba takes longer to return one.
 """
@@ -13,7 +13,6 @@ import torch as th
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.storage.arrays import ArrayStorage, tree_map
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring, lap_of, number_at, place_of
@@ -40,8 +39,8 @@ def read_transitions(
     Read the transitions of a batch, relabelled, normalized, and with their n-step returns.
 
     :param storage: of the transitions
-    :param ring: says which ids they have
-    :param returns: of n steps
+    :param ring: of the same transitions, which gives their ids
+    :param returns: computes n-step returns
     :param slots: that hold transitions, int64 of shape (batch_size,)
     :param env: associated VecNormalize
     :param relabel: changes the batch before it is normalized
@@ -68,10 +67,10 @@ def read_numbers(
     storage: ArrayStorage, ring: Ring, windows: np.ndarray, last: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
-    Read what is small: ids, rewards and terminations.
+    Read ids, rewards and terminations.
 
     :param storage: of the transitions
-    :param ring: says which ids they have
+    :param ring: of the same transitions, which gives their ids
     :param windows: slots of the steps of each transition, int64 of shape (batch_size, n_steps)
     :param last: slot of the last step that counts, int64 of shape (batch_size,)
     :return: ids, int64 of shape (batch_size,); rewards, shape (batch_size, n_steps); and terminations of the last steps,
@@ -93,22 +92,6 @@ def joined(first: Any, second: Any) -> Any:
     :return: the rows of both, in this order
     """
     return tree_map(lambda *parts: np.concatenate(parts), first, second)
-
-
-def to_samples(
-    transitions: Transitions, weights: np.ndarray, to_torch: Callable[[np.ndarray], th.Tensor]
-) -> PrioritizedReplayBufferSamples:
-    """
-    Make tensors of a batch.
-
-    :param transitions: of a batch
-    :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
-    :param to_torch: makes tensors of arrays
-    :return: the batch
-    """
-    *parts, ids = transitions
-    tensors = [to_torch(part) if isinstance(part, np.ndarray) else tree_map(to_torch, part) for part in (*parts, weights)]
-    return PrioritizedReplayBufferSamples._make((*tensors, ids))
 
 
 def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -140,8 +123,8 @@ def to_torch_of(buffer: BaseBuffer) -> Callable[[np.ndarray], th.Tensor]:
     Choose how arrays become tensors on the device of a buffer.
 
     :param buffer: on whose device the tensors are
-    :return: function that makes tensors, without a copy: all arrays belong to the batch. On the CPU it takes a third of the
-        time of SB3's
+    :return: function that makes tensors without a copy, because all arrays belong to the batch. On the CPU it takes a third
+        of the time of SB3's
     """
     if type(buffer).to_torch is not BaseBuffer.to_torch:
         return buffer.to_torch  # a user's own
@@ -181,7 +164,7 @@ def read_batch(
     for i in range(batch_size):
         ids[i] = number_at(windows[i, 0], lap, next_id, rewards.size)
         done = dones[last[i]]
-        ends[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: a cache miss saved
+        ends[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: this saves a cache miss
         for j in range(n_steps):
             batch_rewards[i, j] = rewards[windows[i, j]]
 

@@ -24,7 +24,7 @@ class CompleteWindows(MarkedTransitions):
 
     :param ring: position; all environments stand at the same step
     :param storage: of the steps, which knows the ends of episodes
-    :param states: recurrent states at the starts of the prefixes, which know the steps between anchors and before them
+    :param states: recurrent states at the starts of the prefixes; they hold the period and the length of a prefix
     :param n_recorded: steps of a complete window: the learned ones, and those of the last n-step return
     """
 
@@ -40,7 +40,7 @@ class CompleteWindows(MarkedTransitions):
         self.oldest_admitted = 0
         # By environment, the first step that has not been looked at yet.
         self._n_looked_at = np.zeros(ring.n_envs, np.int64)
-        # Steps in the ring at the last call of `changes`; -1 if other changes are waiting, too.
+        # Number of steps at the last call of `changes`; -1 if ends of episodes were written since.
         self._known = 0
         self._no_starts = np.zeros(ring.n_envs, np.bool_)
 
@@ -48,8 +48,8 @@ class CompleteWindows(MarkedTransitions):
 
     def before_write(self, starts: np.ndarray | None = None, states: Sequence[np.ndarray | th.Tensor] | None = None) -> Any:
         """
-        Number the next step of all environments within their episodes: in a ring of a single row, it overwrites the step
-        before.
+        Number the next step of each environment within its episode. In a ring of a single row, the write itself overwrites
+        the step before, which the number depends on.
 
         :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,)
         :param states: recurrent states before the step, see :meth:`~sb3_per.buffers.recurrent_states.RecurrentStates.store`

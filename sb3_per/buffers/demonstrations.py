@@ -51,7 +51,7 @@ class Demonstrations:
         self.settings, self.scheme, self.returns = settings, scheme, returns
         # Whether whole batches are demonstrations.
         self._alone = False
-        # Whether there are demonstrations that no batch has had.
+        # Whether no batch was drawn since demonstrations were added.
         self._are_unused = False
         # Largest training progress so far, from 0 to 1.
         self._progress = 0.0
@@ -202,7 +202,7 @@ class Demonstrations:
         Count the slots of experience in a batch.
 
         :param slots: drawn slots; those of demonstrations come last, plus ``FIRST_ID``
-        :return: number of those before them
+        :return: number of slots before them
         """
         # Binary search: slots of experience are not sorted, but all of them are below FIRST_ID.
         return int(slots.searchsorted(FIRST_ID))
@@ -236,8 +236,8 @@ class Demonstrations:
 
         :param is_demonstration: bool of shape (batch_size,)
         :param td_errors: signed TD errors, an array or a tensor on any device, shape (batch_size, n_critics)
-        :return: by the name in the log, where the batch has what it is of: share of demonstrations, mean ``|td|`` of both
-            parts, and mean priority p of the demonstrations
+        :return: numbers by their name in the log: share of demonstrations, mean ``|td|`` of both parts, and mean priority p of
+            the demonstrations. Without numbers of a part that the batch lacks
         """
         errors = np.abs(as_matrix(td_errors, len(is_demonstration)), dtype=np.float64)
         of_these = errors[is_demonstration]

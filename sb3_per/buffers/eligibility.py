@@ -1,4 +1,4 @@
-"""Which transitions can be drawn: in plain buffers all complete ones; in other buffers those that are marked."""
+"""Say which transitions can be drawn: all complete ones in plain buffers, those with a mark in other buffers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ class HeldTransitions(Eligibility):
         return self.ring.n_whole
 
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Slots of new transitions, and those that are incomplete since."""
+        """Slots of new transitions, and slots that have become incomplete."""
         ring, known = self.ring, self._known
         if known is ring.added:
             return NO_SLOTS, NO_SLOTS
@@ -83,7 +83,7 @@ class HeldTransitions(Eligibility):
 
 class MarkedTransitions(Eligibility):
     """
-    Transitions with a mark, see :class:`~sb3_per.sampling.eligibility.Eligibility`. Emphasizing the newest is refused.
+    Transitions with a mark, see :class:`~sb3_per.sampling.eligibility.Eligibility`.
 
     :param ring: position; all environments stand at the same step
     :param marks: above 0 where the transition can be drawn, shape (n_rows, n_envs)
@@ -105,7 +105,7 @@ class MarkedTransitions(Eligibility):
         return flat(self._marks).take(slots).astype(np.bool_, copy=False)
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
-        """Number all of them: emphasizing the newest is refused."""
+        """Give numbers to all of them, because these buffers refuse to emphasize the newest."""
         return np.flatnonzero(self._marks).__getitem__
 
 

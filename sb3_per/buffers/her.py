@@ -273,8 +273,8 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         Give the last observations of a batch a new goal.
 
         :param obs: observations; the last ones get new goals
-        :param virtual_slots: slots of those
-        :return: the goals
+        :param virtual_slots: slots of these last observations
+        :return: the new goals
         """
         goals: np.ndarray = self._sample_goals(*np.divmod(virtual_slots, self.n_envs))
         obs["desired_goal"][len(obs["desired_goal"]) - len(goals) :] = goals

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import incoming
-from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, to_samples, to_torch_of
+from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, to_torch_of
 from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, columns_of, require_demonstrations_in, require_scaled
 from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions, restore, state_of
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
@@ -258,7 +258,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self._stand_at(self.pos, value)
 
     def _stand_at(self, pos: int, full: bool) -> None:
-        """Take the rows before ``pos``, or all of them, for new transitions that were written into SB3's arrays by hand."""
+        """Make all rows before ``pos``, or all rows, new transitions, which were written into SB3's arrays by hand."""
         if (pos, full) != (self.pos, self.full):
             self.ring.clear()
             self.sampler.clear()
@@ -388,13 +388,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises NotImplementedError: with HER, and for sequences
         """
         envs = self._checked_environments(envs)
-        shape = incoming.checked_shape(rewards, len(envs), self.buffer_size)
-        steps = incoming.checked_steps(self.storage, shape, (obs, next_obs, actions, rewards, dones), None, timeouts)
-        masses = None
-        if td_errors is not None:
-            masses = self.sampler.masses_of(incoming.finite_abs(td_errors, *shape), initial_priority)
+        lead = incoming.checked_shape(rewards, len(envs), self.buffer_size)
+        steps = incoming.checked_steps(self.storage, lead, (obs, next_obs, actions, rewards, dones), None, timeouts)
+        masses = None if td_errors is None else self.sampler.masses_of(incoming.finite_abs(td_errors, *lead), initial_priority)
         with self.lock:
-            self._write(envs, shape[0], steps, masses)
+            self._write(envs, lead[0], steps, masses)
 
     def extend(
         self,
@@ -453,8 +451,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
-        Say that what is added next does not follow what was added last, e.g. after a reset in mid-episode, or where steps of
-        an actor were lost. The newest steps become truncations, and no n-step window goes beyond.
+        End the episodes under way, because the next steps do not follow the newest ones, e.g. after a reset in mid-episode, or
+        after steps of an actor were lost. The newest steps become truncations, and no n-step window goes beyond them.
 
         :param envs: environments whose episodes end, different integers of shape (k,); ``None``: all of them
         :raises ValueError: for unknown or repeated environments
@@ -608,9 +606,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Observations of these slots as an actor is to see them."""
         return self.storage.read_observations(slots)
 
-    def _get_samples(  # type: ignore[override]
-        self, batch_inds: np.ndarray, env: VecNormalize | None = None
-    ) -> PrioritizedReplayBufferSamples:
+    def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         """
         Read given rows: SB3's hook. The environment of each row is drawn here, and all weights are 1.
 
@@ -647,9 +643,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         transitions = read_transitions(self.storage, self.ring, self.returns, slots[:n], env, self._relabel)
         if n < len(slots):
             transitions = tuple(map(joined, transitions, self.demonstrations.read(slots[n:], env)))
-        samples = to_samples(transitions, weights, to_torch_of(self))
+        *parts, ids = transitions
+        to_torch = to_torch_of(self)
+        tensors = [to_torch(part) if isinstance(part, np.ndarray) else tree_map(to_torch, part) for part in (*parts, weights)]
+        samples = PrioritizedReplayBufferSamples._make((*tensors, ids))
         if are_mixed:
-            samples.is_demonstration = samples.indices >= FIRST_ID
+            samples.is_demonstration = ids >= FIRST_ID
         return samples
 
     # ---- updating

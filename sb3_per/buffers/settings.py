@@ -23,8 +23,8 @@ class IgnoredSettingWarning(UserWarning):
 # ---- the table
 
 
-def _setting(default: Any, *allowed: Any, none: bool = False) -> Any:
-    return dataclasses.field(default=default, metadata={"allowed": allowed, "none": none})
+def _setting(default: Any, *allowed: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"allowed": allowed})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,19 +37,19 @@ class PrioritySettings:
     """
 
     scheme: Any = "proportional"
-    alpha: float | None = _setting(None, AT_LEAST_0, none=True)
+    alpha: float | None = _setting(None, AT_LEAST_0)
     beta_start: float = _setting(0.4, FRACTION)
     beta_end: float = _setting(1.0, FRACTION)
-    beta_anneal_steps: int | None = _setting(None, integer(), none=True)
+    beta_anneal_steps: int | None = _setting(None, integer())
     epsilon: float = _setting(DEFAULT_EPSILON, ABOVE_0)
     kappa: float = _setting(DEFAULT_KAPPA, ABOVE_0)
-    td_error_reduction: str | None = _setting(None, words("mean", "max", "min"), none=True)
+    td_error_reduction: str | None = _setting(None, words("mean", "max", "min"))
     stratified: bool = _setting(True, FLAG)
     uniform_fraction: float = _setting(0.0, number("in [0, 1)", lambda x: 0.0 <= x < 1.0))
     weight_normalization: str = _setting("max", words("max", "mean", "none"))
     actor_batch: str = _setting("prioritized", words("prioritized", "weighted", "uniform"))
     initial_priority: str = _setting("max", words("max", "mean", "td_error"))
-    max_priority_interval: int | None = _setting(None, integer(), none=True)
+    max_priority_interval: int | None = _setting(None, integer())
     recency: float = _setting(1.0, number("in (0, 1]", lambda x: 0.0 < x <= 1.0))
     recency_min: int = _setting(5000, integer())
     age_decay: float = _setting(0.0, AT_LEAST_0)
@@ -57,15 +57,15 @@ class PrioritySettings:
     n_steps: int = _setting(1, integer())
     gamma: float = _setting(0.99, FRACTION)
     frames: int | dict[str, int] | None = None
-    storage_folder: str | None = _setting(None, PATH, none=True)
+    storage_folder: str | None = _setting(None, PATH)
     demonstration_fraction: float = _setting(0.0, FRACTION)
-    demonstration_fraction_end: float | None = _setting(None, FRACTION, none=True)
+    demonstration_fraction_end: float | None = _setting(None, FRACTION)
     demonstration_bonus: float = _setting(0.0, AT_LEAST_0)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             if "allowed" in field.metadata:
-                require(field.name, getattr(self, field.name), *field.metadata["allowed"], none=field.metadata["none"])
+                require(field.name, getattr(self, field.name), *field.metadata["allowed"], none=field.default is None)
         if self.beta_end < self.beta_start:
             raise ValueError(f"beta never decreases: beta_end={self.beta_end} is below beta_start={self.beta_start}")
         end, start = self.demonstration_fraction_end, self.demonstration_fraction

@@ -17,8 +17,8 @@ def emptied(buffer: BufferT, n_rows: int | None = None, frames: Any = None, stor
     Make an empty buffer with the same settings.
 
     :param buffer: prioritized
-    :param n_rows: number of rows, if another one is wanted
-    :param frames: with ``n_rows``, the setting ``frames`` that is wanted
+    :param n_rows: number of rows of the new buffer; ``None``: as many
+    :param frames: with ``n_rows``, the setting ``frames`` of the new buffer
     :param storage: of the new buffer; ``None``: an empty one
     :return: a new buffer of the same kind with the same settings, and nothing in it
     """
@@ -64,7 +64,7 @@ def copy_newest(target: BufferT, source: BufferT, keeps_masses: bool = True) -> 
 
 def replace_by(buffer: BufferT, other: BufferT) -> None:
     """
-    Let a buffer become what another one is; it keeps its lock, which others may wait for.
+    Give a buffer the contents of another one. It keeps its lock, because other threads may wait for it.
 
     :param buffer: that changes
     :param other: of the same class and settings; not to be used any more
