@@ -126,13 +126,11 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
     :return: array of shape (*lead, ...)
     :raises ValueError: if NumPy could not write it into such an array, which is SB3's rule
     """
-    shape = lead + stored.shape[2:]
-    found = f"a {type(value).__name__}"
+    shape, given = lead + stored.shape[2:], value
     try:
-        array = np.asarray(value)
+        given = array = np.asarray(value)
         if array.shape == shape and array.dtype in _NUMBERS:
             return array
-        found = f"{array.dtype} of shape {array.shape}"
         if len(lead) == 2 and array.shape[:2] != lead:
             raise ValueError("one entry for every step of every environment is needed")
         has_all = array.size == math.prod(shape)
@@ -141,6 +139,7 @@ def _fit(name: str, value: Any, lead: tuple[int, ...], stored: Any, in_any_form:
         written = np.empty(shape, stored.dtype)
         written[...] = array
     except (ValueError, TypeError) as error:
+        found = f"{given.dtype} of shape {given.shape}" if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
         raise ValueError(f"{name} must be numbers of shape {shape}, not {found}: {error}") from None
     return written
 

@@ -6,6 +6,7 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 """
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, ClassVar
@@ -643,10 +644,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         transitions = read_transitions(self.storage, self.ring, self.returns, slots[:n], env, self._relabel)
         if n < len(slots):
             transitions = tuple(map(joined, transitions, self.demonstrations.read(slots[n:], env)))
-        *parts, ids = transitions
-        to_torch = to_torch_of(self)
-        tensors = [to_torch(part) if isinstance(part, np.ndarray) else tree_map(to_torch, part) for part in (*parts, weights)]
-        samples = PrioritizedReplayBufferSamples._make((*tensors, ids))
+        obs, actions, next_obs, ends, rewards, discounts, ids = transitions
+        tensor = to_torch_of(self)
+        tensors = tensor if isinstance(obs, np.ndarray) else functools.partial(tree_map, tensor)
+        factors = None if discounts is None else tensor(discounts)
+        samples = PrioritizedReplayBufferSamples(
+            tensors(obs), tensor(actions), tensors(next_obs), tensor(ends), tensor(rewards), factors, tensor(weights), ids
+        )
         if are_mixed:
             samples.is_demonstration = ids >= FIRST_ID
         return samples
