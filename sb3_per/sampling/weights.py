@@ -20,9 +20,10 @@ class ImportanceWeights:
         self, scheme: PriorityScheme, normalization: str, beta_start: float, beta_end: float, beta_anneal_steps: int | None
     ):
         self.scheme, self.normalization = scheme, normalization
-        self.beta_start, self.beta_end, self.beta_anneal_steps = beta_start, beta_end, beta_anneal_steps
+        # A saved beta is compared with this one by type, so 0 and 1 become floats.
+        self.beta_start, self.beta_end, self.beta_anneal_steps = float(beta_start), float(beta_end), beta_anneal_steps
         #: current exponent; never decreases
-        self.beta = beta_start
+        self.beta = self.beta_start
         #: number of draws, counted for ``beta_anneal_steps``
         self.n_draws = 0
 

@@ -294,6 +294,17 @@ def test_loading_an_older_buffer_does_not_lower_beta(tmp_path):
     assert model.replay_buffer.beta == 1.0
 
 
+def test_beta_that_started_at_an_integer_is_restored(tmp_path):
+    """``beta_start=0`` is what the documentation suggests, so beta must not become an integer that a saved 0.5 contradicts."""
+    settings = dict(beta_start=0, beta_end=1, beta_anneal_steps=40)
+    saved, fresh = (PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, replay_buffer_kwargs=settings) for _ in range(2))
+    saved.learn(30)
+    assert 0.0 < saved.replay_buffer.beta < 1.0
+    saved.save_replay_buffer(tmp_path / "a.buffer")
+    fresh.load_replay_buffer(tmp_path / "a.buffer")
+    assert fresh.replay_buffer.beta == saved.replay_buffer.beta
+
+
 def test_an_empty_pickled_buffer_can_be_loaded_and_filled(tmp_path):
     for cls in (DQN, PERDQN):
         trained(cls, 0).save_replay_buffer(tmp_path / "buffer")
