@@ -1,6 +1,6 @@
 """
-What all prioritized algorithms share, whether PyTorch or JAX computes their networks: how the buffer is made, and what a
-gradient step does with it.
+The base of all prioritized algorithms, for networks in PyTorch or JAX. It makes the buffer, draws batches, and writes
+priorities.
 """
 
 import warnings
@@ -67,6 +67,8 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         buffer = self.replay_buffer
         if gradient_steps > 1:
             buffer.sampler.position = (gradient_step + 1) / gradient_steps
+        for sampler in (buffer.sampler, buffer.demonstrations.sampler):
+            sampler.n_unanswered = 0  # a compiled update may draw many batches before it updates their priorities
         return buffer.sample(self.batch_size if batch_size is None else batch_size, env=self._vec_normalize_env)
 
     def _write_priorities(self, batch: PrioritizedReplayBufferSamples, td_errors: Any, metrics: MeanMetrics) -> None:
@@ -75,7 +77,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
         :param batch: the batch
         :param td_errors: its signed unweighted TD errors, an array or a tensor of shape (batch_size, n_critics)
-        :param metrics: of this call of ``train``
+        :param metrics: metrics of this call of ``train``
         :raises ValueError: for TD errors that are NaN or infinite, before any priority is changed
         """
         buffer = self.replay_buffer
@@ -89,7 +91,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         """
         Log a call of ``train``.
 
-        :param metrics: of its gradient steps
+        :param metrics: metrics of its gradient steps
         """
         buffer = self.replay_buffer
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
@@ -100,11 +102,10 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         buffer, last_obs = self.replay_buffer, self._last_obs
-        if buffer is not None:
-            self._require_prioritized(type(buffer))
+        self._require_prioritized(type(buffer))
         prepared = super()._setup_learn(*args, **kwargs)
-        if buffer is not None and not (self._last_obs is last_obs and buffer is self._continued_buffer):
-            # The environments were reset, or the buffer is of another run: the next step does not follow its newest one.
+        if not (self._last_obs is last_obs and buffer is self._continued_buffer):
+            # The environments were reset, or the buffer comes from another run: the next step does not follow its newest one.
             buffer.end_episodes()
         self._continued_buffer, self._progress_is_current = buffer, True
         return prepared
@@ -121,20 +122,16 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         if self.replay_buffer_kwargs.get("frames") == "auto":
             # In a new dictionary, since the caller's must not change. Saved with the model.
             self.replay_buffer_kwargs = self.replay_buffer_kwargs | {"frames": frames_of_env(self.env, self.observation_space)}
-        # A class of SB3 is replaced by its prioritized counterpart.
-        stock = self.replay_buffer_class or ReplayBuffer
-        ours = PRIORITIZED_CLASSES.get(stock, stock)
-        is_default = ours is not stock and not self._has_her
-        self.replay_buffer_class = self._default_buffer_class() if is_default else ours
+        given = self.replay_buffer_class or ReplayBuffer
+        is_default = given in PRIORITIZED_CLASSES and not self._has_her
+        self.replay_buffer_class = self._default_buffer_class() if is_default else PRIORITIZED_CLASSES.get(given, given)
         self._require_prioritized(self.replay_buffer_class)
-        # The stock algorithm makes the buffer, with all settings. Only those of the user are kept, and saved with the model.
+        # The stock algorithm makes the buffer, with all settings. The model keeps and saves only the user's.
         settings, self.replay_buffer_kwargs = self.replay_buffer_kwargs, self._buffer_kwargs()
-        try:
-            with warnings.catch_warnings():
-                # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
-                warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
-                super()._setup_model()
-        finally:
-            self.replay_buffer_kwargs = settings
+        with warnings.catch_warnings():
+            # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
+            warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
+            super()._setup_model()
+        self.replay_buffer_kwargs = settings
         self.replay_buffer.beta = max(self.replay_buffer.beta, saved_beta)
         self._require_supported(self.replay_buffer)

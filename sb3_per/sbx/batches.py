@@ -1,13 +1,12 @@
-"""What compiled updates take and hand back: arrays of fixed shape and type, for all gradient steps of a call."""
+"""Inputs and outputs of compiled updates: arrays of fixed shape and type, for all gradient steps of a call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedReplayBufferSamples
@@ -15,14 +14,14 @@ from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 class Batch(NamedTuple):
     """
-    Transitions of a gradient step. In front of these shapes, the arrays of several steps have an axis of the steps.
+    Transitions of a gradient step. The arrays of several steps have an axis of the steps before these shapes.
 
     - ``observations``, ``next_observations``: shape (batch_size, ...), float32, or uint8 as images are stored; the parts of
       Dict observations are concatenated, as in SBX
     - ``actions``: shape (batch_size, action_dim), float32, or int32 for discrete actions
     - ``scalars``: float32 of shape (batch_size, 4), whose columns are rewards or n-step returns, 1 at terminal states, the
       factor of the next value, and importance-sampling weights
-    - ``actor_observations``: what the actor learns from; ``None``: the observations
+    - ``actor_observations``: observations that the actor learns from; ``None``: the same ones
     """
 
     observations: Any
@@ -54,12 +53,12 @@ class Batch(NamedTuple):
 
 def of_torch(batch: PrioritizedReplayBufferSamples, gamma: float, space: spaces.Space) -> Batch:
     """
-    Make arrays of a batch.
+    Make NumPy arrays of a batch.
 
     :param batch: drawn transitions
-    :param gamma: discount factor, where the batch brings none
-    :param space: of the observations
-    :return: arrays of NumPy
+    :param gamma: discount factor, if the batch has no discounts
+    :param space: space of the observations
+    :return: the batch
     """
     discounts = gamma if batch.discounts is None else batch.discounts.numpy()
     scalars = np.empty((len(batch.rewards), 4), np.float32)
@@ -73,8 +72,8 @@ def as_input(values: Any, space: spaces.Space | None = None) -> np.ndarray:
     """
     Make the input of a network.
 
-    :param values: tensor, or a dictionary of them
-    :param space: of observations; the parts of a dictionary are joined in its order
+    :param values: tensor, or a dictionary of tensors
+    :param space: space of observations; the parts of a dictionary are joined in its order
     :return: uint8, int32 or float32 array
     """
     if isinstance(space, spaces.Dict):
@@ -89,49 +88,49 @@ def stacked(batches: Sequence[Batch], n: int) -> Batch:
     """
     Join the batches of several gradient steps.
 
-    :param batches: of equal shape, at least one
-    :param n: length of the new axis; the last batch is repeated in what is missing
-    :return: arrays with an axis of the steps in front
+    :param batches: at least one batch, all of equal shape
+    :param n: length of the new axis; copies of the last batch fill it up
+    :return: arrays whose first axis is the steps
     """
-    if n == 1:
-        return Batch(*(None if array is None else array[None] for array in batches[0]))
-    columns = zip(*batches, *[batches[-1]] * (n - len(batches)), strict=True)
-    return Batch(*(None if arrays[0] is None else np.stack(arrays) for arrays in columns))
+    filled = [*batches, *[batches[-1]] * (n - len(batches))]
+    joined: Batch = jax.tree.map(lambda *arrays: arrays[0][None] if n == 1 else np.stack(arrays), *filled)
+    return joined
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["values"], meta_fields=["shape", "names", "actor_names"])
-@dataclass(frozen=True)
-class Logged:
-    """What a gradient step hands back, in one array: reading several takes a transfer for each."""
+class Logged(struct.PyTreeNode):
+    """
+    TD errors and metrics of a gradient step in one array, because reading several arrays takes a transfer for each.
 
-    #: TD errors and metrics, float32 of shape (n,), in front of it an axis of the steps
+    :param values: TD errors and metrics, float32 of shape (n,); with an axis of the steps before it, for several steps
+    :param shape: shape of the TD errors, (batch_size, n_critics)
+    :param names: names of the metrics, in order
+    :param actor_names: names of the metrics of the actor's update, which come last
+    """
+
     values: Any
-    #: of the TD errors, (batch_size, n_critics)
-    shape: tuple[int, ...]
-    #: of the metrics, in order
-    names: tuple[str, ...]
-    #: of the metrics of updates of the actor, which come last
-    actor_names: tuple[str, ...]
+    shape: tuple[int, ...] = struct.field(pytree_node=False)
+    names: tuple[str, ...] = struct.field(pytree_node=False)
+    actor_names: tuple[str, ...] = struct.field(pytree_node=False)
 
     @classmethod
     def pack(cls, td_errors: jax.Array, metrics: dict[str, Any], of_actor: dict[str, Any]) -> "Logged":
         """
         Put everything into one array.
 
-        :param td_errors: shape (batch_size, n_critics)
+        :param td_errors: TD errors, shape (batch_size, n_critics)
         :param metrics: scalars by name
-        :param of_actor: scalars by name, of updates of the actor
-        :return: what the step hands back
+        :param of_actor: scalars of the actor's update, by name
+        :return: the array, with shape and names
         """
         scalars = jnp.array([*metrics.values(), *of_actor.values()], jnp.float32)
         return cls(jnp.concatenate([td_errors.ravel(), scalars]), td_errors.shape, tuple(metrics), tuple(of_actor))
 
     def unpack(self, values: np.ndarray, updates_actor: bool) -> tuple[np.ndarray, dict[str, np.float32]]:
         """
-        Take apart what one step handed back.
+        Split the array of one step.
 
-        :param values: its row, shape (n,)
-        :param updates_actor: whether it updated the actor
+        :param values: row of the step, shape (n,)
+        :param updates_actor: whether the step updated the actor
         :return: TD errors, shape (batch_size, n_critics), and metrics by name
         """
         n, names = self.shape[0] * self.shape[1], self.names + self.actor_names * updates_actor

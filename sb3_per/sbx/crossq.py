@@ -28,7 +28,6 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
     """
 
     number_names = ("target_entropy",)
-    key_splits = (3,)
 
     def _update_learning_rates(self) -> None:
         """As in SBX's CrossQ, learning rates stay as they are."""
@@ -39,8 +38,8 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
 
     @classmethod
     def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
-        noise_key, current_key = step.keys
-        (critic,), batch = step.networks["critics"], step.batch
+        key, noise_key, current_key = jax.random.split(step.key, 3)
+        critic, batch = step.networks[0], step.batch
         next_actions, entropy_cost, metrics = cls._next_actions(step, noise_key)
         # There is no target network. Both halves pass the critic together, so that batch normalization sees the mixture of
         # current and next observations.
@@ -55,8 +54,8 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
         q, next_q = jnp.split(all_q, 2, axis=1)
         target_q = jax.lax.stop_gradient(batch.targets(next_q.min(axis=0) - entropy_cost))
         td_errors = (target_q - q)[:, :, 0].T
-        return Losses(0.5 * td_errors**2, td_errors, metrics, changes={"batch_stats": updates["batch_stats"]})
+        return Losses(0.5 * td_errors**2, td_errors, key, metrics, changes={"batch_stats": updates["batch_stats"]})
 
     @classmethod
-    def _update_targets(cls, networks: Networks, step: Step) -> Networks:
-        return networks
+    def _update_targets(cls, step: Step) -> Networks:
+        return step.networks

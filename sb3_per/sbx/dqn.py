@@ -30,8 +30,7 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
     :param kwargs: keyword arguments of ``sbx.DQN``
     """
 
-    option_names = ("double_q",)
-    unused_functions = ("update_qnetwork", "_train")
+    option_names = (*PrioritizedJaxMixin.option_names, "double_q")
 
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):
         self.double_q = double_q
@@ -39,13 +38,13 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
 
     @classmethod
     def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
-        (critic,), batch, (double_q,) = step.networks["critics"], step.batch, step.options
+        (critic,), batch = step.networks, step.batch
         next_q = critic.apply_fn(critic.target_params, batch.next_observations)
-        if double_q:
+        if step.settings["double_q"]:
             next_actions = critic.apply_fn(critic.params, batch.next_observations).argmax(axis=1, keepdims=True)
             next_values = jnp.take_along_axis(next_q, next_actions, axis=1)
         else:
             next_values = next_q.max(axis=1, keepdims=True)
         target_q = batch.targets(next_values)
         q = jnp.take_along_axis(critic.apply_fn(params[0], batch.observations), batch.actions, axis=1)
-        return Losses(optax.huber_loss(q, target_q), target_q - q, {"qf_mean_value": q.mean()})
+        return Losses(optax.huber_loss(q, target_q), target_q - q, step.key, {"qf_mean_value": q.mean()})

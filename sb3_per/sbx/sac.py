@@ -12,17 +12,16 @@ from sb3_per.sbx.base import Losses, Metrics, Networks, PrioritizedJaxMixin, Ste
 class EntropyRegularizedMixin(PrioritizedJaxMixin):
     """Update of algorithms with a stochastic actor and an entropy coefficient: SAC, TQC and CrossQ."""
 
-    network_names: ClassVar[dict[str, str]] = {"actor": "policy.actor_state", "ent_coef": "ent_coef_state"}
+    network_names: ClassVar[tuple[str, ...]] = ("policy.qf_state", "policy.actor_state", "ent_coef_state")
     number_names: ClassVar[tuple[str, ...]] = ("tau", "target_entropy")
-    key_splits: ClassVar[tuple[int, ...]] = (4,)
 
     def _update_learning_rates(self) -> None:
-        networks = self._networks()
+        *critics, actor, _ = self._networks()
         # Of the type that an update returns: the compiler tells it from a float.
         rate: Any = np.float32(self.lr_schedule(self._current_progress_remaining))
         of_critics: Any = np.float32(self.initial_qf_learning_rate or rate)
-        self._update_learning_rate(networks["actor"].opt_state, rate, "learning_rate_actor")
-        self._update_learning_rate([state.opt_state for state in networks["critics"]], of_critics, "learning_rate_critic")
+        self._update_learning_rate(actor.opt_state, rate, "learning_rate_actor")
+        self._update_learning_rate([critic.opt_state for critic in critics], of_critics, "learning_rate_critic")
 
     @classmethod
     def _next_actions(cls, step: Step, key: jax.Array) -> tuple[jax.Array, jax.Array, Metrics]:
@@ -32,11 +31,12 @@ class EntropyRegularizedMixin(PrioritizedJaxMixin):
         :param step: networks and batch
         :param key: random key of the noise
         :return: actions of the current policy at the next observations; the entropy coefficient times their log-probability,
-            shape (batch_size, 1); and what to log
+            shape (batch_size, 1); and metrics to log
         """
-        distribution = cls._policy_at(step.networks["actor"], step.batch.next_observations)
+        *_, actor, ent_coef_state = step.networks
+        distribution = cls._policy_at(actor, step.batch.next_observations)
         actions = distribution.sample(seed=key)
-        ent_coef = step.networks["ent_coef"].apply_fn({"params": step.networks["ent_coef"].params})
+        ent_coef = ent_coef_state.apply_fn({"params": ent_coef_state.params})
         return actions, ent_coef * distribution.log_prob(actions)[:, None], {"ent_coef": ent_coef}
 
     @classmethod
@@ -51,19 +51,19 @@ class EntropyRegularizedMixin(PrioritizedJaxMixin):
         return actor.apply_fn(actor.params, observations)
 
     @classmethod
-    def _update_targets(cls, networks: Networks, step: Step) -> Networks:
+    def _update_targets(cls, step: Step) -> Networks:
+        *critics, actor, ent_coef = step.networks
         soft_update: Any = cls.soft_update  # type: ignore[attr-defined]
-        return {**networks, "critics": _several(soft_update(step.numbers["tau"], *networks["critics"]))}
+        return (*_several(soft_update(step.settings["tau"], *critics)), actor, ent_coef)
 
     @classmethod
-    def _update_actor(cls, networks: Networks, step: Step) -> tuple[Networks, jax.Array, Metrics]:
+    def _update_actor(cls, step: Step) -> tuple[Networks, jax.Array, Metrics]:
+        *critics, actor, ent_coef = step.networks
         update: Any = cls.update_actor_and_temperature  # type: ignore[attr-defined]
-        states = (networks["actor"], *networks["critics"], networks["ent_coef"])
-        actor, critics, ent_coef, actor_loss, ent_coef_loss, key = update(
-            *states, step.batch.for_actor, step.numbers["target_entropy"], step.key
+        actor, updated, ent_coef, actor_loss, ent_coef_loss, key = update(
+            actor, *critics, ent_coef, step.batch.for_actor, step.settings["target_entropy"], step.key
         )
-        networks = {"critics": _several(critics), "actor": actor, "ent_coef": ent_coef}
-        return networks, key, {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
+        return (*_several(updated), actor, ent_coef), key, {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
 
 
 class PERSAC(EntropyRegularizedMixin, SAC):
@@ -85,17 +85,17 @@ class PERSAC(EntropyRegularizedMixin, SAC):
 
     @classmethod
     def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
-        noise_key, target_key, current_key = step.keys
-        (critic,), batch = step.networks["critics"], step.batch
+        key, noise_key, target_key, current_key = jax.random.split(step.key, 4)
+        critic, batch = step.networks[0], step.batch
         next_actions, entropy_cost, metrics = cls._next_actions(step, noise_key)
         # Shape (n_critics, batch_size, 1).
         next_q = critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
         target_q = batch.targets(next_q.min(axis=0) - entropy_cost)
         q = critic.apply_fn(params[0], batch.observations, batch.actions, rngs={"dropout": current_key})
         td_errors = (target_q - q)[:, :, 0].T
-        return Losses(0.5 * td_errors**2, td_errors, metrics)
+        return Losses(0.5 * td_errors**2, td_errors, key, metrics)
 
 
 def _several(critics: Any) -> tuple[Any, ...]:
-    """SBX returns one critic as it is, and several as a tuple."""
+    """Return train states as a tuple. SBX returns a single one as it is."""
     return critics if isinstance(critics, tuple) else (critics,)

@@ -1,6 +1,6 @@
 """Twin Delayed DDPG and DDPG of SBX with prioritized experience replay."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,35 +26,34 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         model.learn(10_000)
     """
 
-    network_names: ClassVar[dict[str, str]] = {"actor": "policy.actor_state"}
+    network_names = ("policy.qf_state", "policy.actor_state")
     number_names = ("tau", "target_policy_noise", "target_noise_clip")
-    key_splits = (4,)
 
     @classmethod
     def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
-        noise_key, target_key, current_key = step.keys
-        (critic,), actor, batch = step.networks["critics"], step.networks["actor"], step.batch
+        key, noise_key, target_key, current_key = jax.random.split(step.key, 4)
+        (critic, actor), batch, settings = step.networks, step.batch, step.settings
         # Target policy smoothing.
-        noise = jax.random.normal(noise_key, batch.actions.shape) * step.numbers["target_policy_noise"]
-        noise = jnp.clip(noise, -step.numbers["target_noise_clip"], step.numbers["target_noise_clip"])
+        noise = jax.random.normal(noise_key, batch.actions.shape) * settings["target_policy_noise"]
+        noise = jnp.clip(noise, -settings["target_noise_clip"], settings["target_noise_clip"])
         next_actions = jnp.clip(actor.apply_fn(actor.target_params, batch.next_observations) + noise, -1.0, 1.0)
         # Shape (n_critics, batch_size, 1).
         next_q = critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
         target_q = batch.targets(next_q.min(axis=0))
         q = critic.apply_fn(params[0], batch.observations, batch.actions, rngs={"dropout": current_key})
         td_errors = (target_q - q)[:, :, 0].T
-        return Losses(0.5 * td_errors**2, td_errors, {})
+        return Losses(0.5 * td_errors**2, td_errors, key, {})
 
     @classmethod
-    def _update_targets(cls, networks: Networks, step: Step) -> Networks:
-        critic, actor = cls.soft_update(step.numbers["tau"], *networks["critics"], networks["actor"])
-        return {"critics": (critic,), "actor": actor}
+    def _update_targets(cls, step: Step) -> Networks:
+        critic, actor = cls.soft_update(step.settings["tau"], *step.networks)
+        return critic, actor
 
     @classmethod
-    def _update_actor(cls, networks: Networks, step: Step) -> tuple[Networks, jax.Array, Metrics]:
-        states = (networks["actor"], *networks["critics"])
-        actor, critic, loss, key = cls.update_actor(*states, step.batch.for_actor, step.key)
-        return {"critics": (critic,), "actor": actor}, key, {"actor_loss": loss}
+    def _update_actor(cls, step: Step) -> tuple[Networks, jax.Array, Metrics]:
+        critic, actor = step.networks
+        actor, critic, loss, key = cls.update_actor(actor, critic, step.batch.for_actor, step.key)
+        return (critic, actor), key, {"actor_loss": loss}
 
 
 class PERDDPG(PERTD3, DDPG):

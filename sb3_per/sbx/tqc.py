@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from sbx import TQC
 
-from sb3_per.sbx.base import Losses, Step
+from sb3_per.sbx.base import Losses, PrioritizedJaxMixin, Step
 from sb3_per.sbx.sac import EntropyRegularizedMixin
 
 
@@ -29,29 +29,30 @@ class PERTQC(EntropyRegularizedMixin, TQC):
     """
 
     has_scalar_td_loss = False
-    critic_names = ("policy.qf1_state", "policy.qf2_state")
-    option_names = ("policy.n_target_quantiles",)
-    key_splits = (4, 3)
+    network_names = ("policy.qf1_state", "policy.qf2_state", "policy.actor_state", "ent_coef_state")
+    n_critic_states = 2
+    option_names = (*PrioritizedJaxMixin.option_names, "policy.n_target_quantiles")
 
     @classmethod
     def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
-        noise_key, *target_keys = step.keys[:3]
-        critics, batch, (n_kept,) = step.networks["critics"], step.batch, step.options
+        key, noise_key, *target_keys = jax.random.split(step.key, 4)
+        key, *current_keys = jax.random.split(key, 3)
+        critics, batch, n_kept = step.networks[:2], step.batch, step.settings["policy.n_target_quantiles"]
         next_actions, entropy_cost, metrics = cls._next_actions(step, noise_key)
         next_quantiles = [
-            critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": key})
-            for critic, key in zip(critics, target_keys, strict=True)
+            critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
+            for critic, target_key in zip(critics, target_keys, strict=True)
         ]
         # Pool the critics and drop the largest quantiles, against overestimation.
         kept = jnp.sort(jnp.concatenate(next_quantiles, axis=1))[:, :n_kept]
         targets = jax.lax.stop_gradient(batch.targets(kept - entropy_cost))
 
         losses, td_errors = [], []
-        for critic, parameters, key in zip(critics, params, step.keys[3:], strict=True):
-            quantiles = critic.apply_fn(parameters, batch.observations, batch.actions, rngs={"dropout": key})
+        for critic, parameters, current_key in zip(critics, params, current_keys, strict=True):
+            quantiles = critic.apply_fn(parameters, batch.observations, batch.actions, rngs={"dropout": current_key})
             losses.append(quantile_huber_losses(quantiles, targets))
             td_errors.append(targets.mean(axis=1) - quantiles.mean(axis=1))
-        return Losses(jnp.stack(losses, axis=1), jnp.stack(td_errors, axis=1), metrics)
+        return Losses(jnp.stack(losses, axis=1), jnp.stack(td_errors, axis=1), key, metrics)
 
 
 def quantile_huber_losses(quantiles: jax.Array, targets: jax.Array) -> jax.Array:

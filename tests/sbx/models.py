@@ -64,10 +64,8 @@ def leaves(model: Any) -> list[np.ndarray]:
     """Return all parameters, targets, statistics and states of optimizers."""
     if hasattr(model, "_networks"):
         return [np.asarray(leaf) for leaf in jax.tree.leaves(model._networks())]
-    states = [getattr(model.policy, f"{each}_state", None) for each in ("qf", "qf1", "qf2")]
-    critics = tuple(state for state in states if state is not None)
-    networks = {"critics": critics, "actor": getattr(model.policy, "actor_state", None)}
-    networks["ent_coef"] = getattr(model, "ent_coef_state", None)
+    networks = [getattr(model.policy, f"{each}_state", None) for each in ("qf", "qf1", "qf2", "actor")]
+    networks.append(getattr(model, "ent_coef_state", None))
     return [np.asarray(leaf) for leaf in jax.tree.leaves(networks)]
 
 

@@ -175,6 +175,10 @@ def test_targets_are_discounted_next_values():
     np.testing.assert_allclose(model.td_errors(discounted), expected, rtol=1e-4, atol=1e-5)
 
 
+def critics_of(model: Any) -> tuple[Any, ...]:
+    return model._networks()[: model.n_critic_states]
+
+
 def written_out(name: str, model: Any, batch: Any) -> Any:
     """Parameters of the critics after one step of SGD with rate 0.1 on the weighted loss, for terminal transitions."""
     obs, actions = jnp.asarray(batch.observations.numpy()), jnp.asarray(batch.actions.numpy())
@@ -189,7 +193,7 @@ def written_out(name: str, model: Any, batch: Any) -> Any:
             per_sample = jnp.where(size < 1, 0.5 * size**2, size - 0.5)
         elif name == "tqc":
             per_sample = 0.0
-            for state, each in zip(model._networks()["critics"], params, strict=True):
+            for state, each in zip(critics_of(model), params, strict=True):
                 quantiles = state.apply_fn(each, obs, actions)
                 delta = rewards[:, None] - quantiles
                 huber = jnp.where(jnp.abs(delta) > 1, jnp.abs(delta) - 0.5, 0.5 * delta**2)
@@ -216,7 +220,7 @@ def written_out(name: str, model: Any, batch: Any) -> Any:
             total += weights[i] * per_sample[i] / BATCH_SIZE
         return total
 
-    params = tuple(state.params for state in model._networks()["critics"])
+    params = tuple(state.params for state in critics_of(model))
     gradients = jax.jit(jax.grad(loss))(params)
     rate = {"ddpg": 1e-3}.get(name, 0.1)
     return jax.tree.map(lambda each, gradient: np.asarray(each - rate * gradient), params, gradients)
@@ -227,10 +231,10 @@ def test_a_weighted_update_is_the_one_written_out(name, give):
     model = shared(name)
     batch = weighted(model.replay_buffer.sample(BATCH_SIZE))._replace(dones=th.ones(BATCH_SIZE, 1))
     expected = written_out(name, model, batch)
-    before = [state.params for state in model._networks()["critics"]]
+    before = [state.params for state in critics_of(model)]
     give(model, batch)
     model.train(1, BATCH_SIZE)
-    after = tuple(state.params for state in model._networks()["critics"])
+    after = tuple(state.params for state in critics_of(model))
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-6), after, expected)
     changes = jax.tree.map(lambda one, other: float(jnp.abs(one - other).max()), tuple(before), after)
     assert max(jax.tree.leaves(changes)) > 1e-5
@@ -317,9 +321,9 @@ def test_a_large_call_goes_to_the_device_in_parts(monkeypatch):
 def test_a_nan_stops_before_the_priorities(monkeypatch):
     model = shared("dqn")
     before = model.replay_buffer.priorities
-    (state,) = model._networks()["critics"]
+    (state,) = critics_of(model)
     broken = state.replace(params=jax.tree.map(lambda leaf: leaf * np.nan, state.params))
-    model._set_networks({"critics": (broken,)})
+    model._set_networks((broken,))
     with pytest.raises(ValueError, match="td_errors must be finite, not nan"):
         model.train(1, BATCH_SIZE)
     np.testing.assert_array_equal(model.replay_buffer.priorities, before)
