@@ -84,11 +84,14 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
     can_act_in_copies = False
 
-    #: Names of the attributes with the train states, those of the critics first.
+    #: Names of the attributes with the train states, critics first.
     network_names: ClassVar[tuple[str, ...]] = ("policy.qf_state",)
 
     #: Number of train states of critics, whose loss is weighted. One train state may hold several critics.
     n_critic_states: ClassVar[int] = 1
+
+    #: Number of train states, from the first, that SBX's ``soft_update`` takes at every gradient step.
+    n_target_states: ClassVar[int] = 0
 
     #: Names of the attributes that are numbers of the update, such as ``tau``. They may change without another compilation.
     number_names: ClassVar[tuple[str, ...]] = ()
@@ -99,7 +102,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
     #: Number of gradient steps from one update of the actor to the next.
     policy_delay: int = 1
 
-    # ---- what an algorithm brings
+    # ---- methods that an algorithm implements
 
     @classmethod
     def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
@@ -113,21 +116,11 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         raise NotImplementedError(f"{cls.__name__} must implement _value_losses(), which returns losses and TD errors")
 
     @classmethod
-    def _update_targets(cls, step: Step) -> Networks:
-        """
-        Update the target networks.
-
-        :param step: the step after the update of the critics
-        :return: train states
-        """
-        return step.networks
-
-    @classmethod
     def _update_actor(cls, step: Step) -> tuple[Networks, jax.Array, Metrics]:
         """
         Update the actor and the entropy coefficient, if the algorithm has them.
 
-        :param step: the step after the update of the target networks
+        :param step: the step after the update of critics and target networks
         :return: train states, the next key, and metrics to log
         """
         return step.networks, step.key, {}
@@ -175,7 +168,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         Draw all batches, update the networks in one compiled loop, and update the priorities.
 
         :param gradient_steps: number of updates
-        :param batch_size: number of transitions of an update; ``None``: that of the constructor
+        :param batch_size: number of transitions of an update; ``None``: the ``batch_size`` of the constructor
         """
         self._begin_training()
         metrics = MeanMetrics()
@@ -230,7 +223,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         return result
 
     def _arrays_of(self, batch: PrioritizedReplayBufferSamples, updates_actor: bool) -> Batch:
-        """Make arrays of a batch, and draw what the actor learns from, by the setting ``actor_batch``."""
+        """Make arrays of a batch, and draw observations for the actor, by the setting ``actor_batch``."""
         arrays, buffer = of_torch(batch, self.gamma, self.observation_space), self.replay_buffer
         if buffer.settings.actor_batch != "uniform":
             return arrays
@@ -240,18 +233,12 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
             observations = as_input(drawn, self.observation_space)
         return arrays._replace(actor_observations=observations)
 
-    # ---- what is compiled
+    # ---- compiled code
 
     @classmethod
     @partial(jax.jit, static_argnames=("cls", "options"))
     def _compiled_updates(
-        cls,
-        options: tuple[Any, ...],
-        networks: Networks,
-        key: jax.Array,
-        numbers: jax.Array,
-        batches: Batch,
-        counts: jax.Array,
+        cls, options: tuple[Any, ...], networks: Networks, key: jax.Array, numbers: Any, batches: Batch, counts: Any
     ) -> Updated:
         """
         Make gradient steps.
@@ -261,7 +248,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         :param key: random key
         :param numbers: values of the attributes in ``number_names``, float32
         :param batches: batches of all steps, and perhaps more
-        :param counts: number of steps, and number of the first one modulo the delay
+        :param counts: number of steps, and number of the first one modulo the delay, int32
         :return: train states, the next key, and TD errors and metrics of each step
         """
         settings = dict(zip((*cls.option_names, *cls.number_names), (*options, *numbers), strict=True))
@@ -292,14 +279,16 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
             found = cls._value_losses(params, step)
             return step.settings["replay_buffer.scheme"].jax_loss(found.losses, found.td_errors, weights), found
 
-        params = tuple(critic.params for critic in critics)
-        (loss, found), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+        (loss, found), gradients = jax.value_and_grad(loss_of, has_aux=True)(tuple(critic.params for critic in critics))
         updated = [
             critic.apply_gradients(grads=gradient).replace(**(found.changes or {}))
             for critic, gradient in zip(critics, gradients, strict=True)
         ]
-        step = step._replace(networks=(*updated, *step.networks[len(updated) :]), key=found.key)
-        step = step._replace(networks=cls._update_targets(step))
+        networks = (*updated, *step.networks[len(updated) :])
+        if cls.n_target_states > 0:
+            moved = cls.soft_update(step.settings["tau"], *networks[: cls.n_target_states])  # type: ignore[attr-defined]
+            networks = (*as_tuple(moved), *networks[cls.n_target_states :])
+        step = step._replace(networks=networks, key=found.key)
         update_actor = partial(cls._update_actor, step)
         if updates_actor is True:
             networks, key, of_actor = update_actor()
@@ -319,13 +308,12 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
     def _unsupported(self, buffer: PrioritizedReplayBuffer) -> Reasons:
         scheme = buffer.scheme
         # Functions of SBX that are never called, where a class of the user overrides them.
-        without_effect = [
-            f"{cls.__name__}.{function}()"
+        without_effect = {
+            f"{cls.__name__}.{function}()": "it has no effect, as _value_losses() computes the critics' loss. Override that"
             for cls in type(self).__mro__
             for function in ("update_critic", "update_qnetwork", "_train")
             if function in vars(cls) and cls.__module__.partition(".")[0] not in ("sbx", "sb3_per")
-        ]
-        reason = "it would have no effect, because _value_losses() computes the critics' loss. Override that"
+        }
         return {
             **super()._unsupported(buffer),
             "actor_batch='weighted'": buffer.settings.actor_batch == "weighted"
@@ -333,8 +321,18 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
             "the class of sb3_per",
             f"{type(scheme).__name__}.loss() alone": not scheme.has_jax_loss
             and "it is for PyTorch and replaces the loss. Write jax_loss() beside it, or use the class of sb3_per",
-            **dict.fromkeys(without_effect, reason),
+            **without_effect,
         }
+
+
+def as_tuple(states: Any) -> tuple[Any, ...]:
+    """
+    Return train states as a tuple.
+
+    :param states: result of a function of SBX, which returns a single train state as it is
+    :return: the train states
+    """
+    return states if isinstance(states, tuple) else (states,)
 
 
 def typed(networks: Networks) -> Networks:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch as th
 from flax import struct
 from gymnasium import spaces
 
@@ -60,10 +61,8 @@ def of_torch(batch: PrioritizedReplayBufferSamples, gamma: float, space: spaces.
     :param space: space of the observations
     :return: the batch
     """
-    discounts = gamma if batch.discounts is None else batch.discounts.numpy()
-    scalars = np.empty((len(batch.rewards), 4), np.float32)
-    scalars[:, :1], scalars[:, 1:2] = batch.rewards.numpy(), batch.dones.numpy()
-    scalars[:, 2:3], scalars[:, 3:] = discounts, batch.weights.numpy()
+    discounts = th.full_like(batch.rewards, gamma) if batch.discounts is None else batch.discounts
+    scalars = th.cat([batch.rewards, batch.dones, discounts, batch.weights], dim=1).float().numpy()
     observations, next_observations = as_input(batch.observations, space), as_input(batch.next_observations, space)
     return Batch(observations, as_input(batch.actions), next_observations, scalars)
 

@@ -40,11 +40,8 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
     def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
         (critic,), batch = step.networks, step.batch
         next_q = critic.apply_fn(critic.target_params, batch.next_observations)
-        if step.settings["double_q"]:
-            next_actions = critic.apply_fn(critic.params, batch.next_observations).argmax(axis=1, keepdims=True)
-            next_values = jnp.take_along_axis(next_q, next_actions, axis=1)
-        else:
-            next_values = next_q.max(axis=1, keepdims=True)
-        target_q = batch.targets(next_values)
+        choosing_q = critic.apply_fn(critic.params, batch.next_observations) if step.settings["double_q"] else next_q
+        next_actions = choosing_q.argmax(axis=1, keepdims=True)
+        target_q = batch.targets(jnp.take_along_axis(next_q, next_actions, axis=1))
         q = jnp.take_along_axis(critic.apply_fn(params[0], batch.observations), batch.actions, axis=1)
         return Losses(optax.huber_loss(q, target_q), target_q - q, step.key, {"qf_mean_value": q.mean()})

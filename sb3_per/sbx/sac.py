@@ -6,11 +6,11 @@ import jax
 import numpy as np
 from sbx import SAC
 
-from sb3_per.sbx.base import Losses, Metrics, Networks, PrioritizedJaxMixin, Step
+from sb3_per.sbx.base import Losses, Metrics, Networks, PrioritizedJaxMixin, Step, as_tuple
 
 
 class EntropyRegularizedMixin(PrioritizedJaxMixin):
-    """Update of algorithms with a stochastic actor and an entropy coefficient: SAC, TQC and CrossQ."""
+    """Update an algorithm with a stochastic actor and an entropy coefficient: SAC, TQC or CrossQ."""
 
     network_names: ClassVar[tuple[str, ...]] = ("policy.qf_state", "policy.actor_state", "ent_coef_state")
     number_names: ClassVar[tuple[str, ...]] = ("tau", "target_entropy")
@@ -24,37 +24,18 @@ class EntropyRegularizedMixin(PrioritizedJaxMixin):
         self._update_learning_rate([critic.opt_state for critic in critics], of_critics, "learning_rate_critic")
 
     @classmethod
-    def _next_actions(cls, step: Step, key: jax.Array) -> tuple[jax.Array, jax.Array, Metrics]:
+    def _next_actions(cls, step: Step, distribution: Any, key: jax.Array) -> tuple[jax.Array, jax.Array, Metrics]:
         """
         Choose the next actions of the target.
 
-        :param step: networks and batch
+        :param step: networks
+        :param distribution: distribution of actions of the current policy at the next observations
         :param key: random key of the noise
-        :return: actions of the current policy at the next observations; the entropy coefficient times their log-probability,
-            shape (batch_size, 1); and metrics to log
+        :return: actions; the entropy coefficient times their log-probability, shape (batch_size, 1); and metrics to log
         """
-        *_, actor, ent_coef_state = step.networks
-        distribution = cls._policy_at(actor, step.batch.next_observations)
-        actions = distribution.sample(seed=key)
+        actions, ent_coef_state = distribution.sample(seed=key), step.networks[-1]
         ent_coef = ent_coef_state.apply_fn({"params": ent_coef_state.params})
         return actions, ent_coef * distribution.log_prob(actions)[:, None], {"ent_coef": ent_coef}
-
-    @classmethod
-    def _policy_at(cls, actor: Any, observations: jax.Array) -> Any:
-        """
-        Compute the distribution of actions.
-
-        :param actor: train state of the actor
-        :param observations: observations
-        :return: distribution
-        """
-        return actor.apply_fn(actor.params, observations)
-
-    @classmethod
-    def _update_targets(cls, step: Step) -> Networks:
-        *critics, actor, ent_coef = step.networks
-        soft_update: Any = cls.soft_update  # type: ignore[attr-defined]
-        return (*_several(soft_update(step.settings["tau"], *critics)), actor, ent_coef)
 
     @classmethod
     def _update_actor(cls, step: Step) -> tuple[Networks, jax.Array, Metrics]:
@@ -63,7 +44,7 @@ class EntropyRegularizedMixin(PrioritizedJaxMixin):
         actor, updated, ent_coef, actor_loss, ent_coef_loss, key = update(
             actor, *critics, ent_coef, step.batch.for_actor, step.settings["target_entropy"], step.key
         )
-        return (*_several(updated), actor, ent_coef), key, {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
+        return (*as_tuple(updated), actor, ent_coef), key, {"actor_loss": actor_loss, "ent_coef_loss": ent_coef_loss}
 
 
 class PERSAC(EntropyRegularizedMixin, SAC):
@@ -71,7 +52,7 @@ class PERSAC(EntropyRegularizedMixin, SAC):
     Soft Actor-Critic (SAC, arXiv 1801.01290) of SBX with prioritized experience replay (PER, arXiv 1511.05952).
 
     Use it in place of ``sbx.SAC``, or of :class:`sb3_per.PERSAC` to train in less time. The critics' loss is weighted,
-    those of the actor and of the entropy coefficient are not. The priority of a transition comes from its absolute TD error,
+    the losses of actor and entropy coefficient are not. The priority of a transition comes from its absolute TD error,
     mean over the critics.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`. All other arguments
@@ -83,19 +64,17 @@ class PERSAC(EntropyRegularizedMixin, SAC):
         model.learn(10_000)
     """
 
+    n_target_states = 1
+
     @classmethod
     def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
         key, noise_key, target_key, current_key = jax.random.split(step.key, 4)
-        critic, batch = step.networks[0], step.batch
-        next_actions, entropy_cost, metrics = cls._next_actions(step, noise_key)
+        (critic, actor, _), batch = step.networks, step.batch
+        distribution = actor.apply_fn(actor.params, batch.next_observations)
+        next_actions, entropy_cost, metrics = cls._next_actions(step, distribution, noise_key)
         # Shape (n_critics, batch_size, 1).
         next_q = critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
         target_q = batch.targets(next_q.min(axis=0) - entropy_cost)
         q = critic.apply_fn(params[0], batch.observations, batch.actions, rngs={"dropout": current_key})
         td_errors = (target_q - q)[:, :, 0].T
         return Losses(0.5 * td_errors**2, td_errors, key, metrics)
-
-
-def _several(critics: Any) -> tuple[Any, ...]:
-    """Return train states as a tuple. SBX returns a single one as it is."""
-    return critics if isinstance(critics, tuple) else (critics,)

@@ -27,6 +27,7 @@ class PERTD3(PrioritizedJaxMixin, TD3):
     """
 
     network_names = ("policy.qf_state", "policy.actor_state")
+    n_target_states = 2
     number_names = ("tau", "target_policy_noise", "target_noise_clip")
 
     @classmethod
@@ -43,11 +44,6 @@ class PERTD3(PrioritizedJaxMixin, TD3):
         q = critic.apply_fn(params[0], batch.observations, batch.actions, rngs={"dropout": current_key})
         td_errors = (target_q - q)[:, :, 0].T
         return Losses(0.5 * td_errors**2, td_errors, key, {})
-
-    @classmethod
-    def _update_targets(cls, step: Step) -> Networks:
-        critic, actor = cls.soft_update(step.settings["tau"], *step.networks)
-        return critic, actor
 
     @classmethod
     def _update_actor(cls, step: Step) -> tuple[Networks, jax.Array, Metrics]:

@@ -31,20 +31,22 @@ class PERTQC(EntropyRegularizedMixin, TQC):
     has_scalar_td_loss = False
     network_names = ("policy.qf1_state", "policy.qf2_state", "policy.actor_state", "ent_coef_state")
     n_critic_states = 2
+    n_target_states = 2
     option_names = (*PrioritizedJaxMixin.option_names, "policy.n_target_quantiles")
 
     @classmethod
     def _value_losses(cls, params: tuple[Any, ...], step: Step) -> Losses:
         key, noise_key, *target_keys = jax.random.split(step.key, 4)
         key, *current_keys = jax.random.split(key, 3)
-        critics, batch, n_kept = step.networks[:2], step.batch, step.settings["policy.n_target_quantiles"]
-        next_actions, entropy_cost, metrics = cls._next_actions(step, noise_key)
+        (*critics, actor, _), batch = step.networks, step.batch
+        distribution = actor.apply_fn(actor.params, batch.next_observations)
+        next_actions, entropy_cost, metrics = cls._next_actions(step, distribution, noise_key)
         next_quantiles = [
             critic.apply_fn(critic.target_params, batch.next_observations, next_actions, rngs={"dropout": target_key})
             for critic, target_key in zip(critics, target_keys, strict=True)
         ]
         # Pool the critics and drop the largest quantiles, against overestimation.
-        kept = jnp.sort(jnp.concatenate(next_quantiles, axis=1))[:, :n_kept]
+        kept = jnp.sort(jnp.concatenate(next_quantiles, axis=1))[:, : step.settings["policy.n_target_quantiles"]]
         targets = jax.lax.stop_gradient(batch.targets(kept - entropy_cost))
 
         losses, td_errors = [], []
