@@ -7,7 +7,7 @@ import torch as th
 from stable_baselines3 import DQN
 
 from sb3_per.algorithms.dqn import DeepQMixin
-from sb3_per.algorithms.recurrent.mixin import RecurrentMixin, aliases_of
+from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.algorithms.recurrent.networks import Memory
 from sb3_per.algorithms.recurrent.q_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
@@ -56,7 +56,7 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
     :param kwargs: keyword arguments of ``stable_baselines3.DQN``
     """
 
-    policy_aliases = aliases_of(MlpLstmPolicy, CnnLstmPolicy, MultiInputLstmPolicy)
+    policy_aliases: ClassVar[dict[str, Any]] = {p.__name__: p for p in (MlpLstmPolicy, CnnLstmPolicy, MultiInputLstmPolicy)}
     defaults: ClassVar[dict[str, Any]] = dict(n_steps=5, batch_size=32, train_freq=64)
 
     def __init__(
@@ -86,10 +86,9 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
         """
         actions, state = self.policy.predict(observation, state, episode_start, deterministic)
         if not deterministic:
-            flat = np.array(actions).reshape(-1)
-            explores = np.random.rand(flat.size) < self.exploration_rate
-            flat[explores] = [self.action_space.sample() for _ in range(int(explores.sum()))]
-            actions = flat.reshape(np.shape(actions))
+            actions = np.array(actions)
+            explores = np.random.random_sample(actions.shape) < self.exploration_rate
+            actions[explores] = [self.action_space.sample() for _ in range(np.count_nonzero(explores))]
         return actions, state
 
     def _td_target(self, batch: PrioritizedReplayBufferSamples, next_values: th.Tensor) -> th.Tensor:

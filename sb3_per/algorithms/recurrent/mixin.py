@@ -7,27 +7,16 @@ Acting carries the states from step to step and stores each step with the states
 import inspect
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.policies import BasePolicy
 
 from sb3_per.algorithms.base import GradientStep, PrioritizedOffPolicyMixin
 from sb3_per.algorithms.recurrent.networks import Memory, WindowSteps, at_starts, transitions_in, zero_states
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-
-
-def aliases_of(*policies: type[BasePolicy]) -> dict[str, type[BasePolicy]]:
-    """
-    Name policies for the constructor of an algorithm.
-
-    :param policies: classes of policies
-    :return: the classes by name
-    """
-    return {policy.__name__: policy for policy in policies}
 
 
 class RecurrentMixin(PrioritizedOffPolicyMixin):
@@ -39,10 +28,7 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     """
 
     # The dictionary must not contradict arguments of this class, even if they are defaults.
-    buffer_arguments: ClassVar[dict[str, Any]] = {
-        **PrioritizedOffPolicyMixin.buffer_arguments,
-        **dict.fromkeys(("sequence_length", "burn_in")),
-    }
+    buffer_arguments = PrioritizedOffPolicyMixin.buffer_arguments | dict.fromkeys(("sequence_length", "burn_in"))
 
     # Attributes of the stock algorithm.
     policy: Any
@@ -98,9 +84,6 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
         super()._store_transition(buffer, buffer_action, new_obs, reward, dones, infos)
         self._memory = self._next_memory
         self._last_episode_starts = np.array(dones, dtype=bool)
-
-    def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_next_memory"]
 
     # ---- learning
 

@@ -17,7 +17,7 @@ from sb3_per.storage.arrays import tree_map
 # Hidden and cell state, each of shape (n_layers, n, hidden).
 States = tuple[th.Tensor, ...]
 
-#: States that acting carries from step to step, each of shape (n_layers, n_envs, hidden); ``None``: those of zeros.
+#: States that acting carries from step to step, each of shape (n_layers, n_envs, hidden); ``None``: zeros.
 Memory = tuple[np.ndarray, ...] | None
 
 
@@ -26,8 +26,8 @@ class WindowSteps(NamedTuple):
     Steps of windows, which recurrent networks take in place of observations.
 
     :param windows: batch of windows
-    :param places: places of the steps in the flattened windows, int64 of shape (n,)
-    :param unrolled: results of :meth:`RecurrentNetwork.unroll_memory` that are known already, by network
+    :param places: positions of the steps in the flattened windows, int64 of shape (n,)
+    :param unrolled: results of :meth:`RecurrentNetwork.unroll_memory` that are already known, by network
     """
 
     windows: SequenceReplayBufferSamples
@@ -36,7 +36,7 @@ class WindowSteps(NamedTuple):
 
     def laid_out(self, values: th.Tensor) -> th.Tensor:
         """
-        Put values of the steps where the steps are in their windows.
+        Put values of the steps at their positions in the windows.
 
         :param values: shape (n, k)
         :return: values, shape (sequence_length, n_windows, k), 0 in the padding
@@ -59,7 +59,7 @@ class RecurrentNetwork(BaseModel):
     #: Whether features of the observation also bypass the LSTM.
     features_pass_memory: ClassVar[bool] = False
 
-    #: Position of its states among those that acting carries along.
+    #: Position of the network's states among the states that acting carries along.
     own_states: ClassVar[slice] = slice(0, 2)
 
     def __init__(self, *, features_dim: int, lstm_args: dict[str, Any], **kwargs: Any):

@@ -35,9 +35,7 @@ class RecurrentPolicy(BasePolicy):
     ):
         for name in ("bidirectional", "batch_first", "proj_size"):
             if (lstm_kwargs or {}).get(name):
-                raise ValueError(
-                    f"lstm_kwargs={lstm_kwargs}: {name} is not supported, because agents act step by step. Leave it out"
-                )
+                raise ValueError(f"lstm_kwargs={lstm_kwargs}: agents act step by step, so leave {name} out")
         self._own_arguments = dict(lstm_hidden_size=lstm_hidden_size, n_lstm_layers=n_lstm_layers, lstm_kwargs=lstm_kwargs)
         self.lstm_args = dict(hidden_size=lstm_hidden_size, num_layers=n_lstm_layers, **(lstm_kwargs or {}))
         #: (n_layers, hidden) of each state that acting carries along
@@ -48,15 +46,13 @@ class RecurrentPolicy(BasePolicy):
         return {**super()._get_constructor_parameters(), **self._own_arguments}
 
     @classmethod
-    def state_shapes_of(
-        cls, lstm_hidden_size: int = 256, n_lstm_layers: int = 1, **policy_kwargs: Any
-    ) -> tuple[tuple[int, int], ...]:
+    def state_shapes_of(cls, lstm_hidden_size: int = 256, n_lstm_layers: int = 1, **_: Any) -> tuple[tuple[int, int], ...]:
         """
         Compute the shapes of the states from keyword arguments, before the policy is made.
 
         :param lstm_hidden_size: size of the LSTMs
         :param n_lstm_layers: number of layers of the LSTMs
-        :param policy_kwargs: ignored
+        :param _: other keyword arguments of the policy, ignored
         :return: (n_layers, hidden) of each state that acting carries along: hidden and cell state of each LSTM
         """
         return ((n_lstm_layers, lstm_hidden_size),) * 2 * len(cls.memory_names)

@@ -6,10 +6,10 @@ import torch as th
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
-from sb3_per.algorithms.recurrent.mixin import RecurrentMixin, aliases_of
+from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.algorithms.recurrent.sac_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.sac import PERSAC
-from sb3_per.utils.checks import number, require
+from sb3_per.utils.checks import AT_LEAST_0, Allowed, require
 
 
 class PERRecurrentSAC(RecurrentMixin, PERSAC):
@@ -22,8 +22,8 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
     window warm up the LSTMs of actor, critics and target critics, from the states that acting had there. Actor and critics
     have separate LSTMs, and observations also bypass the LSTMs (Ni et al. 2022, arXiv 2110.05038).
 
-    The critics' loss is weighted, those of the actor and of the entropy coefficient are not. All are means over the steps in
-    the windows. ``replay_buffer_kwargs`` configures the :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`.
+    The critics' loss is weighted; the losses of the actor and of the entropy coefficient are not. All are means over the steps
+    in the windows. ``replay_buffer_kwargs`` configures the :class:`~sb3_per.buffers.PrioritizedSequenceReplayBuffer`.
     ``policy_kwargs`` configures the LSTMs: ``lstm_hidden_size``, ``n_lstm_layers``, ``lstm_kwargs``. gSDE works; its noise
     depends on the output of the LSTM.
 
@@ -42,7 +42,7 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
     :raises ValueError: for a bad ``lstm_learning_rate``, or an argument that contradicts ``replay_buffer_kwargs``
     """
 
-    policy_aliases = aliases_of(MlpLstmPolicy, CnnLstmPolicy, MultiInputLstmPolicy)
+    policy_aliases: ClassVar[dict[str, Any]] = {p.__name__: p for p in (MlpLstmPolicy, CnnLstmPolicy, MultiInputLstmPolicy)}
     defaults: ClassVar[dict[str, Any]] = dict(batch_size=32, train_freq=4)
 
     def __init__(
@@ -53,9 +53,7 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
         lstm_learning_rate: float | Schedule | None = None,
         **kwargs: Any,
     ):
-        if not callable(lstm_learning_rate):
-            allowed = number("of at least 0, or a schedule", lambda rate: rate >= 0.0)
-            require("lstm_learning_rate", lstm_learning_rate, allowed, none=True)
+        require("lstm_learning_rate", lstm_learning_rate, AT_LEAST_0, Allowed("a schedule", callable), none=True)
         self.lstm_learning_rate = lstm_learning_rate
         super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
 
