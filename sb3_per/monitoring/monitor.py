@@ -72,15 +72,10 @@ class PriorityMonitor(BaseCallback):
         if not formats:
             return
         histograms, scalars = statistics(self.model.replay_buffer, self.max_transitions)  # type: ignore[attr-defined]
-        writers = [form.writer for form in formats if isinstance(form, TensorBoardOutputFormat)]
-        # Written here, because the logger would write them later, at another step.
-        for writer in writers:
-            for name, values in histograms.items():
-                writer.add_histogram(f"per/{name}", values, self.num_timesteps)
-            for name, value in scalars.items():
-                writer.add_scalar(f"per/{name}", value, self.num_timesteps)
-        if len(writers) == len(formats):
-            return
+        record = {f"per/{name}": value for name, value in {**histograms, **scalars}.items()}
+        for form in formats:
+            if isinstance(form, TensorBoardOutputFormat):  # at once: the logger would write later, at another step
+                form.write(record, dict.fromkeys(record, ()), self.num_timesteps)
         quantiles = {
             f"{name}_p{percent:02d}": float(np.percentile(values, percent))
             for name, values in histograms.items()
