@@ -8,7 +8,6 @@ from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.utils.extras import require
 
 SelfActingMixin = TypeVar("SelfActingMixin", bound="ActingMixin")
 
@@ -57,8 +56,8 @@ class ActingMixin(OffPolicyAlgorithm):
 
     replay_buffer: PrioritizedReplayBuffer
 
-    #: Number of priorities that came too late: their transitions were already overwritten. Counted over all calls of
-    #: ``train``, not saved.
+    #: Number of priorities that came too late, after their transition was overwritten. Counts all calls of ``train``; not
+    #: saved.
     n_stale_updates = 0
 
     #: Whether actors can act with copies of the policy.
@@ -80,7 +79,7 @@ class ActingMixin(OffPolicyAlgorithm):
         progress_bar: bool = False,
     ) -> SelfActingMixin:
         """
-        See SB3. Environments with a learning loop act while the model learns, see :func:`sb3_per.distributed.make_actors`.
+        See SB3. Environments with a learning loop act on their own, see :func:`sb3_per.distributed.make_actors`.
 
         :param total_timesteps: number of steps, over all environments
         :param callback: called at every step
@@ -91,9 +90,7 @@ class ActingMixin(OffPolicyAlgorithm):
         :return: this model
         :raises ImportError: if ``tensorboard_log`` was given and TensorBoard is not installed
         """
-        if self.tensorboard_log is not None:
-            require("tensorboard", "extra", "tensorboard_log")
-        name = type(self).__name__ if tb_log_name is None else tb_log_name
+        name = tb_log_name or type(self).__name__
         loop = _learning_loop_of(self.env)
         with nullcontext() if loop is None else loop.acting_for(self):
             return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
@@ -115,10 +112,10 @@ class ActingMixin(OffPolicyAlgorithm):
 
 def _learning_loop_of(env: VecEnv | None) -> CollectingLoop | None:
     """
-    Find the loop that collects in environments.
+    Find the loop that collects in place of the algorithm.
 
     :param env: environments of an algorithm, wrapped or not
-    :return: their loop; ``None`` if the algorithm collects
+    :return: their loop; ``None`` if the algorithm collects itself
     """
     innermost = None if env is None else env.unwrapped
     return innermost.learning_loop if isinstance(innermost, CollectingVecEnv) else None

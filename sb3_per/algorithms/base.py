@@ -12,7 +12,6 @@ import torch as th
 from stable_baselines3.common.save_util import recursive_getattr
 
 from sb3_per.algorithms.metrics import MeanMetrics
-from sb3_per.algorithms.optimizers import step_together
 from sb3_per.algorithms.shared import PrioritizedReplayMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -24,7 +23,7 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
     """
     Prioritized experience replay for an off-policy algorithm of SB3 or sb3-contrib.
 
-    The constructor is that of the stock algorithm. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
+    The constructor is the stock algorithm's. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
     observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
     configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; ``n_steps`` and ``gamma`` reach it too.
 
@@ -33,11 +32,11 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
         one in ``replay_buffer_kwargs``
     """
 
-    # ---- what an algorithm brings
+    # ---- methods that an algorithm implements
 
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
-        Compute the losses of the value networks. Nothing changes but random generators and statistics of batch normalization.
+        Compute the losses of the value networks. Only random generators and statistics of batch normalization change.
 
         :param batch: drawn transitions
         :return: the algorithm's own unreduced loss, shape (batch_size, n), and signed unweighted TD errors, target minus
@@ -47,7 +46,7 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
 
     def _gradient_step(self, batch: PrioritizedReplayBufferSamples, gradient_step: int) -> GradientStep:
         """
-        Update the networks once. The loss of the value networks is :meth:`_value_loss`.
+        Update the networks once. Take the loss of the value networks from :meth:`_value_loss`.
 
         :param batch: drawn transitions
         :param gradient_step: number of this step within the current call of :meth:`train`, from 0
@@ -56,11 +55,11 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
         """
         raise NotImplementedError
 
-    # ---- what an algorithm may use
+    # ---- methods that an algorithm may call
 
     def _value_loss(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
-        Compute the loss of the value networks by the scheme.
+        Compute the loss of the value networks, weighted or replaced by the scheme.
 
         :param batch: drawn transitions
         :return: loss, a scalar, and the TD errors, shape (batch_size, n_critics)
@@ -81,10 +80,10 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
 
     def _actor_batch(self, batch: PrioritizedReplayBufferSamples) -> tuple[Any, th.Tensor | float]:
         """
-        Choose what the actor learns from, by the setting ``actor_batch``.
+        Choose the observations that the actor learns from, by the setting ``actor_batch``.
 
-        The batch of the critics is full of large TD errors. The critics are wrong there, and so is the gradient that they
-        give the actor (arXiv 2209.00532).
+        The batch of the critics is full of large TD errors. The critics are wrong there, and so is their gradient for the
+        actor (arXiv 2209.00532).
 
         :param batch: batch of the critics
         :return: observations, and weights of mean 1, shape (batch_size, 1), or 1.0 if all are equal
@@ -113,7 +112,7 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
         return td_errors
 
     def _optimizers(self) -> list[th.optim.Optimizer]:
-        """List the optimizers, which are saved with the model. Their learning rate follows the schedule."""
+        """List the optimizers that are saved with the model. Their learning rate follows the schedule."""
         names = self._get_torch_save_params()[0]
         return [recursive_getattr(self, name) for name in names if name.endswith("optimizer")]
 
@@ -124,14 +123,16 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
         Repeat: draw a batch, update the networks, update the priorities.
 
         :param gradient_steps: number of updates
-        :param batch_size: number of transitions of an update; ``None``: that of the constructor
+        :param batch_size: number of transitions of an update; ``None``: the ``batch_size`` of the constructor
         """
         # Dropout and batch norm behave differently while training.
         self.policy.set_training_mode(True)
         optimizers = self._optimizers()
         self._update_learning_rate(optimizers)
-        for optimizer in optimizers:
-            step_together(optimizer)
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            # Step all parameters in a few calls, as PyTorch does on GPUs, unless the user chose. The numbers stay the same.
+            if group.get("foreach", False) is None and not group.get("fused"):
+                group["foreach"] = True
         self._begin_training()
         metrics = MeanMetrics()
         for gradient_step in range(gradient_steps):

@@ -72,7 +72,7 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
             # Not in the attribute, which is saved: environments cannot be saved.
             assert self.env is not None, "HER needs an environment: pass one to the constructor or to load()"
             buffer_kwargs["env"] = self.env
-        # The dictionary may replace a default: SB3's own `NStepReplayBuffer` takes both settings there.
+        # The dictionary may replace a default: SB3's own `NStepReplayBuffer` takes n_steps and gamma there.
         for name, value in given.items():
             if value not in (self.buffer_arguments[name], buffer_kwargs[name]):
                 raise ValueError(

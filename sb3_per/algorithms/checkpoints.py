@@ -4,6 +4,7 @@ import copy
 import io
 import pathlib
 import pickle
+import re
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -26,8 +27,8 @@ from sb3_per.persistence.buffer_files import SUFFIX, is_buffer_path, load_buffer
 from sb3_per.sampling.schemes import make_scheme
 from sb3_per.storage.mapped import Folder
 
-# Packages whose policies belong to a single algorithm each, unless they are common to all.
-_PACKAGES = ("stable_baselines3.", "sb3_contrib.", "sbx.", "sb3_per.")
+# Modules with the policies of a single algorithm.
+_OF_ONE_ALGORITHM = re.compile(r"(stable_baselines3|sb3_contrib|sbx|sb3_per)\.(?!common\b)")
 
 #: What SB3 takes as the path of a file.
 PathOrFile = str | pathlib.Path | io.BufferedIOBase
@@ -42,20 +43,15 @@ class CheckpointMixin(BufferChoiceMixin):
     # The buffer whose newest step comes right before `_last_obs`.
     _continued_buffer: PrioritizedReplayBuffer | None = None
 
-    # Whether the training progress belongs to this run. In a loaded model it does not until `learn` counts again.
+    # Whether the training progress is of this run. In a loaded model it is of the saved run until `learn` counts again.
     _progress_is_current = True
-
-    def _beta(self) -> float:
-        """Return the current beta, or 0 if the buffer was deleted to save RAM, as SB3 allows."""
-        buffer = getattr(self, "replay_buffer", None)
-        return 0.0 if buffer is None else float(buffer.beta)
 
     # ---- the model
 
     def save(self, path: PathOrFile, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
         """
-        Save the model. The stock algorithm can load the zip too: it ignores the settings of the buffer. A zip of the same name
-        stays until this one is complete.
+        Save the model. The stock algorithm can load the zip too, and ignores the settings of the buffer. A zip of the same
+        name stays until this one is complete.
 
         :param path: path of the zip file
         :param exclude: names of further attributes to leave out
@@ -63,6 +59,9 @@ class CheckpointMixin(BufferChoiceMixin):
         :warns UserWarning: if the stock algorithm refuses the zip, because of n-step returns that it does not support
         """
         checkpoint = copy.copy(self)
+        excluded = {*(exclude or ()), "_continued_buffer", "_progress_is_current", "n_stale_updates"}
+        if self.replay_buffer_class is self._default_buffer_class():
+            excluded.add("replay_buffer_class")
         settings = {k: v for k, v in self.replay_buffer_kwargs.items() if k in _PRIORITIZED_SETTINGS}
         if self.replay_buffer_class is PrioritizedHerReplayBuffer:
             checkpoint.replay_buffer_class = HerReplayBuffer
@@ -73,24 +72,20 @@ class CheckpointMixin(BufferChoiceMixin):
                 f"(n_steps={self.n_steps}) with {what}"
             )
         checkpoint.replay_buffer_kwargs = {k: v for k, v in self.replay_buffer_kwargs.items() if k not in settings}
+        # SB3 allows users to delete the buffer, to save RAM.
+        beta = float(getattr(getattr(self, "replay_buffer", None), "beta", 0.0))
         # As one string: SB3 would unpickle a scheme object, which fails without this package.
-        vars(checkpoint)["prioritized_replay"] = data_to_json({"settings": settings, "beta": self._beta()})
+        vars(checkpoint)["prioritized_replay"] = data_to_json({"settings": settings, "beta": beta})
         save = super(CheckpointMixin, checkpoint).save
         if isinstance(path, (str, pathlib.Path)):
             path = pathlib.Path(path)
             # SB3's rule for the suffix; resolved, so that a link stays a link.
             path = (path if path.suffix else path.with_name(f"{path.name}.zip")).resolve()
             make_directory(path.parent)
-            write_file(path, lambda file: save(file, exclude, include))  # type: ignore[arg-type]
+            write_file(path, lambda file: save(file, excluded, include))  # type: ignore[arg-type]
             sync_directory(path.parent)
         else:
-            save(path, exclude, include)
-
-    def _excluded_save_params(self) -> list[str]:
-        excluded = [*super()._excluded_save_params(), "_continued_buffer", "_progress_is_current", "n_stale_updates"]
-        if self.replay_buffer_class is self._default_buffer_class():
-            excluded.append("replay_buffer_class")
-        return excluded
+            save(path, excluded, include)
 
     @classmethod
     def load(
@@ -109,7 +104,7 @@ class CheckpointMixin(BufferChoiceMixin):
         :param path: path of the zip file
         :param env: environment to continue with
         :param device: device of the networks
-        :param custom_objects: objects that replace those of the zip
+        :param custom_objects: objects that replace objects of the zip
         :param print_system_info: print the system info of the zip and the current one
         :param force_reset: reset the environment before training
         :param kwargs: attributes to change
@@ -117,11 +112,8 @@ class CheckpointMixin(BufferChoiceMixin):
         """
         if kwargs.get("replay_buffer_class", cls) is None:
             del kwargs["replay_buffer_class"]  # take the class of the zip, so that HER stays HER
-        replaced = {*kwargs, *(custom_objects or {})}
-        # SB3 makes attributes of these before it calls `_setup_model`.
-        kwargs["_replaced_by_load"] = replaced
-        if "replay_buffer_kwargs" in replaced:
-            kwargs["prioritized_replay"] = None
+        # SB3 sets these attributes before it calls `_setup_model`.
+        kwargs["_replaced_by_load"] = {*kwargs, *(custom_objects or {})}
         return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
 
     def _restore_settings(self) -> float:
@@ -138,39 +130,37 @@ class CheckpointMixin(BufferChoiceMixin):
         self._require_own_policy()
         self._progress_is_current = False
         saved = vars(self).pop("prioritized_replay", None)
-        # They are missing in a zip of the stock algorithm, and `None` if an argument of `load` replaces them.
+        if "replay_buffer_kwargs" in replaced:
+            return 0.0
+        # A zip of the stock algorithm has none.
         content: dict[str, Any] = {"settings": {}, "beta": 0.0} if saved is None else json_to_data(saved)
         if "settings" not in content:
             raise ValueError(
                 "The buffer settings of this zip cannot be read, perhaps because the class of its scheme is missing. Make the "
                 "class importable under its old name, or pass replay_buffer_kwargs to load()"
             )
-        kwargs, own = self.replay_buffer_kwargs, {"n_steps", "gamma"}
-        if "replay_buffer_class" not in replaced and self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1:
-            # SB3 copied them from the algorithm, and `load` may have changed those of the algorithm.
-            kwargs = {k: v for k, v in kwargs.items() if k not in own}
-        folder = content["settings"].get("storage_folder")
-        if folder is not None and "replay_buffer_kwargs" not in replaced:
+        settings, of_algorithm = content["settings"], {"n_steps", "gamma"}
+        if settings.get("storage_folder") is not None:
             try:
-                Folder(folder)  # given back at once
+                Folder(settings["storage_folder"])  # released at once
             except OSError as error:
                 # The run that holds the folder may continue while this model is evaluated.
                 warnings.warn(f"The loaded model keeps its transitions in RAM: {error}")
-                del content["settings"]["storage_folder"]
-        # Arguments of `load` win.
-        outdated = set() if "replay_buffer_kwargs" in replaced else own & replaced
-        self.replay_buffer_kwargs = {k: v for k, v in {**kwargs, **content["settings"]}.items() if k not in outdated}
+                del settings["storage_folder"]
+        # Arguments of `load` win. SB3 copies both from the algorithm into the dictionary of an `NStepReplayBuffer`.
+        is_copied = self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1
+        outdated = of_algorithm if is_copied else of_algorithm & replaced
+        self.replay_buffer_kwargs = {k: v for k, v in {**self.replay_buffer_kwargs, **settings}.items() if k not in outdated}
         return float(content["beta"])
 
     def _require_own_policy(self) -> None:
         """
-        Check that a zip is one of this algorithm. Its policy tells, unless it is entirely the user's.
+        Check by the policy that a zip is one of this algorithm. A policy that is entirely the user's may be of any.
 
         :raises ValueError: for the zip of another algorithm
         """
         name, own = type(self).__name__, tuple(self.policy_aliases.values())
-        bases = (base for base in self.policy_class.__mro__ if base.__module__.startswith(_PACKAGES))
-        found = next((base for base in bases if ".common." not in base.__module__), None)
+        found = next((base for base in self.policy_class.__mro__ if _OF_ONE_ALGORITHM.match(base.__module__)), None)
         if found is not None and found not in own:
             raise ValueError(
                 f"This zip is not one of {name}: its policy is {found.__name__}, and {name} has {own[0].__name__}. Load it "
@@ -183,8 +173,8 @@ class CheckpointMixin(BufferChoiceMixin):
         """
         Save the buffer to a directory, ``NAME.buffer``, or to a pickle as SB3 does.
 
-        Each save adds the new transitions to the directory. A kill at any moment leaves the last complete save, and loading
-        runs no code.
+        Each save adds the new transitions to the directory. A kill at any moment leaves the last complete save. Loading a
+        directory runs no code.
 
         :param path: path of the directory or of the pickle
         :param full: directory only: write everything again, e.g. because stored observations were changed by hand
@@ -203,13 +193,13 @@ class CheckpointMixin(BufferChoiceMixin):
         """
         Load the buffer from a directory, ``NAME.buffer``, or from a pickle.
 
-        From a directory, the newest complete generation is read and no code runs. Class, spaces, scheme and settings are the
-        model's. With another ``buffer_size``, the newest transitions that fit are loaded. With another scheme, all get the
-        largest priority.
+        From a directory, load the newest complete generation, without running code. Class, spaces, scheme and settings are
+        the model's. With another ``buffer_size``, load the newest transitions that fit. With another scheme, give all
+        transitions the largest priority.
 
-        A pickle of a prioritized buffer keeps priorities, ids, beta and maximum; one of an SB3 buffer becomes prioritized
-        without a copy of its data. Where ``n_steps``, ``gamma`` or a setting in ``replay_buffer_kwargs`` differs, the model's
-        wins, with a warning. If the scheme differs, all transitions get the largest priority.
+        A pickle of a prioritized buffer keeps priorities, ids, beta and the largest priority. A buffer of SB3 becomes
+        prioritized without a copy of its data. If ``n_steps``, ``gamma`` or a setting in ``replay_buffer_kwargs`` differs, the
+        model's value wins, with a warning. If the scheme differs, all transitions get the largest priority.
 
         :param path: path of the directory, of the manifest of one of its generations, or of a pickle. **Unpickling runs code
             from the file**
@@ -218,7 +208,8 @@ class CheckpointMixin(BufferChoiceMixin):
             then
         :raises FileNotFoundError: if there is no such file or directory
         """
-        live, beta = getattr(self, "replay_buffer", None), self._beta()
+        live = getattr(self, "replay_buffer", None)
+        beta = 0.0 if live is None else live.beta
         if isinstance(path, (str, pathlib.Path)) and is_buffer_path(pathlib.Path(path)):
             loaded = load_buffer(self._make_buffer() if live is None else live, path)
             if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
@@ -227,16 +218,15 @@ class CheckpointMixin(BufferChoiceMixin):
                 replace_by(live, loaded)
                 loaded = live
         else:
+            loader = copy.copy(self)  # so that nothing changes here if the buffer does not fit
             try:
-                super().load_replay_buffer(path, truncate_last_traj)
-                loaded = self._adopted(self.replay_buffer)
+                super(CheckpointMixin, loader).load_replay_buffer(path, truncate_last_traj)
             except pickle.UnpicklingError as error:
                 raise ValueError(
                     f"{path} is damaged, or is the zip of a model, not a replay buffer: load it with load(), and give "
                     "load_replay_buffer() what save_replay_buffer() wrote"
                 ) from error
-            finally:
-                vars(self)["replay_buffer"] = live
+            loaded = self._adopted(loader.replay_buffer)
             if isinstance(loaded, HerReplayBuffer) and not self._has_her:
                 self.replay_buffer_class = type(loaded)
         loaded.beta = max(loaded.beta, beta)
@@ -274,7 +264,7 @@ class CheckpointMixin(BufferChoiceMixin):
 
     def _contradictions(self, buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
         """
-        Compare the settings of a loaded buffer with those of this model, and warn if they differ.
+        Compare the settings of a loaded buffer with the model's, and warn if they differ.
 
         :param buffer: prioritized buffer from a file
         :return: settings of this model that differ

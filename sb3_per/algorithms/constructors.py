@@ -11,11 +11,11 @@ from sb3_per.buffers.settings import OTHER_NAMES, PrioritySettings, hint
 
 def signature_of(cls: type, defaults: dict[str, Any]) -> inspect.Signature:
     """
-    Join the arguments of the stock constructor with those that this package adds to it.
+    Join the arguments of the stock constructor and the arguments that this package adds.
 
     :param cls: class of an algorithm
-    :param defaults: defaults that differ from those of the stock constructor, by name
-    :return: signature without ``self``; with ``**kwargs`` only if a constructor from outside this package takes them
+    :param defaults: defaults that differ from the stock constructor's, by name
+    :return: signature without ``self``; with ``**kwargs`` only if a constructor from outside this package has them
     """
     added: dict[str, inspect.Parameter] = {}
     for init in (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)):
@@ -37,8 +37,7 @@ def require_order(cls: type, mixin: type) -> None:
     :param mixin: class that must stand left of the stock algorithm, or a parent of it
     :raises TypeError: if the stock algorithm stands left, so that its own ``train`` would run
     """
-    right = cls.__mro__[cls.__mro__.index(mixin) + 1 : cls.__mro__.index(OffPolicyAlgorithm)]
-    if not any("train" in vars(base) for base in right):
+    if super(mixin, cls).train is OffPolicyAlgorithm.train:  # type: ignore[arg-type]
         bases = sorted(cls.__bases__, key=lambda base: not issubclass(base, mixin))
         raise TypeError(
             f"{cls.__name__} has no stock algorithm right of {bases[0].__name__}, so train() would ignore priorities. "

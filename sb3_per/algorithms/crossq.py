@@ -17,7 +17,7 @@ class PERCrossQ(EntropyRegularizedMixin, CrossQ):
 
     The critics' loss is weighted. The losses of the actor and of the entropy coefficient are not, unless ``actor_batch`` is
     ``"weighted"``. The priority of a transition comes from its absolute TD error, mean over the twin critics. Statistics of
-    batch normalization are those of the drawn batch, unweighted.
+    batch normalization come from the drawn batch, unweighted.
 
     Settings of the buffer go into ``replay_buffer_kwargs``, see :class:`~sb3_per.PrioritizedReplayBuffer`: ``scheme``,
     ``alpha``, ``beta_start``, ``beta_end``, ``actor_batch`` and others. All other arguments are those of

@@ -12,7 +12,7 @@ from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 
 class DeepQMixin(PrioritizedOffPolicyMixin):
-    """Update of algorithms without an actor: DQN and QR-DQN, which has losses of its own."""
+    """Update an algorithm without an actor. The losses are DQN's; QR-DQN has its own."""
 
     # Attributes of the stock algorithm.
     q_net: Any
@@ -24,12 +24,9 @@ class DeepQMixin(PrioritizedOffPolicyMixin):
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             next_q = self.q_net_target(batch.next_observations)
-            if self.double_q:
-                next_actions = self.q_net(batch.next_observations).argmax(dim=1, keepdim=True)
-                next_value = next_q.gather(dim=1, index=next_actions)
-            else:
-                next_value = next_q.max(dim=1, keepdim=True).values
-            target_q = self._td_target(batch, next_value)
+            choosing_q = self.q_net(batch.next_observations) if self.double_q else next_q
+            next_actions = choosing_q.argmax(dim=1, keepdim=True)
+            target_q = self._td_target(batch, next_q.gather(dim=1, index=next_actions))
         q = self.q_net(batch.observations).gather(dim=1, index=batch.actions.long())
         return F.smooth_l1_loss(q, target_q, reduction="none"), target_q - q
 

@@ -1,17 +1,17 @@
-"""Means over the gradient steps of a call of ``train``, for the log."""
+"""Average metrics over the gradient steps of a call of ``train``, for the log."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch as th
 
-# Scalars are read a few steps late: a GPU would have to finish each step first. They are not kept for longer, so that the
-# memory of a call does not grow with its steps.
+# Read scalars a few steps late, so that a GPU need not finish each step first. Do not keep them longer, so that memory does
+# not grow with the number of steps.
 _MOST_WAITING = 64
 
 
 class MeanMetrics:
-    """Sums of what gradient steps log. A metric that only some of the steps have is a mean over those."""
+    """Sum up the metrics of gradient steps. A metric that only some steps have is averaged over these steps."""
 
     def __init__(self) -> None:
         self._totals: dict[str, float] = {}
@@ -21,7 +21,7 @@ class MeanMetrics:
 
     def add(self, values: Mapping[str, Any], weights: th.Tensor | None = None) -> None:
         """
-        Add what one gradient step logs.
+        Add the metrics of one gradient step.
 
         :param values: scalars by name, tensors without gradient or of NumPy. A name without a slash is logged as
             ``train/name``
@@ -43,7 +43,7 @@ class MeanMetrics:
             for name, value in values.items():
                 self._add(name if "/" in name else f"train/{name}", value.item())
         if self._weights:
-            # In one go: small operations at every step would slow training down.
+            # All at once: small operations at every step would slow training down.
             n, weights = len(self._weights), th.cat(self._weights, dim=1).cpu().double().numpy()
             for name, mean in weight_metrics(weights).items():
                 self._add(name, float(mean) * n, n)

@@ -12,8 +12,8 @@ def minimise(
     :param loss: scalar
     :param optimizer: optimizer of the parameters to change
     :param max_grad_norm: largest norm of the gradient; ``None``: no clipping
-    :param only_own: whether other parameters get no gradient: the actor's loss passes through the critic, whose own gradient
-        is not used and would take half of the backward pass
+    :param only_own: whether to compute gradients for the parameters of the optimizer alone. The actor's loss passes through
+        the critic, whose gradient is not used and would take half of the backward pass
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     optimizer.zero_grad()
@@ -21,15 +21,3 @@ def minimise(
     if max_grad_norm is not None:
         th.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
     optimizer.step()
-
-
-def step_together(optimizer: th.optim.Optimizer) -> None:
-    """
-    Let an optimizer step all its parameters in a few calls, which PyTorch does by itself only on GPUs. The numbers stay the
-    same.
-
-    :param optimizer: changed in place, unless its constructor was given ``foreach`` or ``fused``
-    """
-    for group in optimizer.param_groups:
-        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-            group["foreach"] = True

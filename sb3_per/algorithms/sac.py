@@ -13,9 +13,9 @@ from sb3_per.buffers import PrioritizedReplayBufferSamples
 
 class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     """
-    Update of algorithms with a stochastic actor and an entropy coefficient: SAC, TQC and CrossQ.
+    Update an algorithm with a stochastic actor and an entropy coefficient: SAC, TQC or CrossQ.
 
-    SAC and TQC share :meth:`_gradient_step`, CrossQ has its own. :meth:`_policy_value` is that of SAC and CrossQ.
+    SAC and TQC share :meth:`_gradient_step`, CrossQ has its own. SAC and CrossQ share :meth:`_policy_value`.
     """
 
     # Attributes of the stock algorithm.
@@ -26,7 +26,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     batch_norm_stats_target: Any
     target_update_interval: Any
     log_ent_coef: Any
-    ent_coef_tensor: Any
+    ent_coef_tensor: th.Tensor
     ent_coef_optimizer: Any
     target_entropy: Any
 
@@ -75,7 +75,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
         :param weights: their weights
         :param actions: actions of the current policy there
         :param log_prob: log-probability of these actions, shape (batch_size, 1)
-        :return: what to log
+        :return: metrics to log
         """
         ent_coef = self._current_ent_coef()
         metrics = {"ent_coef": ent_coef}
@@ -100,8 +100,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
 
     def _current_ent_coef(self) -> th.Tensor:
         """Return the entropy coefficient, a scalar without gradient."""
-        ent_coef: th.Tensor = self.ent_coef_tensor if self.log_ent_coef is None else self.log_ent_coef.detach().exp()
-        return ent_coef
+        return self.ent_coef_tensor if self.log_ent_coef is None else th.exp(self.log_ent_coef.detach())
 
 
 class PERSAC(EntropyRegularizedMixin, SAC):

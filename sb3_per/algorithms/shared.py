@@ -23,7 +23,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
     """
     Prioritized replay for an off-policy algorithm, without its networks.
 
-    The constructor is that of the stock algorithm. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
+    The constructor is the stock algorithm's. ``replay_buffer_class=None`` picks the prioritized buffer that fits the
     observation space, and a buffer class of SB3 is replaced by its prioritized counterpart. ``replay_buffer_kwargs``
     configures the buffer, see :class:`~sb3_per.buffers.PrioritizedReplayBuffer`; ``n_steps`` and ``gamma`` reach it too.
 
@@ -48,7 +48,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             require_arguments(cls, kwargs)
             return super().__new__(cls)
 
-    # ---- what a gradient step does with the buffer
+    # ---- methods for the training loop
 
     def _begin_training(self) -> None:
         """Anneal beta."""
@@ -59,7 +59,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         """
         Draw the batch of a gradient step.
 
-        :param batch_size: number of transitions; ``None``: that of the constructor
+        :param batch_size: number of transitions; ``None``: the ``batch_size`` of the constructor
         :param gradient_step: number of this step within the call of ``train``, from 0
         :param gradient_steps: number of steps of the call
         :return: the batch
@@ -93,12 +93,11 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
         :param metrics: metrics of its gradient steps
         """
-        buffer = self.replay_buffer
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, number in metrics.means().items():
             self.logger.record(name, number)
-        self.logger.record("per/beta", buffer.beta)
-        self.logger.record("per/max_priority", buffer.max_priority)
+        self.logger.record("per/beta", self.replay_buffer.beta)
+        self.logger.record("per/max_priority", self.replay_buffer.max_priority)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         buffer, last_obs = self.replay_buffer, self._last_obs

@@ -47,5 +47,4 @@ class PERTQC(EntropyRegularizedMixin, TQC):
         return losses, targets.mean(dim=2) - quantiles.mean(dim=2)
 
     def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
-        quantiles: th.Tensor = self.critic(observations, actions)
-        return quantiles.mean(dim=2).mean(dim=1, keepdim=True)
+        return th.mean(self.critic(observations, actions), dim=2).mean(dim=1, keepdim=True)
