@@ -34,7 +34,7 @@ def missing(path: Path, jobs: Iterable[Job]) -> list[Job]:
     :return: jobs that the file has no row for
     """
     rows = read(path)
-    return [(name, arguments) for name, arguments in jobs if not any(_is_named(row, name) for row in rows)]
+    return [job for job in jobs if not any(all(row[key] == str(value) for key, value in job[0].items()) for row in rows)]
 
 
 def run_missing(
@@ -46,16 +46,16 @@ def run_missing(
     show: Callable[[str], None] | None = None,
 ) -> int:
     """
-    Run the jobs that the file has no row for. Append a row as soon as one ends: its name, its seconds, its results.
+    Run the jobs that the file has no row for. Append a row as soon as a job ends: its name, seconds and results.
 
     :param path: path of the CSV file; made, with its folder, if it does not exist
     :param jobs: as in :func:`missing`
     :param function: function that takes the arguments and returns the results, with the same columns for all jobs
     :param workers: processes, one job in each at a time
-    :param deadline: in seconds since the epoch; jobs that run then go on to their end, and no other begins
-    :param show: takes a line for each job that has ended; ``None``: print them, and before them how many runs are there
+    :param deadline: in seconds since the epoch; no job begins later, and jobs under way go on to their end
+    :param show: takes a line for each job that has ended; ``None``: print the number of runs that are there, then these lines
     :return: number of jobs that ran
-    :raises Exception: what a job raises. Rows of the file stay, jobs under way are stopped, and no other begins
+    :raises Exception: the error of a job. The file keeps its rows, jobs under way are stopped, and no other begins
     """
     jobs = list(jobs)
     lacking = missing(path, jobs)
@@ -90,10 +90,6 @@ def run_missing(
     return n_done
 
 
-def _is_named(row: dict[str, str], name: dict[str, Any]) -> bool:
-    return all(row[key] == str(value) for key, value in name.items())
-
-
 def _timed(function: Callable[..., dict[str, Any]], arguments: Sequence[Any]) -> dict[str, Any]:
     start = time.perf_counter()
     results = function(*arguments)
@@ -101,9 +97,8 @@ def _timed(function: Callable[..., dict[str, Any]], arguments: Sequence[Any]) ->
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:
-    is_new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if is_new:
+        if file.tell() == 0:
             writer.writeheader()
         writer.writerow(row)

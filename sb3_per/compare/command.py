@@ -1,7 +1,8 @@
-"""Plan a comparison, run what is missing, and report: what ``sb3-per compare`` does with its options."""
+"""Plan a comparison, run the jobs that are missing, and report: what ``sb3-per compare`` does with its options."""
 
 import argparse
 import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,12 +16,12 @@ from sb3_per.compare.statistics import least_seeds
 from sb3_per.compare.task import TWIN, Arm, Task, arms_of, jobs_of
 
 # Columns of the file of results.
-_COLUMNS = ("arm", "rate", "seed", "task", "seconds", "returns", "updates", "spread")
+_COLUMNS = ("arm", "rate", "seed", "task", "seconds", "returns", "spread")
 
 
 class Plan(NamedTuple):
     """
-    What is going to run.
+    A comparison before it runs.
 
     :param task: task
     :param arms: arms that differ from each other
@@ -30,7 +31,7 @@ class Plan(NamedTuple):
     :param jobs: all runs
     :param n_timesteps: environment steps of a run
     :param path: CSV file of the results
-    :param impression: what a first impression ends with; empty: the seeds can decide
+    :param impression: end of a first impression: how to get a verdict; empty: the seeds can decide
     """
 
     task: Task
@@ -61,16 +62,14 @@ def compare(parser: argparse.ArgumentParser, options: argparse.Namespace, defaul
     """
     try:
         plan = _plan(options, default_seeds)
-        lacking = [name["arm"] for name, _ in missing(plan.path, plan.jobs)]
-        if lacking:
+        n_missing = Counter(arm for _, (_, arm, *_) in missing(plan.path, plan.jobs))
+        if n_missing:
             if not options.dry_run:
                 _make_folder(plan.path.parent)
-            # Train each of these arms for a few seconds.
             print("measuring the time of a run ...", flush=True)
-            seconds = sum(lacking.count(arm.name) * seconds_of(plan.task, arm) for arm in plan.arms if arm.name in lacking)
-            minutes = seconds / options.workers / 60
+            minutes = sum(n * seconds_of(plan.task, arm) for arm, n in n_missing.items()) / options.workers / 60
             duration = f"{max(minutes, 1):.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
-            print(f"about {duration} for {len(lacking)} missing runs, the random policy included", flush=True)
+            print(f"about {duration} for {n_missing.total()} missing runs, the random policy included", flush=True)
     except KeyboardInterrupt:
         parser.exit(130, f"\n{parser.prog}: stopped before any run\n")
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
@@ -78,7 +77,7 @@ def compare(parser: argparse.ArgumentParser, options: argparse.Namespace, defaul
     if options.dry_run:
         return
     try:
-        with tqdm(total=len(lacking), unit="run", disable=not lacking) as bar:
+        with tqdm(total=n_missing.total(), unit="run", disable=not n_missing) as bar:
             run_missing(plan.path, plan.jobs, run, options.workers, show=lambda _: bar.update())
     except KeyboardInterrupt:
         parser.exit(130, f"\n{parser.prog}: stopped; the same command goes on\n")
@@ -104,7 +103,7 @@ def _plan(options: argparse.Namespace, default_seeds: int) -> Plan:
         raise ValueError(f"{path} has columns of another version: move it away, or name another folder with -f")
     facts = {arm: inspect_arm(task, arm) for arm in arms}
     of_twin = next(facts[arm] for arm in arms if arm.kind == "uniform")
-    arms, equal = _distinct(arms, facts)
+    arms = _distinct(arms, facts)
     controls = {arm.setting: arm.name for arm in arms if arm.kind == "shuffled"}
     stock = next((arm.name for arm in arms if arm.kind == "stock"), None)
     judged = {arm.name: controls.get(arm.setting) for arm in arms if arm.kind == "setting"}
@@ -128,8 +127,6 @@ def _plan(options: argparse.Namespace, default_seeds: int) -> Plan:
     print(f"{len(arms)} arms x {rates} x {seeds} seeds = {n_runs} runs")
     if impression:
         print(f"{why} a first impression, no verdict")
-    for line in equal:
-        print(line)
     for text in dict.fromkeys(text for each in facts.values() for text in each.warnings):
         print(f"warning: {' '.join(text.split())}")
     jobs = jobs_of(task, entry, arms, options.rates, seeds)
@@ -149,29 +146,28 @@ def _make_folder(folder: Path) -> None:
         raise ValueError(f"-f: the folder {folder} cannot be made ({error.strerror})") from error
 
 
-def _distinct(arms: list[Arm], facts: dict[Arm, Facts]) -> tuple[list[Arm], list[str]]:
+def _distinct(arms: list[Arm], facts: dict[Arm, Facts]) -> list[Arm]:
     """
-    Leave out settings that equal another.
+    Leave out settings that equal an earlier one, and say so.
 
     :param arms: arms
     :param facts: facts of each
-    :return: arms that differ, and a line for each that was left out
+    :return: arms that differ
     :raises ValueError: for a setting that equals the uniform twin
     """
-    (twin,) = (facts[arm].identity for arm in arms if arm.kind == "uniform")
-    judged = [arm for arm in arms if arm.kind == "setting"]
-    kept, lines = set(), []
-    for arm in judged:
-        if facts[arm].identity == twin:
+    without_control = [arm for arm in arms if arm.kind in ("uniform", "setting")]
+    left_out = set()
+    for arm in without_control:
+        first = next(each for each in without_control if facts[each].identity == facts[arm].identity)
+        if first is arm:
+            continue
+        if first.kind == "uniform":
             raise ValueError(
                 f"--setting {arm.name} draws uniformly, and the uniform twin is compared anyway: name one that prioritizes"
             )
-        first = next(each for each in judged if facts[each].identity == facts[arm].identity)
-        if first is arm:
-            kept.add(arm.setting)
-        else:
-            lines.append(f"{arm.name} is the same as {first.name}: it is trained once")
-    return list(dict.fromkeys(arm for arm in arms if arm.kind in ("stock", "uniform") or arm.setting in kept)), lines
+        print(f"{arm.name} is the same as {first.name}: it is trained once")
+        left_out.add(arm.setting)
+    return [arm for arm in arms if arm.setting not in left_out]
 
 
 def _report(plan: Plan) -> None:
@@ -192,14 +188,11 @@ def _report(plan: Plan) -> None:
     if not plan.impression:
         print(f"p: paired test, corrected for {len(compared)} tests (Holm)")
     print(f"learning curves: {plan.picture}\n")
-    untrained = sorted({row["arm"] for row in rows if not int(row["updates"])})
-    if untrained:
-        print(f"warning: runs of these arms made no gradient step: {', '.join(untrained)}")
     roles = {arm.name: arm.role() for arm in plan.arms if arm.kind != "shuffled"}
     # A setting that is meant to draw uniformly has no control.
     controls = {control: arm for arm, control in plan.names.judged.items() if control is not None}
-    least = {arm: min(float(row["spread"]) for row in rows if row["arm"] == arm) for arm in controls.values()}
-    uniform = [arm for arm, spread in least.items() if spread >= UNIFORM]
+    uneven = {row["arm"] for row in rows if float(row["spread"]) < UNIFORM}
+    uniform = [arm for arm in controls.values() if arm not in uneven]
     for arm in uniform:
         cure = " A smaller kappa, near the size of the errors, lets them differ." if roles[arm] == "LAP" else ""
         print(f"warning: {arm} drew uniformly in all runs: no TD error raised a priority above the others.{cure}")

@@ -20,7 +20,7 @@ import numpy as np
 import torch as th
 from rl_zoo3 import utils
 from rl_zoo3.exp_manager import ExperimentManager
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import set_random_seed
 
@@ -31,9 +31,8 @@ from sb3_per.monitoring.monitor import PriorityMonitor, statistics
 from sb3_per.zoo.names import uses_sbx
 from sb3_per.zoo.registry import register
 
-# Of a timed run: seconds of training that are measured, and after which it ends if training has not begun.
-TIMED_SECONDS = 3.0
-PATIENCE = 60.0
+# Least time of training that is measured, in seconds.
+TIMED_SECONDS = 2.0
 
 
 class ArmManager(ExperimentManager):
@@ -42,20 +41,21 @@ class ArmManager(ExperimentManager):
 
     :param task: task
     :param arm: arm
+    :param folder: folder of the run's files
     :param rate: factor of the learning rate
     :param seed: seed of the run
-    :param folder: folder of the run's files
     :param learning_starts: most steps before training begins; ``None``: as in the hyperparameter file
     """
 
-    def __init__(self, task: Task, arm: Arm, rate: float, seed: int, folder: str, learning_starts: int | None = None):
+    def __init__(
+        self, task: Task, arm: Arm, folder: str, rate: float = 1.0, seed: int = 0, learning_starts: int | None = None
+    ):
         super().__init__(
             argparse.Namespace(),
             arm.algo,
             task.env,
             folder,
             n_timesteps=task.n_timesteps,
-            eval_freq=1,  # see `create_callbacks`
             n_eval_episodes=task.n_episodes,
             hyperparams=_evaluated("-params", task.hyperparams),
             env_kwargs=_evaluated("--env-kwargs", task.env_kwargs),
@@ -71,6 +71,7 @@ class ArmManager(ExperimentManager):
     def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
         processed, env_wrapper, callbacks, vec_env_wrapper = super()._preprocess_hyperparams(hyperparams)
         processed = self.arm.apply(processed)
+        self.eval_freq = max(self.n_timesteps // self.task.n_evaluations, 1)
         parameters = inspect.signature(utils.ALGOS[self.algo]).parameters
         if self.rate != 1.0:
             schedule = processed.get("learning_rate", parameters["learning_rate"].default)
@@ -82,11 +83,6 @@ class ArmManager(ExperimentManager):
         # Stock has no priorities.
         callbacks = [callback for callback in callbacks if not isinstance(callback, PriorityMonitor)]
         return processed, env_wrapper, callbacks, vec_env_wrapper
-
-    def create_callbacks(self) -> None:
-        """Make the Zoo's callbacks, with the evaluations of the task."""
-        self.eval_freq = max(self.n_timesteps // self.task.n_evaluations, 1)
-        super().create_callbacks()
 
 
 def _evaluated(option: str, words: Sequence[str]) -> dict[str, Any] | None:
@@ -121,12 +117,10 @@ def _scaled(schedule: float | Callable[[float], float], factor: float, progress_
 
 
 @contextlib.contextmanager
-def _manager_of(
-    task: Task, arm: Arm, rate: float = 1.0, seed: int = 0, learning_starts: int | None = None
-) -> Iterator[ArmManager]:
-    """Make a manager, hide what the Zoo prints about the run, and remove its files."""
+def _manager_of(task: Task, arm: Arm, **options: Any) -> Iterator[ArmManager]:
+    """Make a manager, hide what the Zoo prints about the run, and remove the files of the run at the end."""
     with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
-        yield ArmManager(task, arm, rate, seed, folder, learning_starts)
+        yield ArmManager(task, arm, folder, **options)
 
 
 def prepare(task: Task) -> None:
@@ -248,60 +242,39 @@ def run(task: Task, arm: Arm, rate: float, seed: int | None) -> dict[str, Any]:
     :param arm: arm
     :param rate: factor of the learning rate
     :param seed: seed of the run; ``None``: evaluate a random policy, without training
-    :return: ``"returns"``: mean return of each evaluation, as text; ``"updates"``: number of gradient steps; ``"spread"``: see
-        :class:`RunLog`
+    :return: ``"returns"``: mean return of each evaluation, as text; ``"spread"``: share of the buffer that draws were spread
+        over, the median of ten looks; 1: they were uniform
     """
     prepare(task)
     set_random_seed(seed or 0)
-    with _manager_of(task, arm, rate, seed or 0) as manager:
+    with _manager_of(task, arm, rate=rate, seed=seed or 0) as manager:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # `inspect_arm` has shown them
             model, _ = manager.setup_experiment()  # type: ignore[misc]
-        log = RunLog(manager.n_timesteps // task.n_evaluations)
+        spreads = Spreads()
         if seed is None:
             means = _random_returns(manager, task)
         else:
-            manager.callbacks.append(log)
+            manager.callbacks.append(EveryNTimesteps(manager.n_timesteps // task.n_evaluations, spreads))
             manager.learn(model)
             with np.load(os.path.join(manager.save_path, "evaluations.npz")) as evaluations:
                 means = evaluations["results"].mean(axis=1)[: task.n_evaluations]
             if len(means) < task.n_evaluations:
                 raise KeyboardInterrupt  # the manager ends a run without a word
-    return {"returns": " ".join(f"{mean:.6g}" for mean in means), "updates": log.n_updates, "spread": f"{log.spread:.6g}"}
+    return {"returns": " ".join(f"{mean:.6g}" for mean in means), "spread": f"{np.median(spreads.seen or [1.0]):.6g}"}
 
 
-class RunLog(BaseCallback):
-    """
-    Notes what a run has done.
+class Spreads(BaseCallback):
+    """Note the share of the buffer that draws are spread over, once training has begun."""
 
-    :param interval: number of steps between two looks at the priorities
-    """
-
-    def __init__(self, interval: int):
+    def __init__(self) -> None:
         super().__init__()
-        self.interval, self.next_look = interval, 0
-        #: Number of gradient steps.
-        self.n_updates = 0
-        # Share of the buffer that the draws are spread over, at each look.
-        self.spreads: list[float] = []
-
-    @property
-    def spread(self) -> float:
-        """Median share of the buffer that the draws were spread over, in (0, 1]; 1: they were uniform."""
-        return float(np.median(self.spreads)) if self.spreads else 1.0
-
-    def _on_rollout_start(self) -> None:
-        self.n_updates = max(self.n_updates, int(self.logger.name_to_value.get("train/n_updates", 0)))
-        buffer = getattr(self.model, "replay_buffer", None)
-        if self.n_updates and self.num_timesteps >= self.next_look and isinstance(buffer, PrioritizedReplayBuffer):
-            self.next_look = self.num_timesteps + self.interval
-            self.spreads.append(statistics(buffer)[1].get("buffer_effective_sample_size", 1.0))
-
-    def _on_training_end(self) -> None:
-        self.next_look = 0
-        self._on_rollout_start()
+        self.seen: list[float] = []
 
     def _on_step(self) -> bool:
+        model: Any = self.model
+        if self.num_timesteps > model.learning_starts and isinstance(model.replay_buffer, PrioritizedReplayBuffer):
+            self.seen.append(statistics(model.replay_buffer)[1].get("buffer_effective_sample_size", 1.0))
         return True
 
 
@@ -314,34 +287,6 @@ def _random_returns(manager: ArmManager, task: Task) -> list[Any]:
     return means
 
 
-class _Timer(BaseCallback):
-    """Measures the seconds of a step once training has begun, and ends the run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.started = time.perf_counter()
-        # Steps and time after the first update, which may compile, and after the last.
-        self.marks: list[tuple[int, float]] = []
-
-    def _on_rollout_start(self) -> None:
-        if self.num_timesteps > self.model.learning_starts:  # type: ignore[attr-defined]
-            self.marks = [*self.marks[:1], (self.num_timesteps, time.perf_counter())]
-
-    def _on_step(self) -> bool:
-        now = time.perf_counter()
-        if len(self.marks) == 2:
-            return self.marks[1][1] - self.marks[0][1] < TIMED_SECONDS
-        return now - self.started < PATIENCE
-
-    @property
-    def seconds_per_step(self) -> float:
-        """Seconds of a step; if training has not begun, of one before."""
-        if len(self.marks) == 2:
-            (first, start), (last, end) = self.marks
-            return (end - start) / (last - first)
-        return (time.perf_counter() - self.started) / max(self.num_timesteps, 1)
-
-
 def seconds_of(task: Task, arm: Arm) -> float:
     """
     Estimate how long a run takes, from a short one.
@@ -352,12 +297,15 @@ def seconds_of(task: Task, arm: Arm) -> float:
     """
     with _manager_of(task, arm, learning_starts=100) as manager:
         model: Any = manager.setup_experiment()[0]  # type: ignore[index]
-        timer = _Timer()
-        model.learn(manager.n_timesteps, callback=timer)
+        model.learn(model.learning_starts + 1)  # with the first update, which may compile
+        first, start, seconds, n_steps = model.num_timesteps, time.perf_counter(), 0.0, 1
+        while seconds < TIMED_SECONDS:
+            model.learn(n_steps, reset_num_timesteps=False)
+            seconds, n_steps = time.perf_counter() - start, model.num_timesteps - first
         env = manager.create_envs(1, eval_env=True)
         start = time.perf_counter()
         evaluate_policy(model, env, 1)
         evaluation = (time.perf_counter() - start) * task.n_episodes
         env.close()
         model.env.close()
-    return manager.n_timesteps * timer.seconds_per_step + task.n_evaluations * evaluation
+    return manager.n_timesteps * seconds / n_steps + task.n_evaluations * evaluation

@@ -7,42 +7,19 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-# Random choices of the signs, where there are too many to list.
-_N_FLIPS = 200_000
+# Most seeds for which all choices of their signs are listed, and the number of random choices for more.
+_MOST_LISTED, _N_DRAWN = 20, 200_000
 
 
 def paired_p(differences: np.ndarray) -> float:
     """
     Test two-sided whether runs that come in pairs differ: how often is the mean difference at least as far from 0, if each
-    difference may have either sign? The count is exact for up to 40 pairs. For more, it is of 200,000 random choices of the
-    signs, always the same ones.
+    difference may have either sign? See :func:`tuned_p` for the count.
 
     :param differences: score of one arm minus the score of the other with the same seed, shape (pairs,)
     :return: p-value
     """
-    if len(differences) > 40:
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_N_FLIPS, len(differences)))
-        sums, others = signs @ differences, np.zeros(1)
-        n_drawn = 1  # the observed signs count as one of the draws
-    else:
-        half = len(differences) // 2
-        sums, others = (_signed_sums(part) for part in (differences[:half], differences[half:]))
-        n_drawn = 0
-    # Sums of floats that are equal may differ in their last digits.
-    least = abs(differences.sum()) - 1e-9 * np.abs(differences).sum()
-    others = np.sort(others)
-    n_above = (len(others) - np.searchsorted(others, least - sums, side="left")).sum()
-    n_below = np.searchsorted(others, -least - sums, side="right").sum()
-    n_as_far = min(n_above + n_below, len(sums) * len(others))  # where the sum is 0, all count twice
-    return float((n_as_far + n_drawn) / (len(sums) * len(others) + n_drawn))
-
-
-def _signed_sums(values: np.ndarray) -> np.ndarray:
-    """Sums of the values with all choices of their signs."""
-    sums = np.zeros(1)
-    for value in values:
-        sums = np.concatenate([sums - value, sums + value])
-    return sums
+    return tuned_p(differences[None], np.zeros((1, len(differences))))
 
 
 def tuned_p(x: np.ndarray, y: np.ndarray) -> float:
@@ -50,24 +27,35 @@ def tuned_p(x: np.ndarray, y: np.ndarray) -> float:
     Test two-sided whether two arms differ, each at its own best learning rate. The best rate of each arm is chosen anew each
     time that the two arms swap some of their seeds. So both may be lucky in their choice, and every seed counts.
 
-    With one learning rate it is the test of :func:`paired_p`. The count is exact for up to 16 seeds.
+    With one learning rate it is the test of :func:`paired_p`. The count is exact for up to 20 seeds. For more seeds, it is of
+    200,000 random choices of the swaps, always the same ones.
 
     :param x: scores, shape (rates, seeds)
     :param y: scores of the other arm with the same seeds, shape (rates, seeds)
     :return: p-value
     """
     n_seeds = x.shape[1]
-    if len(x) == 1:
-        return paired_p(x[0] - y[0])
-    if n_seeds > 16:
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_N_FLIPS, n_seeds))
-        signs[0] = 1.0  # the observed signs count as one of the draws
-    else:
-        signs = np.array(list(itertools.product((1.0, -1.0), repeat=n_seeds)))
-    both, apart = (x + y).mean(axis=1), signs @ (x - y).T / n_seeds
+    both, apart = (x + y).mean(axis=1), _signed_sums((x - y).T) / n_seeds
     gains = np.abs((both + apart).max(axis=1) - (both - apart).max(axis=1))
     # Sums of floats that are equal may differ in their last digits.
     return float(np.mean(gains >= gains[0] - 1e-9 * np.abs([x, y]).mean()))
+
+
+def _signed_sums(values: np.ndarray) -> np.ndarray:
+    """
+    Add values with all choices of their signs, or with random ones.
+
+    :param values: shape (n, k); a sign belongs to a row
+    :return: sums of the rows, shape (choices, k); the first is that without a change of sign
+    """
+    if len(values) > _MOST_LISTED:
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_N_DRAWN, len(values)))
+        signs[0] = 1.0  # the observed signs count as one of the choices
+        return np.asarray(signs @ values)
+    sums = np.zeros((1, values.shape[1]))
+    for value in values:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
 
 
 def least_seeds(n_tests: int, level: float = 0.05) -> int:

@@ -1,7 +1,6 @@
 """What is compared: a task, the arms on it, and the runs. Everything is text and numbers, so that it names rows of a file."""
 
 import dataclasses
-import difflib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from sb3_per.buffers.settings import PrioritySettings, ignored
 from sb3_per.compare.campaign import Job
 from sb3_per.compare.controls import control_of
 from sb3_per.sampling.schemes import make_scheme
-from sb3_per.zoo.names import uses_sbx
+from sb3_per.zoo.names import nearest, uses_sbx
 from sb3_per.zoo.registry import OURS, config_path
 
 # Settings of the buffer that are no prioritization: every prioritized arm keeps those of the file.
@@ -71,31 +70,17 @@ class Task:
         """
         Name of the prioritized algorithm.
 
-        :raises ValueError: if there is none; the message names the nearest
+        :raises ValueError: if there is none, or if the algorithm has no hyperparameters; the message names the nearest
         """
-        if self.stock_algo in PRIORITIZED:
-            return PRIORITIZED[self.stock_algo]
-        nearest = difflib.get_close_matches(self.algo.lower(), [*PRIORITIZED, *OURS], n=1)
-        meant = f": did you mean {nearest[0]!r}?" if nearest else ""
-        names = ", ".join(PRIORITIZED)
-        raise ValueError(f"--algo must be one of {names}, or one of ours, such as per_dqn, not {self.algo}{meant}")
+        known = [algo for algo in (*PRIORITIZED, *OURS) if config_path(algo).exists()]
+        if self.algo not in known:
+            raise ValueError(f"--algo {self.algo} cannot be compared: {nearest(self.algo, known)}")
+        return PRIORITIZED[self.stock_algo]
 
     @property
     def config(self) -> str:
-        """
-        Path of the hyperparameter file, or name of a module.
-
-        :raises ValueError: if RL Zoo has no file for the algorithm
-        """
-        if self.conf_file is not None:
-            return self.conf_file
-        path = config_path(self.algo)
-        if not path.exists():
-            raise ValueError(
-                f"RL Zoo has no hyperparameters for --algo {self.algo}: take ours with --algo {self.our_algo}, or name a file "
-                "with -conf"
-            )
-        return str(path)
+        """Path of the hyperparameter file, or name of a module."""
+        return self.conf_file or str(config_path(self.algo))
 
     def fingerprint(self, entry: dict[str, Any]) -> str:
         """
@@ -187,7 +172,7 @@ def arms_of(task: Task, settings: Sequence[str]) -> list[Arm]:
     ours, stock = task.our_algo, task.stock_algo
     arms = [Arm(f"stock {ALGOS[stock].__name__}", stock, "stock")] if stock in ALGOS else []
     arms.append(Arm(TWIN, ours, "uniform"))
-    judged: list[str | None] = [None] if not settings and task.algo == ours else [*(settings or [""])]
+    judged: list[str | None] = [None] if not settings and task.algo == ours else [*dict.fromkeys(settings or [""])]
     for setting in judged:
         given = evaluated(setting or "")
         _require_prioritization(given)

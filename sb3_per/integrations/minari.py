@@ -53,7 +53,7 @@ def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -
     :raises ValueError: for an empty buffer, an ``observation_space`` that does not fit, a Box of actions without finite bounds
         or with integers, and by Minari, e.g. if the dataset exists. An incomplete dataset is deleted
     """
-    minari = _minari_for(buffer)
+    _minari_for(buffer)
     settings = {"observation_space": buffer.observation_space, "action_space": buffer.action_space, **kwargs}
     channels_last = _channels_last(settings["observation_space"], buffer.observation_space)
     with buffer.lock:
@@ -64,23 +64,20 @@ def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -
                 "With optimize_memory_usage the last observation of an episode is lost: the dataset has the first observation "
                 "of the next episode instead, as the buffer does"
             )
-        _write(dataset_id, _episodes(buffer, channels_last), settings)
-    written: MinariDataset = minari.load_dataset(dataset_id)
-    return written
+        return _written(dataset_id, _episodes(buffer, channels_last), settings)
 
 
-def _write(dataset_id: str, episodes: Iterator["EpisodeBuffer"], settings: dict[str, Any]) -> None:
-    """Write a whole dataset, or nothing."""
+def _written(dataset_id: str, episodes: Iterator["EpisodeBuffer"], settings: dict[str, Any]) -> "MinariDataset":
+    """Write a whole dataset, or nothing. Episodes are read one at a time: as stacks, frames can take many times their RAM."""
     import minari
     from minari.storage.datasets_root_dir import get_dataset_path
 
     folder = get_dataset_path(dataset_id)
     is_new = not folder.exists()
     try:
-        # JPEG loses bits, and takes some stacks of frames for pictures.
-        dataset = minari.create_dataset_from_buffers(dataset_id, [], **{"jpeg_encoding": False, **settings})
-        # One episode at a time: as stacks, frames can take many times the RAM of the buffer.
-        dataset.storage.update_episodes(episodes)
+        # JPEG loses bits, and takes some stacks of frames for pictures. Minari passes the episodes on to its storage.
+        create: Any = minari.create_dataset_from_buffers
+        return create(dataset_id, episodes, **{"jpeg_encoding": False, **settings})
     except BaseException:
         if is_new:  # including what Minari leaves of a call that it refuses, which would block the next one
             shutil.rmtree(folder, ignore_errors=True)

@@ -25,23 +25,20 @@ class _Cache(FunctionCache):
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        try:
-            return super().load_overload(sig, target_context)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            self._warn("read", error)
-            return None
+        return self._tried("read", super().load_overload, sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        try:
-            super().save_overload(sig, data)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            self._warn("write", error)
+        self._tried("write", super().save_overload, sig, data)
 
-    def _warn(self, verb: str, error: Exception) -> None:
-        warnings.warn(
-            f"Cannot {verb} the machine code in {self.cache_path} ({type(error).__name__}: {error}). Every process compiles "
-            "it anew, which takes seconds. Free some space, or set NUMBA_CACHE_DIR to another folder"
-        )
+    def _tried(self, verb: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            warnings.warn(
+                f"Cannot {verb} the machine code in {self.cache_path} ({type(error).__name__}: {error}). Every process "
+                "compiles it anew, which takes seconds. Free some space, or set NUMBA_CACHE_DIR to another folder"
+            )
+            return None
 
 
 def kernel(function: _Kernel) -> _Kernel:

@@ -1,5 +1,7 @@
-"""Names of algorithms in RL Zoo, where those of SBX are those of PyTorch after a prefix, and folders of runs."""
+"""Names of algorithms in RL Zoo, with a prefix for SBX, and folders of runs."""
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 _OF_SBX = "sbx_"
@@ -25,9 +27,22 @@ def without_sbx(algo: str) -> str:
     return algo.removeprefix(_OF_SBX)
 
 
+def nearest(algo: str, names: Iterable[str]) -> str:
+    """
+    Name the algorithm that a user may have meant.
+
+    :param algo: unknown name of an algorithm, e.g. ``"PERSAC"``
+    :param names: known names
+    :return: end of an error message, with all names if none is near
+    """
+    plain = {name.replace("_", ""): name for name in names}
+    found = difflib.get_close_matches(algo.lower().replace("_", "").replace("-", ""), plain, n=1)
+    return f"did you mean {plain[found[0]]}?" if found else f"choose from {', '.join(plain.values())}"
+
+
 def runs_of(folder: str | Path, algo: str, env: str) -> Path:
     """
-    Find the folder with the runs of an algorithm, some of them on an environment.
+    Find the folder with the runs of an algorithm, and check that there are runs on an environment.
 
     :param folder: folder of all runs, e.g. ``"logs"``
     :param algo: name of the algorithm

@@ -1,5 +1,6 @@
 """Register the prioritized algorithms with RL Zoo: names, classes, hyperparameter files and search spaces."""
 
+import contextlib
 import functools
 import importlib
 from pathlib import Path
@@ -69,6 +70,7 @@ def register(sbx: bool = False) -> None:
     :raises ImportError: without RL Zoo, or without SBX
     """
     require("rl_zoo3", "zoo", "RL Zoo's command line")
+    import gymnasium as gym
     from rl_zoo3 import exp_manager, hyperparams_opt, utils
 
     from sb3_per.zoo import tuning
@@ -82,16 +84,9 @@ def register(sbx: bool = False) -> None:
     hyperparams_opt.HYPERPARAMS_CONVERTER.update({algo: functools.partial(tuning.convert, algo) for algo in names})
     # The Zoo evaluates the strings of its YAML files with the names of this module.
     vars(exp_manager).update({name: getattr(sb3_per, name) for name in sb3_per.__all__})  # type: ignore[attr-defined]
-    _register_minatar()
-
-
-def _register_minatar() -> None:
-    """Register the environments of MinAtar. Importing it, as the Zoo's ``--gym-packages`` does, is not enough."""
-    import gymnasium as gym
-
-    try:
+    # Importing MinAtar, as the Zoo's --gym-packages does, registers none of its environments.
+    with contextlib.suppress(ImportError):
         from minatar.gym import register_envs
-    except ImportError:
-        return
-    if "MinAtar/Breakout-v1" not in gym.registry:
-        register_envs()
+
+        if "MinAtar/Breakout-v1" not in gym.registry:
+            register_envs()

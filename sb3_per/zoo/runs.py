@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from rl_zoo3 import exp_manager
@@ -19,7 +20,6 @@ from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations, 
 from sb3_per.persistence.buffer_files import SUFFIX
 from sb3_per.persistence.checkpoint_callback import BUFFER, BufferCheckpointCallback, latest_checkpoint, manifest_of
 from sb3_per.zoo import tuning
-from sb3_per.zoo.hooks import replaced
 from sb3_per.zoo.registry import OURS
 
 # Share of --demonstrations in each batch if neither the command line nor the hyperparameter file says another.
@@ -174,7 +174,7 @@ class RunManager(exp_manager.ExperimentManager):
             return super().create_envs(n_envs, eval_env, no_log)
         from sb3_per.distributed import make_actors
 
-        with replaced(vars(exp_manager), make_vec_env=functools.partial(make_actors, n_actors=self.actors)):
+        with mock.patch.object(exp_manager, "make_vec_env", functools.partial(make_actors, n_actors=self.actors)):
             return super().create_envs(n_envs // self.actors, eval_env, no_log)
 
     def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> Any:

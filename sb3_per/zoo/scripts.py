@@ -1,7 +1,6 @@
-"""Run RL Zoo's scripts, which read their options from the command line of the process."""
+"""Run RL Zoo's scripts. They read the command line of the process, and have no hooks: names of their modules are replaced."""
 
 import argparse
-import difflib
 import functools
 import runpy
 import sys
@@ -9,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+from sb3_per.utils.arguments import Parser
 from sb3_per.utils.extras import require
-from sb3_per.zoo.hooks import replaced
-from sb3_per.zoo.names import runs_of, uses_sbx
+from sb3_per.zoo.names import nearest, runs_of, uses_sbx
 from sb3_per.zoo.options import MODULES, SCRIPTS, parser_of
 from sb3_per.zoo.registry import OURS, class_of, config_path, register
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     :param arguments: name of the script and its options; ``None``: those of the command line
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser("python -m sb3_per.zoo", description="RL Zoo with prioritized experience replay")
+    parser = Parser("python -m sb3_per.zoo", description="RL Zoo with prioritized experience replay")
     parser.add_argument("script", choices=SCRIPTS, help="the Zoo's script; its own options follow, see SCRIPT --help")
     script = parser.parse_args(arguments[:1]).script
     run(script, arguments[1:], f"{parser.prog} {script}")
@@ -55,7 +55,7 @@ def run(script: str, options: list[str], prog: str) -> None:
             runs_of(known.folder, known.algo, known.env[0])  # the Zoo would look for them on a hub
         except FileNotFoundError as error:
             parser.error(str(error))
-    with replaced(vars(sys), argv=[prog, "--algo", known.algo, "--env", *known.env, "-f", known.folder, *of_zoo]):
+    with mock.patch.object(sys, "argv", [prog, "--algo", known.algo, "--env", *known.env, "-f", known.folder, *of_zoo]):
         if trains:
             _train(parser, known)
         elif script == "plot":
@@ -70,10 +70,7 @@ def _require_algorithm(parser: argparse.ArgumentParser, known: argparse.Namespac
 
     if known.algo in ALGOS or Path(known.folder, known.algo).is_dir():
         return
-    plain = {name.replace("_", ""): name for name in ALGOS}
-    nearest = difflib.get_close_matches(known.algo.lower().replace("_", "").replace("-", ""), plain, n=1)
-    hint = f"did you mean {plain[nearest[0]]}?" if nearest else f"choose from {', '.join(ALGOS)}"
-    parser.error(f"there is no algorithm {known.algo!r}: {hint}")
+    parser.error(f"there is no algorithm {known.algo!r}: {nearest(known.algo, ALGOS)}")
 
 
 def _train(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
@@ -82,7 +79,7 @@ def _train(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
 
     from sb3_per.zoo.runs import RunManager
 
-    with replaced(vars(train), ExperimentManager=functools.partial(RunManager, parser=parser, options=known)):
+    with mock.patch.object(train, "ExperimentManager", functools.partial(RunManager, parser=parser, options=known)):
         train.train()
 
 
@@ -100,7 +97,7 @@ def _play(parser: argparse.ArgumentParser, script: str) -> None:
             parser.error(f"{error}.{hint}")
 
     players = {algo: _player(class_of(algo)) for algo in OURS.keys() & utils.ALGOS}
-    with replaced(utils.ALGOS, **players), replaced(vars(utils), get_model_path=get_model_path):
+    with mock.patch.dict(utils.ALGOS, players), mock.patch.object(utils, "get_model_path", get_model_path):
         runpy.run_module(f"rl_zoo3.{MODULES.get(script, script)}", run_name="__main__")
 
 
@@ -114,7 +111,7 @@ def _plot(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
     from matplotlib import pyplot as plt
     from rl_zoo3.plots import plot_train
 
-    with replaced(vars(plt), show=lambda: None):  # the script ends with it
+    with mock.patch.object(plt, "show"):  # the script ends with it
         plot_train()
     if not any(axes.lines for axes in plt.gcf().axes):
         parser.error("no run has enough episodes: average over fewer with -w, e.g. -w 10")
