@@ -1,31 +1,26 @@
 """Facts of the machine, and checks of the installation, which ``sb3-per doctor`` prints."""
 
-import importlib
 import importlib.util
 import os
-import platform
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.utils import get_system_info
 
 import sb3_per
 from sb3_per.sampling.sum_tree import spread
 from sb3_per.utils.extras import EXTRAS, install
 
-PACKAGES = ("stable_baselines3", "sb3_contrib", "gymnasium", "torch", "numpy", "numba")
-
 
 def facts() -> dict[str, str]:
     """Collect versions and facts of the machine, by name."""
-    lines = {
-        "python": f"{platform.python_version()}, {platform.platform()}",
-        "sb3_per": f"{sb3_per.__version__}, {Path(sb3_per.__file__).parent}",
-    }
-    lines.update({package: importlib.import_module(package).__version__ for package in PACKAGES})
+    lines = {"sb3_per": f"{sb3_per.__version__}, {Path(sb3_per.__file__).parent}", **get_system_info(print_info=False)[0]}
+    lines.update({package: version(package) for package in ("sb3_contrib", "numba")})
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
         lines[f"extra {extra}"] = f"lacks {', '.join(missing)}: {install(extra, *missing)}" if missing else "installed"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, thousands
-from sb3_per.compare.statistics import has_learned, holm, paired_interval, tuned_p
+from sb3_per.compare.statistics import holm, paired_interval, tuned_p
 
 # Share of the evaluations, the last ones, whose mean is the score of a run.
 _FINAL = 5
@@ -62,33 +62,23 @@ class Results(NamedTuple):
         return {arm: values[..., -max(values.shape[-1] // _FINAL, 1) :].mean(axis=-1) for arm, values in self.curves.items()}
 
 
-class Pair(NamedTuple):
+class Comparison(NamedTuple):
     """
-    Two arms that are compared, paired by seed.
+    One row of the table: two arms, paired by seed.
 
     :param arm: arm that is judged
     :param other: arm that it is compared with
     :param endpoint: learning rate, in words
-    :param rate: factor of the arm's learning rate, where it is not the task's; 0: the best of each arm
-    """
-
-    arm: str
-    other: str
-    endpoint: str = TASK_RATE
-    rate: float = 1.0
-
-
-class Comparison(NamedTuple):
-    """
-    One row of the table.
-
-    :param pair: what is compared
+    :param rate: factor of the arm's learning rate; 0: the best of each arm
     :param ours: scores of the arm, shape (rates, seeds)
     :param theirs: scores of the other arm, same shape
     :param p: p-value, corrected over the table
     """
 
-    pair: Pair
+    arm: str
+    other: str
+    endpoint: str
+    rate: float
     ours: np.ndarray
     theirs: np.ndarray
     p: float
@@ -111,7 +101,8 @@ class Comparison(NamedTuple):
 
     def __str__(self) -> str:
         p = p_text(self.p)
-        return f"{difference_text(self)}, p {p if p.startswith('<') else f'= {p}'}"
+        at = "" if self.endpoint == TASK_RATE else f", {self.endpoint}"
+        return f"{difference_text(self)}, p {p if p.startswith('<') else f'= {p}'}{at}"
 
 
 def p_text(p: float) -> str:
@@ -146,23 +137,23 @@ def difference_text(row: Comparison) -> str:
     return f"{middle} [{low}, {high}]"
 
 
-def pairs_of(names: Names, rates: list[float]) -> list[Pair]:
+def pairs_of(names: Names, rates: list[float]) -> list[tuple[str, str, str, float]]:
     """
-    List what is tested. Holm's method corrects for all of them.
+    List the tests. Holm's method corrects for all of them.
 
     :param names: names of the arms
     :param rates: factors of the learning rate
-    :return: each setting with stock, its twin and its control, and the twin with stock, at the task's rate and at the best
-        rates; stock at each other rate with stock at the task's
+    :return: the first four fields of each :class:`Comparison`: each setting with stock, the twin and its control, and the twin
+        with stock, at the task's rate and at the best rates; stock at each other rate with stock at the task's
     """
     pairs = []
     for endpoint, rate in ((TASK_RATE, 1.0), (BEST_RATE, 0.0))[: min(len(rates), 2)]:
         for arm, control in names.judged.items():
-            pairs += [Pair(arm, other, endpoint, rate) for other in (names.stock, names.twin, control) if other is not None]
+            pairs += [(arm, other, endpoint, rate) for other in (names.stock, names.twin, control) if other is not None]
         if names.stock is not None:
-            pairs.append(Pair(names.twin, names.stock, endpoint, rate))
+            pairs.append((names.twin, names.stock, endpoint, rate))
     others = [rate for rate in rates if rate != 1.0 and names.stock is not None]
-    return pairs + [Pair(names.today, names.today, "against the task's learning rate", rate) for rate in others]
+    return pairs + [(names.today, names.today, "against the task's learning rate", rate) for rate in others]
 
 
 def comparisons(results: Results, names: Names) -> list[Comparison]:
@@ -179,16 +170,16 @@ def comparisons(results: Results, names: Names) -> list[Comparison]:
         return scores[arm][[results.rates.index(rate)]] if rate else scores[arm]
 
     rows = []
-    for pair in pairs_of(names, results.rates):
-        ours, theirs = at(pair.arm, pair.rate), at(pair.other, 1.0 if pair.arm == pair.other else pair.rate)
-        rows.append(Comparison(pair, ours, theirs, tuned_p(ours, theirs)))
+    for arm, other, endpoint, rate in pairs_of(names, results.rates):
+        ours, theirs = at(arm, rate), at(other, 1.0 if arm == other else rate)
+        rows.append(Comparison(arm, other, endpoint, rate, ours, theirs, tuned_p(ours, theirs)))
     p_values = holm({i: row.p for i, row in enumerate(rows)})
     return [row._replace(p=p_values[i]) for i, row in enumerate(rows)]
 
 
 def _against(rows: list[Comparison], arm: str, other: str) -> list[Comparison]:
     """Select the comparisons of two arms: at the task's learning rate first."""
-    return [row for row in rows if (row.pair.arm, row.pair.other) == (arm, other)]
+    return [row for row in rows if (row.arm, row.other) == (arm, other)]
 
 
 def rate_text(rate: float) -> str:
@@ -217,14 +208,14 @@ def table(results: Results, rows: list[Comparison], names: Names, tested: bool =
     heads = [f"rate x {rate:.2g}" if rate != 1.0 else "task's rate" for rate in results.rates]
     cells = [["mean return", *heads]]
     for arm, by_rate in results.scores.items():
-        cells.append([of_judged.get(arm, arm), *(number_text(float(each.mean())) for each in by_rate)])
-    cells.append(["random policy", number_text(float(results.of_random.mean()))])
+        cells.append([of_judged.get(arm, arm), *map(number_text, by_rate.mean(axis=1))])
+    cells.append(["random policy", number_text(results.of_random.mean())])
     lines = [*(f"{letter}: {arm}" for arm, letter in letters.items()), "", *_aligned(cells, right=True)]
-    for endpoint in dict.fromkeys(row.pair.endpoint for row in rows):
+    for endpoint in dict.fromkeys(row.endpoint for row in rows):
         cells = [["difference", "[95% interval]", "seeds", "p"]]
-        for row in (row for row in rows if row.pair.endpoint == endpoint):
-            ours, theirs = short[row.pair.arm], short[row.pair.other]
-            name = f"{ours} x {row.pair.rate:.2g}" if ours == theirs else f"{ours} - {theirs.removeprefix(f'{ours} ')}"
+        for row in (row for row in rows if row.endpoint == endpoint):
+            ours, theirs = short[row.arm], short[row.other]
+            name = f"{ours} x {row.rate:.2g}" if ours == theirs else f"{ours} - {theirs.removeprefix(f'{ours} ')}"
             cells.append([name, difference_text(row), f"{row.n_better:g}/{row.ours.shape[1]}", p_text(row.p)])
         lines += ["", f"{endpoint[0].upper()}{endpoint[1:]}:", *_aligned(cells if tested else [row[:-1] for row in cells])]
     return "\n".join(lines)
@@ -241,21 +232,20 @@ def verdict(
     results: Results, rows: list[Comparison], names: Names, uniform: Collection[str] = (), impression: str = ""
 ) -> str:
     """
-    Answer whether the user should change the script, and to what.
+    Answer whether the user should change the script, and to what. An arm has learned if half of its runs are above the random
+    policy by three standard deviations of its evaluations.
 
     :param results: returns of all runs
     :param rows: comparisons
     :param names: names of the arms
-    :param uniform: settings whose draws were uniform in all runs, though they should not be
-    :param impression: empty: the tests decide. Otherwise it is a first impression, which ends with these words
+    :param uniform: settings that prioritize, but drew uniformly in all runs
+    :param impression: end of a first impression; empty: the tests decide
     :return: a few sentences in one line, which begin with the answer
     """
-    all_runs = [runs for by_rate in results.scores.values() for runs in by_rate]
-    if not any(has_learned(runs, results.of_random) for runs in all_runs):
-        best = max(float(np.median(runs)) for runs in all_runs)
-        of_random = number_text(float(results.of_random.mean()))
+    best, of_random = max(np.median(scores, axis=1).max() for scores in results.scores.values()), results.of_random
+    if best <= of_random.mean() + 3 * of_random.std():
         return (
-            f"Nothing learned: no arm beats a random policy ({of_random}) by a clear margin "
+            f"Nothing learned: no arm beats a random policy ({number_text(of_random.mean())}) by a clear margin "
             f"(best: {number_text(best)}). Train longer, or tune {names.today} first."
         )
     if impression:
@@ -286,19 +276,14 @@ def _candidates(
         if not better or any(row.shown == "worse" for row in against):
             continue
         by_rate = better[0].ours.mean(axis=1)
-        rate = better[0].pair.rate or results.rates[int(by_rate.argmax())]
+        rate = better[0].rate or results.rates[int(by_rate.argmax())]
         what = "scheme='uniform'" if arm == names.twin else arm
         change = f"change to {names.algorithm} with {what}" + ("" if rate == 1.0 else f" and {rate_text(rate)}")
-        why = f"Against {names.today}: {_at(better[0])}. {_reason(better[0], rows, names, uniform)}".strip()
+        why = f"Against {names.today}: {better[0]}. {_reason(better[0], rows, names, uniform)}".strip()
         yield float(by_rate.max()), change, why
     for row in _against(rows, names.today, names.today):
         if row.shown == "better":
-            change = f"keep {names.today}, with {rate_text(row.pair.rate)}"
-            yield float(row.ours.mean()), change, f"Against its learning rate of today: {row}."
-
-
-def _at(row: Comparison) -> str:
-    return str(row) if row.pair.endpoint == TASK_RATE else f"{row}, {row.pair.endpoint}"
+            yield float(row.ours.mean()), f"keep {names.today}, with {rate_text(row.rate)}", f"Its gain: {row}."
 
 
 def _reason(row: Comparison, rows: list[Comparison], names: Names, uniform: Collection[str]) -> str:
@@ -310,12 +295,11 @@ def _reason(row: Comparison, rows: list[Comparison], names: Names, uniform: Coll
     :param names: names of the arms
     :param uniform: settings whose draws were uniform in all runs
     """
-    arm = row.pair.arm
-    if arm == names.twin or arm in uniform:
-        drew = "draws uniformly" if arm == names.twin else "drew uniformly in all runs"
+    if row.arm == names.twin or row.arm in uniform:
+        drew = "draws uniformly" if row.arm == names.twin else "drew uniformly in all runs"
         return f"It {drew}, so priorities are not the reason."
-    at_rate = {each.pair.other: each for each in rows if each.pair == row.pair._replace(other=each.pair.other)}
-    twin, control = at_rate[names.twin], at_rate.get(names.judged[arm] or "")
+    at_rate = {each.other: each for each in rows if (each.arm, each.endpoint) == (row.arm, row.endpoint)}
+    twin, control = at_rate[names.twin], at_rate.get(names.judged[row.arm] or "")
     if twin.shown != "better":
         return f"It is not shown to beat the same class with uniform draws ({twin}), so priorities need not be the reason."
     if control is None:
@@ -332,7 +316,7 @@ def _not_better(arm: str, rows: list[Comparison], names: Names, uniform: Collect
     """Say what is known of a setting that is not recommended."""
     against = _against(rows, arm, names.today)
     shown = [row for row in against if row.shown != "nothing"] or against[:1]
-    said = [f"{_THAN[row.shown]} {names.stock or 'uniform draws'}, {_at(row)}" for row in shown]
+    said = [f"{_THAN[row.shown]} {names.stock or 'uniform draws'}, {row}" for row in shown]
     twin = _against(rows, arm, names.twin)[0]
     if names.stock and twin.shown != "nothing":
         said.append(f"{_THAN[twin.shown]} the same class with uniform draws, {twin}")

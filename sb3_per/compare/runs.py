@@ -12,7 +12,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -30,6 +29,7 @@ from sb3_per.compare.task import Arm, Task
 from sb3_per.monitoring.monitor import PriorityMonitor, statistics
 from sb3_per.zoo.names import uses_sbx
 from sb3_per.zoo.registry import register
+from sb3_per.zoo.summary import evaluate_random
 
 # Least time of training that is measured, in seconds.
 TIMED_SECONDS = 2.0
@@ -253,7 +253,7 @@ def run(task: Task, arm: Arm, rate: float, seed: int | None) -> dict[str, Any]:
             model, _ = manager.setup_experiment()  # type: ignore[misc]
         spreads = Spreads()
         if seed is None:
-            means = _random_returns(manager, task)
+            means = evaluate_random(manager.create_envs(1, eval_env=True), task.n_episodes, task.n_evaluations)
         else:
             manager.callbacks.append(EveryNTimesteps(manager.n_timesteps // task.n_evaluations, spreads))
             manager.learn(model)
@@ -276,15 +276,6 @@ class Spreads(BaseCallback):
         if self.num_timesteps > model.learning_starts and isinstance(model.replay_buffer, PrioritizedReplayBuffer):
             self.seen.append(statistics(model.replay_buffer)[1].get("buffer_effective_sample_size", 1.0))
         return True
-
-
-def _random_returns(manager: ArmManager, task: Task) -> list[Any]:
-    env = manager.create_envs(1, eval_env=True)
-    env.action_space.seed(0)
-    policy: Any = SimpleNamespace(predict=lambda *_, **__: (np.array([env.action_space.sample()]), None))
-    means = [evaluate_policy(policy, env, task.n_episodes)[0] for _ in range(task.n_evaluations)]
-    env.close()
-    return means
 
 
 def seconds_of(task: Task, arm: Arm) -> float:

@@ -110,14 +110,3 @@ def holm(p_values: dict[Any, float]) -> dict[Any, float]:
     ordered = sorted(p_values, key=lambda key: p_values[key])
     times = [min(1.0, (len(ordered) - i) * p_values[key]) for i, key in enumerate(ordered)]
     return dict(zip(ordered, itertools.accumulate(times, max), strict=True))
-
-
-def has_learned(scores: np.ndarray, of_random: np.ndarray) -> bool:
-    """
-    Compare runs with a random policy.
-
-    :param scores: scores of the runs of an arm, shape (runs,)
-    :param of_random: mean returns of a random policy, each over as many episodes as an evaluation, shape (evaluations,)
-    :return: whether half of the runs are above the random policy by three standard deviations of its evaluations
-    """
-    return bool(np.median(scores) > of_random.mean() + 3 * of_random.std())

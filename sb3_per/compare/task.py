@@ -191,15 +191,15 @@ def _require_prioritization(setting: dict[str, Any]) -> None:
     :param setting: keyword arguments of a buffer
     :raises ValueError: with the name, the value, and what to do
     """
+    scheme = setting.get("scheme", "proportional")
     for name, value in setting.items():
         if name in _NEUTRAL:
             where = f"{name}:{value!r}" if name != "frames" else f"replay_buffer_kwargs:'dict(frames={value!r})'"
             raise ValueError(f"--setting {name}={value!r} is no prioritization: give it to all arms, with -params {where}")
         if name == "storage_folder":
             raise ValueError(f"--setting {name}={value!r} is no prioritization, and runs cannot share a folder: leave it out")
-        users = ignored(setting.get("scheme", "proportional"), name)
+        users = ignored(scheme, name)
         if users is not None:
-            scheme = setting.get("scheme", "proportional")
             raise ValueError(f"--setting {name}={value!r} has no effect with scheme={scheme!r}: {users}")
 
 

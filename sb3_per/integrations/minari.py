@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.vec_env import VecTransposeImage
 
 from sb3_per.buffers.demonstrations import ROUNDING
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
@@ -319,10 +321,7 @@ def _channels_last(outside: spaces.Space, inside: spaces.Space) -> Any:
 
 
 def _is_transposed(outside: Any, inside: Any) -> bool:
-    if not isinstance(outside, spaces.Box) or len(outside.shape) != 3:
-        return False
-    low, high = (np.moveaxis(bound, 2, 0) for bound in (outside.low, outside.high))
-    return bool(spaces.Box(low, high, dtype=outside.dtype) == inside)
+    return is_image_space(outside) and VecTransposeImage.transpose_space(outside) == inside
 
 
 def _scaling(space: spaces.Space) -> tuple[Any, Any]:

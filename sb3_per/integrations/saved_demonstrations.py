@@ -49,10 +49,9 @@ def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) 
     about = Manifest.read(Path(path, manifests_in(Path(path))[0])).about
     form = buffer
     if about["kind"] in _PLAIN:
-        n_envs, frames = about["n_envs"], buffer.settings.frames
-        size = about["buffer_size"] * n_envs
-        spaces = (buffer.observation_space, buffer.action_space)
-        form = _PLAIN[about["kind"]](size, *spaces, device="cpu", n_envs=n_envs, frames=frames)
+        spaces, n_envs = (buffer.observation_space, buffer.action_space), about["n_envs"]
+        size, frames = about["buffer_size"] * n_envs, buffer.settings.frames
+        form = _PLAIN[about["kind"]](size, *spaces, "cpu", n_envs, frames=frames)
     with warnings.catch_warnings():
         # Demonstrations get new masses whatever the scheme was.
         warnings.filterwarnings("ignore", message=".*was saved with the scheme")

@@ -82,7 +82,7 @@ def require(name: str, value: Any, *allowed: Allowed, none: bool = False) -> Non
         return
     texts = " or ".join([*(["None"] if none else []), *(each.text for each in allowed)])
     hint = ""
-    if isinstance(value, str) and any(each.text.startswith("a") for each in allowed):
+    if isinstance(value, str) and any(each.text.startswith(("a number", "an integer")) for each in allowed):
         hint = ". Pass a number, not a string"
     elif not isinstance(value, (numbers.Real, str)):
         hint = f" ({type(value).__name__})"

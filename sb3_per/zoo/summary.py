@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_per.utils.arguments import Parser
 from sb3_per.utils.extras import require
@@ -55,9 +56,22 @@ def random_return(env: str, n_episodes: int = RANDOM_EPISODES) -> float:
     :param n_episodes: number of episodes
     :return: mean undiscounted return
     """
-    envs = make_vec_env(env, seed=RANDOM_SEED)
-    policy: Any = SimpleNamespace(predict=lambda *_, **__: (np.array([envs.action_space.sample()]), None))
-    return float(np.mean(evaluate_policy(policy, envs, n_episodes)[0]))
+    return evaluate_random(make_vec_env(env, seed=RANDOM_SEED), n_episodes)[0]
+
+
+def evaluate_random(env: VecEnv, n_episodes: int, n_evaluations: int = 1) -> list[float]:
+    """
+    Evaluate a random policy, and close the environment.
+
+    :param env: one environment, which has a seed
+    :param n_episodes: number of episodes of an evaluation
+    :param n_evaluations: number of evaluations
+    :return: mean undiscounted return of each evaluation
+    """
+    policy: Any = SimpleNamespace(predict=lambda *_, **__: (np.array([env.action_space.sample()]), None))
+    means = [float(np.mean(evaluate_policy(policy, env, n_episodes)[0])) for _ in range(n_evaluations)]
+    env.close()
+    return means
 
 
 def solved_return(env: str) -> float | None:

@@ -141,7 +141,16 @@ def test_doctor_on_a_healthy_installation(capsys):
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "All checks passed" in out
-    for word in ("python", "torch", "numba", "cache", "threads", "gpu", *(f"check {name}" for name in checks.CHECKS)):
+    for word in (
+        "sb3_per",
+        "Python",
+        "PyTorch",
+        "numba",
+        "cache",
+        "threads",
+        "gpu",
+        *(f"check {name}" for name in checks.CHECKS),
+    ):
         assert re.search(rf"^{word} ", out, re.MULTILINE), word
 
 

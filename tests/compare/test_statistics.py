@@ -9,7 +9,6 @@ from scipy import stats
 from sb3_per import LAP
 from sb3_per.compare import controls
 from sb3_per.compare.statistics import (
-    has_learned,
     holm,
     least_seeds,
     paired_interval,
@@ -90,14 +89,6 @@ def test_the_interval_is_that_of_students_test():
 def test_holm_correction_equals_its_definition():
     assert holm({"a": 0.03, "b": 0.01, "c": 0.02}) == pytest.approx({"a": 0.04, "b": 0.03, "c": 0.04})
     assert holm({"a": 0.4, "b": 0.6}) == pytest.approx({"a": 0.8, "b": 0.8})
-
-
-@pytest.mark.parametrize(
-    "scores, has", [([-110.0, -95.0, -108.0], False), ([-50.0, -40.0, -108.0], True), ([-50.0, -105.0, -108.0], False)]
-)
-def test_a_task_is_learned_if_half_of_the_runs_are_clearly_above_a_random_policy(scores, has):
-    of_random = np.array([-110.0, -100.0, -90.0])  # standard deviation 8.2
-    assert has_learned(np.array(scores), of_random) == has
 
 
 def test_a_control_has_the_same_priorities_in_another_order():
