@@ -60,13 +60,10 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--gym-packages", nargs="+", default=[], metavar="MODULE", help="modules that register environments")
     add("--vec-env", default="dummy", choices=("dummy", "subproc"), help="where several environments run; default: dummy")
     add("--device", default="cpu", help="device of PyTorch; default: cpu")
-    what = f"runs of each arm at each learning rate; default: {SEEDS}, or more if needed"
-    add("--seeds", type=count, metavar="N", help=what)
-    what = "factors of the learning rate; 1 is always one; default: 1/3 1 3"
-    add("--rates", type=factor, nargs="+", metavar="F", help=what)
+    add("--seeds", type=count, metavar="N", help=f"runs of each arm at each rate; default: {SEEDS}, or more if needed")
+    add("--rates", type=factor, nargs="+", metavar="F", help="factors of the learning rate; default: 1/3 1 3; 1 is always one")
     add("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds and one learning rate: a first impression, no verdict")
-    what = "episodes of an evaluation; default: 10"
-    add("--eval-episodes", type=count, dest="n_episodes", default=10, metavar="N", help=what)
+    add("--eval-episodes", type=count, dest="n_episodes", default=10, metavar="N", help="episodes per evaluation; default: 10")
     add("--workers", type=count, default=1, metavar="N", help="runs at a time, one core each; default: 1")
     add("-f", "--folder", default="logs", help="results go to its folder compare; default: logs")
     add("--dry-run", action="store_true", help="show the arms, and how long it will take")

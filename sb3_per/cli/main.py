@@ -16,8 +16,7 @@ from sb3_per.utils.arguments import Parser
 from sb3_per.zoo.options import SCRIPTS
 from sb3_per.zoo.scripts import run
 
-# Commands that run scripts of RL Zoo, and commands with a module of their own: what they are for.
-ZOO = SCRIPTS
+# Purpose of each command that has a module of its own.
 MODULES = {
     "compare": "find out whether prioritization pays on your task",
     "convert": "turn a pickled replay buffer into a directory that runs no code when loaded",
@@ -34,11 +33,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per") -> int:
     :return: exit status
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    commands = "\n".join(f"  {name:14}{what}" for name, what in {**ZOO, **MODULES}.items())
+    commands = "\n".join(f"  {name:14}{what}" for name, what in {**SCRIPTS, **MODULES}.items())
     epilog = f"commands:\n{commands}\n\n{prog} COMMAND --help lists the options of a command."
     parser = Parser(prog, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"sb3_per {sb3_per.__version__}")
-    parser.add_argument("command", choices=[*ZOO, *MODULES], metavar="COMMAND")
+    parser.add_argument("command", choices=[*SCRIPTS, *MODULES], metavar="COMMAND")
     command = parser.parse_args(arguments[:1]).command
     prog, options = f"{prog} {command}", arguments[1:]
     if os.getcwd() not in sys.path:

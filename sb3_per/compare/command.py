@@ -27,7 +27,6 @@ class Plan(NamedTuple):
     :param arms: arms that differ from each other
     :param names: their names
     :param rates: factors of the learning rate
-    :param seeds: number of runs of each arm at each rate
     :param jobs: all runs
     :param n_timesteps: environment steps of a run
     :param path: CSV file of the results
@@ -38,17 +37,10 @@ class Plan(NamedTuple):
     arms: list[Arm]
     names: Names
     rates: list[float]
-    seeds: int
     jobs: list[Job]
     n_timesteps: int
     path: Path
     impression: str
-
-    @property
-    def picture(self) -> Path:
-        """Path of the picture, which no other comparison has."""
-        text = repr([name for name, _ in self.jobs])
-        return self.path.with_name(f"{self.path.stem}-{hashlib.sha256(text.encode()).hexdigest()[:6]}.png")
 
 
 def compare(parser: argparse.ArgumentParser, options: argparse.Namespace, default_seeds: int) -> None:
@@ -122,15 +114,14 @@ def _plan(options: argparse.Namespace, default_seeds: int) -> Plan:
     print(f"hyperparameters of {task.config}")
     print(f"arms: {'; '.join(arm.name for arm in arms)}")
     factors = ", ".join(f"{rate:.3g}" for rate in options.rates)
-    n_rates, n_runs = len(options.rates), len(arms) * len(options.rates) * seeds
-    rates = "1 learning rate" if n_rates == 1 else f"{n_rates} factors of the learning rate ({factors})"
-    print(f"{len(arms)} arms x {rates} x {seeds} seeds = {n_runs} runs")
+    rates = "1 learning rate" if factors == "1" else f"{len(options.rates)} factors of the learning rate ({factors})"
+    jobs = jobs_of(task, entry, arms, options.rates, seeds)
+    print(f"{len(arms)} arms x {rates} x {seeds} seeds = {len(jobs) - 1} runs")
     if impression:
         print(f"{why} a first impression, no verdict")
     for text in dict.fromkeys(text for each in facts.values() for text in each.warnings):
         print(f"warning: {' '.join(text.split())}")
-    jobs = jobs_of(task, entry, arms, options.rates, seeds)
-    return Plan(task, arms, names, options.rates, seeds, jobs, of_twin.n_timesteps, path, impression)
+    return Plan(task, arms, names, options.rates, jobs, of_twin.n_timesteps, path, impression)
 
 
 def _make_folder(folder: Path) -> None:
@@ -176,8 +167,8 @@ def _report(plan: Plan) -> None:
     by_name = {tuple(row[key] for key in keys): row for row in read(plan.path)}
     of_random, *rows = (by_name[tuple(str(value) for value in name.values())] for name, _ in plan.jobs)
     # As the jobs are ordered: seeds, rates, arms.
-    returns = np.array([row["returns"].split() for row in rows], dtype=float)
-    returns = returns.reshape(plan.seeds, len(plan.rates), len(plan.arms), -1)
+    shape = (-1, len(plan.rates), len(plan.arms), plan.task.n_evaluations)
+    returns = np.array([row["returns"].split() for row in rows], dtype=float).reshape(shape)
     curves = {arm.name: returns[:, :, i].swapaxes(0, 1) for i, arm in enumerate(plan.arms)}
     results = Results(curves, np.array(of_random["returns"].split(), dtype=float), plan.rates)
     compared = comparisons(results, plan.names)
@@ -187,7 +178,10 @@ def _report(plan: Plan) -> None:
     print("seeds: with how many of them the first is better")
     if not plan.impression:
         print(f"p: paired test, corrected for {len(compared)} tests (Holm)")
-    print(f"learning curves: {plan.picture}\n")
+    # Every comparison has a picture of its own.
+    text = repr([name for name, _ in plan.jobs])
+    picture = plan.path.with_name(f"{plan.path.stem}-{hashlib.sha256(text.encode()).hexdigest()[:6]}.png")
+    print(f"learning curves: {picture}\n")
     roles = {arm.name: arm.role() for arm in plan.arms if arm.kind != "shuffled"}
     # A setting that is meant to draw uniformly has no control.
     controls = {control: arm for arm, control in plan.names.judged.items() if control is not None}
@@ -197,4 +191,4 @@ def _report(plan: Plan) -> None:
         cure = " A smaller kappa, near the size of the errors, lets them differ." if roles[arm] == "LAP" else ""
         print(f"warning: {arm} drew uniformly in all runs: no TD error raised a priority above the others.{cure}")
     print(verdict(results, compared, plan.names, uniform, plan.impression), flush=True)
-    draw(results, roles, controls, plan.n_timesteps, plan.picture)
+    draw(results, roles, controls, plan.n_timesteps, picture)

@@ -1,4 +1,4 @@
-"""How figures look: one style, and one look for an arm wherever it occurs. Needs matplotlib."""
+"""Style of the figures, with one look for an arm wherever it occurs. Needs matplotlib."""
 
 from itertools import cycle
 from typing import Any
@@ -9,14 +9,14 @@ from matplotlib.axis import Axis
 WIDTH = 7.0
 INK = "#767676"
 
-# Told apart with any colour blindness, on white and on the black of the pages: tests/project/test_figures.py.
+# They differ for every colour blindness, on white and on black pages: tests/project/test_figures.py.
 BLUE, ORANGE, MAGENTA, CYAN, GREEN = "#2a5ff0", "#c68324", "#ae3077", "#04a0c0", "#077a3b"
 PURPLE, SALMON, OLIVE, GREY = "#8a4fc4", "#e97c69", "#526f06", "#9b969e"
 
 #: Name of the style, for ``matplotlib.style.use``.
 STYLE = "sb3_per.compare.figures"
 
-#: By role: colour, line and marker. What varies one thing has its colour.
+#: By role: colour, line and marker.
 LOOKS = {
     "stock": (BLUE, "-", "o"),
     "uniform": (GREY, "--", "o"),

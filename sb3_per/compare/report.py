@@ -1,4 +1,4 @@
-"""What the runs of a comparison say: a table, a sentence, and a picture."""
+"""Report a comparison: a table, a sentence, and a picture."""
 
 import itertools
 import textwrap
@@ -24,9 +24,9 @@ TASK_RATE, BEST_RATE = "at the task's learning rate", "at each arm's best learni
 
 class Names(NamedTuple):
     """
-    Names of the arms by what they are for.
+    Names of the arms by their roles.
 
-    :param stock: the class that the user has today; ``None``: there is none
+    :param stock: stock class, which the user has today; ``None``: there is none
     :param twin: our class with uniform draws
     :param judged: by name of a setting: name of its shuffled control, if it has one
     :param algorithm: name of our class
@@ -39,7 +39,7 @@ class Names(NamedTuple):
 
     @property
     def today(self) -> str:
-        """What the settings have to beat."""
+        """Arm that the settings have to beat."""
         return self.stock or self.twin
 
 
@@ -85,7 +85,7 @@ class Comparison(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What the test shows of the arm: ``"better"``, ``"worse"`` or ``"nothing"``."""
+        """Result of the test for the arm: ``"better"``, ``"worse"`` or ``"nothing"``."""
         return "nothing" if self.p >= 0.05 else "better" if self.interval[0] > 0 else "worse"
 
     @property
@@ -266,7 +266,7 @@ def _candidates(
     results: Results, rows: list[Comparison], names: Names, uniform: Collection[str]
 ) -> Iterator[tuple[float, str, str]]:
     """
-    List what is shown to be better than what the user has today, and worse at no learning rate that is compared.
+    List the changes that are better than the script of today, and worse at no learning rate that is compared.
 
     :return: mean score, what to change in the script, and why
     """
@@ -313,7 +313,7 @@ _THAN = {"better": "better than", "worse": "worse than", "nothing": "against"}
 
 
 def _not_better(arm: str, rows: list[Comparison], names: Names, uniform: Collection[str]) -> str:
-    """Say what is known of a setting that is not recommended."""
+    """Sum up a setting that is not recommended."""
     against = _against(rows, arm, names.today)
     shown = [row for row in against if row.shown != "nothing"] or against[:1]
     said = [f"{_THAN[row.shown]} {names.stock or 'uniform draws'}, {row}" for row in shown]
@@ -326,7 +326,7 @@ def _not_better(arm: str, rows: list[Comparison], names: Names, uniform: Collect
 
 
 def _impression(rows: list[Comparison], names: Names, uniform: Collection[str]) -> str:
-    """Say what few runs look like. An interval without 0 is no test here: nothing corrects for the number of rows."""
+    """Describe a few runs. An interval without 0 is no test here: nothing corrects for the number of rows."""
     said = []
     for arm in names.judged:
         row = _against(rows, arm, names.today)[0]

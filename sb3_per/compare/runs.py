@@ -1,4 +1,4 @@
-"""Runs of a comparison. RL Zoo's experiment manager builds each: policies, wrappers, VecNormalize, HER and images as there."""
+"""Train the runs of a comparison. RL Zoo's manager builds each, so policies, wrappers, VecNormalize and HER are the Zoo's."""
 
 import argparse
 import contextlib
@@ -19,7 +19,8 @@ import numpy as np
 import torch as th
 from rl_zoo3 import utils
 from rl_zoo3.exp_manager import ExperimentManager
-from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
+from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.callbacks import ConvertCallback, EveryNTimesteps
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import set_random_seed
 
@@ -44,12 +45,9 @@ class ArmManager(ExperimentManager):
     :param folder: folder of the run's files
     :param rate: factor of the learning rate
     :param seed: seed of the run
-    :param learning_starts: most steps before training begins; ``None``: as in the hyperparameter file
     """
 
-    def __init__(
-        self, task: Task, arm: Arm, folder: str, rate: float = 1.0, seed: int = 0, learning_starts: int | None = None
-    ):
+    def __init__(self, task: Task, arm: Arm, folder: str, rate: float, seed: int):
         super().__init__(
             argparse.Namespace(),
             arm.algo,
@@ -66,21 +64,16 @@ class ArmManager(ExperimentManager):
             device=task.device,
             config=task.config,
         )
-        self.task, self.arm, self.rate, self.learning_starts = task, arm, rate, learning_starts
+        self.task, self.arm, self.rate = task, arm, rate
 
     def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
         processed, env_wrapper, callbacks, vec_env_wrapper = super()._preprocess_hyperparams(hyperparams)
         processed = self.arm.apply(processed)
         self.eval_freq = max(self.n_timesteps // self.task.n_evaluations, 1)
-        parameters = inspect.signature(utils.ALGOS[self.algo]).parameters
         if self.rate != 1.0:
-            schedule = processed.get("learning_rate", parameters["learning_rate"].default)
-            processed["learning_rate"] = functools.partial(_scaled, schedule, self.rate)
-        # Hindsight needs whole episodes before it can draw.
-        if self.learning_starts is not None and "replay_buffer_class" not in processed:
-            of_file = processed.get("learning_starts", parameters["learning_starts"].default)
-            processed["learning_starts"] = min(of_file, self.learning_starts)
-        # Stock has no priorities.
+            default = inspect.signature(utils.ALGOS[self.algo]).parameters["learning_rate"].default
+            processed["learning_rate"] = functools.partial(_scaled, processed.get("learning_rate", default), self.rate)
+        # Stock has no priorities to monitor.
         callbacks = [callback for callback in callbacks if not isinstance(callback, PriorityMonitor)]
         return processed, env_wrapper, callbacks, vec_env_wrapper
 
@@ -117,10 +110,10 @@ def _scaled(schedule: float | Callable[[float], float], factor: float, progress_
 
 
 @contextlib.contextmanager
-def _manager_of(task: Task, arm: Arm, **options: Any) -> Iterator[ArmManager]:
+def _manager_of(task: Task, arm: Arm, rate: float = 1.0, seed: int = 0) -> Iterator[ArmManager]:
     """Make a manager, hide what the Zoo prints about the run, and remove the files of the run at the end."""
     with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
-        yield ArmManager(task, arm, folder, **options)
+        yield ArmManager(task, arm, folder, rate, seed)
 
 
 def prepare(task: Task) -> None:
@@ -159,12 +152,12 @@ def entry_of(task: Task) -> dict[str, Any]:
 
 class Facts(NamedTuple):
     """
-    What is known of an arm before it trains.
+    Facts of an arm that are known before it trains.
 
     :param n_timesteps: environment steps of a run
     :param algorithm: name of the class
     :param identity: the class and all settings of the buffer: arms with equal identities make the same runs
-    :param warnings: what building it has warned of
+    :param warnings: warnings when it was built
     """
 
     n_timesteps: int
@@ -179,20 +172,19 @@ def inspect_arm(task: Task, arm: Arm) -> Facts:
 
     :param task: task
     :param arm: arm
-    :return: what is known of it
+    :return: its facts
     :raises ValueError: if it cannot be built, if its setting has no effect, and for too few steps
     """
-    of_setting = arm.kind in ("setting", "shuffled") and arm.setting is not None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if of_setting:
+        if arm.setting:
             warnings.simplefilter("error", IgnoredSettingWarning)
         try:
             with _manager_of(task, arm) as manager:
                 model: Any = manager.setup_experiment()[0]  # type: ignore[index]
                 model.env.close()
         except Exception as error:  # hyperparameters and settings are expressions, and may raise anything
-            what = f"--setting {arm.setting}" if of_setting and arm.setting else f"--algo {task.algo} on --env {task.env}"
+            what = f"--setting {arm.setting}" if arm.setting else f"--algo {task.algo} on --env {task.env}"
             raise ValueError(f"{what}: {_line_of(error)}") from error
     _require_training(task, manager, model.learning_starts)
     algorithm = f"{'sbx.' * uses_sbx(arm.algo)}{type(model).__name__}"
@@ -210,10 +202,8 @@ def _require_training(task: Task, manager: ArmManager, learning_starts: int) -> 
     """
     n, least = manager.n_timesteps, task.n_evaluations * manager.n_envs
     if n < least:
-        raise ValueError(
-            f"-n {n} is too short: {task.n_evaluations} evaluations with {manager.n_envs} environments need {least} steps or "
-            "more"
-        )
+        evaluations = f"{task.n_evaluations} evaluations with {manager.n_envs} environments"
+        raise ValueError(f"-n {n} is too short: {evaluations} need {least} steps or more")
     if n <= learning_starts:
         raise ValueError(
             f"no run reaches learning_starts={learning_starts} in {n} steps, so nothing would be trained: give a larger -n, "
@@ -247,35 +237,27 @@ def run(task: Task, arm: Arm, rate: float, seed: int | None) -> dict[str, Any]:
     """
     prepare(task)
     set_random_seed(seed or 0)
-    with _manager_of(task, arm, rate=rate, seed=seed or 0) as manager:
+    with _manager_of(task, arm, rate, seed or 0) as manager:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # `inspect_arm` has shown them
-            model, _ = manager.setup_experiment()  # type: ignore[misc]
-        spreads = Spreads()
+            model: Any = manager.setup_experiment()[0]  # type: ignore[index]
+        spreads: list[float] = []
+
+        def look(*_: Any) -> bool:
+            if model.num_timesteps > model.learning_starts and isinstance(model.replay_buffer, PrioritizedReplayBuffer):
+                spreads.append(statistics(model.replay_buffer)[1].get("buffer_effective_sample_size", 1.0))
+            return True
+
         if seed is None:
             means = evaluate_random(manager.create_envs(1, eval_env=True), task.n_episodes, task.n_evaluations)
         else:
-            manager.callbacks.append(EveryNTimesteps(manager.n_timesteps // task.n_evaluations, spreads))
+            manager.callbacks.append(EveryNTimesteps(manager.n_timesteps // task.n_evaluations, ConvertCallback(look)))
             manager.learn(model)
             with np.load(os.path.join(manager.save_path, "evaluations.npz")) as evaluations:
                 means = evaluations["results"].mean(axis=1)[: task.n_evaluations]
             if len(means) < task.n_evaluations:
                 raise KeyboardInterrupt  # the manager ends a run without a word
-    return {"returns": " ".join(f"{mean:.6g}" for mean in means), "spread": f"{np.median(spreads.seen or [1.0]):.6g}"}
-
-
-class Spreads(BaseCallback):
-    """Note the share of the buffer that draws are spread over, once training has begun."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[float] = []
-
-    def _on_step(self) -> bool:
-        model: Any = self.model
-        if self.num_timesteps > model.learning_starts and isinstance(model.replay_buffer, PrioritizedReplayBuffer):
-            self.seen.append(statistics(model.replay_buffer)[1].get("buffer_effective_sample_size", 1.0))
-        return True
+    return {"returns": " ".join(f"{mean:.6g}" for mean in means), "spread": f"{np.median(spreads or [1.0]):.6g}"}
 
 
 def seconds_of(task: Task, arm: Arm) -> float:
@@ -286,8 +268,10 @@ def seconds_of(task: Task, arm: Arm) -> float:
     :param arm: arm
     :return: seconds, evaluations included
     """
-    with _manager_of(task, arm, learning_starts=100) as manager:
+    with _manager_of(task, arm) as manager:
         model: Any = manager.setup_experiment()[0]  # type: ignore[index]
+        if not isinstance(model.replay_buffer, HerReplayBuffer):  # which needs whole episodes before it can draw
+            model.learning_starts = min(model.learning_starts, 100)
         model.learn(model.learning_starts + 1)  # with the first update, which may compile
         first, start, seconds, n_steps = model.num_timesteps, time.perf_counter(), 0.0, 1
         while seconds < TIMED_SECONDS:

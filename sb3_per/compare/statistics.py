@@ -84,8 +84,7 @@ def paired_interval(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     x, y = np.atleast_2d(x), np.atleast_2d(y)
 
     def gain(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        gains: np.ndarray = x.mean(axis=-1).max(axis=0) - y.mean(axis=-1).max(axis=0)
-        return gains
+        return np.asarray(x.mean(axis=-1).max(axis=0) - y.mean(axis=-1).max(axis=0))
 
     middle, n_seeds = float(gain(x, y)), x.shape[1]
     if n_seeds == 1:

@@ -1,4 +1,4 @@
-"""What is compared: a task, the arms on it, and the runs. Everything is text and numbers, so that it names rows of a file."""
+"""The task of a comparison, its arms and its runs. All of it is text and numbers, so that it names rows of a file."""
 
 import dataclasses
 import hashlib
@@ -20,7 +20,7 @@ from sb3_per.sampling.schemes import make_scheme
 from sb3_per.zoo.names import nearest, uses_sbx
 from sb3_per.zoo.registry import OURS, config_path
 
-# Settings of the buffer that are no prioritization: every prioritized arm keeps those of the file.
+# Settings of the buffer that do not prioritize: every prioritized arm takes them from the hyperparameter file.
 _NEUTRAL = ("n_steps", "gamma", "frames")
 
 #: Name of the prioritized algorithm, by that of its stock class in RL Zoo. The stock class need not be there.
@@ -35,7 +35,7 @@ class Task:
     """
     A task and its training, as on the command line of ``sb3-per train``.
 
-    :param algo: name of an algorithm of RL Zoo, e.g. ``"dqn"`` or ``"per_dqn"``; decides the hyperparameter file
+    :param algo: name of an algorithm in RL Zoo, e.g. ``"dqn"`` or ``"per_dqn"``, which has a hyperparameter file
     :param env: id of the environment
     :param n_timesteps: environment steps of a run; -1: as in the file
     :param conf_file: hyperparameter file; ``None``: that of RL Zoo for ``"dqn"``, that of this package for ``"per_dqn"``
@@ -99,7 +99,7 @@ class Task:
 @dataclasses.dataclass(frozen=True)
 class Arm:
     """
-    What is compared on a task. Arms differ in the class and in ``replay_buffer_kwargs``.
+    An arm of a comparison. Arms differ only in the class and in ``replay_buffer_kwargs``.
 
     :param name: name in tables and files
     :param algo: name of the algorithm in RL Zoo

@@ -122,8 +122,7 @@ def _is_last(buffer: PrioritizedReplayBuffer, slots: np.ndarray) -> np.ndarray:
 
 def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Compare arrays of shape (n, ...) entry by entry; bool array of shape (n,). NaN is equal to NaN."""
-    differ: np.ndarray = ((a != b) & ((a == a) | (b == b))).reshape(len(a), -1).any(axis=1)
-    return differ
+    return np.asarray(((a != b) & ((a == a) | (b == b))).reshape(len(a), -1).any(axis=1))
 
 
 def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: Any) -> "EpisodeBuffer":

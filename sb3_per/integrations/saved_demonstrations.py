@@ -20,16 +20,15 @@ def require_saved(path: str | Path) -> None:
     :param path: a ``.buffer`` directory, or the name of a Minari dataset on this machine
     :raises FileNotFoundError: if nothing is saved there
     """
+    is_saved = False
     if Path(path).is_dir():
-        if not manifests_in(Path(path)):
-            raise FileNotFoundError(f"There is no saved buffer at {path}")
-        return
-    if importlib.util.find_spec("minari") is not None:
+        is_saved = bool(manifests_in(Path(path)))
+    elif importlib.util.find_spec("minari") is not None:
         from minari.storage.datasets_root_dir import get_dataset_path
 
-        if get_dataset_path(str(path)).is_dir():
-            return
-    raise FileNotFoundError(f"There is no .buffer directory at {path}, and no Minari dataset of this name on this machine")
+        is_saved = get_dataset_path(str(path)).is_dir()
+    if not is_saved:
+        raise FileNotFoundError(f"There is no saved buffer at {path}, and no Minari dataset of this name on this machine")
 
 
 def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) -> int:

@@ -1,4 +1,4 @@
-"""Check arguments: what one may be, and which do not go together."""
+"""Check arguments, and refuse combinations that are not supported."""
 
 import math
 import numbers
@@ -11,7 +11,7 @@ import numpy as np
 
 class Allowed(NamedTuple):
     """
-    What an argument may be.
+    Allowed values of an argument.
 
     :param text: in words, for messages
     :param contains: whether a value is allowed
@@ -72,8 +72,8 @@ def require(name: str, value: Any, *allowed: Allowed, none: bool = False) -> Non
     """
     Check an argument.
 
-    :param name: of an argument
-    :param value: that was given
+    :param name: name of the argument
+    :param value: its value
     :param allowed: one of these must contain it
     :param none: whether ``None`` is allowed, too
     :raises ValueError: with the name, the value, and what is allowed

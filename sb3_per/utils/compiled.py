@@ -1,5 +1,6 @@
 """Compile kernels with numba, and give them a few instructions that numba does not have."""
 
+import contextlib
 import pickle
 import warnings
 from collections.abc import Callable
@@ -44,10 +45,9 @@ class _Cache(FunctionCache):
 def kernel(function: _Kernel) -> _Kernel:
     """Compile a function at its first call, keep the machine code on disk, and release the GIL."""
     compiled: Any = njit(nogil=True)(function)
-    try:
+    # Without a folder that can be written to, every process compiles.
+    with contextlib.suppress(RuntimeError, OSError):
         compiled._cache = _Cache(function)  # `cache=True` does the same with numba's own class
-    except (RuntimeError, OSError):
-        pass  # No folder can be written to: every process compiles.
     return cast(_Kernel, compiled)
 
 

@@ -4,8 +4,6 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
-_OF_SBX = "sbx_"
-
 
 def uses_sbx(algo: str) -> bool:
     """
@@ -14,17 +12,7 @@ def uses_sbx(algo: str) -> bool:
     :param algo: name of an algorithm, e.g. ``"sbx_per_sac"``, or ``"sbx_sac"`` for its stock class
     :return: whether it is
     """
-    return algo.startswith(_OF_SBX)
-
-
-def without_sbx(algo: str) -> str:
-    """
-    Find the algorithm of PyTorch of the same name, which has the same hyperparameters.
-
-    :param algo: name of an algorithm, e.g. ``"sbx_per_sac"``
-    :return: name of an algorithm, e.g. ``"per_sac"``
-    """
-    return algo.removeprefix(_OF_SBX)
+    return algo.startswith("sbx_")
 
 
 def nearest(algo: str, names: Iterable[str]) -> str:

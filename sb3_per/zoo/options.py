@@ -1,12 +1,10 @@
-"""
-Options of RL Zoo's scripts: those that must be given, those that are ours, and help that does not wait for PyTorch.
-"""
+"""Read the required options of RL Zoo's scripts and our own, and show help without a wait for PyTorch."""
 
 import argparse
 
 from sb3_per.utils.arguments import Parser, count, share
 
-# What a script is for, by its name.
+# Purpose of each script, by its name.
 SCRIPTS: dict[str, str] = {
     "train": "train an agent with RL Zoo",
     "tune": "search for hyperparameters with RL Zoo and Optuna",
@@ -83,14 +81,12 @@ def parser_of(script: str, prog: str) -> argparse.ArgumentParser:
     add("-a", "--algo", required=True, metavar="ALGO", help="algorithm, e.g. per_sac, or one of the Zoo's, e.g. sac")
     n_envs = "+" if script == "plot" else 1
     add("-e", "--env", required=True, nargs=n_envs, metavar="ENV", help="id of the environment, e.g. Pendulum-v1")
-    # The Zoo's scripts have three names for this option.
-    names = ("-f", "--folder", "--log-folder", "--exp-folder")
+    names = ("-f", "--folder", "--log-folder", "--exp-folder")  # all of the Zoo's scripts
     add(*names, default="logs", metavar="FOLDER", help="folder of the runs; default: logs")
     if script == "train":
         add("--resume", action="store_true", help="go on with the newest run, if it was killed")
-        what = "add a .buffer directory or a Minari dataset, and draw a share of each batch from it"
-        add("--demonstrations", metavar="PATH", help=what)
-        what = "this share, above 0 and at most 1; default: that of the hyperparameter file, or 0.25"
+        add("--demonstrations", metavar="PATH", help="draw a share of each batch from a .buffer directory or a Minari dataset")
+        what = "this share, above 0 and at most 1; default: of the hyperparameter file, or 0.25"
         add("--demonstration-fraction", type=share, metavar="SHARE", help=what)
         add("--actors", type=count, default=0, metavar="N", help="let N processes collect while one learns")
     elif script == "tune":

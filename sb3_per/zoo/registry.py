@@ -8,7 +8,6 @@ from typing import Any
 
 import sb3_per
 from sb3_per.utils.extras import require
-from sb3_per.zoo.names import without_sbx
 
 #: Class of each algorithm, by its name in RL Zoo.
 ALGORITHMS: dict[str, str] = {
@@ -28,7 +27,6 @@ COMPILED: dict[str, str] = {
     f"sbx_{algo}": ALGORITHMS[algo] for algo in ("per_sac", "per_td3", "per_ddpg", "per_dqn", "per_tqc", "per_crossq")
 }
 
-
 #: All algorithms of this package, by name.
 OURS = {**ALGORITHMS, **COMPILED}
 
@@ -45,7 +43,8 @@ def class_of(algo: str) -> Any:
 
 def config_path(algo: str) -> Path:
     """
-    Find the hyperparameter file of an algorithm: that of this package or, for a stock algorithm, the Zoo's.
+    Find the hyperparameter file of an algorithm: that of this package or, for a stock algorithm, the Zoo's. A compiled
+    algorithm has the file of the one in PyTorch.
 
     :param algo: name of an algorithm, e.g. ``"per_sac"`` or ``"sac"``
     :return: path of the file; that of a stock algorithm need not exist
@@ -58,7 +57,7 @@ def config_path(algo: str) -> Path:
     else:
         zoo: Any = require("rl_zoo3", "zoo", "RL Zoo's command line")
         folder = Path(zoo.__file__).parent / "hyperparams"
-    return folder / f"{without_sbx(algo)}.yml"
+    return folder / f"{algo.removeprefix('sbx_')}.yml"
 
 
 def register(sbx: bool = False) -> None:

@@ -12,7 +12,7 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_param
 
 from sb3_per.buffers.settings import ignored
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.zoo.names import uses_sbx, without_sbx
+from sb3_per.zoo.names import uses_sbx
 
 # The stock class whose search space is used. The Zoo has none for CrossQ, which is SAC without target networks.
 _STOCK = {"crossq": "sac"}
@@ -44,24 +44,17 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
     :param n_envs: number of environments
     :param additional_args: the Zoo's; ``"her_kwargs"`` holds the ``replay_buffer_kwargs`` of the hyperparameter file
     :return: hyperparameters
-    :raises ValueError: for a scheme object in the hyperparameter file, which brings its own settings
+    :raises ValueError: for a scheme object in the hyperparameter file, because it brings its own settings
     """
     of_file = additional_args["her_kwargs"]
     if isinstance(of_file.get("scheme"), PriorityScheme):
         raise ValueError(f"Tuning chooses among named schemes and cannot replace {of_file['scheme']}: name a scheme instead")
-    # Quantile regression has no scalar TD loss that LAP could replace, and sequences refuse LAP.
-    takes_lap = without_sbx(algo) not in ("per_qrdqn", "per_tqc") and not _is_recurrent(algo)
-    tuned = {
-        "scheme": trial.suggest_categorical("scheme", ["proportional", "rank", *(["lap"] if takes_lap else [])]),
-        "alpha": trial.suggest_float("alpha", 0.2, 0.9),
-        "beta_start": trial.suggest_float("beta_start", 0.2, 1.0),
-    }
     has_hindsight = not _HINDSIGHT.isdisjoint(of_file)
     choices = _choices(algo, trial, has_hindsight)
-    tuned.update((name, choose(name)) for name, choose in choices.items() if name not in of_file)
+    tuned = {name: choose(name) for name, choose in choices.items() if name in _ALWAYS or name not in of_file}
     # The Zoo sets this only for SB3's own class.
     additional_args["using_her_replay_buffer"] = has_hindsight
-    stock = without_sbx(algo).removeprefix("per_").removesuffix("_lstm")
+    stock = algo.removeprefix("sbx_").removeprefix("per_").removesuffix("_lstm")
     hyperparams = HYPERPARAMS_SAMPLER[_STOCK.get(stock, stock)](trial, n_actions, n_envs, additional_args)
     sizes = {name: trial.suggest_int(name, *limits) for name, limits in _SIZES.items() if _is_recurrent(algo)}
     goals = {k: v for k, v in hyperparams.pop("replay_buffer_kwargs", {}).items() if k in _ALWAYS}
@@ -70,7 +63,7 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
 
 def _choices(algo: str, trial: Any, has_hindsight: bool) -> dict[str, Callable[[str], Any]]:
     """
-    List the settings that are tuned unless the file names them. Not ``unique``: a batch can be larger than what is stored.
+    List the settings that are tuned. Not ``unique``: a batch can be larger than what is stored.
 
     :param algo: name of a prioritized algorithm
     :param trial: trial of Optuna; every range is the same in all trials
@@ -78,7 +71,12 @@ def _choices(algo: str, trial: Any, has_hindsight: bool) -> dict[str, Callable[[
     :return: function that chooses a value, by name of the setting
     """
     is_recurrent = _is_recurrent(algo)
+    # Quantile regression has no scalar TD loss that LAP could replace, and sequences refuse LAP.
+    schemes = ["proportional", "rank", *([] if is_recurrent or algo.endswith(("qrdqn", "tqc")) else ["lap"])]
     choices: dict[str, Callable[[str], Any]] = {
+        "scheme": lambda name: trial.suggest_categorical(name, schemes),
+        "alpha": lambda name: trial.suggest_float(name, 0.2, 0.9),
+        "beta_start": lambda name: trial.suggest_float(name, 0.2, 1.0),
         "epsilon": lambda name: trial.suggest_float(name, 1e-6, 0.1, log=True),
         "kappa": lambda name: trial.suggest_float(name, 0.01, 1.0, log=True),
         "uniform_fraction": lambda name: trial.suggest_float(name, 0.0, 0.5),

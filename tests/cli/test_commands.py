@@ -30,7 +30,7 @@ def test_commands_call_scripts_of_the_zoo(monkeypatch):
 
 # Without the path of installed packages, a command that imports one of them fails.
 ALONE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sb3_per.cli.main import main; main(sys.argv[1:])"
-COMMANDS = (*cli.ZOO, *cli.MODULES)
+COMMANDS = (*cli.SCRIPTS, *cli.MODULES)
 
 
 def test_help_imports_neither_pytorch_nor_any_other_package():

@@ -72,7 +72,7 @@ def run_first_form(command: str) -> None:
 
 
 def test_all_commands_are_in_the_list():
-    assert set(COMMANDS) == {*cli.ZOO, *cli.MODULES}
+    assert set(COMMANDS) == {*cli.SCRIPTS, *cli.MODULES}
 
 
 @pytest.mark.parametrize("command", [pytest.param(c, marks=pytest.mark.slow) if c == "compare" else c for c in COMMANDS])

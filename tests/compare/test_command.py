@@ -202,7 +202,7 @@ def model_of(arm: Arm, rate: float, folder: Path) -> Any:
     sys.path.append(str(folder))
     task = Task("dqn", "Flipping-v0", conf_file="own.yml", env_kwargs=("n_bits:4",), gym_packages=("flipping_env",))
     runs.prepare(task)
-    return runs.ArmManager(task, arm, str(folder), rate).setup_experiment()[0]
+    return runs.ArmManager(task, arm, str(folder), rate, 0).setup_experiment()[0]
 
 
 def test_arms_differ_only_in_class_and_buffer(folder):

@@ -401,7 +401,7 @@ def error_of(capsys: Any, zoo: Any, *arguments: str) -> str:
     ("algo", "options", "said"),
     [
         ("per_sac", "--demonstrations empty.buffer", "There is no saved buffer at empty.buffer"),
-        ("per_sac", "--demonstrations none.buffer", "no .buffer directory at none.buffer, and no Minari dataset"),
+        ("per_sac", "--demonstrations none.buffer", "no saved buffer at none.buffer, and no Minari dataset"),
         ("per_sac", "--demonstration-fraction 0.5", "--demonstration-fraction 0.5 needs --demonstrations PATH"),
         ("sac", "--demonstrations x.buffer", "--demonstrations x.buffer needs an algorithm of this package, e.g. per_sac"),
         ("per_dqn_lstm", "--demonstrations x.buffer", "--demonstrations x.buffer needs an algorithm without LSTM"),
