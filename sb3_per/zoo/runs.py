@@ -146,14 +146,9 @@ class RunManager(exp_manager.ExperimentManager):
             self.save_freq = -1
         super().create_callbacks()
         if self.is_ours and save_freq > 0:
-            # Last, so that an evaluation at the same step comes before the checkpoint.
-            checkpoints = BufferCheckpointCallback(
-                max(save_freq // self.n_envs, 1),
-                self.save_path,
-                save_replay_buffer=self.save_replay_buffer,
-                save_vecnormalize=bool(self.normalize),
-            )
-            self.callbacks.append(checkpoints)
+            n_calls, buffer = max(save_freq // self.n_envs, 1), self.save_replay_buffer
+            checkpoints = BufferCheckpointCallback(n_calls, self.save_path, save_replay_buffer=buffer, save_vecnormalize=True)
+            self.callbacks.append(checkpoints)  # last: an evaluation at the same step comes before the checkpoint
         if self.resumed_from is not None:
             for callback in self.callbacks:
                 if isinstance(callback, EvalCallback):
