@@ -247,8 +247,7 @@ class CheckpointMixin(BufferChoiceMixin):
             return type(buffer).from_replay_buffer(buffer, **changed) if changed else buffer
         becomes_her = isinstance(buffer, HerReplayBuffer) and not self._has_her
         buffer_class: Any = PrioritizedHerReplayBuffer if becomes_her else self.replay_buffer_class
-        adopted: PrioritizedReplayBuffer = buffer_class.from_replay_buffer(buffer, **self._buffer_kwargs())
-        return adopted
+        return buffer_class.from_replay_buffer(buffer, **self._buffer_kwargs())
 
     def _require_fit(self, buffer: ReplayBuffer) -> None:
         facts = {

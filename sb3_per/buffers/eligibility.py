@@ -63,8 +63,7 @@ class HeldTransitions(Eligibility):
             rows = (np.random.randint(1, ring.n_rows, size=n) + ring.pos) % ring.n_rows
         else:
             rows = np.random.randint(0, ring.n_rows_used, size=n)
-        slots: np.ndarray = rows * ring.n_envs + np.random.randint(0, high=ring.n_envs, size=n)
-        return slots
+        return rows * ring.n_envs + np.random.randint(0, high=ring.n_envs, size=n)
 
     def state(self) -> dict[str, Any]:
         """Number of steps that :meth:`changes` has reported."""

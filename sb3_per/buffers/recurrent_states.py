@@ -81,8 +81,7 @@ class RecurrentStates:
 
     def _are_unrolled_from(self, episode_steps: np.ndarray) -> np.ndarray:
         """Whether a window is unrolled from these steps of an episode, and not from its start."""
-        found: np.ndarray = (episode_steps > 0) & ((episode_steps + self.burn_in) % self.period == 0)
-        return found
+        return (episode_steps > 0) & ((episode_steps + self.burn_in) % self.period == 0)
 
     def at(self, windows: np.ndarray, episode_steps: np.ndarray) -> list[np.ndarray]:
         """

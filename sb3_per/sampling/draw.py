@@ -53,8 +53,7 @@ class Distribution(NamedTuple):
         :return: float64 in the same shape; 1 where the draw is that of equal masses
         """
         scale = self.tree.count(self.n) / self.total
-        n_p: np.ndarray = np.maximum((1.0 - self.eta) * self.tree.without_age(slots) * scale + self.eta, LEAST_MASS)
-        return n_p
+        return np.maximum((1.0 - self.eta) * self.tree.without_age(slots) * scale + self.eta, LEAST_MASS)
 
 
 def newest_of(tree: SumTree, eligible: Eligibility, n: int, eta: float) -> Distribution:

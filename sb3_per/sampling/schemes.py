@@ -152,8 +152,7 @@ class PriorityScheme:
         bounded = np.maximum(priority, self._least)
         if self._largest < np.inf:
             bounded = np.minimum(bounded, self._largest)
-        mass: np.ndarray = np.power(bounded, self.alpha)
-        return mass
+        return np.power(bounded, self.alpha)
 
     def mass_of_new(self, max_priority: float) -> np.ndarray | float:
         """
@@ -295,8 +294,7 @@ class LAP(PriorityScheme):
 
     def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
         """p = ``max(|td|, kappa)``, see :meth:`PriorityScheme.priority`."""
-        priority: np.ndarray = np.maximum(abs_td_errors, self.kappa)
-        return priority
+        return np.maximum(abs_td_errors, self.kappa)
 
     def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
         """Huber loss, summed over the critics, see :meth:`PriorityScheme.loss`."""

@@ -392,8 +392,7 @@ class SumTree:
 
     def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
         """Read the masses of leaves, an array of any shape; a copy."""
-        masses: np.ndarray = self._sums[leaves]
-        return masses
+        return self._sums[leaves]
 
     def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
         """Set masses and return ``ALL_WRITTEN``, or change nothing and return the position of the first bad entry."""

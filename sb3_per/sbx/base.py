@@ -219,8 +219,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         # Of a length that is a power of two: each length is compiled for itself.
         batches = stacked(arrays, 1 << (len(arrays) - 1).bit_length())
         counts = np.array([len(arrays), (self._n_updates + 1) % self.policy_delay], np.int32)
-        result: Updated = self._compiled_updates(options, self._networks(), self.key, numbers, batches, counts)
-        return result
+        return self._compiled_updates(options, self._networks(), self.key, numbers, batches, counts)
 
     def _arrays_of(self, batch: PrioritizedReplayBufferSamples, updates_actor: bool) -> Batch:
         """Make arrays of a batch, and draw observations for the actor, by the setting ``actor_batch``."""
@@ -268,8 +267,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
 
         shapes = jax.eval_shape(update, 0, networks, key)[2]
         logged = jax.tree.map(lambda each: jnp.zeros((batches.scalars.shape[0], *each.shape), each.dtype), shapes)
-        result: Updated = jax.lax.fori_loop(0, counts[0], body, (networks, key, logged))
-        return result
+        return jax.lax.fori_loop(0, counts[0], body, (networks, key, logged))
 
     @classmethod
     def _one_update(cls, step: Step, updates_actor: Any) -> Updated:

@@ -92,8 +92,7 @@ def stacked(batches: Sequence[Batch], n: int) -> Batch:
     :return: arrays whose first axis is the steps
     """
     filled = [*batches, *[batches[-1]] * (n - len(batches))]
-    joined: Batch = jax.tree.map(lambda *arrays: arrays[0][None] if n == 1 else np.stack(arrays), *filled)
-    return joined
+    return jax.tree.map(lambda *arrays: arrays[0][None] if n == 1 else np.stack(arrays), *filled)
 
 
 class Logged(struct.PyTreeNode):

@@ -48,8 +48,7 @@ def frame_at(number: int, memory: Memory, like: np.ndarray) -> np.ndarray:
     addresses, shift = memory
     place = number & ((1 << shift) - 1)
     address = addresses[(number >> shift) % addresses.size] + np.uint64(place * like.size * like.itemsize)
-    view: np.ndarray = carray(_pointer_to(address), like.shape, like.dtype)
-    return view
+    return carray(_pointer_to(address), like.shape, like.dtype)
 
 
 class FramePool:
