@@ -24,12 +24,13 @@ from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, columns_of,
 from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions, restore, state_of
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings, takes_settings
-from sb3_per.buffers.stock import arguments_of, episodes_of, frames_of, new_storage, storage_of
+from sb3_per.buffers.stock import arguments_of, episodes_of, new_storage, storage_of
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.weights import ImportanceWeights
 from sb3_per.storage.arrays import ArrayStorage, StepArrays, tree_map
+from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.storage.mapped import Folder
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
@@ -175,7 +176,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         path = wanted.pop("storage_folder", None)
         made = cls(buffer.n_envs, **wanted)
         made.settings = dataclasses.replace(made.settings, storage_folder=path)
-        frames, folder = frames_of(made.settings, made.observation_space), None if path is None else Folder.shared(path)
+        frames = frames_by_key(made.settings.frames, made.observation_space)
+        folder = None if path is None else Folder.shared(path)
         ring, storage = _parts_of(buffer)
         made.make_parts(storage.converted(ring, frames, folder))
         if not isinstance(buffer, PrioritizedReplayBuffer):

@@ -59,18 +59,6 @@ def episodes_of(buffer: ReplayBuffer) -> dict[str, Any]:
     return {"ep_start": buffer.ep_start[:n], "ep_length": buffer.ep_length[:n], "current_ep_start": current}
 
 
-def frames_of(settings: PrioritySettings, space: spaces.Space) -> dict[str | None, int]:
-    """
-    Say which observations are stored in frames.
-
-    :param settings: of a buffer
-    :param space: of its observations
-    :return: number of frames in a stack by key, for the observations that are stored in frames
-    :raises ValueError: if the setting ``frames`` does not fit the observations
-    """
-    return {} if settings.frames is None else frames_by_key(settings.frames, space)
-
-
 def new_storage(one_row: ArrayStorage, n_rows: int, settings: PrioritySettings, space: spaces.Space) -> ArrayStorage:
     """
     Make the storage of a new buffer.
@@ -84,7 +72,7 @@ def new_storage(one_row: ArrayStorage, n_rows: int, settings: PrioritySettings, 
     :raises OSError: if ``storage_folder`` belongs to another buffer, or cannot be made
     :warns UserWarning: if the full storage would be larger than the memory or the space that is free
     """
-    frames, path = frames_of(settings, space), settings.storage_folder
+    frames, path = frames_by_key(settings.frames, space), settings.storage_folder
     folder = None if path is None else Folder(path)
     storage = one_row.emptied(n_rows, frames, folder=folder)
     n_ram, n_disk = storage.full_nbytes()

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.buffers.stock import frames_of
 from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.frame_setting import frames_by_key
 
 BufferT = TypeVar("BufferT", bound=PrioritizedReplayBuffer)
 
@@ -27,7 +27,7 @@ def emptied(buffer: BufferT, n_rows: int | None = None, frames: Any = None, stor
     if n_rows is not None:
         twin.settings = dataclasses.replace(buffer.settings, frames=frames)
     if storage is None:
-        by_key = frames_of(twin.settings, twin.observation_space)
+        by_key = frames_by_key(twin.settings.frames, twin.observation_space)
         storage = buffer.storage.emptied(n_rows or buffer.buffer_size, by_key, folder=buffer.storage.folder)
     twin.make_parts(storage)
     if buffer.draw_record is not None:

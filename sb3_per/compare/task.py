@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -217,9 +218,7 @@ def jobs_of(task: Task, entry: dict[str, Any], arms: list[Arm], rates: list[floa
     fingerprint = task.fingerprint(entry)
     names = dict(arm=RANDOM, rate="1", seed=0, task=fingerprint)
     jobs: list[Job] = [(names, (task, next(arm for arm in arms if arm.name == TWIN), 1.0, None))]
-    for seed in range(seeds):
-        for rate in rates:
-            for arm in arms:
-                names = dict(arm=arm.name, rate=f"{rate:.4g}", seed=seed, task=fingerprint)
-                jobs.append((names, (task, arm, rate, seed)))
+    for seed, rate, arm in itertools.product(range(seeds), rates, arms):
+        names = dict(arm=arm.name, rate=f"{rate:.4g}", seed=seed, task=fingerprint)
+        jobs.append((names, (task, arm, rate, seed)))
     return jobs

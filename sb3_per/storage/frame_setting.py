@@ -35,11 +35,13 @@ def frames_by_key(frames: Any, space: spaces.Space) -> dict[str | None, int]:
     """
     Check the setting ``frames``.
 
-    :param frames: number of frames in a stack; for Dict observations, by key
+    :param frames: number of frames in a stack; for Dict observations, by key; ``None``: no observations are stored in frames
     :param space: space of the observations
     :return: number of frames by key, with the key ``None`` for observations that are no dictionary
     :raises ValueError: if it does not fit the observations
     """
+    if frames is None:
+        return {}
     if frames == "auto":
         raise ValueError("frames='auto' asks the environment of an algorithm; a buffer on its own needs the number of frames")
     if isinstance(space, spaces.Dict) != isinstance(frames, dict):

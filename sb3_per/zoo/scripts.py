@@ -96,14 +96,11 @@ def _play(parser: argparse.ArgumentParser, script: str) -> None:
             hint = " Train with --eval-freq to get one, or leave --load-best out" if load_best else ""
             parser.error(f"{error}.{hint}")
 
-    players = {algo: _player(class_of(algo)) for algo in OURS.keys() & utils.ALGOS}
+    options = dict(buffer_size=1, optimize_memory_usage=False)
+    loads = {algo: functools.partial(class_of(algo).load, **options) for algo in OURS.keys() & utils.ALGOS}
+    players = {algo: SimpleNamespace(load=load) for algo, load in loads.items()}
     with mock.patch.dict(utils.ALGOS, players), mock.patch.object(utils, "get_model_path", get_model_path):
         runpy.run_module(f"rl_zoo3.{MODULES.get(script, script)}", run_name="__main__")
-
-
-def _player(cls: Any) -> Any:
-    """Make a stand-in for an algorithm that loads models without allocating a buffer."""
-    return SimpleNamespace(load=functools.partial(cls.load, buffer_size=1, optimize_memory_usage=False))
 
 
 def _plot(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:

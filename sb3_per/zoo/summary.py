@@ -48,17 +48,6 @@ def newest_run(folder: Path, algo: str, env: str) -> Path:
     return runs / f"{name}_{get_latest_run_id(str(runs), name)}"
 
 
-def random_return(env: str, n_episodes: int = RANDOM_EPISODES) -> float:
-    """
-    Play a random policy.
-
-    :param env: id of the environment
-    :param n_episodes: number of episodes
-    :return: mean undiscounted return
-    """
-    return evaluate_random(make_vec_env(env, seed=RANDOM_SEED), n_episodes)[0]
-
-
 def evaluate_random(env: VecEnv, n_episodes: int, n_evaluations: int = 1) -> list[float]:
     """
     Evaluate a random policy, and close the environment.
@@ -132,7 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"{run} has no evaluations: train with --eval-freq 1000")
     with np.load(run / "evaluations.npz") as evaluations:
         steps, returns = evaluations["timesteps"], evaluations["results"]
-    random, solved = random_return(args.env), solved_return(args.env)
+    (random,) = evaluate_random(make_vec_env(args.env, seed=RANDOM_SEED), RANDOM_EPISODES)
+    solved = solved_return(args.env)
     curve = run / "learning_curve.png"
     draw(steps, returns, random, solved, f"{args.algo} on {args.env}", curve)
 

@@ -20,13 +20,6 @@ _STOCK = {"crossq": "sac"}
 # Settings of the buffer that every trial tunes, also those that the file names.
 _ALWAYS = ("scheme", "alpha", "beta_start", "n_sampled_goal", "goal_selection_strategy")
 
-# Settings that are an error with other schemes. What a scheme ignores, the settings of the buffer know.
-_MUST_FIT = {
-    "weight_normalization": ("proportional", "rank"),
-    "initial_priority": ("proportional", "lap"),
-    "max_priority_interval": ("proportional", "lap"),
-}
-
 # Parameters of a trial of a recurrent algorithm, with their ranges. `_adapted` turns them into arguments.
 _SIZES = {"sequence_length_pow": (3, 6), "burn_in": (0, 40), "lstm_hidden_size_pow": (5, 8)}
 
@@ -102,7 +95,10 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
     :param params: parameters of the trial
     :return: hyperparameters; their ``replay_buffer_kwargs`` are the tuned settings alone
     """
-    names = {*_ALWAYS, *_MUST_FIT, "epsilon", "kappa", "uniform_fraction", "actor_batch", "recency", "eta"}
+    others = (
+        "epsilon kappa uniform_fraction weight_normalization initial_priority max_priority_interval actor_batch recency eta"
+    )
+    names = {*_ALWAYS, *others.split()}
     tuned = {name: value for name, value in params.items() if name in names}
     sizes = {name: value for name, value in params.items() if name in _SIZES}
     # The Zoo would pass a noise of type None to the constructor.
@@ -121,11 +117,9 @@ def join(of_file: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """
     scheme = tuned["scheme"]
     kept = {name: value for name, value in of_file.items() if name not in _ALWAYS}
-    joined = {
-        name: value
-        for name, value in {**kept, **tuned}.items()
-        if scheme in _MUST_FIT.get(name, (scheme,)) and ignored(scheme, name) is None
-    }
+    joined = {name: value for name, value in {**kept, **tuned}.items() if ignored(scheme, name) is None}
+    if scheme == "rank":
+        joined.pop("initial_priority", None)  # ranks have no mean
     if "beta_end" in joined:
         # Beta never decreases. Its range is the same in all trials, whatever the file says of its end.
         joined["beta_start"] = min(joined["beta_start"], joined["beta_end"])
