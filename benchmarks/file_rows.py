@@ -44,21 +44,17 @@ class _Files:
         shutil.rmtree(self.folder)
 
     def add(self, buffer: Any, n: int) -> None:
-        """Add new steps."""
         step = buffer.observations[0], buffer.observations[0], buffer.actions[0], np.ones(1), np.zeros(1), [{}]
         for _ in range(n):
             buffer.add(*step)
 
     def save(self, full: bool = True) -> None:
-        """Save our buffer."""
         save_buffer(self.ours, self.ours_path, full=full)
 
     def load(self) -> None:
-        """Load our buffer."""
         load_buffer(self.make(), self.ours_path)
 
     def pickle(self) -> None:
-        """Pickle SB3's buffer."""
         save_to_pkl(self.theirs_path, self.theirs)
 
     def pickle_safely(self) -> None:
@@ -68,7 +64,6 @@ class _Files:
             os.fsync(file.fileno())
 
     def unpickle(self) -> None:
-        """Load SB3's buffer."""
         load_from_pkl(self.theirs_path)
 
 
@@ -113,27 +108,6 @@ def _stall(size: int) -> Row:
     return Row(f"checkpoint of model and {size:,} transitions, seconds", "", float(np.median(times)), 0.3)
 
 
-def _peak() -> int:
-    """Return the largest memory of this process since the last reset, in bytes."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
-
-
-def _memory(size: int, which: str) -> Row:
-    """Measure the peak memory beyond the buffer in a save, and beyond the filled rows in a load."""
-    with _Files(size) as files:
-        rows = sum(array.nbytes for array in files.ours.storage.arrays().values())
-        live = files.make()
-        if which == "load":
-            files.ours = files.theirs = None
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _peak()
-        files.save() if which == "save" else load_buffer(live, files.ours_path)
-        extra = _peak() - before - (rows if which == "load" else 0)
-    beyond, target = ("the buffer", 64.0) if which == "save" else ("its rows", 192.0)
-    return Row(f"peak memory of a {which}, MiB beyond {beyond}", "", extra / 2**20, target)
-
-
 def file_rows(quick: bool) -> Rows:
     """Measure buffers of a million states and of 50,000 stacks of images."""
     size, n_images = (20_000, 500) if quick else (MILLION, 50_000)
@@ -148,5 +122,3 @@ def file_rows(quick: bool) -> Rows:
     yield "files 1% size", lambda: _size(size)
     yield "files new", lambda: _increments(size)
     yield "files stall", lambda: _stall(size)
-    for which in ("save", "load"):
-        yield f"files memory {which}", functools.partial(_memory, size, which)

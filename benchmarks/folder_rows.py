@@ -1,8 +1,8 @@
 """
-Measure transitions in the files of a folder: against RAM while all is cached, and the cost of a batch that is not in RAM.
+Measure the cost of a batch that lies in the files of a folder, and not in RAM.
 
     python benchmarks/folder_rows.py            # the table of docs/benchmarks/folder.md
-    python benchmarks/folder_rows.py --cached   # ratios to the same buffer in RAM; wait until the disk is idle
+    python benchmarks/folder_rows.py --quick    # small buffers, to try it
 """
 
 import itertools
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from frame_rows import ACTIONS, IMAGES, steps
-from timing import MILLION, Row, Rows, add_again, box, compare, sample_and_update, seconds
+from timing import MILLION, box, sample_and_update, seconds
 
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.storage import mapped
@@ -36,38 +36,6 @@ FORMS: dict[str, tuple[Any, Any, dict[str, Any], Callable[[], Iterator[Any]], in
     "images": (IMAGES, ACTIONS, {}, lambda: steps(1), 30_000, 32),
     "frames": (IMAGES, ACTIONS, dict(frames=4), lambda: steps(1), 100_000, 32),
 }
-
-
-def _filled(name: str, size: int, folder: str | None) -> Any:
-    """Fill a buffer, and a little more."""
-    observations, actions, settings, steps, _, _ = FORMS[name]
-    buffer = PrioritizedReplayBuffer(size, observations, actions, "cpu", storage_folder=folder, **settings)
-    for step in itertools.islice(steps(), size + 200):
-        buffer.add(*step)
-    return buffer
-
-
-def folder_rows(quick: bool) -> Rows:
-    """Measure buffers in a folder against the same buffers in RAM, while the operating system keeps everything in RAM."""
-
-    def row(name: str, what: str) -> Row:
-        size, batch_size = FORMS[name][4:]
-        size = min(size, 2_000) if quick else size
-        with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
-            buffers = [_filled(name, size, each) for each in (str(Path(folder, "transitions")), None)]
-            if what == "add":
-                recorded = list(itertools.islice(FORMS[name][3](), 400))
-                runs = [add_again(buffer, recorded) for buffer in buffers]
-                return compare(f"add in a folder, {name}", "in RAM", 1.10, *runs, 400, rounds=25)
-            runs = [sample_and_update(buffer, batch_size) for buffer in buffers]
-            return compare(f"sample({batch_size}) + update in a folder, {name}", "in RAM", 1.10, *runs, 100, rounds=25)
-
-    for name in FORMS:
-        for what in ("add", "sample"):
-            yield f"folder {what} {name}", lambda name=name, what=what: row(name, what)  # type: ignore[misc]
-
-
-# ---- the cache of the operating system dropped
 
 
 def _drop_cache(buffer: PrioritizedReplayBuffer) -> int:
@@ -90,14 +58,17 @@ def _drop_cache(buffer: PrioritizedReplayBuffer) -> int:
     return n_bytes
 
 
-def cold_table(quick: bool = False) -> str:
-    """Measure the first batches after the cache was dropped, as Markdown."""
+def main(quick: bool) -> None:
+    """Measure the first batches after the cache was dropped. Print them as Markdown."""
     mapped.RAM_BYTES = 0  # as on a machine that is too small for them
-    lines = ["| transitions | on disk | batch | cached | nothing cached | a tenth read before |", "|---|---|---|---|---|---|"]
-    for name, (*_, size, batch_size) in FORMS.items():
+    print("| transitions | on disk | batch | cached | nothing cached | a tenth read before |\n|---|---|---|---|---|---|")
+    for name, (observations, actions, settings, make_steps, size, batch_size) in FORMS.items():
         size = min(size, 2_000) if quick else size
         with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
-            buffer = _filled(name, size, str(Path(folder, "transitions")))
+            settings = {**settings, "storage_folder": str(Path(folder, "transitions"))}
+            buffer = PrioritizedReplayBuffer(size, observations, actions, "cpu", **settings)
+            for step in itertools.islice(make_steps(), size + 200):
+                buffer.add(*step)
             run = sample_and_update(buffer, batch_size)
             seconds(run, 20)
             warm = np.median([seconds(run, 10) for _ in range(9)])
@@ -111,14 +82,8 @@ def cold_table(quick: bool = False) -> str:
                     buffer.storage.read(slots, slots)
                 partly.append(seconds(run, 5))
             times = " | ".join(f"{1e3 * np.median(each):.2f} ms" for each in (warm, cold, partly))
-            lines.append(f"| {size:,}, {name} | {n_bytes / 1e9:.2f} GB | {batch_size} | {times} |")
-    return "\n".join([*lines, ""])
+            print(f"| {size:,}, {name} | {n_bytes / 1e9:.2f} GB | {batch_size} | {times} |", flush=True)
 
 
 if __name__ == "__main__":
-    if "--cached" in sys.argv:
-        for _, make in folder_rows(False):
-            row = make()
-            print(f"{row.what}: {row.figure:.3g} of the time {row.against} (target {row.target})", flush=True)
-    else:
-        print(cold_table())
+    main("--quick" in sys.argv)

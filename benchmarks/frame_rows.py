@@ -10,7 +10,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import FakeImageEnv
 from stable_baselines3.common.vec_env import VecFrameStack
-from timing import Absent, Row, Rows, add_again, box, compare, learn_in_turn, sample_and_update
+from timing import Row, Rows, add_again, box, compare, learn_in_turn, sample_and_update
 
 from sb3_per import PERDQN, PrioritizedReplayBuffer
 
@@ -29,18 +29,16 @@ def steps(n_envs: int) -> Iterator[tuple[Any, ...]]:
             yield obs, next_obs, np.zeros((n_envs, 1)), np.zeros(n_envs), np.full(n_envs, t == 39), [{}] * n_envs
 
 
-def _filled(size: int, n_envs: int, rival: Any) -> list[Any]:
-    """Fill a buffer with frames and a rival, a little more than a lap each."""
-    arguments = (size, IMAGES, ACTIONS, "cpu", n_envs)
-    made = [PrioritizedReplayBuffer(*arguments, frames=4), rival(*arguments)]
+def _lapped(cls: Any, size: int, n_envs: int = 1, **settings: Any) -> Any:
+    """Fill a buffer with a little more than a lap."""
+    buffer = cls(size, IMAGES, ACTIONS, "cpu", n_envs, **settings)
     for step in itertools.islice(steps(n_envs), size // n_envs + 200):
-        for buffer in made:
-            buffer.add(*step)
-    return made
+        buffer.add(*step)
+    return buffer
 
 
 def _cpprb(size: int) -> Callable[[], Any]:
-    """Make the prioritized buffer of cpprb with frame compression. It needs the stack last, and maps its memory."""
+    """Draw and update with cpprb's frame compression. It needs the stack last, and maps its memory."""
     import cpprb
 
     fields: dict[str, Any] = {"obs": {"shape": (84, 84, 4), "dtype": np.uint8}, "act": {}, "rew": {}, "done": {}}
@@ -55,59 +53,56 @@ def _cpprb(size: int) -> Callable[[], Any]:
 
 
 def _extra_buffers(size: int) -> Callable[[], Any]:
-    """Make the buffer of sb3-extra-buffers. Draws are uniform, and stacks compressed; random images are the worst case."""
-    try:
-        from sb3_extra_buffers.compressed import CompressedReplayBuffer
-    except ImportError as error:
-        raise Absent(f"sb3-extra-buffers: {error}") from None
-    rival = CompressedReplayBuffer(size, IMAGES, ACTIONS, "cpu", 1)
-    for step in itertools.islice(steps(1), size + 200):
-        rival.add(*step)
+    """Draw with sb3-extra-buffers. Draws are uniform, and stacks compressed; random images are the worst case."""
+    from sb3_extra_buffers.compressed import CompressedReplayBuffer
+
+    rival = _lapped(CompressedReplayBuffer, size)
     return lambda: rival.sample(32)
-
-
-def _learn(quick: bool) -> Row:
-    """Train with frames and without."""
-    n_parts, n_steps = (2, 200) if quick else (10, 2_000)
-    models = []
-    for kwargs in (dict(frames=4), {}):
-        env = VecFrameStack(make_vec_env(lambda: FakeImageEnv(4, 84, 84, 1), 1), 4)
-        small: dict[str, Any] = dict(buffer_size=5_000, learning_starts=100, seed=0)
-        models.append(PERDQN("CnnPolicy", env, replay_buffer_kwargs=kwargs, **small))
-    return learn_in_turn("learn(), PERDQN with CnnPolicy, frames", "plain", models, n_steps, n_parts)
 
 
 def frame_rows(quick: bool) -> Rows:
     """Measure stacks of four images, each frame stored once, in episodes of 40 steps."""
     size = 2_000 if quick else 50_000
 
-    def sample(rival: Any, target: float) -> Row:
-        framed, other = _filled(size, 1, rival)
-        theirs = sample_and_update(other, 32) if rival is PrioritizedReplayBuffer else lambda: other.sample(32)
-        return compare("sample(32) + update, frames", rival.__name__, target, sample_and_update(framed, 32), theirs, 100)
+    def framed(n_envs: int = 1) -> Any:
+        return _lapped(PrioritizedReplayBuffer, size, n_envs, frames=4)
+
+    def sample(rival: str, target: float, theirs: Callable[[], Any], repetitions: int = 100) -> Row:
+        """Measure the time of a draw, and of an update for rivals with priorities."""
+        return compare("sample(32) + update, frames", rival, target, sample_and_update(framed(), 32), theirs, repetitions)
+
+    def stock() -> Row:
+        other = _lapped(ReplayBuffer, size)
+        return sample("ReplayBuffer", 1.0, lambda: other.sample(32))
+
+    def plain() -> Row:
+        return sample("PrioritizedReplayBuffer", 1.25, sample_and_update(_lapped(PrioritizedReplayBuffer, size), 32))
 
     def add(n_envs: int) -> Row:
-        framed, other = _filled(size, n_envs, ReplayBuffer)
         recorded = list(itertools.islice(steps(n_envs), 200))
-        what = f"add, frames, {n_envs} environment{'s' * (n_envs > 1)}"
-        return compare(what, "ReplayBuffer", 1.25, add_again(framed, recorded), add_again(other, recorded), 400)
+        runs = [add_again(buffer, recorded) for buffer in (framed(n_envs), _lapped(ReplayBuffer, size, n_envs))]
+        return compare(f"add, frames, {n_envs} environment{'s' * (n_envs > 1)}", "ReplayBuffer", 1.25, *runs, 400)
 
     def memory() -> Row:
-        framed = _filled(size, 1, ReplayBuffer)[0]
-        columns = (framed.actions, framed.rewards, framed.dones, framed.timeouts, framed.sampler.tree[:])
-        n_bytes = framed.observations.store.nbytes + sum(column.nbytes for column in columns)
+        buffer = framed()
+        columns = (buffer.actions, buffer.rewards, buffer.dones, buffer.timeouts, buffer.sampler.tree[:])
+        n_bytes = buffer.observations.store.nbytes + sum(column.nbytes for column in columns)
         return Row("memory of frames, bytes per transition, plain 56,468", "", n_bytes / size, 7_460.0)
 
-    def peer(make: Callable[[int], Callable[[], Any]], name: str) -> Row:
-        """Measure the time of a draw, and of an update for rivals with priorities."""
-        theirs, framed = make(size), _filled(size, 1, ReplayBuffer)[0]
-        return compare("sample(32) + update, frames", name, np.nan, sample_and_update(framed, 32), theirs, 50)
+    def learn() -> Row:
+        models, n_steps, n_parts = [], *((200, 2) if quick else (2_000, 10))
+        for kwargs in (dict(frames=4), {}):
+            env = VecFrameStack(make_vec_env(lambda: FakeImageEnv(4, 84, 84, 1), 1), 4)
+            small: dict[str, Any] = dict(buffer_size=5_000, learning_starts=100, seed=0)
+            models.append(PERDQN("CnnPolicy", env, replay_buffer_kwargs=kwargs, **small))
+        return learn_in_turn("learn(), PERDQN with CnnPolicy, frames", "plain", models, n_steps, n_parts)
 
-    yield "frames peer cpprb", lambda: peer(_cpprb, "cpprb, next_of, stack_compress")
-    yield "frames peer extra", lambda: peer(_extra_buffers, "sb3-extra-buffers, rle, without priorities")
-    yield "frames sample", lambda: sample(ReplayBuffer, 1.0)
-    yield "frames sample plain", lambda: sample(PrioritizedReplayBuffer, 1.25)
+    yield "frames peer cpprb", lambda: sample("cpprb, next_of, stack_compress", np.nan, _cpprb(size), 50)
+    extra = "sb3-extra-buffers, rle, without priorities"
+    yield "frames peer extra", lambda: sample(extra, np.nan, _extra_buffers(size), 50)
+    yield "frames sample", stock
+    yield "frames sample plain", plain
     yield "frames add 1", lambda: add(1)
     yield "frames add 16", lambda: add(16)
     yield "frames memory", memory
-    yield "frames learn", lambda: _learn(quick)
+    yield "frames learn", learn

@@ -7,9 +7,12 @@ Train and evaluate the suites of `suites.yml`; `report.py` makes tables and figu
 """
 
 import copy
+import itertools
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -112,6 +115,34 @@ def with_control(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
     return control_of({**buffer_kwargs, "scheme": scheme}) if first == "shuffled" else buffer_kwargs
 
 
+def returns_of(model: Any, test_env: VecEnv, n_episodes: int) -> list[float]:
+    """Play episodes with the deterministic policy, the same every time. Return their returns."""
+    test_env.seed(EVALUATION_SEED)
+    returns: Any = evaluate_policy(model, test_env, n_episodes, return_episode_rewards=True)[0]
+    return returns
+
+
+def random_policy(env: VecEnv, seed: int) -> Any:
+    """Make what plays with random actions, in place of a model."""
+    env.action_space.seed(seed)
+    actions = lambda: np.array([env.action_space.sample() for _ in range(env.num_envs)])  # noqa: E731
+    return SimpleNamespace(predict=lambda *_, **__: (actions(), None))
+
+
+def evaluations(model: Any, steps: Sequence[int], score: Callable[[], float], until: float = np.inf) -> list[float]:
+    """Train for the last of these numbers of steps, and score at each of them. The first score of ``until`` ends the run."""
+    scores: list[float] = []
+
+    def evaluate(*_: Any) -> bool:
+        if model.num_timesteps >= steps[len(scores)]:
+            scores.append(score())
+            return len(scores) < len(steps) and scores[-1] < until
+        return True
+
+    model.learn(steps[-1], callback=evaluate)
+    return scores
+
+
 def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, Any]:
     """
     Train and evaluate one run. Return the mean return of the deterministic policy by step; empty after a run that was solved.
@@ -121,23 +152,16 @@ def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, 
     test_env = make_env(suite, environment, suite.variants[variant], suite.n_episodes)
     if suite.variants[variant].normalize:
         test_env = VecNormalize(test_env, training=False, norm_reward=False)
-    returns: dict[str, Any] = dict.fromkeys(map(str, evaluation_steps(suite)), "")
-    pending = evaluation_steps(suite)
 
-    def evaluate(*_: Any) -> bool:
-        if model.num_timesteps < pending[0]:
-            return True
+    def score() -> float:
         if suite.score == "success":
-            mean = float(np.mean(model.ep_success_buffer)) if model.ep_success_buffer else 0.0
-        else:
-            sync_envs_normalization(model.get_env(), test_env)
-            test_env.seed(EVALUATION_SEED)
-            mean = float(np.mean(evaluate_policy(model, test_env, suite.n_episodes, deterministic=True)[0]))
-        returns[str(pending.pop(0))] = round(mean, 4)
-        return bool(pending) and (suite.solved is None or mean < suite.solved)
+            return float(np.mean(model.ep_success_buffer)) if model.ep_success_buffer else 0.0
+        sync_envs_normalization(model.get_env(), test_env)
+        return float(np.mean(returns_of(model, test_env, suite.n_episodes)))
 
-    model.learn(suite.steps, callback=evaluate)
-    return returns
+    steps = evaluation_steps(suite)
+    scores = evaluations(model, steps, score, np.inf if suite.solved is None else suite.solved)
+    return {str(step): "" if s is None else round(s, 4) for step, s in itertools.zip_longest(steps, scores)}
 
 
 def fingerprint(suite: Suite, variant: str) -> str:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch as th
 from baselines import PerSample
-from speed import machine
 from stable_baselines3 import TD3
-from timing import filled, seconds
+from timing import filled, machine, seconds
 
 from sb3_per import PERTD3
 

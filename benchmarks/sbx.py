@@ -10,11 +10,9 @@ replay, the priorities.
 """
 
 import functools
-import json
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -27,10 +25,9 @@ import numpy as np
 import sbx
 import stable_baselines3
 import torch as th
-from speed import as_table, machine, measured, options
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
-from timing import Row, Rows, compare, seconds
+from timing import Row, Rows, as_table, compare, machine, measured, options, seconds, update
 
 import sb3_per
 import sb3_per.sbx
@@ -74,7 +71,7 @@ def step_rows(name: str, gradient_steps: int, targets: dict[str, float], device:
         return Row(what, f"{package}'s {prefix}{name} on {device}", medians[0], targets[package], *medians[1:])
 
     for package in targets:
-        yield f"{name.lower()} {gradient_steps} {package}", functools.partial(row, package)
+        yield f"{name.lower()} {gradient_steps} {package} {device}", functools.partial(row, package)
 
 
 def products_row(device: str, quick: bool) -> Row:
@@ -117,7 +114,6 @@ def solved_row(device: str, quick: bool) -> Row:
 
 
 def rows(device: str, quick: bool) -> Rows:
-    """List what measures the rows."""
     groups: list[tuple[str, int, dict[str, float]]] = [
         ("SAC", 1, {"SB3": 0.42, "sb3_per": np.nan, "SBX": 1.00}),
         ("SAC", 8, {"SB3": 0.42, "sb3_per": np.nan, "SBX": np.nan}),
@@ -126,23 +122,19 @@ def rows(device: str, quick: bool) -> Rows:
     ]
     for group in groups:
         yield from step_rows(*group, device, quick)
-    yield "products", lambda: products_row(device, quick)
-    yield "solved", lambda: solved_row(device, quick)
+    yield f"products {device}", lambda: products_row(device, quick)
+    yield f"solved {device}", lambda: solved_row(device, quick)
 
 
 def main() -> None:
     """Run with the arguments of the command line. In the folder, rows that were measured before stay."""
     args = options(__doc__, "sac 1, sac 8, td3, dqn, products, solved").parse_args()
     th.set_num_threads(2)
-    described = f"{machine()}, {', '.join(f'{name} {version(name)}' for name in ('sbx-rl', 'jax'))}"
-    print(as_table([], described), end="", flush=True)
-    found = {f"{key} {args.device}": row._asdict() for key, row in measured(rows(args.device, args.quick), args.only, [])}
+    about = machine("sbx-rl", "jax")
+    found = measured(rows(args.device, args.quick), args.only, about)
     if args.out:
-        path = args.out / "sbx.json"
-        before = json.loads(path.read_text())["rows"] if path.exists() else {}
-        results = {"machine": described, "rows": {**before, **found}}
-        path.write_text(json.dumps(results, indent=1) + "\n")
-        (args.out / "sbx.md").write_text(as_table((Row(**row) for row in results["rows"].values()), described))
+        results = update(args.out / "sbx.json", about, found)
+        (args.out / "sbx.md").write_text(as_table((Row(**row) for row in results["rows"].values()), about))
 
 
 if __name__ == "__main__":

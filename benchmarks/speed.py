@@ -6,48 +6,46 @@ Measure what prioritized replay costs. Each figure stands beside a rival that is
     python benchmarks/speed.py --only step --device cuda
 """
 
-import argparse
-import contextlib
 import functools
 import itertools
-import json
 import os
-import platform
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
+import cpprb
 import numpy as np
 import torch as th
 from baselines import NumpyTree, PythonTree
 from file_rows import file_rows
 from frame_rows import frame_rows
 from gymnasium import spaces
-from sequence_rows import sequence_rows
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from timing import (
     BATCH_SIZE,
     MILLION,
     ROUNDS,
-    Absent,
     Row,
     Rows,
+    as_table,
     box,
     compare,
     count_seconds,
     filled,
-    gradient_step,
     learn_in_turn,
+    machine,
+    measured,
+    options,
     sample_and_update,
     seconds,
+    update,
 )
 
 from sb3_per import (
@@ -56,6 +54,7 @@ from sb3_per import (
     PERTD3,
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
     PriorityMonitor,
     SumTree,
 )
@@ -64,41 +63,22 @@ from sb3_per import (
 
 
 def cycle(tree: Any) -> Callable[[], None]:
-    """Find and update, for trees with our interface."""
     masses = np.random.default_rng(0).random(BATCH_SIZE)
     return lambda: tree.update(tree.find(np.random.random_sample(BATCH_SIZE) * tree.total), masses)
 
 
 def our_tree(size: int) -> Callable[[], None]:
-    """Make the tree of this package."""
     tree = SumTree(size)
     tree.update(np.arange(size), np.ones(size))
     return cycle(tree)
 
 
 def cpprb_tree(size: int) -> Callable[[], None]:
-    """Make the buffer of cpprb with one float field, the least it takes."""
-    try:
-        import cpprb
-    except ImportError as error:
-        raise Absent(f"cpprb: {error}") from None
+    """Draw and update with the buffer of cpprb with one float field, the least it takes."""
     rival = cpprb.PrioritizedReplayBuffer(size, {"x": {}}, alpha=0.6)
     rival.add(x=np.zeros(size), priorities=np.ones(size))
     masses = np.random.default_rng(0).random(BATCH_SIZE)
     return lambda: rival.update_priorities(rival.sample(BATCH_SIZE, beta=0.4)["indexes"], masses)
-
-
-def torchrl_tree(size: int) -> Callable[[], None]:
-    """Make the prioritized buffer of torchrl with one float field."""
-    try:
-        from torchrl.data import LazyTensorStorage, PrioritizedReplayBuffer
-
-        rival = PrioritizedReplayBuffer(alpha=0.6, beta=0.4, storage=LazyTensorStorage(size), batch_size=BATCH_SIZE)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: its binary is for another torch
-        raise Absent(f"torchrl: {error}") from None
-    rival.extend(th.zeros(size))
-    priorities = th.rand(BATCH_SIZE)
-    return lambda: rival.update_priority(rival.sample(return_info=True)[1]["index"], priorities)
 
 
 TREES: dict[str, Callable[[int], Callable[[], None]]] = {
@@ -106,22 +86,18 @@ TREES: dict[str, Callable[[int], Callable[[], None]]] = {
     "NumPy level tree": lambda size: cycle(NumpyTree(size)),
     "per-sample Python tree": lambda size: cycle(PythonTree(size, 1.0)),
     "cpprb": cpprb_tree,
-    "torchrl": torchrl_tree,
 }
 
 
 def tree_rows(quick: bool) -> Rows:
     """Measure finding and updating 256 slots among a million."""
-    size = 100_000 if quick else MILLION
-    targets = {"NumPy level tree": 0.20, "cpprb": 0.12}
+    size, what = 100_000 if quick else MILLION, f"draw + update of {BATCH_SIZE}, tree"
 
-    def row(rival: str) -> Row:
-        repetitions = 20 if "Python" in rival else 100
-        ours, theirs = our_tree(size), TREES[rival](size)
-        return compare(f"draw + update of {BATCH_SIZE}, tree", rival, targets.get(rival, np.nan), ours, theirs, repetitions)
+    def row(rival: str, target: float, repetitions: int) -> Row:
+        return compare(what, rival, target, our_tree(size), TREES[rival](size), repetitions)
 
-    for rival in list(TREES)[1:]:
-        yield f"tree {rival}", lambda rival=rival: row(rival)  # type: ignore[misc]
+    for each in (("NumPy level tree", 0.20, 100), ("per-sample Python tree", np.nan, 20), ("cpprb", 0.12, 100)):
+        yield f"tree {each[0]}", functools.partial(row, *each)
 
 
 # ---- buffers
@@ -142,42 +118,30 @@ def buffer_rows(quick: bool) -> Rows:
         name = f"sample({batch}) + update, {name}"
         return compare(name, classes[1].__name__, target, run, lambda: buffers[1].sample(batch), 300)
 
-    images, n_images = box(4, 84, 84, dtype=np.uint8), 5_000 if quick else 50_000
-    goals = spaces.Dict({"observation": box(10), "achieved_goal": box(3), "desired_goal": box(3)})
-    yield "sample 256", lambda: against_stock("obs 17, act 6", size, mujoco, 256, 0.65)
-    yield "sample 32", lambda: against_stock("obs 4", size, (box(4), discrete), 32, 0.80)
-    yield "images", lambda: against_stock("images", n_images, (images, discrete), 32, 1.0)
-    of_goals = PrioritizedDictReplayBuffer, DictReplayBuffer
-    yield "dict", lambda: against_stock("Dict", size, (goals, box(4)), 256, 1.0, of_goals)
-    with_steps = PrioritizedReplayBuffer, NStepReplayBuffer
-    yield "n-step", lambda: against_stock("3 steps", size, mujoco, 256, 1.0, with_steps, n_steps=3)
-
     def against_itself(what: str, against: str, target: float, *buffers: Any) -> Row:
         return compare(f"sample(256) + update, {what}", against, target, *(sample_and_update(b, 256, 2) for b in buffers), 300)
 
-    def scaling() -> Row:
-        sizes = (MILLION if quick else 10 * MILLION, 10_000)
-        return against_itself("10M slots", "10k slots", 3.0, *(ours(n, (box(4), box(1))) for n in sizes))
-
-    def demonstrations() -> Row:
+    def demonstrations() -> Any:
         buffer = PrioritizedReplayBuffer(size, *mujoco, device="cpu", demonstration_fraction=0.25)
         buffer.add_demonstrations_from(ours(10_000))
-        theirs = ours()
-        return against_itself("a quarter demonstrations", "default", 1.3, filled(buffer), theirs)
+        return filled(buffer)
 
+    images, n_images = box(4, 84, 84, dtype=np.uint8), 5_000 if quick else 50_000
+    goals = spaces.Dict({"observation": box(10), "achieved_goal": box(3), "desired_goal": box(3)})
+    of_goals, with_steps = (PrioritizedDictReplayBuffer, DictReplayBuffer), (PrioritizedReplayBuffer, NStepReplayBuffer)
+    small, large = (functools.partial(ours, n, (box(4), box(1))) for n in (10_000, MILLION if quick else 10 * MILLION))
+    yield "sample 256", lambda: against_stock("obs 17, act 6", size, mujoco, 256, 0.65)
+    yield "sample 32", lambda: against_stock("obs 4", size, (box(4), discrete), 32, 0.80)
+    yield "images", lambda: against_stock("images", n_images, (images, discrete), 32, 1.0)
+    yield "dict", lambda: against_stock("Dict", size, (goals, box(4)), 256, 1.0, of_goals)
+    yield "n-step", lambda: against_stock("3 steps", size, mujoco, 256, 1.0, with_steps, n_steps=3)
     yield "rank", lambda: against_itself("rank-based", "proportional", 5.0, ours(scheme="rank"), ours())
-    yield "scaling", scaling
-    for name, kwargs in {
-        "uniform_fraction=0.1": dict(uniform_fraction=0.1),
-        "unique": dict(unique=True),
-        "recency=0.996": dict(recency=0.996),
-        "age_decay=3": dict(age_decay=3.0),
-    }.items():
-        yield (
-            f"setting {name}",
-            functools.partial(lambda n, k: against_itself(n, "default", np.nan, ours(**k), ours()), name, kwargs),
-        )
-    yield "demonstrations", demonstrations
+    yield "scaling", lambda: against_itself("10M slots", "10k slots", 3.0, large(), small())
+    settings: dict[str, Any] = {"uniform_fraction=0.1": 0.1, "unique": True, "recency=0.996": 0.996, "age_decay=3": 3.0}
+    for name, value in settings.items():
+        changed = functools.partial(ours, **{name.partition("=")[0]: value})
+        yield f"setting {name}", lambda name=name, made=changed: against_itself(name, "default", np.nan, made(), ours())  # type: ignore[misc]
+    yield "demonstrations", lambda: against_itself("a quarter demonstrations", "default", 1.3, demonstrations(), ours())
 
 
 def add_rows(quick: bool) -> Rows:
@@ -194,6 +158,54 @@ def add_rows(quick: bool) -> Rows:
     yield "add 16", lambda: row(16)
 
 
+def sequence_rows(quick: bool) -> Rows:
+    """Measure draws and updates of windows, and the cost of their states in `add`."""
+    size, large = (100_000, MILLION) if quick else (MILLION, 10 * MILLION)
+    spaces_, n_windows, n_rows = (box(17), box(6)), 32, 32 * 65
+    states = (np.zeros((1, 1, 64), np.float32),) * 2
+
+    def full(size: int) -> PrioritizedSequenceReplayBuffer:
+        """Fill a buffer with episodes of 200 steps. Of the 65 rows of a window, 20 are burn-in, and 40 are learned."""
+        settings: dict[str, Any] = dict(sequence_length=40, burn_in=20, n_steps=5, state_shapes=((1, 64), (1, 64)))
+        buffer = PrioritizedSequenceReplayBuffer(size, *spaces_, "cpu", **settings)
+        buffer.observations[:] = buffer.next_observations[:] = 1
+        buffer.dones[199::200] = 1
+        # Rows are written by hand, which is faster than `add`. So the ring and the windows must be told.
+        buffer.ring.advance(None, buffer.buffer_size)
+        buffer.windows.load({}, False)
+        return buffer
+
+    def draw_and_update(size: int) -> Callable[[], None]:
+        buffer, td_errors = full(size), th.randn(40, n_windows)
+
+        def run() -> None:
+            batch = buffer.sample(n_windows)
+            buffer.update_priorities(batch.indices, td_errors, batch.mask)
+
+        return run
+
+    def add(buffer: Any, **kwargs: Any) -> Callable[[], None]:
+        obs, action, zeros, infos = np.zeros((1, 17), np.float32), np.zeros((1, 6), np.float32), np.zeros(1), [{}]
+        return lambda: buffer.add(obs, obs, action, zeros, zeros, infos, **kwargs)
+
+    def sample_row() -> Row:
+        stock, what = filled(ReplayBuffer(size, *spaces_, "cpu")), f"sample + update of {n_windows} windows of 65 rows"
+        return compare(what, f"SB3 sample({n_rows})", 1.0, draw_and_update(size), lambda: stock.sample(n_rows), 100)
+
+    def size_row() -> Row:
+        what = f"the same, {large // MILLION}M transitions"
+        return compare(what, "10k transitions", 3.0, draw_and_update(large), draw_and_update(10_000), 100)
+
+    def add_row() -> Row:
+        ours = add(full(100_000), episode_starts=np.zeros(1, np.bool_), states=states)
+        theirs = add(PrioritizedReplayBuffer(100_000, *spaces_, "cpu", n_steps=5))
+        return compare("add, sequences with states of 64", "PrioritizedReplayBuffer", 1.5, ours, theirs, 2000)
+
+    yield "sequences sample", sample_row
+    yield "sequences size", size_row
+    yield "sequences add", add_row
+
+
 def memory_rows(quick: bool) -> Rows:
     """Measure the memory of the tree."""
 
@@ -206,44 +218,40 @@ def memory_rows(quick: bool) -> Rows:
 
 # ---- start
 
-IMPORT = """
+START = """
 import time, torch, stable_baselines3
-t = time.time()
-from sb3_per import PERSAC
-print(time.time() - t)
-"""
-BUFFER = """
-import time, numpy as np
 from gymnasium import spaces
-from sb3_per import PrioritizedReplayBuffer
-t = time.time()
+start = time.time()
+from sb3_per import PERSAC, PrioritizedReplayBuffer
+imported = time.time()
 buffer = PrioritizedReplayBuffer(100, spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (1,)), device="cpu")
-"""
-SAMPLE = """
+made = time.time()
 buffer.rewards[:] = 1
 buffer.ring.advance(None, 100)
 buffer.sample(32)
+print(imported - start, made - imported, time.time() - made)
 """
-END = "print(time.time() - t)"
 
 
 def start_rows(quick: bool) -> Rows:
-    """Measure the start of fresh processes."""
+    """Measure the start of fresh processes. numba is loaded when the first buffer is built."""
 
-    def started(what: str, target: float, program: str, n_runs: int = ROUNDS) -> Row:
-        """Run a program in fresh processes, and return the median of the times that it prints."""
-        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-        command = [sys.executable, "-c", program]
-        runs = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(n_runs)]
-        return Row(what, "", float(np.median([float(run.stdout) for run in runs])), target)
+    @functools.cache
+    def times() -> np.ndarray:
+        """Return the seconds of import, first buffer and first sample; the first run, without a cache, fills it."""
+        with tempfile.TemporaryDirectory() as cache:
+            program = [sys.executable, "-c", START]
+            environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+            runs = [subprocess.check_output(program, env=environment, text=True) for _ in range(1 + ROUNDS)]
+        return np.array([run.split() for run in runs], float)
 
-    with tempfile.TemporaryDirectory() as cache:
-        # The first run fills the cache, so the order counts. numba is loaded when the first buffer is built.
-        both, alone = BUFFER + SAMPLE + END, BUFFER + SAMPLE.replace("buffer.sample", "t = time.time()\nbuffer.sample") + END
-        yield "start cold", lambda: started("first buffer and sample, cold cache, seconds", 10.0, both, n_runs=1)
-        yield "start warm", lambda: started("first sample, warm cache, seconds", 0.3, alone)
-        yield "start buffer", lambda: started("first buffer, warm cache, seconds", np.nan, BUFFER + END)
-        yield "start import", lambda: started("import after torch and SB3, seconds", 0.5, IMPORT)
+    def warm(what: str, column: int, target: float) -> Row:
+        return Row(what, "", float(np.median(times()[1:, column])), target)
+
+    yield "start cold", lambda: Row("first buffer and sample, cold cache, seconds", "", float(times()[0, 1:].sum()), 10.0)
+    yield "start warm", lambda: warm("first sample, warm cache, seconds", 2, 0.3)
+    yield "start buffer", lambda: warm("first buffer, warm cache, seconds", 1, np.nan)
+    yield "start import", lambda: warm("import after torch and SB3, seconds", 0, 0.5)
 
 
 # ---- training
@@ -251,29 +259,31 @@ def start_rows(quick: bool) -> Rows:
 
 def training_rows(quick: bool, device: str) -> Rows:
     """Measure a gradient step with default networks, and a short run."""
-    rounds = 3 if quick else 25
 
-    def step(ours: Any, theirs: Any, env: str, target: float) -> Row:
-        runs = (gradient_step(cls, env, device, buffer_size=100_000) for cls in (ours, theirs))
-        what, against = f"gradient step, {ours.__name__}", f"{theirs.__name__} on {device}"
-        return compare(what, against, target, *runs, 100, rounds)
-
-    def uniform_actor() -> Row:
-        settings = (dict(actor_batch="uniform"), {})
-        runs = (gradient_step(PERSAC, "Pendulum-v1", device, replay_buffer_kwargs=each) for each in settings)
-        what = 'gradient step, PERSAC, actor_batch="uniform"'
-        return compare(what, f"default on {device}", np.nan, *runs, 100, rounds)
+    def step(what: str, against: str, target: float, *classes: Any, **settings: Any) -> Row:
+        """Compare our class, with these settings, with another one."""
+        runs = []
+        for cls, kwargs in zip(classes, (settings, {}), strict=True):
+            env = "CartPole-v1" if issubclass(cls, DQN) else "Pendulum-v1"
+            model = cls("MlpPolicy", env, learning_starts=2_000, buffer_size=100_000, seed=0, device=device, **kwargs)
+            model.learn(2_000)
+            runs.append(functools.partial(model.train, gradient_steps=1, batch_size=model.batch_size))
+        return compare(f"gradient step, {what}", f"{against} on {device}", target, *runs, 100, 3 if quick else 25)
 
     def learn() -> Row:
         n_parts, n_steps = (3, 300) if quick else (10, 5_000)
         models = [cls("MlpPolicy", "Pendulum-v1", seed=0, device=device) for cls in (PERSAC, SAC)]
         return learn_in_turn(f"learn() of {n_steps:,} steps, PERSAC", f"SAC on {device}", models, n_steps, n_parts)
 
-    yield "step uniform actor", uniform_actor
-    yield "step sac", lambda: step(PERSAC, SAC, "Pendulum-v1", 1.00)
-    yield "step td3", lambda: step(PERTD3, TD3, "Pendulum-v1", 1.00)
-    yield "step dqn", lambda: step(PERDQN, DQN, "CartPole-v1", 1.02)
-    yield "learn", learn
+    def uniform_actor() -> Row:
+        settings = dict(replay_buffer_kwargs=dict(actor_batch="uniform"))
+        return step('PERSAC, actor_batch="uniform"', "default", np.nan, PERSAC, PERSAC, **settings)
+
+    yield f"step uniform actor {device}", uniform_actor
+    yield f"step sac {device}", lambda: step("PERSAC", "SAC", 1.00, PERSAC, SAC)
+    yield f"step td3 {device}", lambda: step("PERTD3", "TD3", 1.00, PERTD3, TD3)
+    yield f"step dqn {device}", lambda: step("PERDQN", "DQN", 1.02, PERDQN, DQN)
+    yield f"learn {device}", learn
     yield "monitor", lambda: monitor(quick, device)
 
 
@@ -304,20 +314,13 @@ def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
     """Time the rivals in turn at each capacity. Return seconds by panel, rival and capacity."""
 
     def buffers(capacity: int) -> dict[str, Callable[[], Any]]:
-        spaces_ = (box(4), box(1))
-        ours = {
-            s: filled(PrioritizedReplayBuffer(capacity, *spaces_, device="cpu", scheme=s)) for s in ("proportional", "rank")
-        }
-        stock = filled(ReplayBuffer(capacity, *spaces_, device="cpu"))
-        runs: dict[str, Callable[[], Any]] = {f"sb3_per, {s}": sample_and_update(ours[s], BATCH_SIZE, 2) for s in ours}
-        return {**runs, STOCK: lambda: stock.sample(BATCH_SIZE)}
+        made = functools.partial(PrioritizedReplayBuffer, capacity, box(4), box(1), device="cpu")
+        stock = filled(ReplayBuffer(capacity, box(4), box(1), device="cpu"))
+        ours = {s: sample_and_update(filled(made(scheme=s)), BATCH_SIZE, 2) for s in ("proportional", "rank")}
+        return {**{f"sb3_per, {s}": run for s, run in ours.items()}, STOCK: lambda: stock.sample(BATCH_SIZE)}
 
     def trees(capacity: int) -> dict[str, Callable[[], Any]]:
-        found = {}
-        for name, make in TREES.items():
-            with contextlib.suppress(Absent):
-                found[name] = make(capacity)
-        return found
+        return {name: make(capacity) for name, make in TREES.items()}
 
     panels: dict[str, dict[str, dict[int, float]]] = {}
     kinds = {f"draw + update of {BATCH_SIZE}, trees": trees, f"sample({BATCH_SIZE}) + update, buffers": buffers}
@@ -351,99 +354,26 @@ def draw(panels: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
     save(figure, path)
 
 
-# ---- report
-
-
-def machine() -> str:
-    """Describe this machine."""
-    processor = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").open() if "model name" in line), "")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    gpu = f", {th.cuda.get_device_name()}" if th.cuda.is_available() else ""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("stable-baselines3", "torch", "numpy", "numba"))
-    return (
-        f"{processor or platform.processor()}, {os.cpu_count()} cores, {memory:.0f} GB{gpu}, {platform.system()}, "
-        f"Python {platform.python_version()}, {packages}"
-    )
-
-
-def as_line(row: Row) -> str:
-    """Write a row of a Markdown table."""
-
-    def duration(value: float | None) -> str:
-        return "" if value is None else f"{value:.1f} s" if value > 1 else f"{1e6 * value:,.1f} µs"
-
-    verdict = "" if np.isnan(row.target) else "met" if row.figure <= row.target else "**missed**"
-    target = "" if np.isnan(row.target) else f"{row.target:.3g}"
-    cells = (row.what, row.against, duration(row.ours), duration(row.theirs), f"{row.figure:.3g}", target, verdict)
-    return f"| {' | '.join(cells)} |"
-
-
-HEADING = "| what | against | ours | theirs | figure | target | |\n|---|---|---|---|---|---|---|"
-
-
-def as_table(rows: Iterable[Row], about: str = "") -> str:
-    """Write the rows as Markdown, below what is said about the machine."""
-    return "\n".join([f"{about or machine()}; medians of several rounds.", "", HEADING, *map(as_line, rows), ""])
-
-
-def measured(makers: Rows, only: str, absent: list[str]) -> Iterator[tuple[str, Row]]:
-    """Measure and print the rows whose key contains ``only``, and note why others are left out."""
-    for key, maker in makers:
-        if only in key:
-            try:
-                row = maker()
-            except Absent as error:
-                absent.append(str(error))
-            else:
-                print(as_line(row), flush=True)
-                yield key, row
-
-
-def write(folder: Path, rows: dict[str, dict[str, Any]], absent: list[str], quick: bool, is_part: bool) -> None:
-    """
-    Write ``speed.json``, the tables ``speed.md`` and ``files.md``, and ``speed.png``. If only some rows were measured, other
-    rows of the same machine stay, and so does the picture.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    results = {"machine": machine(), "rows": rows, "absent": absent}
-    path = folder / "speed.json"
-    if is_part and path.exists():
-        before = json.loads(path.read_text())
-        assert before["machine"] == machine(), f"{path} is of another machine: {before['machine']}"
-        results = {**before, "rows": {**before["rows"], **rows}}
-    else:
-        results["seconds"] = panels = curves(quick)
-        draw(panels, folder / "speed.png")
-    path.write_text(json.dumps(results, indent=1) + "\n")
-    table = [Row(**row) for row in results["rows"].values()]
-    of_files = [row for row in table if re.match(r"(save|load|size|checkpoint|peak)\b", row.what)]
-    (folder / "files.md").write_text(as_table(of_files))
-    left_out = "".join(f"\nLeft out: {reason}\n" for reason in results["absent"])
-    (folder / "speed.md").write_text(as_table([row for row in table if row not in of_files]) + left_out)
-
-
-def options(about: str | None, keys: str) -> argparse.ArgumentParser:
-    """Make the options of a script that measures rows, some of whose keys are given."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help=f"rows whose key contains this: {keys}")
-    parser.add_argument("--quick", action="store_true", help="small buffers, few rounds and short runs, to try the script")
-    parser.add_argument("--device", default="cpu", help="of PyTorch's networks in the gradient steps and runs")
-    parser.add_argument("--out", type=Path, help="folder for the tables, their figures as JSON, and the picture")
-    return parser
-
-
 def main() -> None:
-    """Run with the arguments of the command line."""
+    """Measure rows, and write the tables ``speed.md`` and ``files.md``. All rows are measured with ``speed.png``."""
     args = options(__doc__, "sample, tree, add, step, start, learn, rank, ...").parse_args()
     th.set_num_threads(2)
     groups = (tree_rows, add_rows, buffer_rows, frame_rows, file_rows, sequence_rows, memory_rows, start_rows)
     makers = itertools.chain(*(group(args.quick) for group in groups), training_rows(args.quick, args.device))
-    print(as_table([]), end="")
-    absent: list[str] = []
-    rows = {f"{row.what} | {row.against}": row._asdict() for _, row in measured(makers, args.only, absent)}
-    print("\n".join(f"Left out: {reason}" for reason in absent))
-    if args.out:
-        write(args.out, rows, absent, args.quick, bool(args.only))
+    rows = measured(makers, args.only, machine())
+    if not args.out:
+        return
+    path, others = args.out / "speed.json", {}
+    if not args.only:
+        path.unlink(missing_ok=True)
+        others["seconds"] = panels = curves(args.quick)
+    results = update(path, machine(), rows, **others)
+    if not args.only:
+        draw(panels, args.out / "speed.png")
+    table = [Row(**row) for row in results["rows"].values()]
+    of_files = [row for row in table if re.match(r"(save|load|size|checkpoint)\b", row.what)]
+    (args.out / "files.md").write_text(as_table(of_files, results["machine"]))
+    (args.out / "speed.md").write_text(as_table([row for row in table if row not in of_files], results["machine"]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,14 @@
-"""Time two things in turn, and make the buffers and models for that."""
+"""Time two things in turn: the rows of the benchmarks, what they measure with, their options, and their tables."""
 
+import argparse
 import itertools
+import json
+import os
+import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +35,6 @@ class Row(NamedTuple):
 
 # By key: what measures a row.
 Rows = Iterator[tuple[str, Callable[[], Row]]]
-
-
-class Absent(Exception):
-    """A rival is not installed, or does not load."""
 
 
 def seconds(function: Callable[[], Any], repetitions: int = 1) -> float:
@@ -80,14 +82,7 @@ def count_seconds(owner: Any, method: str, total: list[float]) -> None:
     setattr(owner, method, counted)
 
 
-def gradient_step(cls: Any, env: str, device: str, **kwargs: Any) -> Callable[[], None]:
-    """Make a model with default networks, fill its buffer, and return a gradient step."""
-    model = cls("MlpPolicy", env, learning_starts=2_000, seed=0, device=device, **kwargs).learn(2_000)
-    return lambda: model.train(gradient_steps=1, batch_size=model.batch_size)
-
-
 def box(*shape: int, dtype: Any = np.float32) -> spaces.Box:
-    """Make an observation or action space of this shape."""
     return spaces.Box(0, 255, shape, dtype) if dtype == np.uint8 else spaces.Box(-1, 1, shape, dtype)
 
 
@@ -124,3 +119,66 @@ def add_again(buffer: Any, steps: list[Any]) -> Callable[[], None]:
     """Add recorded steps, one a call, again and again."""
     stream = itertools.cycle(steps)
     return lambda: buffer.add(*next(stream))
+
+
+# ---- tables
+
+
+def machine(*packages: str) -> str:
+    """Describe this machine, with the versions of these packages beside the usual ones."""
+    processor = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").open() if "model name" in line), "")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    gpu = f", {th.cuda.get_device_name()}" if th.cuda.is_available() else ""
+    names = ("stable-baselines3", "torch", "numpy", "numba", *packages)
+    return (
+        f"{processor or platform.processor()}, {os.cpu_count()} cores, {memory:.0f} GB{gpu}, {platform.system()}, "
+        f"Python {platform.python_version()}, {', '.join(f'{name} {version(name)}' for name in names)}"
+    )
+
+
+def as_line(row: Row) -> str:
+    def duration(value: float | None) -> str:
+        return "" if value is None else f"{value:.1f} s" if value > 1 else f"{1e6 * value:,.1f} µs"
+
+    verdict = "" if np.isnan(row.target) else "met" if row.figure <= row.target else "**missed**"
+    target = "" if np.isnan(row.target) else f"{row.target:.3g}"
+    cells = (row.what, row.against, duration(row.ours), duration(row.theirs), f"{row.figure:.3g}", target, verdict)
+    return f"| {' | '.join(cells)} |"
+
+
+def as_table(rows: Iterable[Row], about: str) -> str:
+    """Write the rows as Markdown, below what is said about the machine."""
+    heading = "| what | against | ours | theirs | figure | target | |\n|---|---|---|---|---|---|---|"
+    return "\n".join([f"{about}; medians of several rounds.", "", heading, *map(as_line, rows), ""])
+
+
+def options(about: str | None, keys: str) -> argparse.ArgumentParser:
+    """Make the options of a script that measures rows, some of whose keys are given."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help=f"rows whose key contains this: {keys}")
+    parser.add_argument("--quick", action="store_true", help="small buffers, few rounds and short runs, to try the script")
+    parser.add_argument("--device", default="cpu", help="of the networks in the gradient steps and runs")
+    parser.add_argument("--out", type=Path, help="folder for the tables, their figures as JSON, and the picture")
+    return parser
+
+
+def measured(makers: Iterable[tuple[str, Callable[[], Row]]], only: str, about: str) -> dict[str, dict[str, Any]]:
+    """Measure and print the rows whose key contains ``only``. Return them as dictionaries, by key."""
+    print(as_table([], about), end="", flush=True)
+    rows = {}
+    for key, maker in makers:
+        if only in key:
+            row = maker()
+            print(as_line(row), flush=True)
+            rows[key] = row._asdict()
+    return rows
+
+
+def update(path: Path, about: str, rows: dict[str, dict[str, Any]], **others: Any) -> dict[str, Any]:
+    """Write rows into a JSON file, where other rows of the same machine stay. Return its content."""
+    before = json.loads(path.read_text()) if path.exists() else dict(machine=about, rows={})
+    assert before["machine"] == about, f"{path} is of another machine: {before['machine']}"
+    results = {**before, "rows": {**before["rows"], **rows}, **others}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    return results
