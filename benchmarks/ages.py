@@ -40,8 +40,7 @@ from typing import Any
 
 import learning
 import modern_dqn
-import numpy as np
-from campaign import Campaign, Contrast, Row, main
+from campaign import Campaign, Contrast, main, mean_of_all, mean_of_last_fifth
 from suites import Suite, Variant
 
 GAMES = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
@@ -80,21 +79,6 @@ def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
     return learning.train(replace(suite, variants={arm: variant}), suite.environments[0], arm, seed)
 
 
-def returns_of(row: Row) -> list[float]:
-    """Return the evaluations of a run in their order."""
-    return [float(row[column]) for column in sorted(filter(str.isdigit, row), key=int)]
-
-
-def score(row: Row) -> float:
-    """Score a run: mean return over all evaluations."""
-    return float(np.mean(returns_of(row)))
-
-
-def last_score(row: Row) -> float:
-    """Score the end of a run: mean return of the last three evaluations."""
-    return float(np.mean(returns_of(row)[-3:]))
-
-
 def settings_of(tasks: tuple[str, ...]) -> dict[str, Any]:
     """List what the runs of these tasks depend on."""
     suites = {task: SUITES[task] for task in tasks}
@@ -113,14 +97,14 @@ GAMES_CAMPAIGN = Campaign(
     reporting=range(500, 510),
     settings=settings_of(GAMES),
     train=train,
-    score=score,
+    score=mean_of_all,
     primary=(Contrast("age", "uniform", "pairs"), Contrast("defaults times age", "uniform", "pairs")),
     secondary=(
         Contrast("defaults times age", "age", "pairs"),
         Contrast("defaults times age", "defaults", "pairs"),
         Contrast("defaults", "uniform", "pairs"),
     ),
-    other_scores={"last three evaluations": last_score},
+    other_scores={"last three evaluations": mean_of_last_fifth},
     growth=0,
     chooses_by_task=False,
     is_relative=True,

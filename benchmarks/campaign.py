@@ -76,8 +76,8 @@ class Campaign:
     was_unpaired: bool = False
     digits: tuple[int, int] = (3, 3)  # digits after the point of scores and of their differences
     seconds: dict[Any, float] = field(default_factory=dict)  # measured CPU seconds of a run by task, for the budget
-    # takes a task; counts the episodes of a random policy, and those that succeed
-    random_successes: Callable[[Any], tuple[int, int]] | None = None
+    # takes a task; counts the ``episodes`` of a random policy, and the ``successes`` among them
+    random_successes: Callable[[Any], dict[str, int]] | None = None
     others: tuple[tuple[Any, ...], ...] = ()  # other runs of the file: task, arm, option, rate and seed
     # takes what `train` takes; returns the columns that name the run; without it, those are its arguments
     name_of: Callable[..., dict[str, Any]] | None = None
@@ -103,6 +103,32 @@ class Campaign:
 def hash_of(settings: Any) -> str:
     """Hash what a run depends on, text and numbers."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
+# ---- scores of a run
+
+
+def evaluations_of(row: Row) -> list[float]:
+    """Return the evaluations of a run in their order; the names of their columns are numbers."""
+    return [float(row[column]) for column in sorted(filter(str.isdigit, row), key=int)]
+
+
+def mean_of_all(row: Row) -> float:
+    return float(np.mean(evaluations_of(row)))
+
+
+def mean_of_last_fifth(row: Row) -> float:
+    returns = evaluations_of(row)
+    return float(np.mean(returns[-len(returns) // 5 :]))
+
+
+def minus(column: str, row: Row) -> float:
+    """Score a run by what it has cost."""
+    return -float(row[column])
+
+
+def minus_log(column: str, row: Row) -> float:
+    return -float(np.log(float(row[column])))
 
 
 # ---- jobs
@@ -200,8 +226,8 @@ def grid(campaign: Campaign, task: Any, rows: list[Row]) -> tuple[float, ...]:
 def run(campaign: Campaign, folder: Path, workers: int, deadline: float | None = None) -> None:
     """Run what the file lacks: the rarity, the choosing runs while the grid grows, and the runs that are reported."""
     if campaign.random_successes is not None:
-        rarity = [(dict(campaign=campaign.name, task=task), (campaign, task)) for task in campaign.tasks]
-        run_missing(folder / "rarity.csv", rarity, count_successes, workers, deadline)
+        rarity = [(dict(campaign=campaign.name, task=task), (task,)) for task in campaign.tasks]
+        run_missing(folder / "rarity.csv", rarity, campaign.random_successes, workers, deadline)
     path = folder / f"{campaign.name}.csv"
     others = [job(campaign, *run) for run in campaign.others]
     for jobs_of in (lambda *_: others, all_choosing_jobs, reporting_jobs):
@@ -210,12 +236,6 @@ def run(campaign: Campaign, folder: Path, workers: int, deadline: float | None =
                 return
             run_missing(path, lacking, campaign.train, workers, deadline)
     print(f"{path}: all runs are there")
-
-
-def count_successes(campaign: Campaign, task: Any) -> dict[str, int]:
-    """Count the random episodes of a task that succeed."""
-    assert campaign.random_successes is not None
-    return dict(zip(("episodes", "successes"), campaign.random_successes(task), strict=True))
 
 
 def options(about: str | None, names: Sequence[str] = (), out: Path = OUT) -> argparse.ArgumentParser:

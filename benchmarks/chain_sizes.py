@@ -43,18 +43,16 @@ Looks: the choosing runs of 5 and 7 states, when those of 9 were running, to see
 reporting run was there.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
 import torch as th
-from campaign import Campaign, Contrast, Row, main
+from campaign import Campaign, Contrast, main, minus_log
 from chain_env import ChainEnv
-from learning import NO_WEIGHTS, with_control
-from stable_baselines3 import DQN
+from learning import NO_WEIGHTS, dqn
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import Logger
-
-from sb3_per import PERDQN
 
 SIZES = (5, 7, 9, 11, 13, 15)
 # Replay settings of the arms; stock has none.
@@ -66,6 +64,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "shuffled, no weights": dict(scheme="shuffled proportional", **NO_WEIGHTS),
     "stock": {},
 }
+JUDGED = ("defaults", "no weights")
 PERIOD, IN_A_ROW, N_ENVS, GAMMA = 5, 5, 8, 0.95
 DQN_SETTINGS: dict[str, Any] = dict(
     batch_size=32,
@@ -97,26 +96,11 @@ def train(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[
     """
     Train until the way is known.
 
-    :param n_states: states of the chain
-    :param arm: a key of :data:`ARMS`
-    :param option: not used: no arm has options
-    :param rate: learning rate of Adam
-    :param seed: of the environments, the first network and the draws
     :return: ``steps``, whether it ``solved`` the task within them, and the number of ``successes`` on the way
     """
-    th.set_num_threads(1)
-    is_stock = arm == "stock"
-    model = (DQN if is_stock else PERDQN)(
-        "MlpPolicy",
-        make_vec_env(lambda: ChainEnv(n_states), N_ENVS),
-        learning_rate=rate,
-        buffer_size=cap_of(n_states),
-        policy_kwargs=dict(net_arch=[64], optimizer_kwargs=dict(fused=True)),
-        replay_buffer_kwargs=None if is_stock else with_control(ARMS[arm]),
-        seed=seed,
-        device="cpu",
-        **DQN_SETTINGS,
-    )
+    policy_kwargs = dict(net_arch=[64], optimizer_kwargs=dict(fused=True))
+    settings = dict(learning_rate=rate, buffer_size=cap_of(n_states), policy_kwargs=policy_kwargs, seed=seed, **DQN_SETTINGS)
+    model = dqn(ARMS, arm, make_vec_env(lambda: ChainEnv(n_states), N_ENVS), **settings)
     model.set_logger(Logger(None, []))
     ways, n_calls, n_in_a_row = ChainEnv(n_states).ways, 0, 0
 
@@ -132,7 +116,7 @@ def train(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[
     return {"steps": model.num_timesteps, "solved": int(n_in_a_row == IN_A_ROW), "successes": successes}
 
 
-def random_successes(n_states: int) -> tuple[int, int]:
+def random_successes(n_states: int) -> dict[str, int]:
     """Count the random episodes that reach the end."""
     env, successes = ChainEnv(n_states), 0
     rng = np.random.default_rng(n_states)
@@ -143,12 +127,7 @@ def random_successes(n_states: int) -> tuple[int, int]:
             if terminated or truncated:
                 successes += reward > 0
                 break
-    return RANDOM_EPISODES, int(successes)
-
-
-def score(row: Row) -> float:
-    """Score a run: minus the logarithm of its steps."""
-    return -float(np.log(float(row["steps"])))
+    return dict(episodes=RANDOM_EPISODES, successes=int(successes))
 
 
 CAMPAIGN = Campaign(
@@ -160,15 +139,11 @@ CAMPAIGN = Campaign(
     rates=(1e-3, 3e-3, 1e-2, 3e-2),
     choosing=range(100, 110),
     reporting=range(200, 240),
-    settings=dict(
-        arms=ARMS, period=PERIOD, in_a_row=IN_A_ROW, n_envs=N_ENVS, dqn=DQN_SETTINGS, caps=[cap_of(n) for n in SIZES]
-    ),
+    settings=dict(arms=ARMS, period=PERIOD, in_a_row=IN_A_ROW, n_envs=N_ENVS, dqn=DQN_SETTINGS, caps=list(map(cap_of, SIZES))),
     train=train,
-    score=score,
-    primary=tuple(Contrast(arm, "uniform", over) for arm in ("defaults", "no weights") for over in ("mean", "slope")),
-    secondary=tuple(
-        Contrast(arm, f"shuffled, {arm}", over) for arm in ("defaults", "no weights") for over in ("mean", "slope")
-    ),
+    score=functools.partial(minus_log, "steps"),
+    primary=tuple(Contrast(arm, "uniform", over) for arm in JUDGED for over in ("mean", "slope")),
+    secondary=tuple(Contrast(arm, f"shuffled, {arm}", over) for arm in JUDGED for over in ("mean", "slope")),
     is_log=True,
     digits=(0, 3),
     seconds=dict(zip(SIZES, (0.3, 0.6, 1.2, 3.5, 8.0, 25.0), strict=True)),

@@ -40,12 +40,11 @@ import doorkey
 import gymnasium as gym
 import numpy as np
 import torch as th
-from campaign import Campaign, Contrast, Row, main
-from learning import EVALUATION_SEED
+from campaign import Campaign, Contrast, main, minus
+from learning import evaluations, returns_of
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_per import PERDQN, PERSAC
@@ -112,16 +111,11 @@ TASKS = {
 }
 
 
-def arms_of(task: Task) -> dict[str, tuple[type[OffPolicyAlgorithm], float | None]]:
-    """List by arm its class, and its share of demonstrations. None: without, -1: in the buffer before the first step."""
-    stock, prioritized = task.classes
-    return {
-        stock.__name__: (stock, None),
-        preloaded(task): (stock, -1.0),
-        prioritized.__name__: (prioritized, None),
-        f"{prioritized.__name__}, demonstrations 0.25": (prioritized, 0.25),
-        f"{prioritized.__name__}, demonstrations 0.5": (prioritized, 0.5),
-    }
+def arms_of(task: Task) -> dict[str, float | None]:
+    """List by arm its share of demonstrations. None: without, -1: in the buffer before the first step."""
+    stock, ours = (cls.__name__ for cls in task.classes)
+    shares = {f"{ours}, demonstrations {share:g}": share for share in (0.25, 0.5)}
+    return {stock: None, preloaded(task): -1.0, ours: None, **shares}
 
 
 def preloaded(task: Task) -> str:
@@ -131,19 +125,11 @@ def preloaded(task: Task) -> str:
 
 def make_model(task: Task, arm: str, learning_rate: float, seed: int) -> OffPolicyAlgorithm:
     """Make the learner of a run, which has the demonstrations if its arm has."""
-    algorithm, share = arms_of(task)[arm]
-    settings = dict(task.settings)
+    share, settings = arms_of(task)[arm], dict(task.settings)
     if share and share > 0:
         settings["replay_buffer_kwargs"] = dict(demonstration_fraction=share)
-    model = algorithm(
-        "MlpPolicy",
-        make_vec_env(task.env, seed=seed),
-        learning_rate=learning_rate,
-        learning_starts=1_000 if share is None else 0,
-        seed=seed,
-        device="cpu",
-        **settings,
-    )
+    settings |= dict(learning_rate=learning_rate, learning_starts=1_000 if share is None else 0, seed=seed, device="cpu")
+    model = task.classes[arm.startswith("PER")]("MlpPolicy", make_vec_env(task.env, seed=seed), **settings)
     buffer: Any = model.replay_buffer
     if share == -1.0:
         episodes: Any = task.expert_episodes()
@@ -163,29 +149,9 @@ def train(name: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
     th.set_num_threads(1)
     task = TASKS[name]
     model, test_env = make_model(task, arm, rate, seed), make_vec_env(task.env, task.n_test_envs)
-    result: dict[str, Any] = {}
-
-    def evaluate(*_: Any) -> bool:
-        if model.num_timesteps % task.period:
-            return True
-        test_env.seed(EVALUATION_SEED)
-        returns: Any = evaluate_policy(model, test_env, task.n_episodes, return_episode_rewards=True)[0]
-        score = float(task.score(returns))
-        result.update(steps=model.num_timesteps, solved=int(score >= task.solved), score=round(score, 2))
-        return score < task.solved
-
-    model.learn(task.max_steps, callback=evaluate)
-    return result
-
-
-def name_of(name: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
-    """Name a run."""
-    return dict(arm=arm, learning_rate=rate, seed=seed)
-
-
-def score(row: Row) -> float:
-    """Score a run: minus its steps."""
-    return -float(row["steps"])
+    score = lambda: float(task.score(returns_of(model, test_env, task.n_episodes)))  # noqa: E731
+    last = evaluations(model, range(task.period, task.max_steps + 1, task.period), score, task.solved)[-1]
+    return dict(steps=model.num_timesteps, solved=int(last >= task.solved), score=round(last, 2))
 
 
 def campaign_of(file: str, name: str) -> Campaign:
@@ -200,14 +166,14 @@ def campaign_of(file: str, name: str) -> Campaign:
         choosing=range(100, 102),
         reporting=range(200, 210),
         train=train,
-        score=score,
+        score=functools.partial(minus, "steps"),
         primary=tuple(Contrast(arm, preloaded(task)) for arm in arms if arm != preloaded(task)),
         also={f"{task.scored} at the end": (2 if task.solved < 1.0 else 0, lambda row: float(row["score"]))},
         growth=0,
         is_cost=True,
         was_unpaired=True,
         digits=(0, 0),
-        name_of=name_of,
+        name_of=lambda name, arm, option, rate, seed: dict(arm=arm, learning_rate=rate, seed=seed),
         figure="runs",
         cap=task.max_steps,
     )

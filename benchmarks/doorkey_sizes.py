@@ -38,15 +38,10 @@ from typing import Any
 
 import doorkey
 import numpy as np
-import torch as th
-from campaign import Campaign, Contrast, Row, main
-from chain_sizes import ARMS
-from learning import EVALUATION_SEED, with_control
-from stable_baselines3 import DQN
+from campaign import Campaign, Contrast, main, mean_of_all
+from chain_sizes import ARMS, JUDGED
+from learning import dqn, evaluations, returns_of
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
-
-from sb3_per import PERDQN
 
 # Steps of a run by size.
 STEPS = {5: 40_000, 6: 80_000}
@@ -67,41 +62,20 @@ def train(size: int, arm: str, option: str, rate: float, seed: int) -> dict[str,
     """
     Train and evaluate one run, which never ends early.
 
-    :param size: cells of a side of the grid
-    :param arm: a key of :data:`ARMS`
-    :param option: not used: no arm has options
-    :param rate: learning rate of Adam
-    :param seed: of the environment, the networks and the draws
     :return: share of the episodes that reach the goal, by number of the evaluation
     """
-    th.set_num_threads(1)
-    is_stock, period = arm == "stock", STEPS[size] // N_EVALUATIONS
-    make_env = functools.partial(doorkey.make_env, size)
-    model = (DQN if is_stock else PERDQN)(
-        "MlpPolicy",
-        make_vec_env(make_env, seed=seed),
-        learning_rate=rate,
-        buffer_size=STEPS[size],
-        replay_buffer_kwargs=None if is_stock else with_control(ARMS[arm]),
-        seed=seed,
-        device="cpu",
-        **DQN_SETTINGS,
-    )
-    test_env = make_vec_env(make_env, N_EPISODES)
-    shares: list[float] = []
+    period, make_env = STEPS[size] // N_EVALUATIONS, functools.partial(doorkey.make_env, size)
+    settings = dict(learning_rate=rate, buffer_size=STEPS[size], seed=seed, **DQN_SETTINGS)
+    model, test_env = dqn(ARMS, arm, make_vec_env(make_env, seed=seed), **settings), make_vec_env(make_env, N_EPISODES)
 
-    def evaluate(*_: Any) -> bool:
-        if model.num_timesteps % period == 0:
-            test_env.seed(EVALUATION_SEED)
-            returns: Any = evaluate_policy(model, test_env, N_EPISODES, return_episode_rewards=True)[0]
-            shares.append(float(np.mean(np.array(returns) > 0.0)))  # only the goal has a reward
-        return True
+    def share() -> float:
+        return float(np.mean(np.array(returns_of(model, test_env, N_EPISODES)) > 0.0))  # only the goal has a reward
 
-    model.learn(STEPS[size], callback=evaluate)
-    return {str(i + 1): share for i, share in enumerate(shares)}
+    shares = evaluations(model, range(period, STEPS[size] + 1, period), share)
+    return {str(i + 1): each for i, each in enumerate(shares)}
 
 
-def random_successes(size: int) -> tuple[int, int]:
+def random_successes(size: int) -> dict[str, int]:
     """Count the random episodes that reach the goal."""
     env, successes = doorkey.make_env(size), 0
     env.action_space.seed(size)
@@ -112,12 +86,7 @@ def random_successes(size: int) -> tuple[int, int]:
             _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
             is_over = terminated or truncated
             successes += float(reward) > 0
-    return RANDOM_EPISODES, successes
-
-
-def score(row: Row) -> float:
-    """Score a run: mean success over all evaluations."""
-    return float(np.mean([float(row[str(i + 1)]) for i in range(N_EVALUATIONS)]))
+    return dict(episodes=RANDOM_EPISODES, successes=successes)
 
 
 CAMPAIGN = Campaign(
@@ -131,9 +100,9 @@ CAMPAIGN = Campaign(
     reporting=range(200, 212),
     settings=dict(arms=ARMS, steps=list(STEPS.items()), evaluations=[N_EVALUATIONS, N_EPISODES], dqn=DQN_SETTINGS),
     train=train,
-    score=score,
-    primary=(Contrast("defaults", "uniform"), Contrast("no weights", "uniform")),
-    secondary=(Contrast("defaults", "shuffled, defaults"), Contrast("no weights", "shuffled, no weights")),
+    score=mean_of_all,
+    primary=tuple(Contrast(arm, "uniform") for arm in JUDGED),
+    secondary=tuple(Contrast(arm, f"shuffled, {arm}") for arm in JUDGED),
     chooses_by_task=False,
     seconds={5: 37.0, 6: 80.0},
     random_successes=random_successes,

@@ -34,14 +34,15 @@ Written down before the first run of the campaign:
   seeds.
 """
 
+import functools
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch as th
-from campaign import Campaign, Contrast, Row, main
+from campaign import Campaign, Contrast, main, minus_log
 from gymnasium import spaces
-from learning import NO_WEIGHTS, with_control
+from learning import NO_WEIGHTS, dqn
 from stable_baselines3.common.logger import Logger
 
 from sb3_per import PERDQN
@@ -119,21 +120,16 @@ def train(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[
     Train until the task is solved. Return ``updates``, whether they ``solved`` it, and the number of ``successes`` in the
     buffer.
     """
-    th.set_num_threads(1)
     task = Cliffwalk(n_states, seed)
-    model = PERDQN(
-        "MlpPolicy",
-        task,
+    settings: dict[str, Any] = dict(
         learning_rate=rate,
         buffer_size=len(task.states),
         batch_size=32,
         gamma=task.gamma,
         max_grad_norm=None,  # not clipped, which takes a fifth of the time
         policy_kwargs=dict(net_arch=[64, 64], optimizer_kwargs=dict(fused=True)),
-        replay_buffer_kwargs=with_control(ARMS[arm]),
-        seed=seed,
-        device="cpu",
     )
+    model = dqn(ARMS, arm, task, seed=seed, **settings)
     model.set_logger(Logger(None, []))
     task.fill(model)
     updates, is_solved = 0, False
@@ -143,16 +139,6 @@ def train(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[
         model.q_net_target.load_state_dict(model.q_net.state_dict())
         is_solved = task.is_solved(model)
     return {"updates": updates, "solved": int(is_solved), "successes": int(task.rewards.sum())}
-
-
-def name_of(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
-    """Name a run."""
-    return dict(n_states=n_states, arm=arm, learning_rate=rate, seed=seed)
-
-
-def score(row: Row) -> float:
-    """Score a run: minus the logarithm of its updates."""
-    return -float(np.log(float(row["updates"])))
 
 
 def floor_of(n_states: int) -> int:
@@ -174,7 +160,7 @@ CAMPAIGN = Campaign(
     choosing={n: range(100, 102 if n == 14 else 105) for n in SIZES[:-1]},
     reporting=range(200, 215),
     train=train,
-    score=score,
+    score=functools.partial(minus_log, "updates"),
     primary=(
         *(Contrast(arm, "uniform", "slope") for arm in _OTHERS),
         *(Contrast(arm, f"shuffled, {arm}", "slope") for arm in ("defaults", "no weights")),
@@ -184,7 +170,7 @@ CAMPAIGN = Campaign(
     growth=0,
     is_log=True,
     digits=(0, 3),
-    name_of=name_of,
+    name_of=lambda n, arm, option, rate, seed: dict(n_states=n, arm=arm, learning_rate=rate, seed=seed),
     figure="updates",
     cap=MAX_UPDATES,
     floor=floor_of,

@@ -17,23 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 from tables import Estimates, Scores, iqm, with_interval
 
-from sb3_per.compare.figures import (
-    CYAN,
-    GREEN,
-    GREY,
-    INK,
-    LOOKS,
-    MAGENTA,
-    OLIVE,
-    ORANGE,
-    PURPLE,
-    STYLE,
-    WIDTH,
-    looks,
-    thousands,
-)
-
-__all__ = ["GREY", "INK", "LOOKS", "MAGENTA", "ORANGE", "STYLE", "WIDTH", "figure_of", "looks", "save", "thousands"]
+from sb3_per.compare.figures import CYAN, GREEN, INK, LOOKS, MAGENTA, OLIVE, ORANGE, PURPLE, STYLE, WIDTH, looks, thousands
 
 style.use(STYLE)
 
@@ -87,13 +71,16 @@ def save(figure: Figure, path: Path) -> None:
     Image.open(file).quantize(256, Image.Quantize.FASTOCTREE).save(path, optimize=True)
 
 
-def better_towards(axes: Axes, side: str) -> None:
+def say_that_more_is_better(axes: Axes) -> None:
     """Say under the axis in which direction it is better."""
-    words = ("\N{LEFTWARDS ARROW} better", "worse \N{RIGHTWARDS ARROW}")
-    if side == "right":
-        words = ("\N{LEFTWARDS ARROW} worse", "better \N{RIGHTWARDS ARROW}")
     is_cut = " (axis cut)" * bool(axes.get_xlim()[0] > 0)
-    axes.set_xlabel(f"{axes.get_xlabel()}{is_cut}\n{words[0]}    {words[1]}")
+    axes.set_xlabel(f"{axes.get_xlabel()}{is_cut}\n\N{LEFTWARDS ARROW} worse    better \N{RIGHTWARDS ARROW}")
+
+
+def look_of(role: str, is_control: bool = False) -> tuple[str, str, dict[str, str]]:
+    """Return colour and marker of a role, and what makes a control hollow. A role without a look has the ink of the text."""
+    color, _, marker = LOOKS.get(role, (INK, "-", "o"))
+    return color, marker, dict(markerfacecolor="none") if is_control else {}
 
 
 def errorbars(
@@ -105,12 +92,10 @@ def errorbars(
     is_grey: bool = False,
 ) -> Artist:
     """
-    Draw figures, shape (n, 3), with horizontal intervals at these heights, in the look of a role; controls are hollow. Without
-    a look of its own, and if ``is_grey``, a role has the ink of the text.
+    Draw figures, shape (n, 3), with horizontal intervals at these heights, in the look of a role or grey; controls are hollow.
     """
     values, low, high = np.array(figures).reshape(-1, 3).T
-    color, _, marker = LOOKS.get(role, (INK, "-", "o"))
-    hollow = dict(markerfacecolor="none") if is_control else {}
+    color, marker, hollow = look_of(role, is_control)
     look = dict(fmt=marker, capsize=3, linewidth=1.5, color=INK if is_grey else color)
     return axes.errorbar(values, places, xerr=[values - low, high - values], **look, **hollow)  # type: ignore[arg-type]
 
@@ -178,7 +163,7 @@ def draw_rates(panels: dict[str, Estimates], what: str, path: Path) -> None:
             errorbars(axes, gains[arm].T, [-place], role_of(arm), is_control="shuffled" in arm)
         axes.set_yticks(-np.arange(len(arms)), [textwrap.fill(arm, 26) for arm in arms])
         axes.set_title(title)
-        better_towards(axes, "right")
+        say_that_more_is_better(axes)
     figure.supxlabel(what, fontsize="medium")
     save(figure, path)
 
@@ -196,8 +181,7 @@ def draw_gains(campaign: Campaign, scores: Scores, path: Path) -> None:
         gains = scores[arm] - scores[campaign.twin]
         estimate = with_interval(np.column_stack([gains, gains.mean(axis=1)]))
         middle, low, high = np.exp(estimate) if campaign.is_log else estimate
-        color, _, marker = LOOKS.get(arm.removeprefix("shuffled, "), (INK, "-", "o"))
-        hollow = dict(markerfacecolor="none") if arm.startswith("shuffled") else {}
+        color, marker, hollow = look_of(arm.removeprefix("shuffled, "), arm.startswith("shuffled"))
         offsets = places + 0.12 * (k - (len(arms) - 1) / 2)
         axes.errorbar(offsets, middle, [middle - low, high - middle], color=color, fmt=marker, capsize=2, label=arm, **hollow)
     axes.axhline(1.0 if campaign.is_log else 0.0, color=INK, linewidth=1)
@@ -229,7 +213,7 @@ def draw_relative(campaign: Campaign, scores: Scores, path: Path) -> None:
     axes.set_yticks([-place for place in range(len(panels))], list(panels))
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"score, in units of the uniform twin's mean; {len(campaign.reporting)} seeds")
-    better_towards(axes, "right")
+    say_that_more_is_better(axes)
     figure.legend(handles, list(campaign.arms), loc="outside upper center", ncols=len(campaign.arms))
     save(figure, path)
 
@@ -246,10 +230,10 @@ def draw_updates(campaign: Campaign, scores: Scores, solved: dict[str, np.ndarra
         episodes = 2.0 ** np.array(campaign.tasks)
         for arm in campaign.arms:
             is_control = arm.startswith("shuffled")
-            color, _, marker = LOOKS[arm.removeprefix("shuffled, ")]
+            color, marker, hollow = look_of(arm.removeprefix("shuffled, "), is_control)
             middle, low, high = np.exp(with_interval(-scores[arm]))
-            line = dict(linestyle="--", markerfacecolor="none", linewidth=1.5) if is_control else dict(linestyle="-")
-            axes.plot(episodes, middle, color=color, marker=marker, markersize=6, label=arm, **line)  # type: ignore[arg-type]
+            line: dict[str, Any] = dict(linestyle="--", linewidth=1.5, **hollow) if is_control else dict(linestyle="-")
+            axes.plot(episodes, middle, color=color, marker=marker, markersize=6, label=arm, **line)
             axes.fill_between(episodes, low, high, color=color, alpha=0.06 if is_control else 0.18, linewidth=0)
         # The numbers stand one below the other, in the order of the lines.
         n_stopped = {arm: int((~solved[arm][:, -1]).sum()) for arm in campaign.arms}

@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import sb3_contrib
 import stable_baselines3
+import torch as th
 from campaign import OUT, hash_of, options, selected
 from chain_env import ChainEnv
 from doors_env import DoorsEnv
@@ -113,6 +114,15 @@ def with_control(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
     """Make the scheme of a control, which has a name here, e.g. ``"shuffled lap"``, so that settings are text and numbers."""
     first, _, scheme = buffer_kwargs.get("scheme", "").partition(" ")
     return control_of({**buffer_kwargs, "scheme": scheme}) if first == "shuffled" else buffer_kwargs
+
+
+def dqn(arms: dict[str, dict[str, Any]], arm: str, env: VecEnv, **settings: Any) -> Any:
+    """Make PERDQN with the replay settings of an arm, or DQN for the arm ``"stock"``."""
+    th.set_num_threads(1)
+    is_ours = arm != "stock"
+    replay = dict(replay_buffer_kwargs=with_control(arms[arm])) if is_ours else {}
+    algorithm = sb3_per.PERDQN if is_ours else stable_baselines3.DQN
+    return algorithm("MlpPolicy", env, device="cpu", **replay, **settings)
 
 
 def returns_of(model: Any, test_env: VecEnv, n_episodes: int) -> list[float]:

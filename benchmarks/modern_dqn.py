@@ -30,9 +30,8 @@ from dataclasses import replace
 from typing import Any
 
 import learning
-import numpy as np
-from campaign import Campaign, Contrast, Row, main
-from stable_baselines3.common.vec_env import VecEnv
+from campaign import Campaign, Contrast, main, mean_of_last_fifth
+from stable_baselines3.common.evaluation import evaluate_policy
 from suites import DISCRETE_LAP, SUITES, UNIFORM, Variant, at_rates, named_at
 
 GAMES = tuple(f"MinAtar/{game}-v1" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"))
@@ -52,12 +51,6 @@ SUITE = replace(
 )
 
 
-def score(row: Row) -> float:
-    """Score a run: mean return of the last fifth of its evaluations."""
-    steps = learning.evaluation_steps(SUITE)
-    return float(np.mean([float(row[str(step)]) for step in steps[-len(steps) // 5 :]]))
-
-
 def train(game: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
     """
     Train one run, see :func:`learning.train`, or evaluate a random policy as often, which shows whether a game was learned.
@@ -69,19 +62,9 @@ def train(game: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
     learning.register_environments()
     env = learning.make_env(SUITE, game, SUITE.variants[named_at("uniform", 1.0)], SUITE.n_episodes)
     env.seed(learning.EVALUATION_SEED)
-    env.action_space.seed(seed)
-    return {str(step): _return_of_random(env) for step in learning.evaluation_steps(SUITE)}
-
-
-def _return_of_random(env: VecEnv) -> float:
-    """Average the return of the first episode of each environment, with random actions."""
-    env.reset()
-    returns, is_over = np.zeros(env.num_envs), np.zeros(env.num_envs, dtype=bool)
-    while not is_over.all():
-        _, rewards, dones, _ = env.step(np.array([env.action_space.sample() for _ in range(env.num_envs)]))
-        returns += rewards * ~is_over
-        is_over |= dones
-    return round(float(returns.mean()), 4)
+    policy = learning.random_policy(env, seed)
+    play = lambda: round(float(evaluate_policy(policy, env, SUITE.n_episodes)[0]), 4)  # noqa: E731
+    return {str(step): play() for step in learning.evaluation_steps(SUITE)}
 
 
 def name_of(game: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
@@ -100,7 +83,7 @@ CAMPAIGN = Campaign(
     choosing=range(100, 101),
     reporting=range(200, 204),  # time was over
     train=train,
-    score=score,
+    score=mean_of_last_fifth,
     primary=(Contrast("defaults", "uniform"), Contrast("LAP", "uniform")),
     growth=0,
     chooses_by_task=False,

@@ -9,16 +9,17 @@ defaults (``defaults.md``).
 - p: see tables.py, with one correction for all suites. Rows of the campaigns have the p of their own table.
 """
 
+import itertools
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import report
-from campaign import options
+from campaign import Campaign, Contrast, options
 from chain_sizes import CAMPAIGN as CHAIN
 from doorkey_sizes import CAMPAIGN as DOORKEY
 from dose_response import CAMPAIGN as DOSE
-from figures import ARMS, INK, LOOKS, better_towards, errorbars, figure_of, role_of, save
+from figures import ARMS, INK, LOOKS, errorbars, figure_of, role_of, save, say_that_more_is_better
 from matplotlib.lines import Line2D
 from modern_dqn import CAMPAIGN as MODERN
 from suites import MEMORY_SUITES, SUITES, arm_of
@@ -118,48 +119,47 @@ def summarise(out: Path, against: str) -> list[Comparison]:
     return [row._replace(p=p_values[i], unpaired=None if row.unpaired is None else unpaired[i]) for i, row in enumerate(rows)]
 
 
+# By campaign: name of its task.
+CAMPAIGNS = (
+    (DOSE, "Blind Cliffwalk, 1 success in {:,} episodes"),
+    (CHAIN, "Chain, 5 to 15 states"),
+    (DOORKEY, "DoorKey, 5x5 and 6x6"),
+    (MODERN, "MinAtar, five games, 300,000 steps"),
+)
+
+
+def effect_of(campaign: Campaign, contrast: Contrast, scores: Scores, gain: np.ndarray) -> np.ndarray:
+    """Estimate the effect of an arm in percent, from its gain by seed; of costs if scores are their logarithms."""
+    if campaign.is_log:
+        return 100 * (1 - np.exp(-with_interval(gain)))
+    if campaign.is_relative:
+        return with_interval(scores[contrast.arm], lambda values: 100 * (values.mean() - 1))
+    return in_percent(gain, scores[contrast.reference].mean(axis=1))
+
+
 def of_campaigns(out: Path) -> list[Comparison]:
     """
-    List the gains of dose and response, of the chain and of DoorKey over their sizes, and the effects over the five games of
-    MinAtar, with the p of their tables.
+    List the gains of dose and response at each size, of the chain and of DoorKey over their sizes, and the effects over the
+    five games of MinAtar, with the p of their tables.
     """
     found = []
-    if rows := read(out / "dose-response.csv"):
-        scores = report.scores_of(DOSE, rows)
-        gains = {each.arm: report.differences(DOSE, each, scores) for each in DOSE.by_task}
-        p_values = holm({(arm, i): paired_p(column) for arm, each in gains.items() for i, column in enumerate(each.T)})
-        for i, n in enumerate(DOSE.tasks):
-            task, of_size = f"Blind Cliffwalk, 1 success in {2**n:,} episodes", {a: v[:, i : i + 1] for a, v in scores.items()}
-            for kind in (kind for kind in SUMMED_UP if kind in gains):
-                effect = 100 * (1 - np.exp(-with_interval(gains[kind][:, i])))
-                better = improvement(of_size, {kind: "uniform"})[kind][:, 0]
-                row = (task, "dose-response", OWN_RATE, kind, "uniform", len(gains[kind]), effect, better, p_values[kind, i])
-                found.append(Comparison(*row))
-    for campaign, task in ((CHAIN, "Chain, 5 to 15 states"), (DOORKEY, "DoorKey, 5x5 and 6x6")):
+    for campaign, name in CAMPAIGNS:
         rows = read(out / f"{campaign.name}.csv")
         if not report.progress(campaign, rows)[1]:
             continue
-        scores = report.scores_of(campaign, rows)
-        found_p = holm({each: paired_p(report.differences(campaign, each, scores)) for each in campaign.primary})
-        for each in (contrast for contrast in campaign.primary if contrast.over == "mean"):
-            gain = report.differences(campaign, each, scores)
-            if campaign.is_log:
-                effect = 100 * (1 - np.exp(-with_interval(gain)))
-            else:
-                effect = in_percent(gain, scores[each.reference].mean(axis=1))
-            better = improvement(scores, {each.arm: each.reference})[each.arm][:, 0]
-            place = (task, campaign.name, OWN_RATE)
-            found.append(Comparison(*place, each.arm, each.reference, len(gain), effect, better, found_p[each]))
-    if rows := read(out / "modern-dqn.csv"):
-        scores = report.scores_of(MODERN, rows)
-        references = {each.arm: each.reference for each in MODERN.primary}
-        better = improvement(scores, references)
-        p_values = holm({arm: p_of(scores[arm], scores[other]) for arm, other in references.items()})
-        for kind in references:
-            effect = with_interval(scores[kind], lambda values: 100 * (values.mean() - 1))
-            n, task = len(scores[kind]), "MinAtar, five games, 300,000 steps"
-            row = (task, "modern-dqn", OWN_RATE, kind, "uniform", n, effect, better[kind][:, 0], p_values[kind])
-            found.append(Comparison(*row))
+        scores, contrasts = report.scores_of(campaign, rows), campaign.by_task or campaign.primary
+        gains = {each: report.differences(campaign, each, scores) for each in contrasts}
+        tests = {(each, i): gain for each in contrasts for i, gain in enumerate(np.atleast_2d(gains[each].T))}
+        p_values = holm({test: paired_p(gain) for test, gain in tests.items()})
+        if campaign.was_unpaired:
+            p_values = holm({(each, 0): p_of(scores[each.arm], scores[each.reference]) for each in contrasts})
+        for (i, task), kind in itertools.product(enumerate(campaign.tasks if campaign.by_task else [0]), SUMMED_UP):
+            for each in (contrast for contrast in contrasts if contrast.arm == kind and contrast.over != "slope"):
+                here = {arm: values[:, i : i + 1] if campaign.by_task else values for arm, values in scores.items()}
+                effect = effect_of(campaign, each, scores, tests[each, i])
+                better = improvement(here, {kind: each.reference})[kind][:, 0]
+                place = (name.format(2 ** int(task)), campaign.name, OWN_RATE, kind, each.reference)
+                found.append(Comparison(*place, len(scores[kind]), effect, better, p_values[each, i]))
     return found
 
 
@@ -202,7 +202,7 @@ def draw(found: list[Comparison], path: Path) -> None:
         labels.append(f"{name}\n{second}, {n_runs} runs")
     axes.set_yticks(range(len(places)), labels)
     axes.set_xlabel("effect, %")
-    better_towards(axes, "right")
+    say_that_more_is_better(axes)
     markers = [Line2D([], [], color=LOOKS[kind][0], marker=LOOKS[kind][2], linestyle="") for kind in kinds]
     markers.append(Line2D([], [], color=INK, marker="o", linestyle="", markerfacecolor="none"))
     figure.legend(markers, [*kinds, "cannot be told apart"], loc="outside upper center", ncols=3)
