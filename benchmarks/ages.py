@@ -56,7 +56,6 @@ SUITES: dict[str, Suite] = {
 
 
 def buffer_settings(arm: str, option: str) -> dict[str, Any]:
-    """Return ``replay_buffer_kwargs`` of an arm."""
     scheme = {} if arm.startswith("defaults") else dict(scheme="uniform")
     return scheme | (dict(age_decay=float(option.removeprefix("decay "))) if option else {})
 
@@ -80,7 +79,6 @@ def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
 
 
 def settings_of(tasks: tuple[str, ...]) -> dict[str, Any]:
-    """List what the runs of these tasks depend on."""
     suites = {task: SUITES[task] for task in tasks}
     numbers = {k: [s.steps, s.n_envs, s.n_evaluations, s.n_episodes, s.env_kwargs, s.settings] for k, s in suites.items()}
     return dict(suites=numbers, arms={f"{arm} {option}": buffer_settings(arm, option) for arm in ARMS for option in ARMS[arm]})

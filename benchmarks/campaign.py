@@ -30,8 +30,6 @@ Row = dict[str, str]
 
 
 class Contrast(NamedTuple):
-    """One test: an arm against a reference."""
-
     arm: str  # arm that is judged
     reference: str  # arm that it is compared with
     # what the differences of a seed become: ``"mean"``, their mean over the tasks; ``"slope"``, their least-squares slope
@@ -96,12 +94,10 @@ class Campaign:
         return hash_of(self.settings)
 
     def seeds_choosing(self, task: Any) -> range:
-        """Return the seeds that choose for a task."""
         return self.choosing.get(task, range(0)) if isinstance(self.choosing, dict) else self.choosing
 
 
 def hash_of(settings: Any) -> str:
-    """Hash what a run depends on, text and numbers."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -135,7 +131,6 @@ def minus_log(column: str, row: Row) -> float:
 
 
 def job(campaign: Campaign, task: Any, arm: str, option: str, rate: float, seed: int) -> Job:
-    """Make the job of a run."""
     run = (task, arm, option, rate, seed)
     if campaign.name_of is not None:
         return campaign.name_of(*run), run
@@ -172,7 +167,6 @@ def reporting_jobs(campaign: Campaign, rows: list[Row]) -> list[Job]:
 
 
 def key_of(name: dict[str, Any]) -> tuple[str, ...]:
-    """Return the values of a name."""
     return tuple(map(str, name.values()))
 
 

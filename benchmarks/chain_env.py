@@ -28,13 +28,11 @@ class ChainEnv(gym.Env):
         return np.eye(self.n_states, dtype=np.float32)[min(self.state, self.n_states - 1)]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Go back to the first state."""
         super().reset(seed=seed)
         self.state = self.n_steps = 0
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Go on, or back to the first state."""
         self.n_steps += 1
         self.state = self.state + 1 if int(action) == self.ways[self.state] else 0
         arrived = self.state == self.n_states

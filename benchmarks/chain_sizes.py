@@ -79,7 +79,6 @@ RANDOM_EPISODES = 100_000
 
 
 def cap_of(n_states: int) -> int:
-    """Return the largest number of steps of a run."""
     return 4_000 + 10 * 2 ** (n_states + 1)
 
 
@@ -117,7 +116,6 @@ def train(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[
 
 
 def random_successes(n_states: int) -> dict[str, int]:
-    """Count the random episodes that reach the end."""
     env, successes = ChainEnv(n_states), 0
     rng = np.random.default_rng(n_states)
     for _ in range(RANDOM_EPISODES):

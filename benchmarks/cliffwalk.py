@@ -56,7 +56,6 @@ class Learner:
 
     @property
     def error(self) -> float:
-        """Mean squared error over states and actions."""
         return float(np.sum((self.q - self.true_q) ** 2)) / (2 * self.n_states)
 
     def td_error(self, state: int, action: int) -> float:
@@ -132,7 +131,6 @@ def updates_until_learned(n_states: int, replayed: str, seed: int, max_updates: 
 
 
 def jobs() -> list[Job]:
-    """List all runs, the short ones first."""
     names = [dict(n_states=n, replay=r, seed=seed) for n, r, seed in itertools.product(SIZES, REPLAYS, range(SEEDS))]
     return [(name, tuple(name.values())) for name in names]
 
@@ -151,7 +149,6 @@ def growth(medians: np.ndarray) -> float:
 
 
 def report(found: dict[str, np.ndarray]) -> str:
-    """Write the table of medians and quartiles, and the growth rates."""
     cells = []
     for i, n in enumerate(SIZES):
         figures = [f"{of[i, 1]:.0f} ({of[i, 0]:.0f} to {of[i, 2]:.0f})" for of in found.values()]
@@ -181,7 +178,6 @@ def draw(found: dict[str, np.ndarray], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing, write the table and the figure."""
     args = options(__doc__, ["cliffwalk"]).parse_args(arguments)
     path = args.out / "cliffwalk.csv"
     run_missing(path, jobs(), updates_until_learned, args.workers, args.deadline)

@@ -59,8 +59,6 @@ def success_rate(returns: list[float]) -> float:
 
 
 class Task(NamedTuple):
-    """A task and how it is measured."""
-
     env: str | Callable[[], gym.Env]  # environment as SB3's ``make_vec_env`` takes it
     expert_episodes: Callable[[], ReplayBuffer]  # records the demonstrations
     classes: tuple[type[OffPolicyAlgorithm], type[OffPolicyAlgorithm]]  # the stock class, and that with prioritized replay
@@ -155,7 +153,6 @@ def train(name: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
 
 
 def campaign_of(file: str, name: str) -> Campaign:
-    """Describe the campaign of a task."""
     task, arms = TASKS[name], arms_of(TASKS[name])
     return Campaign(
         name=file,

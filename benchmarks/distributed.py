@@ -30,7 +30,7 @@ from learning import evaluations, returns_of
 from scipy.stats import trim_mean
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import SubprocVecEnv
-from timing import count_seconds, machine, seconds
+from timing import machine, seconds
 
 from sb3_per import PERDQN, PERSAC
 from sb3_per.compare.campaign import read, run_missing
@@ -51,13 +51,11 @@ class SleepingEnv(gym.Env):
         self.render_mode = None
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """See Gymnasium."""
         super().reset(seed=seed)
         self.t = 0
         return np.zeros(3, np.float32), {}
 
     def step(self, action: Any) -> Any:
-        """See Gymnasium."""
         self.t += 1
         if self.seconds > 0.0:
             time.sleep(self.np_random.exponential(self.seconds) if self.exponential else self.seconds)
@@ -80,7 +78,6 @@ def warm(cls: Any, env: Any, n_steps: int, **kwargs: Any) -> Any:
 
 
 def learning_seconds(model: Any, n: int, **kwargs: Any) -> float:
-    """Time some more steps of a model."""
     return seconds(lambda: model.learn(n, reset_num_timesteps=False, **kwargs))
 
 
@@ -88,33 +85,6 @@ def learning_seconds(model: Any, n: int, **kwargs: Any) -> float:
 
 # What was measured, figure, target, whether a larger figure is better.
 Row = tuple[str, float | str, float | None, bool]
-
-
-def part_overhead(n: int) -> list[Row]:
-    """Measure the learner's share of time beside learning, with one update per transition. Waiting does not count."""
-    rows: list[Row] = []
-    cases: Any = (("DQN", PERDQN, 4, 0.10), ("SAC", PERSAC, 4, 0.03), ("DQN with 2 environments", PERDQN, 1, None))
-    for name, cls, n_envs, target in cases:
-        with actors(2, n_envs=n_envs, env_kwargs=dict(discrete=cls is PERDQN)) as env:
-            model, inner = warm(cls, env, 300, gradient_steps=-1), [0.0]
-            for method in ("sample", "update_priorities"):
-                count_seconds(model.replay_buffer, method, inner)
-            count_seconds(model, "_gradient_step", inner)
-            total = learning_seconds(model, n if cls is PERDQN else n // 4)
-            share = 1 - inner[0] / (total - env.crew.seconds_waited)
-        figure = share if target is not None else f"{share:.3g}"
-        rows.append((f"learner's time outside of sample, update and gradient step, {name}", figure, target, False))
-    return rows
-
-
-def part_admission(n: int) -> list[Row]:
-    """Measure the learner's time for a transition, without updates and waiting, against a step of SubprocVecEnv."""
-    with actors(2, n_envs=N_ACTORS // 2) as env:
-        ours = learning_seconds(warm(PERDQN, env, 2_000, gradient_steps=0), n) - env.crew.seconds_waited
-    with subprocesses() as env:
-        env.reset()
-        theirs = seconds(lambda: env.step(np.zeros(N_ACTORS, np.int64)), n // N_ACTORS) * (n // N_ACTORS)
-    return [("admitting a transition / a step of SubprocVecEnv(8), by transition", ours / theirs, 0.25, False)]
 
 
 def part_scaling(n: int) -> list[Row]:
@@ -142,8 +112,6 @@ def part_wall_time(n: int) -> list[Row]:
 
 
 class Task(NamedTuple):
-    """Task to learn with and without actors."""
-
     algorithm: Any  # name of a class of this package
     steps: int  # number of transitions of a run
     floor: float  # return of a policy that has learned nothing; returns are compared by their distance from it
@@ -201,8 +169,6 @@ def learned(env_id: str, collection: str, seed: int, steps: int) -> dict[str, An
 
 # Function of each part, with its size in full and with --quick.
 PARTS: dict[str, tuple[Callable[..., list[Row]], int, int]] = {
-    "overhead": (part_overhead, 8_000, 400),
-    "admission": (part_admission, 60_000, 4_000),
     "scaling": (part_scaling, 1_000, 100),
     "wall_time": (part_wall_time, 12_000, 1_200),
     "learning": (part_learning, 5, 1),
@@ -210,7 +176,6 @@ PARTS: dict[str, tuple[Callable[..., list[Row]], int, int]] = {
 
 
 def report(results: dict[str, Any]) -> str:
-    """Write the table of all measured parts."""
     lines = [f"{machine()}, one thread each. Environments sleep. `python benchmarks/distributed.py`", ""]
     lines += ["| what | figure | target | |", "|---|---|---|---|"]
     for what, figure, target, larger in (row for part in PARTS for row in results.get(part, {}).get("rows", [])):
@@ -224,7 +189,6 @@ def report(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, help="parts; without, all but learning")
     parser.add_argument("--quick", action="store_true", help="much less of everything")

@@ -73,7 +73,6 @@ def plan(grid: Any, start: State) -> list[int]:
 
 
 def expert_episodes(n_episodes: int = 10) -> PrioritizedReplayBuffer:
-    """Record episodes of the planner."""
     env = make_env()
     buffer = PrioritizedReplayBuffer(1_000, env.observation_space, env.action_space, device="cpu")
     for seed in range(n_episodes):

@@ -76,7 +76,6 @@ def train(size: int, arm: str, option: str, rate: float, seed: int) -> dict[str,
 
 
 def random_successes(size: int) -> dict[str, int]:
-    """Count the random episodes that reach the goal."""
     env, successes = doorkey.make_env(size), 0
     env.action_space.seed(size)
     for seed in range(RANDOM_EPISODES):

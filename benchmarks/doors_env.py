@@ -24,7 +24,6 @@ class DoorsEnv(gym.Env[np.ndarray, np.int64]):
     action_space = spaces.Discrete(N_SIDES)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """See Gymnasium."""
         super().reset(seed=seed)
         self._step, self._open_side = 0, int(self.np_random.integers(N_SIDES))
         observation = np.zeros(N_SIDES + N_DOORS, np.float32)
@@ -32,7 +31,6 @@ class DoorsEnv(gym.Env[np.ndarray, np.int64]):
         return observation, {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """See Gymnasium."""
         is_open = self._is_at_door and int(action) == self._open_side
         self._step += 1
         observation = np.zeros(N_SIDES + N_DOORS, np.float32)

@@ -94,7 +94,6 @@ class Cliffwalk(gym.Env):
         return states, is_right
 
     def fill(self, model: PERDQN) -> None:
-        """Store all transitions, in their order."""
         right = self.right_actions[self.states]
         model.replay_buffer.extend(
             self.observations[self.states][:, None],

@@ -23,7 +23,6 @@ from sb3_per.storage import mapped
 
 
 def _vectors() -> Iterator[tuple[Any, ...]]:
-    """Make steps with 17 numbers."""
     rng = np.random.default_rng(0)
     arrays = rng.normal(size=(64, 1, 17)).astype(np.float32)
     for t in itertools.count():

@@ -18,7 +18,6 @@ from sb3_per import PERDQN
 
 
 def main() -> None:
-    """Fill the buffer, and print its memory on the way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="BreakoutNoFrameskip-v4")
     parser.add_argument("--slots", type=int, default=1_000_000)

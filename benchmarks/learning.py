@@ -63,7 +63,6 @@ def register_environments() -> None:
 
 
 def evaluation_steps(suite: Suite) -> list[int]:
-    """List the numbers of environment steps at which a run is evaluated."""
     return [suite.steps * (i + 1) // suite.n_evaluations for i in range(suite.n_evaluations)]
 
 
@@ -195,12 +194,10 @@ def fingerprint(suite: Suite, variant: str) -> str:
 
 
 def seeds_of(suite: Suite) -> range:
-    """List the seeds of each variant in each environment."""
     return range(suite.first_seed, suite.first_seed + suite.seeds)
 
 
 def variants_in(suite: Suite, environment: str) -> list[str]:
-    """List the variants that run in this environment."""
     return [name for name, variant in suite.variants.items() if environment in (variant.environments or suite.environments)]
 
 
@@ -226,7 +223,6 @@ def quick(suite: Suite) -> Suite:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing of the chosen suites."""
     parser = options(__doc__, list(SUITES))
     parser.add_argument("--quick", action="store_true", help="a thousandth of the steps, to try the script; needs --out")
     args = parser.parse_args(arguments)

@@ -68,7 +68,6 @@ def train(game: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
 
 
 def name_of(game: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
-    """Name a run."""
     variant = RANDOM if arm == RANDOM else named_at(arm, rate)
     settings = "" if arm == RANDOM else learning.fingerprint(SUITE, variant)
     return dict(environment=game, variant=variant, seed=seed, settings=settings)

@@ -91,7 +91,6 @@ def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def digest_of(model: Any) -> str:
-    """Hash all that must be equal."""
     import numpy as np
     import torch as th
 

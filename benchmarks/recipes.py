@@ -63,7 +63,6 @@ class Recipe(NamedTuple):
 
 
 def bits() -> BitFlippingEnv:
-    """Make an environment of ten bits, with a new start and goal in every episode."""
     return BitFlippingEnv(n_bits=10)
 
 
@@ -113,7 +112,6 @@ def zoo_command(recipe: Recipe, block: Block) -> list[str]:
 
 
 def command_of(name: str) -> str:
-    """Return the command that runs a recipe."""
     place = RECIPES[name].place
     if "#" not in place:
         return f"python {place}"
@@ -190,7 +188,6 @@ def elsewhere() -> Iterator[None]:
 
 
 def run(recipe: Recipe, seed: int) -> None:
-    """Run a recipe as it is written."""
     if "#" not in recipe.place:
         runpy.run_path(str(ROOT / recipe.place), run_name="__main__")
         return
@@ -213,7 +210,6 @@ def run(recipe: Recipe, seed: int) -> None:
 
 @functools.cache
 def random_score(env: str | Callable[[], Any], score: str) -> float:
-    """Score a random policy on the episodes of the evaluation."""
     envs = make_vec_env(env, seed=EVALUATION_SEED)
     envs.action_space.seed(EVALUATION_SEED)
     policy = SimpleNamespace(predict=lambda *_, **__: (np.array([envs.action_space.sample()]), None))
@@ -263,24 +259,20 @@ def jobs_of(names: list[str], stock: bool = False) -> list[Job]:
 
 
 def rows_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the runs of a recipe in its current form."""
     return [row for row in rows if (row["recipe"], row["source"]) == (name, fingerprint(name))]
 
 
 def score_cell(recipe: Recipe, *scores: float) -> str:
-    """Format the lowest and the highest score."""
     digits = 2 if recipe.score == "success" else 0
     return " to ".join(dict.fromkeys(f"{score:.{digits}f}" for score in (min(scores), max(scores))))
 
 
 def link_of(name: str) -> str:
-    """Name a recipe, with a link to its heading."""
     path, _, heading = RECIPES[name].place.partition("#")
     return f"[{name}]({path.removeprefix('docs/')}#{heading.lower().replace(' ', '-')})" if heading else name
 
 
 def stock_cell(name: str, rows: list[dict[str, str]]) -> str:
-    """Format the scores of the stock runs, if there are any."""
     runs = rows_of(name, rows)
     if not RECIPES[name].has_stock:
         return "none"
@@ -288,7 +280,6 @@ def stock_cell(name: str, rows: list[dict[str, str]]) -> str:
 
 
 def report(rows: list[dict[str, str]], stock_rows: list[dict[str, str]]) -> list[str]:
-    """Write the table."""
     cells, missing = [], []
     for name, recipe in RECIPES.items():
         runs = rows_of(name, rows)
@@ -313,7 +304,6 @@ def report(rows: list[dict[str, str]], stock_rows: list[dict[str, str]]) -> list
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing, and write the table."""
     args = options(__doc__, list(RECIPES), OUT).parse_args(arguments)
     path, stock_path = args.out / "recipes.csv", args.out / "recipes-stock.csv"
     names = selected(list(RECIPES), args.only)

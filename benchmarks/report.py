@@ -302,7 +302,6 @@ def write_suite(name: str, suite: Suite, out: Path) -> None:
 
 
 def write_page(path: Path, lines: list[str]) -> None:
-    """Write a page, and say so."""
     path.write_text("\n".join(lines).rstrip() + "\n")
     print(path)
 
@@ -364,7 +363,6 @@ def differences(campaign: Campaign, contrast: Contrast, scores: Scores) -> np.nd
 
 
 def words_of(campaign: Campaign, contrast: Contrast) -> str:
-    """Say what the tasks of a seed become."""
     mean = "mean over the tasks" if len(campaign.tasks) > 1 else str(campaign.tasks[0])
     words = {"mean": mean, "slope": "slope over the size", "pairs": "all pairs of seed and task"}
     return words[contrast.over] + (f", from {contrast.least:g} on" if contrast.least is not None else "")
@@ -377,7 +375,6 @@ def formatted(campaign: Campaign, values: np.ndarray, digits: int) -> str:
 
 
 def headings(campaign: Campaign) -> list[str]:
-    """Name the tasks."""
     return [f"{task} {campaign.unit}".strip() for task in campaign.tasks]
 
 
@@ -496,7 +493,6 @@ def write_campaign(campaign: Campaign, out: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the pages of the chosen suites and campaigns."""
     names = [*SUITES, *CAMPAIGNS]
     args = options(__doc__, names).parse_args(arguments)
     for name in selected(names, args.only):

@@ -35,7 +35,6 @@ VARIANTS: dict[str, tuple[Any, dict[str, Any] | None]] = {
 
 
 def make_model(variant: str, buffer_size: int) -> Any:
-    """Make a model with the paper's networks and batches, and a full buffer."""
     cls, buffer_kwargs = VARIANTS[variant]
     settings = dict(policy_kwargs=dict(net_arch=[256, 256]), learning_rate=3e-4, batch_size=256, learning_starts=0, seed=0)
     model = cls("MlpPolicy", "HalfCheetah-v5", buffer_size=buffer_size, replay_buffer_kwargs=buffer_kwargs, **settings)
@@ -62,7 +61,6 @@ def report(times: np.ndarray) -> str:
 
 
 def main() -> None:
-    """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small buffers and few steps")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of run_time.csv and run_time.md")

@@ -19,15 +19,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 # This file has the name of the package that it measures, whose folder must come first.
 sys.path.append(sys.path.pop(0))
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import sbx
 import stable_baselines3
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
-from timing import Row, Rows, as_table, compare, machine, measured, options, seconds, update
+from timing import Row, Rows, as_table, machine, measured, options, seconds, update
 
 import sb3_per
 import sb3_per.sbx
@@ -74,24 +72,6 @@ def step_rows(name: str, gradient_steps: int, targets: dict[str, float], device:
         yield f"{name.lower()} {gradient_steps} {package} {device}", functools.partial(row, package)
 
 
-def products_row(device: str, quick: bool) -> Row:
-    """
-    Measure the matrix products of a step of SAC alone, compiled: what a compiler cannot save. Of 256 x 256 x 256 there are 5
-    forward to the critics' loss, 4 backward, 3 forward to the actor's loss and 4 backward.
-    """
-    weights, rows = jnp.ones((16, 256, 256)) / 256, jnp.ones((256, 256))
-
-    @jax.jit
-    def products(rows: jax.Array, weights: jax.Array) -> jax.Array:
-        for each in weights:
-            rows = rows @ each
-        return rows
-
-    what, against = "the 16 matrix products of a step of SAC alone, in JAX", f"gradient step, SB3's SAC on {device}"
-    ours, theirs = lambda: products(rows, weights).block_until_ready(), steps_of("SB3", "SAC", 1, device)
-    return compare(what, against, np.nan, ours, theirs, 10 if quick else 60, 5 if quick else 41)
-
-
 class Solved(BaseCallback):
     """Stop when the mean return of the last ten episodes is above -200."""
 
@@ -122,13 +102,12 @@ def rows(device: str, quick: bool) -> Rows:
     ]
     for group in groups:
         yield from step_rows(*group, device, quick)
-    yield f"products {device}", lambda: products_row(device, quick)
     yield f"solved {device}", lambda: solved_row(device, quick)
 
 
 def main() -> None:
     """Run with the arguments of the command line. In the folder, rows that were measured before stay."""
-    args = options(__doc__, "sac 1, sac 8, td3, dqn, products, solved").parse_args()
+    args = options(__doc__, "sac 1, sac 8, td3, dqn, solved").parse_args()
     th.set_num_threads(2)
     about = machine("sbx-rl", "jax")
     found = measured(rows(args.device, args.quick), args.only, about)

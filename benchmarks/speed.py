@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import cpprb
 import numpy as np
 import torch as th
-from baselines import NumpyTree, PythonTree
+from baselines import PythonTree
 from file_rows import file_rows
 from frame_rows import frame_rows
 from gymnasium import spaces
@@ -37,7 +37,6 @@ from timing import (
     as_table,
     box,
     compare,
-    count_seconds,
     filled,
     learn_in_turn,
     machine,
@@ -55,7 +54,6 @@ from sb3_per import (
     PrioritizedDictReplayBuffer,
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
-    PriorityMonitor,
     SumTree,
 )
 
@@ -83,20 +81,18 @@ def cpprb_tree(size: int) -> Callable[[], None]:
 
 TREES: dict[str, Callable[[int], Callable[[], None]]] = {
     "SumTree": our_tree,
-    "NumPy level tree": lambda size: cycle(NumpyTree(size)),
     "per-sample Python tree": lambda size: cycle(PythonTree(size, 1.0)),
     "cpprb": cpprb_tree,
 }
 
 
 def tree_rows(quick: bool) -> Rows:
-    """Measure finding and updating 256 slots among a million."""
     size, what = 100_000 if quick else MILLION, f"draw + update of {BATCH_SIZE}, tree"
 
     def row(rival: str, target: float, repetitions: int) -> Row:
         return compare(what, rival, target, our_tree(size), TREES[rival](size), repetitions)
 
-    for each in (("NumPy level tree", 0.20, 100), ("per-sample Python tree", np.nan, 20), ("cpprb", 0.12, 100)):
+    for each in (("per-sample Python tree", np.nan, 20), ("cpprb", 0.12, 100)):
         yield f"tree {each[0]}", functools.partial(row, *each)
 
 
@@ -145,8 +141,6 @@ def buffer_rows(quick: bool) -> Rows:
 
 
 def add_rows(quick: bool) -> Rows:
-    """Measure `add` of one step of all environments."""
-
     def row(n_envs: int) -> Row:
         buffers = (c(MILLION, box(17), box(6), device="cpu", n_envs=n_envs) for c in (PrioritizedReplayBuffer, ReplayBuffer))
         obs, actions = np.ones((n_envs, 17), np.float32), np.ones((n_envs, 6), np.float32)
@@ -207,8 +201,6 @@ def sequence_rows(quick: bool) -> Rows:
 
 
 def memory_rows(quick: bool) -> Rows:
-    """Measure the memory of the tree."""
-
     def memory() -> Row:
         n_bytes = sum(array.nbytes for array in vars(SumTree(MILLION)).values() if isinstance(array, np.ndarray))
         return Row("tree memory at 1M slots, bytes per slot", "", n_bytes / MILLION, 17.0)
@@ -284,25 +276,6 @@ def training_rows(quick: bool, device: str) -> Rows:
     yield f"step td3 {device}", lambda: step("PERTD3", "TD3", 1.00, PERTD3, TD3)
     yield f"step dqn {device}", lambda: step("PERDQN", "DQN", 1.02, PERDQN, DQN)
     yield f"learn {device}", learn
-    yield "monitor", lambda: monitor(quick, device)
-
-
-def monitor(quick: bool, device: str) -> Row:
-    """Measure PriorityMonitor with the cheapest gradient step and the default interval."""
-    spent = [0.0]
-
-    class Timed(PriorityMonitor):
-        def _on_training_start(self) -> None:
-            super()._on_training_start()
-            count_seconds(self.model.replay_buffer.draw_record, "add", spent)
-
-    with tempfile.TemporaryDirectory() as log:
-        model = PERDQN("MlpPolicy", "CartPole-v1", seed=0, device=device, tensorboard_log=log)
-        callback = Timed(interval=2_000 if quick else 10_000)
-        count_seconds(callback, "_on_step", spent)
-        total = seconds(lambda: model.learn(4_000 if quick else 20_000, callback=callback))
-        model.logger.close()
-    return Row("PriorityMonitor, share of the time of learn(), PERDQN", "", spent[0] / total, 0.01)
 
 
 # ---- cost against capacity

@@ -13,8 +13,6 @@ import yaml
 
 @dataclass(frozen=True)
 class Variant:
-    """One arm of a suite."""
-
     algorithm: str  # name of a class of Stable-Baselines3 or of this package
     settings: dict[str, Any] = field(default_factory=dict)  # settings that differ from those of the suite
     environments: tuple[str, ...] | None = None  # environments to run in; None: all
@@ -54,7 +52,6 @@ class Suite:
 
 
 def named_at(variant: str, rate: float) -> str:
-    """Name a variant at a factor of the learning rate."""
     return f"{variant} @ {rate:.3g}"
 
 

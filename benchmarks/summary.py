@@ -164,7 +164,6 @@ def of_campaigns(out: Path) -> list[Comparison]:
 
 
 def summary_table(found: list[Comparison]) -> list[str]:
-    """Write a row for each comparison."""
     rows = []
     for each in found:
         p = p_text(each.p) + ("" if each.unpaired is None else f" ({p_text(each.unpaired)})")
@@ -210,7 +209,6 @@ def draw(found: list[Comparison], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the tables and the figure."""
     out = options(__doc__).parse_args(arguments).out
     found = [*summarise(out, "uniform"), *of_campaigns(out)]
     for path, those in ((out / "summary.md", found), (out / "defaults.md", summarise(out, "defaults"))):

@@ -40,24 +40,19 @@ def estimate(scores: dict[str, Any], metric: Callable[..., np.ndarray]) -> Estim
 
 
 def iqm(scores: Scores) -> Estimates:
-    """Compute the interquartile mean over runs and environments."""
     return estimate(scores, lambda values: np.array([metrics.aggregate_iqm(values)]))
 
 
 def iqm_curves(curves: Scores) -> Estimates:
-    """Compute the interquartile mean at each evaluation."""
     # Take all columns at once, 2,000 times: rliable's aggregate_iqm takes one.
     return estimate(curves, lambda values: trim_mean(values.reshape(-1, values.shape[-1]), 0.25, axis=0))
 
 
 def share_curves(reached: Scores) -> Estimates:
-    """Compute the share of the runs at each evaluation."""
     return estimate(reached, lambda values: values.mean(axis=(0, 1)))
 
 
 def improvement(scores: Scores, references: dict[str, str]) -> Estimates:
-    """Compute the probability that an arm is better than its reference."""
-
     def probability(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         # The same as rliable's, which takes 30 times as long for its 2,000 samples.
         return np.array([np.mean(0.5 + 0.5 * np.sign(x[:, None] - y[None]))])
@@ -72,17 +67,14 @@ def with_interval(values: np.ndarray, metric: Callable[[np.ndarray], Any] = lamb
 
 
 def gains_of(pairs: dict[str, Pair]) -> Estimates:
-    """Estimate the mean gain of each pair over the seeds."""
     return {key: with_interval((x - y).mean(axis=1, keepdims=True)) for key, (x, y) in pairs.items()}
 
 
 def pairs_of(scores: Scores, references: dict[str, str]) -> dict[str, Pair]:
-    """Put the scores of each arm beside those of its reference."""
     return {arm: (scores[arm], scores[other]) for arm, other in references.items()}
 
 
 def is_paired(scores: Iterable[np.ndarray]) -> bool:
-    """Check whether there are enough seeds for paired tests."""
     return all(len(values) >= PAIRED_FROM for values in scores)
 
 
@@ -143,7 +135,6 @@ def shown(figure: np.ndarray, digits: int) -> str:
 
 
 def cell(estimates: Estimates, arm: str, digits: int, column: int = 0) -> str:
-    """Format a figure of an arm, if there is one."""
     return shown(estimates[arm][:, column], digits) if arm in estimates else ""
 
 

@@ -38,7 +38,6 @@ Rows = Iterator[tuple[str, Callable[[], Row]]]
 
 
 def seconds(function: Callable[[], Any], repetitions: int = 1) -> float:
-    """Time one call."""
     start = time.perf_counter()
     for _ in range(repetitions):
         function()
@@ -67,19 +66,6 @@ def learn_in_turn(what: str, against: str, models: list[Any], n_steps: int, n_pa
     times = [[seconds(lambda: model.learn(each, reset_num_timesteps=False)) for model in models] for _ in range(n_parts)]  # noqa: B023
     ours, theirs = np.array(times).T
     return Row(what, against, float(np.median(ours / theirs)), 1.02, float(ours.sum()), float(theirs.sum()))
-
-
-def count_seconds(owner: Any, method: str, total: list[float]) -> None:
-    """Add the time of all calls of a method to a total."""
-    original = getattr(owner, method)
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
-        result = original(*args, **kwargs)
-        total[0] += time.perf_counter() - start
-        return result
-
-    setattr(owner, method, counted)
 
 
 def box(*shape: int, dtype: Any = np.float32) -> spaces.Box:

@@ -74,7 +74,6 @@ def draw(found: dict[tuple[str, float], np.ndarray], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Draw the batches, print the table, write the picture."""
     out = options(__doc__, out=OUT).parse_args(arguments).out
     found = {(n, epsilon): metrics_of(epsilon, n) for n in LINES for epsilon in EPSILONS}
     rows = []
