@@ -22,14 +22,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import yaml
 from campaign import options, selected
-from learning import EVALUATION_SEED
+from learning import EVALUATION_SEED, random_policy
 from pages import Block, blocks_of, commands_of, write_named_file
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
@@ -62,20 +62,16 @@ class Recipe(NamedTuple):
     has_stock: bool = True  # whether the stock class can do the same: it has no actors, and a run in two parts is no other run
 
 
-def bits() -> BitFlippingEnv:
-    return BitFlippingEnv(n_bits=10)
-
-
-PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
+PENDULUM, CARTPOLE, BITS = "Pendulum-v1", "CartPole-v1", functools.partial(BitFlippingEnv, n_bits=10)
 RECIPES = {
-    "HER": Recipe("docs/start.md#Hindsight experience replay", bits, 0.95, score="success"),
+    "HER": Recipe("docs/start.md#Hindsight experience replay", BITS, 0.95, score="success"),
     "own algorithm": Recipe("examples/own_algorithm.py", CARTPOLE, 400.0),
     "RL Zoo, own.yml": Recipe("docs/zoo.md#Other settings", CARTPOLE, 400.0, word="own.yml"),
     "RL Zoo, other settings": Recipe("docs/zoo.md#Other settings", CARTPOLE, 400.0, word="-params"),
-    "HER, script": Recipe("examples/her_bit_flipping.py", bits, 0.8, score="success", seeds=3),
+    "HER, script": Recipe("examples/her_bit_flipping.py", BITS, 0.8, score="success", seeds=3),
     "own scheme": Recipe("examples/own_scheme.py", PENDULUM, -250.0),
     "PERSAC": Recipe("docs/algorithms/per_sac.md#Example", PENDULUM, -250.0),
-    "RL Zoo, HER": Recipe("docs/zoo.md#HER", bits, 0.95, score="success"),
+    "RL Zoo, HER": Recipe("docs/zoo.md#HER", BITS, 0.95, score="success"),
     "one import": Recipe("docs/start.md#One import", PENDULUM, -250.0),
     "PERTD3": Recipe("docs/algorithms/per_td3.md#Example", PENDULUM, -250.0),
     "PERDQN": Recipe("docs/algorithms/per_dqn.md#Example", CARTPOLE, 300.0),
@@ -211,18 +207,11 @@ def run(recipe: Recipe, seed: int) -> None:
 @functools.cache
 def random_score(env: str | Callable[[], Any], score: str) -> float:
     envs = make_vec_env(env, seed=EVALUATION_SEED)
-    envs.action_space.seed(EVALUATION_SEED)
-    policy = SimpleNamespace(predict=lambda *_, **__: (np.array([envs.action_space.sample()]), None))
-    return score_of(policy, envs, score)
-
-
-def evaluate(model: Any, recipe: Recipe) -> float:
-    """Score the deterministic policy on the same episodes every time."""
-    return score_of(model, model._wrap_env(make_vec_env(recipe.env, seed=EVALUATION_SEED), verbose=0), recipe.score)
+    return score_of(random_policy(envs, EVALUATION_SEED), envs, score)
 
 
 def score_of(policy: Any, env: Any, score: str) -> float:
-    """Play ``N_EPISODES`` episodes. Return the mean return, or the share of successful episodes."""
+    """Play the same ``N_EPISODES`` episodes every time. Return the mean return, or the share of successful episodes."""
     successes = []
 
     def note(of_evaluation: dict[str, Any], _: dict[str, Any]) -> None:
@@ -242,7 +231,8 @@ def train(name: str, seed: int, stock: bool = False) -> dict[str, Any]:
         with contextlib.suppress(StockHasLearned):
             run(recipe, seed)
         model = runs[-1][0]
-        score = evaluate(model, recipe)
+        envs = model._wrap_env(make_vec_env(recipe.env, seed=EVALUATION_SEED), verbose=0)
+        score = score_of(model, envs, recipe.score)
     result = dict(steps=model.num_timesteps, learning=round(sum(seconds for _, seconds in runs)), score=round(score, 2))
     return {**result, "class": type(model).__name__} if stock else result
 
@@ -262,44 +252,32 @@ def rows_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return [row for row in rows if (row["recipe"], row["source"]) == (name, fingerprint(name))]
 
 
-def score_cell(recipe: Recipe, *scores: float) -> str:
+def range_of(recipe: Recipe, scores: list[float]) -> str:
+    """Format the lowest and the highest score."""
     digits = 2 if recipe.score == "success" else 0
     return " to ".join(dict.fromkeys(f"{score:.{digits}f}" for score in (min(scores), max(scores))))
-
-
-def link_of(name: str) -> str:
-    path, _, heading = RECIPES[name].place.partition("#")
-    return f"[{name}]({path.removeprefix('docs/')}#{heading.lower().replace(' ', '-')})" if heading else name
-
-
-def stock_cell(name: str, rows: list[dict[str, str]]) -> str:
-    runs = rows_of(name, rows)
-    if not RECIPES[name].has_stock:
-        return "none"
-    return f"{runs[0]['class']}: {score_cell(RECIPES[name], *(float(run['score']) for run in runs))}" if runs else "not run"
 
 
 def report(rows: list[dict[str, str]], stock_rows: list[dict[str, str]]) -> list[str]:
     cells, missing = [], []
     for name, recipe in RECIPES.items():
-        runs = rows_of(name, rows)
+        runs, stock_runs = rows_of(name, rows), rows_of(name, stock_rows)
         if not runs:
             missing.append(name)
             continue
-        n_seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
-        of_runs = [
-            link_of(name),
-            f"`{command_of(name)}`",
-            f"{int(runs[0]['steps']):,}",
-            f"{np.mean([float(run['learning']) for run in runs]):.0f}",
-            f"{recipe.score} {score_cell(recipe, *(float(run['score']) for run in runs))}{n_seeds}",
-            stock_cell(name, stock_rows),
-            score_cell(recipe, random_score(recipe.env, recipe.score)),
-            f"{recipe.at_least:g}",
-        ]
-        cells.append(of_runs)
-    heading = ["recipe", "command", "steps", "seconds", "result", "stock run", "random policy", "promised"]
-    lines = table(heading, cells)
+        path, _, heading = recipe.place.partition("#")
+        link = f"[{name}]({path.removeprefix('docs/')}#{heading.lower().replace(' ', '-')})" if heading else name
+        scores, stock_scores = ([float(run["score"]) for run in each] for each in (runs, stock_runs))
+        result = f"{recipe.score} {range_of(recipe, scores)}" + (f", {len(runs)} seeds" if len(runs) > 1 else "")
+        stock = "not run" if recipe.has_stock else "none"
+        if stock_runs:
+            stock = f"{stock_runs[0]['class']}: {range_of(recipe, stock_scores)}"
+        seconds, steps = np.mean([float(run["learning"]) for run in runs]), int(runs[0]["steps"])
+        of_random = range_of(recipe, [random_score(recipe.env, recipe.score)])
+        row = [link, f"`{command_of(name)}`", f"{steps:,}", f"{seconds:.0f}", result, stock, of_random, f"{recipe.at_least:g}"]
+        cells.append(row)
+    columns = ["recipe", "command", "steps", "seconds", "result", "stock run", "random policy", "promised"]
+    lines = table(columns, cells)
     return [*lines, f"Not run in full yet: {'; '.join(missing)}."] if missing else lines[:-1]
 
 

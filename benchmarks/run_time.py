@@ -8,19 +8,17 @@ The variants train in turn, 1,000 steps each time, with a buffer that is full fr
 includes steps of the environment and of the gradient. The cheaper those are, the larger the percentages.
 """
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch as th
 from baselines import PerSample
+from campaign import options
 from stable_baselines3 import TD3
 from timing import filled, machine, seconds
 
 from sb3_per import PERTD3
 
-OUT = Path(__file__).resolve().parents[1] / "docs" / "evidence"
 N_ROUNDS = 9
 N_THREADS = 1
 # Percent over uniform replay in the paper: trees of the authors, of Dopamine, and of OpenAI Baselines.
@@ -61,9 +59,8 @@ def report(times: np.ndarray) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--quick", action="store_true", help="small buffers and few steps")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of run_time.csv and run_time.md")
     args = parser.parse_args()
     th.set_num_threads(N_THREADS)
     times = measure(*((100, 10_000) if args.quick else (1_000, 1_000_000)))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from rliable import library, metrics
-from scipy.stats import trim_mean
+from scipy.stats import rankdata, trim_mean
 
 from sb3_per.compare.report import p_text
 from sb3_per.compare.statistics import holm, paired_p
@@ -97,7 +97,8 @@ def permutation_p(x: np.ndarray, y: np.ndarray) -> float:
     """
     chances, observed = np.ones(1), 0
     for column in range(x.shape[1]):
-        ranks = _double_ranks(np.concatenate([x[:, column], y[:, column]]))
+        # Twice the ranks, which are integers where several values share the mean of their ranks.
+        ranks = (2 * rankdata(np.concatenate([x[:, column], y[:, column]]))).astype(int)
         observed += int(ranks[: len(x)].sum())
         # In how many ways so many of the ranks have this sum.
         ways = np.zeros((len(x) + 1, ranks.sum() + 1))
@@ -107,13 +108,6 @@ def permutation_p(x: np.ndarray, y: np.ndarray) -> float:
         chances = np.convolve(chances, ways[-1] / ways[-1].sum())
     distances = np.abs(np.arange(len(chances)) - np.arange(len(chances)) @ chances)
     return float(chances[distances >= distances[observed] - 1e-6].sum())
-
-
-def _double_ranks(values: np.ndarray) -> np.ndarray:
-    """Twice the ranks, which are integers where several values share the mean of their ranks."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: np.ndarray = (2 * counts.cumsum() - counts + 1)[inverse]
-    return ranks
 
 
 def p_of(x: np.ndarray, y: np.ndarray) -> float:
