@@ -16,7 +16,8 @@ from dataclasses import replace
 
 import numpy as np
 from campaign import options
-from learning import evaluation_steps, jobs_of, train
+from learning import jobs_of, seeds_of, train
+from report import load
 from suites import MEMORY_SUITES
 from tables import table
 
@@ -33,20 +34,11 @@ def jobs() -> list[Job]:
 
 
 def report(rows: list[dict[str, str]]) -> list[str]:
-    """
-    Write the table.
-
-    :param rows: rows of the file
-    :return: lines of Markdown; only the number of runs while some are missing
-    """
-    names = [{key: str(value) for key, value in name.items()} for name, _ in jobs()]
-    kept = [row for row in rows if {key: row[key] for key in names[0]} in names]
-    if len(kept) < len(names):
-        return [f"{len(kept)} of {len(names)} runs are there; the table follows when all are."]
-    kept.sort(key=lambda row: int(row["seed"]))
-    steps = evaluation_steps(SUITE)
-    returns = np.array([[float(row[str(step)]) for step in steps] for row in kept])
-    scores = {"last policy": returns[:, -1], "mean of the last fifth": returns[:, -len(steps) // 5 :].mean(axis=1)}
+    """Write the table; only the number of runs while some are missing."""
+    returns = load(SUITE, rows)[ARM].reshape(-1, SUITE.n_evaluations)
+    if len(returns) < SUITE.seeds:
+        return [f"{len(returns)} of {SUITE.seeds} runs are there; the table follows when all are."]
+    scores = {"last policy": returns[:, -1], "mean of the last fifth": returns[:, -SUITE.n_evaluations // 5 :].mean(axis=1)}
     cells = [
         [
             name,
@@ -58,7 +50,8 @@ def report(rows: list[dict[str, str]]) -> list[str]:
         for name, s in scores.items()
     ]
     heading = ["score", "median", "lowest", "seeds with at least 475", "all seeds, sorted"]
-    words = f"{len(kept)} runs of {SUITE.steps:,} steps, seeds {kept[0]['seed']} to {kept[-1]['seed']}."
+    seeds = seeds_of(SUITE)
+    words = f"{len(seeds)} runs of {SUITE.steps:,} steps, seeds {seeds[0]} to {seeds[-1]}."
     return [words, "", *table(heading, cells)[:-1]]
 
 

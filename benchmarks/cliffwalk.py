@@ -90,11 +90,8 @@ def replay(learner: Learner, scheme: str) -> Iterator[None]:
     """Update with one drawn transition at a time, without importance-sampling weights."""
     n_states, knows_errors = learner.n_states, scheme.endswith(OWN_ERROR)
     states, actions, size = spaces.Discrete(n_states + 1), spaces.Discrete(2), len(all_transitions(n_states))
-    settings: dict[str, Any] = dict(
-        scheme=scheme.removesuffix(OWN_ERROR), initial_priority="td_error" if knows_errors else "max"
-    )
-    if scheme != "uniform":
-        settings |= dict(beta_start=0.0, beta_end=0.0)
+    settings: dict[str, Any] = {} if scheme == "uniform" else dict(beta_start=0.0, beta_end=0.0)
+    settings |= dict(scheme=scheme.removesuffix(OWN_ERROR), initial_priority="td_error" if knows_errors else "max")
     buffer = PrioritizedReplayBuffer(size, states, actions, "cpu", **settings)
     fill(buffer, n_states, learner if knows_errors else None)
     while True:

@@ -53,11 +53,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import start_from_demonstrations as mountain_car
 
 
-def success_rate(returns: list[float]) -> float:
-    """Compute the share of episodes that reach the goal. Only the goal has a reward."""
-    return float(np.mean(np.array(returns) > 0.0))
-
-
 class Task(NamedTuple):
     env: str | Callable[[], gym.Env]  # environment as SB3's ``make_vec_env`` takes it
     expert_episodes: Callable[[], ReplayBuffer]  # records the demonstrations
@@ -102,7 +97,7 @@ TASKS = {
         period=1_000,
         n_episodes=20,
         n_test_envs=20,
-        score=success_rate,
+        score=doorkey.success_rate,
         scored="success rate",
         solved=0.9,
     ),

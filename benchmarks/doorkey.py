@@ -42,6 +42,11 @@ def encode(obs: dict[str, Any]) -> np.ndarray:
     return np.concatenate([OBJECTS[cells[:, 0]].ravel(), STATES[cells[:, 2]].ravel()])
 
 
+def success_rate(returns: list[float]) -> float:
+    """Compute the share of episodes that reach the goal. Only the goal has a reward."""
+    return float(np.mean(np.array(returns) > 0.0))
+
+
 def after(grid: Any, state: State, action: int) -> State:
     """Return the state after an action of the planner."""
     (x, y), direction, has_key, is_open = state

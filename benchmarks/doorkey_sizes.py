@@ -37,7 +37,6 @@ import functools
 from typing import Any
 
 import doorkey
-import numpy as np
 from campaign import Campaign, Contrast, main, mean_of_all
 from chain_sizes import ARMS, JUDGED
 from learning import dqn, evaluations, returns_of
@@ -68,9 +67,7 @@ def train(size: int, arm: str, option: str, rate: float, seed: int) -> dict[str,
     settings = dict(learning_rate=rate, buffer_size=STEPS[size], seed=seed, **DQN_SETTINGS)
     model, test_env = dqn(ARMS, arm, make_vec_env(make_env, seed=seed), **settings), make_vec_env(make_env, N_EPISODES)
 
-    def share() -> float:
-        return float(np.mean(np.array(returns_of(model, test_env, N_EPISODES)) > 0.0))  # only the goal has a reward
-
+    share = lambda: doorkey.success_rate(returns_of(model, test_env, N_EPISODES))  # noqa: E731
     shares = evaluations(model, range(period, STEPS[size] + 1, period), share)
     return {str(i + 1): each for i, each in enumerate(shares)}
 

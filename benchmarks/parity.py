@@ -24,24 +24,22 @@ from typing import Any
 SCHEMES = ("proportional", "rank", "lap", "pal", "uniform")
 
 # name, keyword arguments of the algorithm, number of environments, VecNormalize
-VARIANTS: tuple[tuple[str, dict[str, Any], int, bool], ...] = (
+Variants = tuple[tuple[str, dict[str, Any], int, bool], ...]
+_MEMORY = dict(optimize_memory_usage=True, replay_buffer_kwargs=dict(handle_timeout_termination=False, beta_anneal_steps=50))
+VARIANTS: Variants = (
     ("plain", {}, 1, False),
     ("n-steps", dict(n_steps=3, gamma=0.9), 2, False),
     ("normalized", dict(gradient_steps=2), 2, True),
-    (
-        "memory",
-        dict(optimize_memory_usage=True, replay_buffer_kwargs=dict(handle_timeout_termination=False, beta_anneal_steps=50)),
-        1,
-        False,
-    ),
+    ("memory", _MEMORY, 1, False),
     ("independent-draws", dict(replay_buffer_kwargs=dict(stratified=False, td_error_reduction="min")), 3, False),
 )
-
-# name, keyword arguments of the algorithm, number of environments
-RECURRENT_VARIANTS: tuple[tuple[str, dict[str, Any], int], ...] = (
-    ("burn-in", dict(sequence_length=6, burn_in=3, n_steps=2, train_freq=8, gradient_steps=4), 2),
-    ("zero state", dict(sequence_length=4, burn_in=0, train_freq=8, replay_buffer_kwargs=dict(store_state=False)), 1),
+RECURRENT_VARIANTS: Variants = (
+    ("burn-in", dict(sequence_length=6, burn_in=3, n_steps=2, train_freq=8, gradient_steps=4), 2, False),
+    ("zero state", dict(sequence_length=4, burn_in=0, train_freq=8, replay_buffer_kwargs=dict(store_state=False)), 1, False),
 )
+ALGORITHMS = ("SAC", "TD3", "DDPG", "DQN", "QRDQN", "TQC", "CrossQ", "RecurrentDQN", "RecurrentSAC")
+# These have no scalar TD loss, or refuse such schemes.
+WITHOUT_LAP_AND_PAL = ("QRDQN", "TQC", "RecurrentDQN", "RecurrentSAC")
 
 
 def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -52,42 +50,35 @@ def runs() -> Iterator[tuple[str, Callable[[], Any]]]:
 
     import sb3_per
 
-    small: dict[str, Any] = dict(
-        buffer_size=90, learning_starts=30, batch_size=12, policy_kwargs=dict(net_arch=[8]), seed=0, device="cpu"
-    )
+    def run(cls: Any, policy: str, env_id: Any, variant: tuple[dict[str, Any], int, bool], scheme: str) -> Callable[[], Any]:
+        kwargs, n_envs, normalize = variant
+        network: dict[str, Any] = dict(net_arch=[8], **(dict(lstm_hidden_size=8) if "Lstm" in policy else {}))
+        small: dict[str, Any] = dict(buffer_size=90, learning_starts=30, batch_size=12, policy_kwargs=network, seed=0)
+        replay = {**kwargs.get("replay_buffer_kwargs", {}), "scheme": scheme}
 
-    def with_scheme(kwargs: dict[str, Any], scheme: str) -> dict[str, Any]:
-        return {**small, **kwargs, "replay_buffer_kwargs": {**kwargs.get("replay_buffer_kwargs", {}), "scheme": scheme}}
-
-    def run(cls: Any, policy: str, env_id: Any, n_envs: int, normalize: bool, **kwargs: Any) -> Callable[[], Any]:
         def train() -> Any:
             env = make_vec_env(env_id, n_envs=n_envs)
             env = VecNormalize(env) if normalize else env
-            return cls(policy, env, **copy.deepcopy(kwargs)).learn(160)  # SAC writes into its policy_kwargs
+            settings = copy.deepcopy({**small, **kwargs, "replay_buffer_kwargs": replay})  # SAC writes into its policy_kwargs
+            return cls(policy, env, device="cpu", **settings).learn(160)
 
         return train
 
-    for algo, scheme in itertools.product(("SAC", "TD3", "DDPG", "DQN", "QRDQN", "TQC", "CrossQ"), SCHEMES):
-        if scheme in ("lap", "pal") and algo in ("QRDQN", "TQC"):
+    for algo, scheme in itertools.product(ALGORITHMS, SCHEMES):
+        if scheme in ("lap", "pal") and algo in WITHOUT_LAP_AND_PAL:
             continue
-        cls, discrete = getattr(sb3_per, f"PER{algo}"), algo in ("DQN", "QRDQN")
-        env_id = "CartPole-v1" if discrete else "Pendulum-v1"
-        for name, kwargs, n_envs, normalize in VARIANTS:
-            yield f"{algo} {scheme} {name}", run(cls, "MlpPolicy", env_id, n_envs, normalize, **with_scheme(kwargs, scheme))
-        if algo == "CrossQ":
-            continue  # CrossQ takes vectors only, as upstream
+        cls, discrete, is_recurrent = getattr(sb3_per, f"PER{algo}"), "DQN" in algo, "Recurrent" in algo
+        env_id, policy = "CartPole-v1" if discrete else "Pendulum-v1", "MlpLstmPolicy" if is_recurrent else "MlpPolicy"
+        for name, *variant in RECURRENT_VARIANTS if is_recurrent else VARIANTS:
+            yield f"{algo} {scheme} {name}", run(cls, policy, env_id, variant, scheme)
+        if is_recurrent or algo == "CrossQ":
+            continue  # these take vectors only
         multi = functools.partial(SimpleMultiObsEnv, discrete_actions=discrete)
-        yield f"{algo} {scheme} dict", run(cls, "MultiInputPolicy", multi, 2, False, **with_scheme(dict(n_steps=2), scheme))
+        yield f"{algo} {scheme} dict", run(cls, "MultiInputPolicy", multi, (dict(n_steps=2), 2, False), scheme)
         bits = functools.partial(BitFlippingEnv, 4, continuous=not discrete)
         for n_steps in (1, 3):
             her = dict(n_steps=n_steps, replay_buffer_class=sb3_per.PrioritizedHerReplayBuffer)
-            yield f"{algo} {scheme} her-{n_steps}", run(cls, "MultiInputPolicy", bits, 2, False, **with_scheme(her, scheme))
-
-    for algo, scheme in itertools.product(("RecurrentDQN", "RecurrentSAC"), ("proportional", "rank", "uniform")):
-        cls, env_id = getattr(sb3_per, f"PER{algo}"), "CartPole-v1" if algo == "RecurrentDQN" else "Pendulum-v1"
-        for name, kwargs, n_envs in RECURRENT_VARIANTS:
-            lstm = {**kwargs, "policy_kwargs": dict(lstm_hidden_size=8, net_arch=[8])}
-            yield f"{algo} {scheme} {name}", run(cls, "MlpLstmPolicy", env_id, n_envs, False, **with_scheme(lstm, scheme))
+            yield f"{algo} {scheme} her-{n_steps}", run(cls, "MultiInputPolicy", bits, (her, 2, False), scheme)
 
 
 def digest_of(model: Any) -> str:

@@ -140,7 +140,7 @@ def buffer_rows(quick: bool) -> Rows:
     yield "demonstrations", lambda: against_itself("a quarter demonstrations", "default", 1.3, demonstrations(), ours())
 
 
-def add_rows(quick: bool) -> Rows:
+def storage_rows(quick: bool) -> Rows:
     def row(n_envs: int) -> Row:
         buffers = (c(MILLION, box(17), box(6), device="cpu", n_envs=n_envs) for c in (PrioritizedReplayBuffer, ReplayBuffer))
         obs, actions = np.ones((n_envs, 17), np.float32), np.ones((n_envs, 6), np.float32)
@@ -148,8 +148,13 @@ def add_rows(quick: bool) -> Rows:
         runs = [functools.partial(buffer.add, *step) for buffer in buffers]
         return compare(f"add, {n_envs} environment{'s' * (n_envs > 1)}", "ReplayBuffer", 1.15, *runs, 3000)
 
+    def memory() -> Row:
+        n_bytes = sum(array.nbytes for array in vars(SumTree(MILLION)).values() if isinstance(array, np.ndarray))
+        return Row("tree memory at 1M slots, bytes per slot", "", n_bytes / MILLION, 17.0)
+
     yield "add 1", lambda: row(1)
     yield "add 16", lambda: row(16)
+    yield "memory", memory
 
 
 def sequence_rows(quick: bool) -> Rows:
@@ -198,14 +203,6 @@ def sequence_rows(quick: bool) -> Rows:
     yield "sequences sample", sample_row
     yield "sequences size", size_row
     yield "sequences add", add_row
-
-
-def memory_rows(quick: bool) -> Rows:
-    def memory() -> Row:
-        n_bytes = sum(array.nbytes for array in vars(SumTree(MILLION)).values() if isinstance(array, np.ndarray))
-        return Row("tree memory at 1M slots, bytes per slot", "", n_bytes / MILLION, 17.0)
-
-    yield "memory", memory
 
 
 # ---- start
@@ -331,7 +328,7 @@ def main() -> None:
     """Measure rows, and write the tables ``speed.md`` and ``files.md``. All rows are measured with ``speed.png``."""
     args = options(__doc__, "sample, tree, add, step, start, learn, rank, ...").parse_args()
     th.set_num_threads(2)
-    groups = (tree_rows, add_rows, buffer_rows, frame_rows, file_rows, sequence_rows, memory_rows, start_rows)
+    groups = (tree_rows, storage_rows, buffer_rows, frame_rows, file_rows, sequence_rows, start_rows)
     makers = itertools.chain(*(group(args.quick) for group in groups), training_rows(args.quick, args.device))
     rows = measured(makers, args.only, machine())
     if not args.out:

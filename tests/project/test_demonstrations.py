@@ -50,7 +50,7 @@ def test_the_planner_finds_the_shortest_way():
 
 
 def test_a_success_is_an_episode_with_a_reward():
-    assert demonstrations.success_rate([0.0, 0.1, 0.9, 0.0]) == 0.5
+    assert doorkey.success_rate([0.0, 0.1, 0.9, 0.0]) == 0.5
 
 
 def test_the_report_counts_stopped_runs_and_compares_with_preloaded():
