@@ -166,32 +166,29 @@ def reporting_jobs(campaign: Campaign, rows: list[Row]) -> list[Job]:
     ]
 
 
-def key_of(name: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(map(str, name.values()))
-
-
-def runs_of(campaign: Campaign, rows: list[Row]) -> dict[tuple[str, ...], Row]:
-    """Find the rows of a file by their names."""
-    columns = list(job(campaign, campaign.tasks[0], campaign.twin, "", 1.0, 0)[0])
-    return {tuple(row[column] for column in columns): row for row in rows}
+def done(rows: list[Row], jobs: list[Job]) -> list[tuple[Sequence[Any], Row]]:
+    """List the arguments and the row of each job that has run, in the order of the jobs."""
+    if not jobs:
+        return []
+    found = {tuple(row[column] for column in jobs[0][0]): row for row in rows}
+    pairs = ((run, found.get(tuple(map(str, name.values())))) for name, run in jobs)
+    return [(run, row) for run, row in pairs if row is not None]
 
 
 def choices(campaign: Campaign, task: Any, rates: Sequence[float], rows: list[Row]) -> dict[str, tuple[str, float]] | None:
-    """
-    Choose option and rate of each arm: the highest mean score over the choosing seeds, of the task or of all tasks. Return
-    ``None`` while runs are missing.
-    """
+    """Choose option and rate of each arm by the mean score over the choosing seeds; ``None`` while runs are missing."""
     if not campaign.choosing:
         return {arm: (options[0], campaign.rates[0]) for arm, options in campaign.arms.items()}
     if isinstance(campaign.choosing, dict) and task not in campaign.choosing:
         task = max(campaign.choosing)
     tasks = [task] if campaign.chooses_by_task else campaign.tasks
-    found, means = runs_of(campaign, rows), []
+    means = []
     for each in tasks:
-        keys = [key_of(name) for name, _ in choosing_jobs(campaign, each, rates)]
-        if not all(key in found for key in keys):
+        jobs = choosing_jobs(campaign, each, rates)
+        runs = done(rows, jobs)
+        if len(runs) < len(jobs):
             return None
-        scores = np.array([campaign.score(found[key]) for key in keys])
+        scores = np.array([campaign.score(row) for _, row in runs])
         scores = scores.reshape(len(campaign.seeds_choosing(each)), -1).mean(axis=0)
         means.append(scores / max(abs(scores.mean()), 1e-9) if campaign.is_relative else scores)
     kinds = [(arm, option, rate) for rate in rates for arm, options in campaign.arms.items() for option in options]

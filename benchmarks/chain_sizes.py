@@ -92,11 +92,7 @@ def knows_the_way(q_net: th.nn.Module, ways: np.ndarray) -> bool:
 
 
 def train(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
-    """
-    Train until the way is known.
-
-    :return: ``steps``, whether it ``solved`` the task within them, and the number of ``successes`` on the way
-    """
+    """Train until the way is known. Return ``steps``, whether that ``solved`` the task, and the ``successes`` on the way."""
     policy_kwargs = dict(net_arch=[64], optimizer_kwargs=dict(fused=True))
     settings = dict(learning_rate=rate, buffer_size=cap_of(n_states), policy_kwargs=policy_kwargs, seed=seed, **DQN_SETTINGS)
     model = dqn(ARMS, arm, make_vec_env(lambda: ChainEnv(n_states), N_ENVS), **settings)

@@ -74,10 +74,7 @@ class Learner:
 
 
 def fill(buffer: PrioritizedReplayBuffer, n_states: int, learner: Learner | None = None) -> None:
-    """
-    Fill a buffer with all transitions, in random order. They enter with the learner's TD errors, or without one with the
-    maximum.
-    """
+    """Add all transitions in random order, with the learner's TD errors, or without one with the maximum."""
     transitions = all_transitions(n_states)
     for i in np.random.permutation(len(transitions)):
         state, action, reward, next_state, done = transitions[i]

@@ -71,10 +71,7 @@ def settings_of(suite: Suite, variant: str) -> dict[str, Any]:
     changed = suite.variants[variant].settings
     settings = {**suite.settings, **changed}
     if "replay_buffer_kwargs" in suite.settings:
-        settings["replay_buffer_kwargs"] = {
-            **suite.settings["replay_buffer_kwargs"],
-            **changed.get("replay_buffer_kwargs", {}),
-        }
+        settings["replay_buffer_kwargs"] = suite.settings["replay_buffer_kwargs"] | changed.get("replay_buffer_kwargs", {})
     return copy.deepcopy(settings)
 
 
@@ -104,8 +101,8 @@ def make_model(suite: Suite, environment: str, name: str, seed: int) -> Any:
         settings["replay_buffer_class"] = PRIORITIZED_CLASSES[stock] if is_ours else stock
     if is_ours and "replay_buffer_kwargs" in settings:
         settings["replay_buffer_kwargs"] = with_control(settings["replay_buffer_kwargs"])
-    packages = (sb3_per,) if is_ours else (stable_baselines3, sb3_contrib)
-    (algorithm,) = (getattr(package, variant.algorithm) for package in packages if hasattr(package, variant.algorithm))
+    packages = (sb3_per, stable_baselines3, sb3_contrib)
+    algorithm = next(getattr(package, variant.algorithm) for package in packages if hasattr(package, variant.algorithm))
     return algorithm(variant.policy or suite.policy, env, seed=seed, **settings)
 
 

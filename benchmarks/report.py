@@ -15,46 +15,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import ages
+import campaign as campaigns
 import chain_sizes
 import demonstrations
 import doorkey_sizes
 import dose_response
 import modern_dqn
 import numpy as np
-from campaign import (
-    Campaign,
-    Contrast,
-    Row,
-    all_choosing_jobs,
-    choices,
-    grid,
-    job,
-    key_of,
-    options,
-    reporting_jobs,
-    runs_of,
-    selected,
-)
+import tables
+from campaign import Campaign, Contrast, Row, options, selected
 from figures import draw_campaign, draw_curves, draw_rates, draw_runs, role_of
 from learning import evaluation_steps, fingerprint, seeds_of, variants_in
 from suites import SUITES, Suite, arm_of, named_at
-from tables import (
-    Estimates,
-    Scores,
-    at_best_rates,
-    cell,
-    gains_of,
-    improvement,
-    iqm,
-    iqm_curves,
-    is_paired,
-    p_cells,
-    pairs_of,
-    share_curves,
-    shown,
-    table,
-    with_interval,
-)
+from tables import Estimates, Scores, cell, iqm, p_cells, pairs_of, table, with_interval
 
 from sb3_per.compare.campaign import read
 from sb3_per.compare.report import p_text
@@ -177,15 +150,15 @@ def compare(
     ``first`` are columns before the score.
     """
     signed = {variant: sign * values for variant, values in scores.items()}
-    pairs, better = pairs_of(signed, references), improvement(signed, references)
+    pairs, better = pairs_of(signed, references), tables.improvement(signed, references)
     columns = dict(first or {})
     if what:
         middle = iqm(scores)
         columns[f"{what}, IQM [95% interval]"] = {v: cell(middle, v, digits) for v in scores}
         columns["compared with"] = references
-    has_pairs = is_paired(scores.values())
+    has_pairs = tables.is_paired(scores.values())
     if has_pairs:
-        gains = gains_of(pairs)
+        gains = tables.gains_of(pairs)
         columns["mean gain, paired"] = {v: cell(gains, v, digits) for v in scores}
     columns["probability of improvement"] = {v: cell(better, v, 2) for v in scores}
     columns["p (unpaired)" if has_pairs else "p"] = ps or p_cells(pairs)
@@ -239,7 +212,7 @@ def report_returns(suite: Suite, curves: Scores, path: Path) -> list[str]:
         lines += [f"Episodes until an evaluation first has {CONVERGED:.0%} of the run's own final score, less is better:", ""]
         lines += compare("episodes", episodes, 0, references_of(suite, episodes), sign=-1)
     lines += ["Learning curves, IQM of the evaluations [95% interval]:", ""]
-    panels = {environment: iqm_curves(in_one(suite, curves, environment)) for environment in suite.environments}
+    panels = {environment: tables.iqm_curves(in_one(suite, curves, environment)) for environment in suite.environments}
     draw_curves(panels, steps, "return, IQM", path)
     return lines + curve_tables(panels, steps, lambda environment: digits_for(in_one(suite, scores, environment)))
 
@@ -255,7 +228,7 @@ def report_solved(suite: Suite, curves: Scores, path: Path) -> list[str]:
     lines += [f"Without a solution, a run counts as {suite.steps:,} steps.", "", "Learning curves, share of solved runs:", ""]
     runs = {variant: (needed[variant][:, 0], values[:, 0, -1]) for variant, values in solved.items()}
     draw_runs(runs, suite.steps, "environment steps until solved", path)
-    panels = {environment: share_curves({variant: values.astype(float) for variant, values in solved.items()})}
+    panels = {environment: tables.share_curves({variant: values.astype(float) for variant, values in solved.items()})}
     return lines + curve_tables(panels, steps, lambda _: 2)
 
 
@@ -264,7 +237,7 @@ def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
     what, sign = ("steps until solved, less is better", -1) if suite.solved is not None else (suite.score, 1)
     scores = by_rate(suite, curves)
     digits, references = digits_for(scores), references_of(suite, scores)
-    best, at_best = at_best_rates(scores)
+    best, at_best = tables.at_best_rates(scores)
     lines = [f"By factor of the learning rate, {what}, IQM:", ""]
     columns = [iqm({arm: sign * values[i] for arm, values in scores.items()}) for i in range(len(suite.rates))]
     rows = [[arm, *(cell(column, arm, digits) for column in columns)] for arm in scores]
@@ -282,7 +255,8 @@ def report_rates(suite: Suite, curves: Scores, path: Path) -> list[str]:
         lines += compare(what, natural, digits, references, sign, of_this, first)
         first = {}
     titles = (f"at its own best rate,\n{suite.seeds // 2} runs", f"mean over the rates,\n{suite.seeds} runs")
-    gains = {title: gains_of(pairs_of(each, references)) for title, each in zip(titles, endpoints.values(), strict=True)}
+    pairs = [pairs_of(each, references) for each in endpoints.values()]
+    gains = {title: tables.gains_of(each) for title, each in zip(titles, pairs, strict=True)}
     draw_rates(gains, f"{'steps saved' if suite.solved is not None else suite.score}, against {suite.twin}", path)
     return lines + against_controls(endpoints, digits)
 
@@ -311,27 +285,26 @@ def write_page(path: Path, lines: list[str]) -> None:
 
 def progress(campaign: Campaign, rows: list[Row]) -> tuple[str, bool]:
     """Say how many runs are there, with the time that is left, and return whether all are."""
-    found = runs_of(campaign, rows)
-    choosing = all_choosing_jobs(campaign, rows)
-    lacking = [run[0] for name, run in choosing if key_of(name) not in found]
-    done = [run[0] for name, run in reporting_jobs(campaign, rows) if key_of(name) in found]
+    choosing, reporting = campaigns.all_choosing_jobs(campaign, rows), campaigns.reporting_jobs(campaign, rows)
+    n_chosen, n_done = len(campaigns.done(rows, choosing)), len(campaigns.done(rows, reporting))
     n_of_a_task = len(campaign.reporting) * len(campaign.arms)
     n_reporting = n_of_a_task * len(campaign.tasks)
-    if len(done) == n_reporting:
+    if n_done == n_reporting:
         seeds = campaign.reporting
         return f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, on which nothing was chosen.", True
-    runs = Counter(lacking) + Counter({task: n_of_a_task for task in campaign.tasks})
-    seconds = sum(n * campaign.seconds.get(task, 0.0) for task, n in (runs - Counter(done)).items())
-    chosen = f"{len(choosing) - len(lacking):,} of {len(choosing):,} choosing runs and " * bool(choosing)
-    words = f"{chosen}{len(done):,} of {n_reporting:,} reporting runs are there."
+    planned = Counter(run[0] for _, run in choosing) + Counter({task: n_of_a_task for task in campaign.tasks})
+    left = planned - Counter(run[0] for run, _ in campaigns.done(rows, choosing + reporting))
+    seconds = sum(n * campaign.seconds.get(task, 0.0) for task, n in left.items())
+    chosen = f"{n_chosen:,} of {len(choosing):,} choosing runs and " * bool(choosing)
+    words = f"{chosen}{n_done:,} of {n_reporting:,} reporting runs are there."
     return f"{words} The others take about {seconds / 3600:.1f} core hours.", False
 
 
 def values_of(campaign: Campaign, rows: list[Row], score: Callable[[Row], float]) -> Scores:
     """Load values of the reporting runs of a complete campaign by arm, shape (seeds, tasks)."""
-    found, shape = runs_of(campaign, rows), (len(campaign.reporting), len(campaign.tasks))
-    runs = [(run[1], found[key_of(name)]) for name, run in reporting_jobs(campaign, rows)]  # seed by seed, task by task
-    return {arm: np.array([score(row) for of, row in runs if of == arm]).reshape(shape) for arm in campaign.arms}
+    shape = len(campaign.reporting), len(campaign.tasks)
+    runs = campaigns.done(rows, campaigns.reporting_jobs(campaign, rows))  # seed by seed, task by task
+    return {arm: np.array([score(row) for run, row in runs if run[1] == arm]).reshape(shape) for arm in campaign.arms}
 
 
 def scores_of(campaign: Campaign, rows: list[Row], score: Callable[[Row], float] | None = None) -> Scores:
@@ -371,7 +344,7 @@ def words_of(campaign: Campaign, contrast: Contrast) -> str:
 def formatted(campaign: Campaign, values: np.ndarray, digits: int) -> str:
     """Format the mean over the seeds and its interval; as a factor if the campaign's scores are logarithms."""
     estimate = with_interval(values)
-    return shown(np.exp(estimate) if campaign.is_log else estimate, digits)
+    return tables.shown(np.exp(estimate) if campaign.is_log else estimate, digits)
 
 
 def headings(campaign: Campaign) -> list[str]:
@@ -388,9 +361,9 @@ def tests(campaign: Campaign, title: str, contrasts: tuple[Contrast, ...], score
     what = f"{'factor' if campaign.is_log else 'difference'} [95% interval]"
     if campaign.was_unpaired:
         ps, p_heading = p_cells({each: (scores[each.arm], scores[each.reference]) for each in contrasts}), "p (unpaired)"
-        if not is_paired(scores.values()):
+        if not tables.is_paired(scores.values()):
             n_tests, p_heading, what = n_tests.replace("paired", "unpaired"), "p", "probability of improvement"
-            better = improvement(scores, {each.arm: each.reference for each in contrasts})
+            better = tables.improvement(scores, {each.arm: each.reference for each in contrasts})
             estimates = {each: cell(better, each.arm, 2) for each in contrasts}
     else:
         p_values = {contrast: paired_p(each) for contrast, each in found.items()}
@@ -423,9 +396,8 @@ def score_tables(campaign: Campaign, rows: list[Row]) -> list[str]:
     values, n_seeds = values_of(campaign, rows, campaign.score), len(campaign.reporting)
     if campaign.is_relative:
         cells = [[arm, *(f"{column.mean():.2f}" for column in each.T)] for arm, each in values.items()]
-        found = runs_of(campaign, rows)
         if campaign.others:
-            others = [found[key_of(job(campaign, *run)[0])] for run in campaign.others]
+            others = [row for _, row in campaigns.done(rows, [campaigns.job(campaign, *run) for run in campaign.others])]
             cells.append([campaign.others[0][1], *(f"{campaign.score(row):.2f}" for row in others)])
         middle = iqm(scores_of(campaign, rows))
         lines = ["Mean score in each task:", "", *table(heading, cells)]
@@ -436,7 +408,7 @@ def score_tables(campaign: Campaign, rows: list[Row]) -> list[str]:
     for arm, each in values.items():
         figures = [formatted(campaign, sign * column, campaign.digits[0]) for column in each.T]
         marks = [f" ({n})" if n else "" for n in n_seeds - solved[arm].sum(axis=0)]
-        others = [shown(with_interval(of[arm][:, 0]), digits) for digits, of in also]
+        others = [tables.shown(with_interval(of[arm][:, 0]), digits) for digits, of in also]
         cells.append([arm, *(figure + mark for figure, mark in zip(figures, marks, strict=True)), *others])
     kind = "Geometric mean" if campaign.is_log else "Mean"
     lines = [f"{campaign.endpoint} {kind} over {n_seeds} seeds [95% interval] (number of stopped runs):", ""]
@@ -476,7 +448,7 @@ def chosen_table(campaign: Campaign, rows: list[Row]) -> list[str]:
     if not campaign.choosing:
         return []
     tasks = campaign.tasks if campaign.chooses_by_task else campaign.tasks[:1]
-    chosen = [choices(campaign, task, grid(campaign, task, rows), rows) or {} for task in tasks]
+    chosen = [campaigns.choices(campaign, task, campaigns.grid(campaign, task, rows), rows) or {} for task in tasks]
     cells = [
         [arm, *(", ".join(filter(None, (f"{each[arm][1]:g}", each[arm][0]))) for each in chosen)] for arm in campaign.arms
     ]

@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import cpprb
 import numpy as np
+import timing
 import torch as th
 from baselines import PythonTree
 from file_rows import file_rows
@@ -28,24 +29,7 @@ from frame_rows import frame_rows
 from gymnasium import spaces
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
-from timing import (
-    BATCH_SIZE,
-    MILLION,
-    ROUNDS,
-    Row,
-    Rows,
-    as_table,
-    box,
-    compare,
-    filled,
-    learn_in_turn,
-    machine,
-    measured,
-    options,
-    sample_and_update,
-    seconds,
-    update,
-)
+from timing import BATCH_SIZE, MILLION, ROUNDS, Row, Rows, box, compare, filled, sample_and_update
 
 from sb3_per import (
     PERDQN,
@@ -262,7 +246,7 @@ def training_rows(quick: bool, device: str) -> Rows:
     def learn() -> Row:
         n_parts, n_steps = (3, 300) if quick else (10, 5_000)
         models = [cls("MlpPolicy", "Pendulum-v1", seed=0, device=device) for cls in (PERSAC, SAC)]
-        return learn_in_turn(f"learn() of {n_steps:,} steps, PERSAC", f"SAC on {device}", models, n_steps, n_parts)
+        return timing.learn_in_turn(f"learn() of {n_steps:,} steps, PERSAC", f"SAC on {device}", models, n_steps, n_parts)
 
     def uniform_actor() -> Row:
         settings = dict(replay_buffer_kwargs=dict(actor_batch="uniform"))
@@ -299,8 +283,8 @@ def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
         times: dict[str, list[float]] = {name: [] for name in runs}
         for _, (name, run) in itertools.product(range(ROUNDS), runs.items()):
             repetitions = 5 if "Python" in name else 200
-            seconds(run, repetitions // 5)  # fill the caches with its memory instead of the rival's
-            times[name].append(seconds(run, repetitions))
+            timing.seconds(run, repetitions // 5)  # fill the caches with its memory instead of the rival's
+            times[name].append(timing.seconds(run, repetitions))
         for name in times:
             panels.setdefault(title, {}).setdefault(name, {})[10**power] = float(np.median(times[name]))
     return panels
@@ -326,24 +310,24 @@ def draw(panels: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
 
 def main() -> None:
     """Measure rows, and write the tables ``speed.md`` and ``files.md``. All rows are measured with ``speed.png``."""
-    args = options(__doc__, "sample, tree, add, step, start, learn, rank, ...").parse_args()
+    args = timing.options(__doc__, "sample, tree, add, step, start, learn, rank, ...").parse_args()
     th.set_num_threads(2)
     groups = (tree_rows, storage_rows, buffer_rows, frame_rows, file_rows, sequence_rows, start_rows)
     makers = itertools.chain(*(group(args.quick) for group in groups), training_rows(args.quick, args.device))
-    rows = measured(makers, args.only, machine())
+    rows = timing.measured(makers, args.only, timing.machine())
     if not args.out:
         return
     path, others = args.out / "speed.json", {}
     if not args.only:
         path.unlink(missing_ok=True)
         others["seconds"] = panels = curves(args.quick)
-    results = update(path, machine(), rows, **others)
+    results = timing.update(path, timing.machine(), rows, **others)
     if not args.only:
         draw(panels, args.out / "speed.png")
     table = [Row(**row) for row in results["rows"].values()]
     of_files = [row for row in table if re.match(r"(save|load|size|checkpoint)\b", row.what)]
-    (args.out / "files.md").write_text(as_table(of_files, results["machine"]))
-    (args.out / "speed.md").write_text(as_table([row for row in table if row not in of_files], results["machine"]))
+    (args.out / "files.md").write_text(timing.as_table(of_files, results["machine"]))
+    (args.out / "speed.md").write_text(timing.as_table([row for row in table if row not in of_files], results["machine"]))
 
 
 if __name__ == "__main__":

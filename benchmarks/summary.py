@@ -45,12 +45,7 @@ def kind_of(arm: str) -> str | None:
 
 
 class Comparison(NamedTuple):
-    """
-    Comparison of one setting on one task at one endpoint.
-
-    ``effect`` is in percent, ``better`` the probability of improvement, both with the ends of their intervals. ``p`` is
-    corrected within its ``family``; ``unpaired`` is the p of the test that a paired one has replaced.
-    """
+    """One setting on one task at one endpoint."""
 
     task: str
     suite: str
@@ -58,10 +53,10 @@ class Comparison(NamedTuple):
     kind: str
     reference: str
     n_runs: int
-    effect: np.ndarray
-    better: np.ndarray
+    effect: np.ndarray  # in percent, with the ends of its interval
+    better: np.ndarray  # probability of improvement, with the ends of its interval
     p: float
-    unpaired: float | None = None
+    unpaired: float | None = None  # p of the test that a paired one has replaced
 
 
 def in_percent(gains: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -72,11 +67,9 @@ def in_percent(gains: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 def compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], against: str, scores: Scores) -> list[Comparison]:
     """Compare the arms of a task, given by kind of setting, with one of them; p is not corrected yet."""
-    others = {kinds[kind]: kinds[against] for kind in kinds if kind != against}
-    better, found = improvement(scores, others), []
-    for kind, arm in kinds.items():
-        if kind == against:
-            continue
+    better = improvement(scores, {arm: kinds[against] for kind, arm in kinds.items() if kind != against})
+    found = []
+    for kind, arm in ((kind, arm) for kind, arm in kinds.items() if kind != against):
         x, y = scores[arm], scores[kinds[against]]
         effect = in_percent((x - y)[:, 0], y[:, 0])
         unpaired = permutation_p(x, y) if is_paired([x]) else None

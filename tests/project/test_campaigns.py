@@ -63,8 +63,9 @@ def test_the_grid_grows_where_a_choice_is_at_its_edge_and_reporting_waits_for_it
     for n_grown in range(each.growth + 1 if each.choosing else 0):
         assert len(campaign.grid(each, task, rows)) == len(each.rates) + n_grown
         assert campaign.reporting_jobs(each, rows) == []
-        done = campaign.runs_of(each, rows)
-        jobs = [job for job in campaign.all_choosing_jobs(each, rows) if campaign.key_of(job[0]) not in done]
+        jobs = campaign.all_choosing_jobs(each, rows)
+        done = [run for run, _ in campaign.done(rows, jobs)]
+        jobs = [job for job in jobs if job[1] not in done]
         rows += rows_of(each, jobs, best_at(1e3))
     rates = campaign.grid(each, task, rows)
     assert len(rates) == len(each.rates) + (each.growth if each.choosing else 0) and list(rates) == sorted(rates)
