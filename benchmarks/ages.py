@@ -61,16 +61,7 @@ def buffer_settings(arm: str, option: str) -> dict[str, Any]:
 
 
 def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
-    """
-    Train and evaluate one run.
-
-    :param task: a key of :data:`SUITES`
-    :param arm: a key of :data:`ARMS`
-    :param option: how soon the chance of a draw falls with age
-    :param rate: factor of the task's learning rate
-    :param seed: of the environments, the networks and the draws
-    :return: mean return by step of the environment
-    """
+    """Train and evaluate one run. The rate is a factor of the task's. Return the mean return by step of the environment."""
     suite, is_game = SUITES[task], task in GAMES
     settings: dict[str, Any] = dict(double_q=True, n_steps=3) if is_game else {}
     settings |= dict(learning_rate=rate * suite.settings["learning_rate"], replay_buffer_kwargs=buffer_settings(arm, option))

@@ -25,10 +25,7 @@ State = tuple[tuple[int, int], int, bool, bool]
 
 
 def make_env(size: int = 5) -> gym.Env:
-    """
-    Make an environment that shows the cells within the walls, as one-hot vectors of object and state. A size of 5, walls
-    included, gives observations of 135 numbers.
-    """
+    """Make an environment that shows the cells within the walls, as one-hot object and state: 135 numbers in 5x5."""
     # What the agent sees is not used: a small view takes less time.
     name = f"MiniGrid-DoorKey-{size}x{size}-v0"
     env = FullyObsWrapper(gym.make(name, max_steps=MAX_STEPS, agent_view_size=3, see_through_walls=True))

@@ -58,11 +58,7 @@ RANDOM_EPISODES = 10_000
 
 
 def train(size: int, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
-    """
-    Train and evaluate one run, which never ends early.
-
-    :return: share of the episodes that reach the goal, by number of the evaluation
-    """
+    """Train and evaluate one run, which never ends early. Return the success by number of the evaluation."""
     period, make_env = STEPS[size] // N_EVALUATIONS, functools.partial(doorkey.make_env, size)
     settings = dict(learning_rate=rate, buffer_size=STEPS[size], seed=seed, **DQN_SETTINGS)
     model, test_env = dqn(ARMS, arm, make_vec_env(make_env, seed=seed), **settings), make_vec_env(make_env, N_EPISODES)

@@ -115,10 +115,7 @@ class Cliffwalk(gym.Env):
 
 
 def train(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
-    """
-    Train until the task is solved. Return ``updates``, whether they ``solved`` it, and the number of ``successes`` in the
-    buffer.
-    """
+    """Train until the task is solved. Return ``updates``, whether they ``solved`` it, and ``successes`` in the buffer."""
     task = Cliffwalk(n_states, seed)
     settings: dict[str, Any] = dict(
         learning_rate=rate,
@@ -141,10 +138,7 @@ def train(n_states: int, arm: str, option: str, rate: float, seed: int) -> dict[
 
 
 def floor_of(n_states: int) -> int:
-    """
-    Compute the fewest updates that a run can need. The target network is copied every 50 updates, and a value has to pass
-    through one copy for each state.
-    """
+    """Compute the fewest updates of a run: a value has to pass through one copy of the target network for each state."""
     return PERIOD * n_states
 
 

@@ -44,10 +44,7 @@ ARMS = {"epsilon 1e-06, no weights": "no weights", "epsilon 0.01, mean, eta 0.25
 
 
 def role_of(variant: str) -> str:
-    """
-    Return the role of a variant or arm, e.g. ``"LAP"`` of ``"PERDQN, LAP"``: a key of :data:`LOOKS`, if it has a look of its
-    own.
-    """
+    """Return the role of a variant or arm, e.g. ``"LAP"`` of ``"PERDQN, LAP"``: a key of :data:`LOOKS`, if it has a look."""
     variant = variant.removeprefix("shuffled, ")
     algorithm, _, what = variant.partition(", ")
     if "uniform" in (algorithm, what):

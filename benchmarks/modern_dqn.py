@@ -52,11 +52,7 @@ SUITE = replace(
 
 
 def train(game: str, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
-    """
-    Train one run, see :func:`learning.train`, or evaluate a random policy as often, which shows whether a game was learned.
-
-    :return: mean return by step of the environment
-    """
+    """Train one run, or evaluate a random policy as often, which shows whether a game was learned. Return returns by step."""
     if arm != RANDOM:
         return learning.train(SUITE, game, named_at(arm, rate), seed)
     learning.register_environments()

@@ -88,10 +88,7 @@ def solved_curves(suite: Suite, curves: Scores) -> Scores:
 
 
 def score_of(suite: Suite, curves: Scores) -> Scores:
-    """
-    Score the runs, so that more is better: minus the steps until solved, the final success, or the last fifth of the returns.
-    Scores have shape (runs, environments).
-    """
+    """Score the runs, shape (runs, environments): minus the steps until solved, the final success, or the last returns."""
     if suite.solved is not None:
         steps = evaluation_steps(suite)
         return {v: -steps_until(values, steps).astype(float) for v, values in solved_curves(suite, curves).items()}
@@ -322,10 +319,7 @@ def solved_of(campaign: Campaign, rows: list[Row]) -> Scores:
 
 
 def differences(campaign: Campaign, contrast: Contrast, scores: Scores) -> np.ndarray:
-    """
-    Compute what is tested: one number a seed, or one for each seed and task, shape (n,); for tests of each task (seeds,
-    tasks).
-    """
+    """Compute what is tested: a number for each seed, or pair of seed and task, shape (n,); for each task (seeds, tasks)."""
     # Rounded: scores that are equal may differ in their last digits, always with the same sign.
     each = np.round(scores[contrast.arm] - scores[contrast.reference], 9)
     if contrast.over == "slope":

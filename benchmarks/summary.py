@@ -35,10 +35,7 @@ ONE_RATE, AT_MEAN, AT_BEST, OWN_RATE = "one rate", "mean over three rates", "bes
 
 
 def kind_of(arm: str) -> str | None:
-    """
-    Return ``"stock"``, ``"uniform"``, or the setting in the summary that an arm has, LAP with any alpha and kappa; ``None``
-    for others.
-    """
+    """Return ``"stock"``, ``"uniform"``, or the setting of an arm that the summary has, LAP with any alpha and kappa."""
     is_other = arm.startswith(("shuffled, ", "epsilon ", "uniform, ")) and arm not in ARMS
     kind = role_of(arm)
     return kind if kind in ("stock", "uniform", *SUMMED_UP) and not is_other else None

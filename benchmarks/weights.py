@@ -36,10 +36,7 @@ def td_errors() -> np.ndarray:
 
 
 def metrics_of(epsilon: float, normalization: str, n_batches: int = N_BATCHES) -> np.ndarray:
-    """
-    Draw the same batches for every normalization. Return ``METRICS`` of each at beta 1, the end of a run, shape (2,
-    n_batches).
-    """
+    """Draw the same batches for every normalization at beta 1. Return ``METRICS`` of each, shape (2, n_batches)."""
     np.random.seed(0)  # the buffer draws from the global generator
     space, errors = spaces.Box(-1, 1, (1,), np.float32), td_errors()
     settings = dict(beta_start=1.0, epsilon=epsilon, weight_normalization=normalization)
