@@ -195,8 +195,9 @@ def check_make(arguments: list[str]) -> None:
 def check_script(script: str, *arguments: str) -> None:
     assert script.endswith(".py"), f"Only scripts of this repository are checked, not {script}"
     source = (ROOT / script).read_text()
-    if "from campaign import" in source:
-        source += (ROOT / "benchmarks" / "campaign.py").read_text()  # the options that campaigns share
+    for module in ("campaign", "timing"):  # with the options that scripts share
+        if f"from {module} import" in source:
+            source += (ROOT / "benchmarks" / f"{module}.py").read_text()
     for word in arguments:
         if word.startswith("-"):
             assert re.search(rf'add_argument\([^()]*"{word}"', source), f"{script} has no option {word}"
