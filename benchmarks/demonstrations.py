@@ -52,6 +52,8 @@ from sb3_per import PERDQN, PERSAC
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import start_from_demonstrations as mountain_car
 
+PERIOD = 1_000  # steps between two evaluations
+
 
 class Task(NamedTuple):
     env: str | Callable[[], gym.Env]  # environment as SB3's ``make_vec_env`` takes it
@@ -59,7 +61,6 @@ class Task(NamedTuple):
     classes: tuple[type[OffPolicyAlgorithm], type[OffPolicyAlgorithm]]  # the stock class, and that with prioritized replay
     settings: dict[str, Any]  # of the learners of all arms
     max_steps: int  # steps of a run that is not solved
-    period: int  # steps between two evaluations
     n_episodes: int  # episodes of an evaluation, the same every time
     n_test_envs: int  # environments that play them
     score: Callable[[list[float]], Any]  # score of an evaluation, from its returns
@@ -72,9 +73,8 @@ TASKS = {
         mountain_car.TASK,
         functools.cache(mountain_car.expert_episodes),
         (SAC, PERSAC),
-        dict(policy_kwargs=dict(net_arch=[64, 64])),
+        {},
         max_steps=20_000,
-        period=1_000,
         n_episodes=5,
         n_test_envs=1,
         score=np.mean,
@@ -85,16 +85,8 @@ TASKS = {
         doorkey.make_env,
         functools.cache(doorkey.expert_episodes),
         (DQN, PERDQN),
-        dict(
-            policy_kwargs=dict(net_arch=[64, 64]),
-            gamma=0.9,
-            batch_size=64,
-            train_freq=2,
-            target_update_interval=200,
-            exploration_fraction=0.4,
-        ),
+        doorkey.DQN_SETTINGS,
         max_steps=15_000,
-        period=1_000,
         n_episodes=20,
         n_test_envs=20,
         score=doorkey.success_rate,
@@ -118,7 +110,7 @@ def preloaded(task: Task) -> str:
 
 def make_model(task: Task, arm: str, learning_rate: float, seed: int) -> OffPolicyAlgorithm:
     """Make the learner of a run, which has the demonstrations if its arm has."""
-    share, settings = arms_of(task)[arm], dict(task.settings)
+    share, settings = arms_of(task)[arm], dict(policy_kwargs=dict(net_arch=[64, 64]), **task.settings)
     if share and share > 0:
         settings["replay_buffer_kwargs"] = dict(demonstration_fraction=share)
     settings |= dict(learning_rate=learning_rate, learning_starts=1_000 if share is None else 0, seed=seed, device="cpu")
@@ -143,7 +135,7 @@ def train(name: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
     task = TASKS[name]
     model, test_env = make_model(task, arm, rate, seed), make_vec_env(task.env, task.n_test_envs)
     score = lambda: float(task.score(returns_of(model, test_env, task.n_episodes)))  # noqa: E731
-    last = evaluations(model, range(task.period, task.max_steps + 1, task.period), score, task.solved)[-1]
+    last = evaluations(model, range(PERIOD, task.max_steps + 1, PERIOD), score, task.solved)[-1]
     return dict(steps=model.num_timesteps, solved=int(last >= task.solved), score=round(last, 2))
 
 

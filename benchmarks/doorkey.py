@@ -17,6 +17,7 @@ from minigrid.wrappers import FullyObsWrapper
 from sb3_per import PrioritizedReplayBuffer
 
 MAX_STEPS = 100
+DQN_SETTINGS = dict(gamma=0.9, batch_size=64, train_freq=2, target_update_interval=200, exploration_fraction=0.4)
 N_OBJECTS, N_STATES = len(OBJECT_TO_IDX), 4
 OBJECTS, STATES = np.eye(N_OBJECTS, dtype=np.uint8), np.eye(N_STATES, dtype=np.uint8)
 LEFT, RIGHT, FORWARD, PICK_UP, TOGGLE = 0, 1, 2, 3, 5

@@ -45,15 +45,7 @@ from stable_baselines3.common.env_util import make_vec_env
 # Steps of a run by size.
 STEPS = {5: 40_000, 6: 80_000}
 N_EVALUATIONS, N_EPISODES = 20, 20
-DQN_SETTINGS: dict[str, Any] = dict(
-    policy_kwargs=dict(net_arch=[64, 64]),
-    gamma=0.9,
-    batch_size=64,
-    train_freq=2,
-    learning_starts=1_000,
-    target_update_interval=200,
-    exploration_fraction=0.4,
-)
+DQN_SETTINGS: dict[str, Any] = dict(policy_kwargs=dict(net_arch=[64, 64]), learning_starts=1_000, **doorkey.DQN_SETTINGS)
 RANDOM_EPISODES = 10_000
 
 
