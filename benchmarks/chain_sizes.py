@@ -50,9 +50,10 @@ import numpy as np
 import torch as th
 from campaign import Campaign, Contrast, main, minus_log
 from chain_env import ChainEnv
-from learning import NO_WEIGHTS, dqn
+from learning import dqn
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import Logger
+from suites import NO_WEIGHTS
 
 SIZES = (5, 7, 9, 11, 13, 15)
 # Replay settings of the arms; stock has none.

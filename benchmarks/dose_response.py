@@ -42,8 +42,9 @@ import numpy as np
 import torch as th
 from campaign import Campaign, Contrast, main, minus_log
 from gymnasium import spaces
-from learning import NO_WEIGHTS, dqn
+from learning import dqn
 from stable_baselines3.common.logger import Logger
+from suites import NO_WEIGHTS
 
 from sb3_per import PERDQN
 

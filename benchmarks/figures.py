@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 from tables import Estimates, Scores, iqm, with_interval
 
-from sb3_per.compare.figures import CYAN, GREEN, INK, LOOKS, MAGENTA, OLIVE, ORANGE, PURPLE, STYLE, WIDTH, looks, thousands
+from sb3_per.compare.figures import CYAN, GREEN, INK, LOOKS, OLIVE, ORANGE, PURPLE, STYLE, WIDTH, looks, thousands
 
 style.use(STYLE)
 
@@ -25,7 +25,6 @@ LOOKS.update(
     {
         "defaults, own error": (ORANGE, ":", "s"),
         "learning rate / 4": (ORANGE, ":", "s"),
-        "LAP recency": (MAGENTA, ":", "D"),
         "rank, own error": (PURPLE, ":", "P"),
         "no weights": (OLIVE, "--", "v"),
         "candidate": (CYAN, "-", "^"),

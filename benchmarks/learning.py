@@ -29,15 +29,13 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize, sync_envs_normalization
-from suites import NO_WEIGHTS, SUITES, Suite, Variant
+from suites import SUITES, Suite, Variant
 from torch import nn
 
 import sb3_per
 from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
 from sb3_per.compare.campaign import Job, run_missing
 from sb3_per.compare.controls import control_of
-
-__all__ = ["EVALUATION_SEED", "NO_WEIGHTS", "SUITES", "train", "with_control"]
 
 # Seed of the first evaluation environment; the others have the next ones. They are the same at every evaluation, and far from
 # the training seeds.

@@ -41,8 +41,6 @@ from sb3_per import (
     SumTree,
 )
 
-# ---- draw and update of a batch, by the tree alone
-
 
 def cycle(tree: Any) -> Callable[[], None]:
     masses = np.random.default_rng(0).random(BATCH_SIZE)
@@ -78,9 +76,6 @@ def tree_rows(quick: bool) -> Rows:
 
     for each in (("per-sample Python tree", np.nan, 20), ("cpprb", 0.12, 100)):
         yield f"tree {each[0]}", functools.partial(row, *each)
-
-
-# ---- buffers
 
 
 def buffer_rows(quick: bool) -> Rows:
@@ -189,8 +184,6 @@ def sequence_rows(quick: bool) -> Rows:
     yield "sequences add", add_row
 
 
-# ---- start
-
 START = """
 import time, torch, stable_baselines3
 from gymnasium import spaces
@@ -227,9 +220,6 @@ def start_rows(quick: bool) -> Rows:
     yield "start import", lambda: warm("import after torch and SB3, seconds", 0, 0.5)
 
 
-# ---- training
-
-
 def training_rows(quick: bool, device: str) -> Rows:
     """Measure a gradient step with default networks, and a short run."""
 
@@ -258,8 +248,6 @@ def training_rows(quick: bool, device: str) -> Rows:
     yield f"step dqn {device}", lambda: step("PERDQN", "DQN", 1.02, PERDQN, DQN)
     yield f"learn {device}", learn
 
-
-# ---- cost against capacity
 
 STOCK = "SB3 ReplayBuffer (uniform, no update)"
 

@@ -113,7 +113,7 @@ def test_every_candidate_has_a_shuffled_control(name, arms):
     suite = suites.SUITES[name]
     by_name = {suites.arm_of(arm): arm for arm in suite.variants if arm.endswith(" @ 1") or len(suite.rates) == 1}
     kwargs = {arm: suite.variants[variant].settings.get("replay_buffer_kwargs", {}) for arm, variant in by_name.items()}
-    kwargs["no weights"] = learning.NO_WEIGHTS
+    kwargs["no weights"] = suites.NO_WEIGHTS
     assert [arm for arm in kwargs if arm.startswith("shuffled")] == [f"shuffled, {arm}" for arm in arms]
     for arm in arms:
         scheme = kwargs[arm].get("scheme", "proportional")

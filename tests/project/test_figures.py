@@ -7,6 +7,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from sb3_per.compare.figures import MAGENTA, ORANGE
 from tests.utils import ROOT, benchmark
 
 figures = benchmark("figures")
@@ -75,7 +76,7 @@ def test_the_style_cycles_through_the_colors_of_the_looks():
 def test_looks_have_fixed_colors_for_roles_and_different_ones_for_the_rest():
     roles = {"PERDQN": "defaults", "PERDQN, LAP": "LAP", "another": "", "PERSAC": "defaults"}
     found = figures.looks(roles)
-    assert [found[name]["color"] for name in roles][:2] == [figures.ORANGE, figures.MAGENTA]
+    assert [found[name]["color"] for name in roles][:2] == [ORANGE, MAGENTA]
     assert len({look["color"] for look in found.values()}) == 4
 
 
