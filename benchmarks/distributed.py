@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch as th
+from campaign import done
 from gymnasium import spaces
 from learning import evaluations, returns_of
 from scipy.stats import trim_mean
@@ -139,10 +140,8 @@ def part_learning(n: int, out: Path, is_quick: bool = False) -> list[Row]:
         jobs.append((name, tuple(name.values())))
     run_missing(path, jobs, learned, workers=1)  # actors need the other cores
     scores: dict[tuple[str, str], list[float]] = defaultdict(list)
-    names = [{key: str(value) for key, value in name.items()} for name, _ in jobs]
-    for row in read(path):
-        if {key: row[key] for key in names[0]} in names:
-            scores[row["environment"], row["collection"]].append(float(row["score"]))
+    for (env_id, collection, *_), row in done(read(path), jobs):
+        scores[env_id, collection].append(float(row["score"]))
     rows: list[Row] = []
     for env_id, task in TASKS.items():
         ours, theirs = (float(trim_mean(scores[env_id, name], 0.25)) for name in ("actors", "synchronous"))
