@@ -87,6 +87,44 @@ def learning_seconds(model: Any, n: int) -> float:
 Row = tuple[str, float, float, bool]
 
 
+def count_seconds(owner: Any, method: str, total: list[float]) -> None:
+    """Add the time of all calls of a method to a total."""
+    original = getattr(owner, method)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        result = original(*args, **kwargs)
+        total[0] += time.perf_counter() - start
+        return result
+
+    setattr(owner, method, counted)
+
+
+def part_overhead(n: int) -> list[Row]:
+    """Measure the learner's share of time beside learning, with one update per transition. Waiting does not count."""
+    rows: list[Row] = []
+    for name, cls, target in (("DQN", PERDQN, 0.10), ("SAC", PERSAC, 0.03)):
+        with actors(2, n_envs=4, env_kwargs=dict(discrete=cls is PERDQN)) as env:
+            model, inner = warm(cls, env, 300, gradient_steps=-1), [0.0]
+            for method in ("sample", "update_priorities"):
+                count_seconds(model.replay_buffer, method, inner)
+            count_seconds(model, "_gradient_step", inner)
+            total = learning_seconds(model, n if cls is PERDQN else n // 4)
+            share = 1 - inner[0] / (total - env.crew.seconds_waited)
+        rows.append((f"learner's time outside of sample, update and gradient step, {name}", share, target, False))
+    return rows
+
+
+def part_admission(n: int) -> list[Row]:
+    """Measure the learner's time for a transition, without updates and waiting, against a step of SubprocVecEnv."""
+    with actors(2, n_envs=N_ACTORS // 2) as env:
+        ours = learning_seconds(warm(PERDQN, env, 2_000, gradient_steps=0), n) - env.crew.seconds_waited
+    with subprocesses() as env:
+        env.reset()
+        theirs = seconds(lambda: env.step(np.zeros(N_ACTORS, np.int64)), n // N_ACTORS) * (n // N_ACTORS)
+    return [("admitting a transition / a step of SubprocVecEnv(8), by transition", ours / theirs, 0.25, False)]
+
+
 def part_scaling(n: int) -> list[Row]:
     """Measure transitions a second of 8 actors against one, on an environment of 10 ms, without updates."""
     times = []
@@ -109,6 +147,14 @@ def part_wall_time(n: int) -> list[Row]:
         what = "exponential step times" if exponential else "equal step times"
         rows.append((f"wall time / SubprocVecEnv(8), t_env / N = g t_update, {what}", times[0] / times[1], target, False))
     return rows
+
+
+def part_ratio(n: int) -> list[Row]:
+    """Measure samples per insert against the number asked for."""
+    with actors(env_kwargs=dict(seconds=0.001)) as env:
+        model = PERDQN("MlpPolicy", env, train_freq=2, gradient_steps=3, buffer_size=100_000, learning_starts=500).learn(n)
+    asked, measured = 3 / (2 * N_ACTORS), model._n_updates / (model.num_timesteps - 500)
+    return [("samples per insert / asked for - 1", abs(measured / asked - 1), 0.01, False)]
 
 
 class Task(NamedTuple):
@@ -167,8 +213,11 @@ def learned(env_id: str, collection: str, seed: int, steps: int) -> dict[str, An
 
 # Function of each part, with its size in full and with --quick.
 PARTS: dict[str, tuple[Callable[..., list[Row]], int, int]] = {
+    "overhead": (part_overhead, 8_000, 400),
+    "admission": (part_admission, 60_000, 4_000),
     "scaling": (part_scaling, 1_000, 100),
     "wall_time": (part_wall_time, 12_000, 1_200),
+    "ratio": (part_ratio, 10_000, 2_000),
     "learning": (part_learning, 5, 1),
 }
 

@@ -8,6 +8,7 @@ from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.utils.extras import require
 
 SelfActingMixin = TypeVar("SelfActingMixin", bound="ActingMixin")
 
@@ -90,6 +91,8 @@ class ActingMixin(OffPolicyAlgorithm):
         :return: this model
         :raises ImportError: if ``tensorboard_log`` was given and TensorBoard is not installed
         """
+        if self.tensorboard_log is not None:
+            require("tensorboard", "extra", "tensorboard_log")
         name = tb_log_name or type(self).__name__
         loop = _learning_loop_of(self.env)
         with nullcontext() if loop is None else loop.acting_for(self):
