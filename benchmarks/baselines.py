@@ -48,9 +48,8 @@ class PythonTree(SumTree):
     def total(self) -> float:
         return self.nodes[1]
 
-    @property
-    def masses(self) -> np.ndarray:
-        return np.array(self.nodes[self.n_leaves :][: self.capacity])
+    def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
+        return np.array(self.nodes[self.n_leaves :])[leaves]
 
 
 class PerSample(Proportional):

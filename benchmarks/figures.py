@@ -4,7 +4,7 @@ import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import stable_baselines3
@@ -252,6 +252,44 @@ def draw_updates(campaign: Campaign, scores: Scores, solved: dict[str, np.ndarra
         axes.set_yticks([300, 1_000, 3_000, 10_000, 30_000], ["300", "1,000", "3,000", "10,000", "30,000"])
         axes.set_yticks([], minor=True)
         figure.legend(loc="outside lower center", ncols=2)
+        save(figure, path)
+
+
+class Panel(NamedTuple):
+    """One campaign in a figure of several."""
+
+    campaign: Campaign
+    title: str
+    tasks: str  # what the tasks are
+    gain: str  # what the gain is
+    names: list[str]  # names of the tasks
+    scores: Scores
+
+
+def draw_rarity(panels: list[Panel], path: Path) -> None:
+    """
+    Draw the gain over the twin, dashed with shuffled priorities. The first panel has a row of its own. The text can be read
+    where the figure is 360 pixels wide.
+    """
+    with style.context([STYLE, {"font.size": 16}]):
+        figure = figure_of(8.6)
+        places = figure.subplot_mosaic("AA;BC", width_ratios=[3, 2])
+        for (campaign, title, tasks, gain, names, scores), axes in zip(panels, places.values(), strict=True):
+            for arm in ("defaults", "no weights", "shuffled, defaults", "shuffled, no weights"):
+                estimate = with_interval(scores[arm] - scores[campaign.twin])
+                middle, low, high = np.exp(estimate) if campaign.is_log else estimate
+                is_control = arm.startswith("shuffled")
+                color, marker, hollow = look_of(arm.removeprefix("shuffled, "), is_control)
+                line: dict[str, Any] = {"linestyle": "--", "linewidth": 1.5, **hollow} if is_control else {}
+                axes.plot(names, middle, color=color, marker=marker, label=arm, **line)
+                axes.fill_between(names, low, high, color=color, alpha=0.06 if is_control else 0.18, linewidth=0)
+            axes.axhline(1.0 if campaign.is_log else 0.0, color=INK, linewidth=1)
+            axes.set(title=title, xlabel=tasks, ylabel=gain, xlim=(-0.3, len(names) - 0.7))
+            if campaign.is_log:
+                axes.set_yscale("log")
+                axes.set_yticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
+                axes.set_yticks([], minor=True)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
         save(figure, path)
 
 

@@ -1,6 +1,6 @@
 """
 Report all tasks together: the main settings against the uniform twin (``summary.md`` and ``summary.png``), and against the
-defaults (``defaults.md``).
+defaults (``defaults.md``). Draw the campaigns on rare success in one figure (``rarity.png``).
 
     python benchmarks/summary.py    # from the complete suites of learning.py, and the complete campaigns
 
@@ -19,7 +19,7 @@ from campaign import Campaign, Contrast, options
 from chain_sizes import CAMPAIGN as CHAIN
 from doorkey_sizes import CAMPAIGN as DOORKEY
 from dose_response import CAMPAIGN as DOSE
-from figures import ARMS, INK, LOOKS, errorbars, figure_of, role_of, save, say_that_more_is_better
+from figures import ARMS, INK, LOOKS, Panel, draw_rarity, errorbars, figure_of, role_of, save, say_that_more_is_better
 from matplotlib.lines import Line2D
 from modern_dqn import CAMPAIGN as MODERN
 from suites import MEMORY_SUITES, SUITES, arm_of
@@ -198,12 +198,27 @@ def draw(found: list[Comparison], path: Path) -> None:
     save(figure, path)
 
 
+def draw_where_success_is_rare(out: Path) -> None:
+    """Draw dose and response, the chain and DoorKey in one figure, ``rarity.png``, if all are complete."""
+    panels = (
+        (DOSE, "fixed buffer: Blind Cliffwalk", "random episodes for one success", "uniform's updates\nover the arm's"),
+        (CHAIN, "exploring agent: chain", "states", "uniform's steps\nover the arm's"),
+        (DOORKEY, "DoorKey", "cells", "success minus\nuniform's"),
+    )
+    names = [[f"{2**n:,}" for n in DOSE.tasks], list(map(str, CHAIN.tasks)), [f"{n}x{n}" for n in DOORKEY.tasks]]
+    rows = [read(out / f"{panel[0].name}.csv") for panel in panels]
+    if all(report.progress(panel[0], of)[1] for panel, of in zip(panels, rows, strict=True)):
+        scores = [report.scores_of(panel[0], of) for panel, of in zip(panels, rows, strict=True)]
+        draw_rarity([Panel(*panel, *more) for panel, *more in zip(panels, names, scores, strict=True)], out / "rarity.png")
+
+
 def main(arguments: list[str] | None = None) -> None:
     out = options(__doc__).parse_args(arguments).out
     found = [*summarise(out, "uniform"), *of_campaigns(out)]
     for path, those in ((out / "summary.md", found), (out / "defaults.md", summarise(out, "defaults"))):
         report.write_page(path, summary_table(those))
     draw(found, out / "summary.png")
+    draw_where_success_is_rare(out)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -405,9 +406,27 @@ def test_the_summary_knows_arms_by_their_names():
 
 
 @pytest.mark.parametrize("page", ["docs/evidence.md", "docs/gallery.md"])
-def test_pages_show_both_summary_figures(page):
+def test_pages_show_the_summary_figures(page):
     text = (ROOT / page).read_text()
-    assert "(evidence/summary.png)" in text and "(evidence/dose-response.png)" in text
+    assert all(f"(evidence/{name}.png)" in text for name in ("rarity", "summary", "dose-response"))
+
+
+def test_the_figure_of_rare_success_shows_the_arms_with_their_controls_in_three_panels(tmp_path, monkeypatch):
+    """A campaign that is not complete leaves no figure."""
+    for name in ("dose-response", "chain-sizes", "doorkey-sizes", "rarity"):
+        shutil.copy(ROOT / "docs" / "evidence" / f"{name}.csv", tmp_path)
+    drawn = []
+    monkeypatch.setattr(summary, "draw_rarity", lambda panels, path: drawn.append((panels, path)))
+    summary.draw_where_success_is_rare(tmp_path)
+    ((panels, path),) = drawn
+    assert path == tmp_path / "rarity.png"
+    for panel, n_seeds in zip(panels, (15, 40, 12), strict=True):
+        assert len(panel.names) == len(panel.campaign.tasks)
+        for arm in ("uniform", "defaults", "no weights", "shuffled, defaults", "shuffled, no weights"):
+            assert panel.scores[arm].shape == (n_seeds, len(panel.names))
+    (tmp_path / "chain-sizes.csv").write_text("")
+    summary.draw_where_success_is_rare(tmp_path)
+    assert len(drawn) == 1
 
 
 def test_evidence_begins_with_ten_lines_that_have_a_figure():
