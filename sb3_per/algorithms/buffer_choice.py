@@ -75,10 +75,8 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
         # The dictionary may replace a default: SB3's own `NStepReplayBuffer` takes n_steps and gamma there.
         for name, value in given.items():
             if value not in (self.buffer_arguments[name], buffer_kwargs[name]):
-                raise ValueError(
-                    f"{name}={value} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}: give {name} to "
-                    f"{type(self).__name__} alone"
-                )
+                given_twice = f"{name}={value} contradicts replay_buffer_kwargs={self.replay_buffer_kwargs}"
+                raise ValueError(f"{given_twice}: give {name} to {type(self).__name__} alone")
         return buffer_kwargs
 
     @property

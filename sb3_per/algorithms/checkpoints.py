@@ -67,10 +67,8 @@ class CheckpointMixin(BufferChoiceMixin):
             checkpoint.replay_buffer_class = HerReplayBuffer
         elif self.n_steps > 1 and (isinstance(self.observation_space, spaces.Dict) or self.optimize_memory_usage):
             what = "optimize_memory_usage" if self.optimize_memory_usage else "Dict observations"
-            warnings.warn(
-                f"This zip loads as {type(self).__name__}, but not as the stock algorithm, which has no n-step returns "
-                f"(n_steps={self.n_steps}) with {what}"
-            )
+            lack = f"which has no n-step returns (n_steps={self.n_steps}) with {what}"
+            warnings.warn(f"This zip loads as {type(self).__name__}, but not as the stock algorithm, {lack}")
         checkpoint.replay_buffer_kwargs = {k: v for k, v in self.replay_buffer_kwargs.items() if k not in settings}
         # SB3 allows users to delete the buffer, to save RAM.
         beta = float(getattr(getattr(self, "replay_buffer", None), "beta", 0.0))

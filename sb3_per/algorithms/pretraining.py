@@ -38,10 +38,7 @@ class PretrainingMixin(OffPolicyAlgorithm):
         require("log_interval", log_interval, integer())
         buffer: Any = self.replay_buffer
         if buffer is None or not len(buffer.demonstrations):
-            raise ValueError(
-                "pretrain() needs demonstrations, and the buffer has none. Add some first: "
-                "model.replay_buffer.add_demonstrations(...)"
-            )
+            raise ValueError("pretrain() needs demonstrations. Add some: model.replay_buffer.add_demonstrations(...)")
         if not self._custom_logger:
             self._logger = configure_logger(self.verbose, self.tensorboard_log, f"{type(self).__name__}_pretrain", True)
         frequency: Any = self.train_freq

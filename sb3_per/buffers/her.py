@@ -75,7 +75,7 @@ class FinishedEpisodes(MarkedTransitions):
         return slots
 
     def _slots(self, row: int, n_steps: int, env: int) -> np.ndarray:
-        return np.asarray(np.arange(row, row + n_steps) % self.ring.n_rows * self.ring.n_envs + env)
+        return np.arange(row, row + n_steps) % self.ring.n_rows * self.ring.n_envs + env
 
     def _newly_finished(self) -> np.ndarray:
         """Slots that the sampler does not know yet, in the order in which their episodes were finished."""

@@ -88,10 +88,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         require("sequence_period", sequence_period, integer(), none=True)
         require("eta", eta, FRACTION)
         if sequence_period is not None and sequence_period > sequence_length:
-            raise ValueError(
-                f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise some "
-                "steps would never be learned"
-            )
+            # Otherwise some steps would never be learned.
+            raise ValueError(f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}")
         self.sequence_length, self.burn_in, self.sequence_period = sequence_length, burn_in, sequence_period
         self.eta, self.store_state, self.state_shapes = eta, store_state, tuple(map(tuple, state_shapes))
         if not all(len(shape) == 2 and all(map(integer().contains, shape)) for shape in self.state_shapes):
@@ -284,7 +282,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         slots = ids.astype(np.int64) % self.ring.capacity
         can_be_drawn = (self.ring.ids_at(slots) == ids) & self.windows.among(slots)
         lengths = np.where(can_be_drawn, self._lengths_at(slots, self.sequence_length), 1)
-        return np.asarray(np.arange(self.sequence_length)[:, None] < lengths)
+        return np.arange(self.sequence_length)[:, None] < lengths
 
 
 class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, PrioritizedDictReplayBuffer):  # type: ignore[misc]

@@ -83,8 +83,6 @@ def new_storage(one_row: ArrayStorage, n_rows: int, settings: PrioritySettings, 
             "storage_folder=... to keep transitions on a disk, or a smaller buffer_size"
         )
     if folder is not None and n_disk > (free := shutil.disk_usage(folder.path).free):
-        warnings.warn(
-            f"The disk of storage_folder={str(folder.path)!r} has {free / 1e9:.2f}GB of free space, and the complete replay "
-            f"buffer takes {n_disk / 1e9:.2f}GB"
-        )
+        sizes = f"{free / 1e9:.2f}GB of free space, and the complete replay buffer takes {n_disk / 1e9:.2f}GB"
+        warnings.warn(f"The disk of storage_folder={str(folder.path)!r} has {sizes}")
     return storage

@@ -66,10 +66,7 @@ def wrappers_of(env: VecEnv | None, columns: np.ndarray) -> Wrappers:
         kind = type(env)
         if kind not in (VecTransposeImage, VecFrameStack, VecNormalize, VecCheckNan):
             hint = "monitor_dir=..." if kind is VecMonitor else "wrapper_class=..."
-            raise ValueError(
-                f"Actors cannot rebuild {kind.__name__} around their own environments. Wrap each environment instead: "
-                f"make_actors(..., {hint})"
-            )
+            raise ValueError(f"Actors cannot rebuild {kind.__name__}. Wrap each environment: make_actors(..., {hint})")
         state = copy.deepcopy({name: value for name, value in vars(env).items() if name not in ("venv", "class_attributes")})
         if kind is VecNormalize:
             state["returns"] = state["returns"][columns]

@@ -122,7 +122,7 @@ def _is_last(buffer: PrioritizedReplayBuffer, slots: np.ndarray) -> np.ndarray:
 
 def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Compare arrays of shape (n, ...) entry by entry; bool array of shape (n,). NaN is equal to NaN."""
-    return np.asarray(((a != b) & ((a == a) | (b == b))).reshape(len(a), -1).any(axis=1))
+    return ((a != b) & ((a == a) | (b == b))).reshape(len(a), -1).any(axis=1)
 
 
 def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: Any) -> "EpisodeBuffer":
@@ -274,10 +274,8 @@ def _minari_for(buffer: ReplayBuffer) -> Any:
     :raises ValueError: for a Box of actions without finite bounds or with integers
     """
     if not isinstance(buffer, PrioritizedReplayBuffer):
-        raise TypeError(
-            f"A {type(buffer).__name__} is not a buffer of this package: convert it with "
-            "PrioritizedReplayBuffer.from_replay_buffer()"
-        )
+        convert = "PrioritizedReplayBuffer.from_replay_buffer()"
+        raise TypeError(f"A {type(buffer).__name__} is not a prioritized buffer: convert it with {convert}")
     space = buffer.action_space
     if isinstance(space, spaces.Box) and not (space.dtype.kind == "f" and np.isfinite([space.low, space.high]).all()):
         raise ValueError(f"SB3 stores actions scaled to [-1, 1], which needs floats with finite bounds, not {space}")

@@ -43,9 +43,7 @@ class PriorityMonitor(BaseCallback):
         super().__init__(verbose)
         for name, value in (("interval", interval), ("n_batches", n_batches), ("max_transitions", max_transitions)):
             require(name, value, number("of at least 1", lambda x: x >= 1.0))
-        self.interval = interval
-        self.n_batches = n_batches
-        self.max_transitions = max_transitions
+        self.interval, self.n_batches, self.max_transitions = interval, n_batches, max_transitions
         self._last_record = 0
 
     def _on_training_start(self) -> None:

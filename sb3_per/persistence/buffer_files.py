@@ -272,10 +272,8 @@ def _load_generation(buffer: BufferT, path: Path) -> BufferT:
         source, loaded = loaded, emptied(buffer)
         copy_newest(loaded, source, keeps_masses)
     if not keeps_masses:
-        warnings.warn(
-            f"{path.parent} was saved with the scheme {found['scheme']}, and this buffer has {facts['scheme']}: all "
-            "transitions get the largest priority"
-        )
+        schemes = f"{found['scheme']}, and this buffer has {facts['scheme']}"
+        warnings.warn(f"{path.parent} was saved with {schemes}: all transitions get the largest priority")
     return loaded
 
 
@@ -290,10 +288,8 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
     """
     for name in "kind observation_space action_space n_envs optimize_memory_usage copy_info_dict sequences".split():
         if found.get(name) != expected.get(name):
-            raise ValueError(
-                f"The saved buffer does not fit this model: {path} has {name} {found.get(name)}, and the model has "
-                f"{expected.get(name)}"
-            )
+            theirs, ours = found.get(name), expected.get(name)
+            raise ValueError(f"{path} does not fit this model: its {name} is {theirs}, and the model's is {ours}")
 
 
 def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, keeps_masses: bool) -> None:

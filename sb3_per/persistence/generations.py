@@ -154,10 +154,8 @@ class Manifest:
                 if manifest.name != path.name or not _MANIFEST.fullmatch(path.name):
                     raise ValueError(f"it was written as {manifest.name}")
                 return manifest
-        raise ValueError(
-            f"{path} has version {version} of the format {found_format}, and this release of sb3_per reads version "
-            f"{VERSION} of {FORMAT}"
-        )
+        known = f"this release of sb3_per reads version {VERSION} of {FORMAT}"
+        raise ValueError(f"{path} has version {version} of the format {found_format}, and {known}")
 
 
 def manifests_in(directory: Path) -> list[str]:

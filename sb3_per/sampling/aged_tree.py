@@ -256,7 +256,7 @@ class AgeDraw(SumTree):
 
     def written(self) -> np.ndarray:
         """1 for every slot that can be drawn, see :meth:`SumTree.written`."""
-        return np.asarray(np.sign(self[:]))
+        return np.sign(self[:])
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
         return _find_by_age(prefix_sums / self.total, *self._runs, self.rate, self.capacity)

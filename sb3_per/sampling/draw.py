@@ -43,7 +43,7 @@ class Distribution(NamedTuple):
 
     def chances(self, slots: np.ndarray) -> np.ndarray:
         """Return numbers in proportion to the probabilities of slots, float64 in the same shape."""
-        return np.asarray((1.0 - self.eta) * self.tree[slots] * (self.n / self.total) + self.eta)
+        return (1.0 - self.eta) * self.tree[slots] * (self.n / self.total) + self.eta
 
     def n_p(self, slots: np.ndarray) -> np.ndarray:
         """

@@ -260,10 +260,8 @@ def _locked(folder: Path) -> int:
         except BlockingIOError:
             owner = os.pread(descriptor, 20, 0).decode()
             os.close(descriptor)
-            raise FolderInUseError(
-                f"storage_folder={str(folder)!r} belongs to another buffer (process {owner}): each buffer needs a folder of "
-                "its own"
-            ) from None
+            what = f"storage_folder={str(folder)!r} belongs to another buffer (process {owner})"
+            raise FolderInUseError(f"{what}: each buffer needs a folder of its own") from None
         # The last owner may have removed the file in the meantime.
         if path.exists() and os.path.samestat(os.fstat(descriptor), os.stat(path)):
             os.ftruncate(descriptor, 0)

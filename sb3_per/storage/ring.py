@@ -78,7 +78,7 @@ class Ring:
     @property
     def first(self) -> np.ndarray:
         """Oldest step that each environment holds, shape (n_envs,)."""
-        return np.asarray(np.maximum(self.added - self.n_rows, self.begin))
+        return np.maximum(self.added - self.n_rows, self.begin)
 
     @property
     def oldest(self) -> np.ndarray:
@@ -162,8 +162,8 @@ class Ring:
         :param slots: integers of any shape
         :return: ids of the transitions there, -1 for an empty slot, in the same shape
         """
-        ids: np.ndarray = ids_at(np.ascontiguousarray(slots, np.int64).reshape(-1), self.added, self.begin, self.n_rows)
-        return ids.reshape(np.shape(slots))
+        flat = np.ascontiguousarray(slots, np.int64).reshape(-1)
+        return ids_at(flat, self.added, self.begin, self.n_rows).reshape(np.shape(slots))
 
     def was_issued(self, transition_id: int) -> bool:
         """Whether a transition ever had this id."""
@@ -219,7 +219,7 @@ class Ring:
 
         def slots_of(numbers: np.ndarray) -> np.ndarray:
             envs = np.searchsorted(ends, numbers, side="right")
-            return np.asarray((shifts[envs] + numbers) % self.n_rows * self.n_envs + envs)
+            return (shifts[envs] + numbers) % self.n_rows * self.n_envs + envs
 
         return slots_of
 

@@ -44,7 +44,10 @@ def run(script: str, options: list[str], prog: str) -> None:
     if script == "plot" and known.output:
         require("matplotlib", "extra", prog).use("Agg")  # needs no display; before the Zoo imports pyplot
     register(uses_sbx(known.algo))
-    _require_algorithm(parser, known)
+    from rl_zoo3.utils import ALGOS
+
+    if known.algo not in ALGOS and not Path(known.folder, known.algo).is_dir():  # the runs of another program can be plotted
+        parser.error(f"there is no algorithm {known.algo!r}: {nearest(known.algo, ALGOS)}")
     if script == "tune":
         of_zoo = ["-optimize", *of_zoo]
     trains = script in ("train", "tune")
@@ -62,15 +65,6 @@ def run(script: str, options: list[str], prog: str) -> None:
             _plot(parser, known)
         else:
             _play(parser, script)
-
-
-def _require_algorithm(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:
-    """Exit if there is no such algorithm. Runs of an algorithm that the Zoo does not know can still be plotted."""
-    from rl_zoo3.utils import ALGOS
-
-    if known.algo in ALGOS or Path(known.folder, known.algo).is_dir():
-        return
-    parser.error(f"there is no algorithm {known.algo!r}: {nearest(known.algo, ALGOS)}")
 
 
 def _train(parser: argparse.ArgumentParser, known: argparse.Namespace) -> None:

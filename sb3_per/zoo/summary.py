@@ -121,8 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"{run} has no evaluations: train with --eval-freq 1000")
     with np.load(run / "evaluations.npz") as evaluations:
         steps, returns = evaluations["timesteps"], evaluations["results"]
-    (random,) = evaluate_random(make_vec_env(args.env, seed=RANDOM_SEED), RANDOM_EPISODES)
-    solved = solved_return(args.env)
+    random, solved = evaluate_random(make_vec_env(args.env, seed=RANDOM_SEED), RANDOM_EPISODES)[0], solved_return(args.env)
     curve = run / "learning_curve.png"
     draw(steps, returns, random, solved, f"{args.algo} on {args.env}", curve)
 
