@@ -88,8 +88,8 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         require("sequence_period", sequence_period, integer(), none=True)
         require("eta", eta, FRACTION)
         if sequence_period is not None and sequence_period > sequence_length:
-            # Otherwise some steps would never be learned.
-            raise ValueError(f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}")
+            largest = f"sequence_length={sequence_length}, not {sequence_period}"
+            raise ValueError(f"sequence_period must be at most {largest}: otherwise some steps would never be learned")
         self.sequence_length, self.burn_in, self.sequence_period = sequence_length, burn_in, sequence_period
         self.eta, self.store_state, self.state_shapes = eta, store_state, tuple(map(tuple, state_shapes))
         if not all(len(shape) == 2 and all(map(integer().contains, shape)) for shape in self.state_shapes):

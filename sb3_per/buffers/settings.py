@@ -70,7 +70,7 @@ class PrioritySettings:
             raise ValueError(f"beta never decreases: beta_end={self.beta_end} is below beta_start={self.beta_start}")
         end, start = self.demonstration_fraction_end, self.demonstration_fraction
         if end is not None and end > start:
-            raise ValueError(f"demonstration_fraction_end must be at most demonstration_fraction={start}, not {end}")
+            raise ValueError(f"demonstration_fraction_end={end} must be at most demonstration_fraction={start}")
         scheme = self.make_scheme()
         self._check_effects(scheme)
         if self.age_decay > 0.0:

@@ -289,7 +289,7 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
     for name in "kind observation_space action_space n_envs optimize_memory_usage copy_info_dict sequences".split():
         if found.get(name) != expected.get(name):
             theirs, ours = found.get(name), expected.get(name)
-            raise ValueError(f"{path} does not fit this model: its {name} is {theirs}, and the model's is {ours}")
+            raise ValueError(f"{path} does not fit this model: it has {name} {theirs}, and the model has {ours}")
 
 
 def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, keeps_masses: bool) -> None:
