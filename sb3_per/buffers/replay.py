@@ -676,10 +676,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self.lock:
             if not len(self.demonstrations):
                 return self._update(ids, errors)
-            added = ids >= FIRST_ID
+            is_demonstration = ids >= FIRST_ID
+            n = len(ids) - int(np.count_nonzero(is_demonstration))
+            if np.count_nonzero(is_demonstration[:n]):  # otherwise they come last, as in a batch: slices are faster than masks
+                order = np.argsort(is_demonstration, kind="stable")
+                ids, errors = ids[order], errors[order]
             # Both parts are checked before either is written.
-            of_demonstrations = located(self.demonstrations.ring, ids[added], errors[added], FIRST_ID)
-            return self._update(ids[~added], errors[~added]) + self.demonstrations.sampler.update(*of_demonstrations)
+            of_demonstrations = located(self.demonstrations.ring, ids[n:], errors[n:], FIRST_ID)
+            return self._update(ids[:n], errors[:n]) + self.demonstrations.sampler.update(*of_demonstrations)
 
     def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """
