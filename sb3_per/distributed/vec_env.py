@@ -62,7 +62,6 @@ class ActorVecEnv(CollectingVecEnv):
     def reset(self) -> VecEnvObs:
         """See SB3."""
         self._take_over()
-        obs: VecEnvObs
         obs, self.reset_infos = joined(self.crew.gather(self._ask_reset))
         self._reset_seeds()
         self._reset_options()
@@ -106,11 +105,9 @@ class ActorVecEnv(CollectingVecEnv):
         """See SB3."""
         self._ask_some("set_attr", indices, attr_name, value)
 
-    def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
-    ) -> list[Any]:
+    def env_method(self, method_name: str, *args: Any, indices: VecEnvIndices = None, **kwargs: Any) -> list[Any]:
         """See SB3."""
-        return self._ask_some("env_method", indices, method_name, *method_args, **method_kwargs)
+        return self._ask_some("env_method", indices, method_name, *args, **kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
         """See SB3."""

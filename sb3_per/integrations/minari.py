@@ -78,8 +78,7 @@ def _written(dataset_id: str, episodes: Iterator["EpisodeBuffer"], settings: dic
     is_new = not folder.exists()
     try:
         # JPEG loses bits, and takes some stacks of frames for pictures. Minari passes the episodes on to its storage.
-        create: Any = minari.create_dataset_from_buffers
-        return create(dataset_id, episodes, **{"jpeg_encoding": False, **settings})
+        return minari.create_dataset_from_buffers(dataset_id, episodes, **{"jpeg_encoding": False, **settings})
     except BaseException:
         if is_new:  # including what Minari leaves of a call that it refuses, which would block the next one
             shutil.rmtree(folder, ignore_errors=True)
