@@ -168,6 +168,7 @@ def facts() -> dict:
             for (arm, other, _), (_, p) in gains_and_p(f"ages-{task.lower()}").items()
             if other == "uniform"
         },
+        "cartpole_ends": np.array([float(row["100000"]) for row in read(EVIDENCE / "memory-cartpole-again.csv")]),
         "chains_rates": {arm: rates_of_chains(arm) for arm in ("defaults", "uniform")},
         "chains_p": max(p for (_, *which), (_, p) in of_chains.items() if which == ["uniform", "mean"]),
     }
@@ -205,6 +206,7 @@ SENTENCES = {
         "{chains_rates['uniform']}",
     ],
     PAGE: [
+        "{(cartpole_ends >= 475).sum()} of the {len(cartpole_ends)} last policies solve the task, which takes a mean return of 475. The worst has {cartpole_ends.min():.0f}.",
         "This factor grows by {growth['defaults']:.2f} with each doubling of the rarity (p < {below(0.001, 8 * growth_p)})",
         "Rare rewards in the data: uniform draws need {gain['defaults'][-1]:.1f} times the updates of the defaults",
         "save {chain.gain('defaults'):.0f} of {-chain.scores['uniform'].mean():.0f} steps (p = {chain.p('defaults'):.4f} "
@@ -298,6 +300,11 @@ def filled(sentence: str) -> str:
 def test_sentences_have_the_figures_of_the_runs(page):
     text = text_of(page)
     assert [said for said in map(filled, SENTENCES[page]) if said not in text] == []
+
+
+def test_the_page_on_recurrent_agents_says_how_training_ends():
+    said = "{(cartpole_ends >= 475).sum()} of {len(cartpole_ends)} last policies solve the task, and the worst has a return of {cartpole_ends.min():.0f}"
+    assert filled(said) in text_of("docs/recurrent.md")
 
 
 # Figures that are no results of runs: settings, levels of tests, and what others have published.
