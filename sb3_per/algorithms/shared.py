@@ -67,8 +67,6 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         buffer = self.replay_buffer
         if gradient_steps > 1:
             buffer.sampler.position = (gradient_step + 1) / gradient_steps
-        for sampler in (buffer.sampler, buffer.demonstrations.sampler):
-            sampler.n_unanswered = 0  # a compiled update may draw many batches before it updates their priorities
         return buffer.sample(self.batch_size if batch_size is None else batch_size, env=self._vec_normalize_env)
 
     def _write_priorities(self, batch: PrioritizedReplayBufferSamples, td_errors: Any, metrics: MeanMetrics) -> None:
