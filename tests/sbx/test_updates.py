@@ -298,6 +298,7 @@ def test_many_draws_before_the_first_update_of_a_call_do_not_warn(monkeypatch, r
     buffer = model.replay_buffer
     fill([buffer], 30)
     buffer.add_demonstrations_from(shared("dqn").replay_buffer)
+    model.set_logger(Logger(folder=None, output_formats=[]))
     model.train(3, BATCH_SIZE)
     assert not [w for w in recwarn if "update_priorities() was not called" in str(w.message)]
     with pytest.warns(UserWarning, match=r"update_priorities\(\) was not called"):
