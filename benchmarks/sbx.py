@@ -109,6 +109,8 @@ def main() -> None:
     args = options(__doc__, "sac 1, sac 8, td3, dqn, solved").parse_args()
     th.set_num_threads(2)
     about = machine("sbx-rl", "jax")
+    if args.out:
+        update(args.out / "sbx.json", about, {})  # rows of another machine are refused before any is measured
     found = measured(rows(args.device, args.quick), args.only, about)
     if args.out:
         results = update(args.out / "sbx.json", about, found)

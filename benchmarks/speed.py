@@ -300,6 +300,8 @@ def main() -> None:
     """Measure rows, and write the tables ``speed.md`` and ``files.md``. All rows are measured with ``speed.png``."""
     args = timing.options(__doc__, "sample, tree, add, step, start, learn, rank, ...").parse_args()
     th.set_num_threads(2)
+    if args.out and args.only:
+        timing.update(args.out / "speed.json", timing.machine(), {})  # refuse rows of another machine first
     groups = (tree_rows, storage_rows, buffer_rows, frame_rows, file_rows, sequence_rows, start_rows)
     makers = itertools.chain(*(group(args.quick) for group in groups), training_rows(args.quick, args.device))
     rows = timing.measured(makers, args.only, timing.machine())

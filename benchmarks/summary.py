@@ -200,16 +200,25 @@ def draw(found: list[Comparison], path: Path) -> None:
 
 def draw_where_success_is_rare(out: Path) -> None:
     """Draw dose and response, the chain and DoorKey in one figure, ``rarity.png``, if all are complete."""
-    panels = (
-        (DOSE, "fixed buffer: Blind Cliffwalk", "random episodes for one success", "uniform's updates\nover the arm's"),
-        (CHAIN, "exploring agent: chain", "states", "uniform's steps\nover the arm's"),
-        (DOORKEY, "DoorKey", "cells", "success minus\nuniform's"),
-    )
-    names = [[f"{2**n:,}" for n in DOSE.tasks], list(map(str, CHAIN.tasks)), [f"{n}x{n}" for n in DOORKEY.tasks]]
-    rows = [read(out / f"{panel[0].name}.csv") for panel in panels]
-    if all(report.progress(panel[0], of)[1] for panel, of in zip(panels, rows, strict=True)):
-        scores = [report.scores_of(panel[0], of) for panel, of in zip(panels, rows, strict=True)]
-        draw_rarity([Panel(*panel, *more) for panel, *more in zip(panels, names, scores, strict=True)], out / "rarity.png")
+    episodes, states = [f"{2**n:,}" for n in DOSE.tasks], list(map(str, CHAIN.tasks))
+    cells = [f"{n}x{n}" for n in DOORKEY.tasks]
+    panels = []
+    for campaign, *words, names in (
+        (
+            DOSE,
+            "fixed buffer: Blind Cliffwalk",
+            "random episodes for one success",
+            "uniform's updates\nover the arm's",
+            episodes,
+        ),
+        (CHAIN, "exploring agent: chain", "states", "uniform's steps\nover the arm's", states),
+        (DOORKEY, "DoorKey", "cells", "success minus\nuniform's", cells),
+    ):
+        rows = read(out / f"{campaign.name}.csv")
+        if not report.progress(campaign, rows)[1]:
+            return
+        panels.append(Panel(campaign, *words, names, report.scores_of(campaign, rows)))
+    draw_rarity(panels, out / "rarity.png")
 
 
 def main(arguments: list[str] | None = None) -> None:

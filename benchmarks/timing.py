@@ -163,7 +163,8 @@ def measured(makers: Iterable[tuple[str, Callable[[], Row]]], only: str, about: 
 def update(path: Path, about: str, rows: dict[str, dict[str, Any]], **others: Any) -> dict[str, Any]:
     """Write rows into a JSON file, where other rows of the same machine stay. Return its content."""
     before = json.loads(path.read_text()) if path.exists() else dict(machine=about, rows={})
-    assert before["machine"] == about, f"{path} is of another machine: {before['machine']}"
+    if before["machine"] != about:
+        raise SystemExit(f"{path} has rows of another machine, {before['machine']}: name another folder with --out")
     results = {**before, "rows": {**before["rows"], **rows}, **others}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
