@@ -61,17 +61,7 @@ benchmark: .venv/benchmark
 # Run what docs/evidence lacks, and write its tables and figures. All of it takes days of one core. A stopped campaign continues.
 evidence: .venv/benchmark
 	$(BIN)/python benchmarks/cliffwalk.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/dose_response.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/chain_sizes.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/doorkey_sizes.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/ages.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/modern_dqn.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/demonstrations.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/learning.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/cartpole_again.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/report.py
-	$(BIN)/python benchmarks/summary.py
-	test -e docs/evidence/run_time.csv || OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run_time.py
+	$(BIN)/python benchmarks/evidence.py --workers $(WORKERS)
 
 clean:
 	rm -rf .venv build dist *.egg-info docs/_build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

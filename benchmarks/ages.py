@@ -1,38 +1,13 @@
 """
 Draws by age, and priorities times age: do they help where rewards are common?
 
-    python benchmarks/ages.py                  # what is missing; then report.py
-    python benchmarks/ages.py --seconds 600    # start no run after ten minutes; call again to continue
-    python benchmarks/ages.py --only ages      # MinAtar alone
-
 Korniak et al. 2026 (arXiv 2605.10236) find in five suites that replay pays which is not uniform where few transitions are
 replayed for each step of the environment, and favours recent ones; their draw is a truncated geometric distribution over age,
 here ``scheme="uniform", age_decay=c``. The product of priorities and age is ``age_decay=c`` alone. In a pilot with seeds 300
 to 302, with decay 3 and one rate, age had a fifth more return than the twin in SpaceInvaders and Breakout, the product a third
 more, and age a tenth less in Freeway. No run of the pilot is reported.
 
-Written down before the first run of the campaign:
-
-- Arms: the uniform twin; draws by age; the defaults; the defaults times age. Settings are those of modern_dqn.py: five games
-  of MinAtar, 300,000 steps, Double Q and 3 steps.
-- Each arm has one rate, half the task's or the task's, and with age one decay, 1 or 3, for all games: those with the highest
-  mean over the games of the endpoint, each game in units of the mean of all its choosing runs, on two seeds. With two rates
-  each choice is at the edge of the grid, which does not grow here: every further rate costs three core hours.
-- All that is reported comes from ten other seeds, which run one after the other, each in all games with all arms, and only
-  when all ten are complete. Nobody looks at their results before.
-- Endpoint of a run: mean return over all of its 15 evaluations, in units of the twin's mean in that game. Reported as the
-  interquartile mean over games and seeds; tested as the mean of the 50 differences, paired by seed and game, with 200,000
-  random choices of their signs, two-sided.
-- Primary: age, and the product, against the twin, with Holm's correction for the two. Secondary, with a correction of their
-  own: the product against age alone and against the defaults, and the defaults against the twin; and the primary tests for the
-  last three evaluations, which modern_dqn.py scores.
-- The counter-case, where the paper expects nothing, since SAC replays 256 transitions a step: ages-pendulum, SAC on Pendulum
-  for 10,000 steps, and ages-pairs, the pairs of learning.py. Decay 3, the tasks' rates, ten seeds, mean return over all
-  evaluations; age and the product against the twin, with Holm's correction for the two of a task. "Could not be told apart" is
-  not "no difference".
-
-Budget: MinAtar 320 runs of 175 seconds on an idle core (modern-dqn.csv), 16 core hours; SAC 80 runs of about a minute. They
-have no figure: the table of a task has four rows.
+What was declared before the first run: docs/declared.md.
 """
 
 from dataclasses import replace
@@ -40,7 +15,7 @@ from typing import Any
 
 import learning
 import modern_dqn
-from campaign import Campaign, Contrast, main, mean_of_all, mean_of_last_fifth
+from campaign import Campaign, Contrast, mean_of_all, mean_of_last_fifth
 from suites import Suite, Variant
 
 GAMES = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
@@ -114,7 +89,6 @@ _PENDULUM = replace(
     is_relative=False,
     seconds={"Pendulum": 60.0},
     digits=(1, 1),
-    figure="",
 )
 CAMPAIGNS = (
     GAMES_CAMPAIGN,
@@ -128,6 +102,3 @@ CAMPAIGNS = (
         digits=(2, 2),
     ),
 )
-
-if __name__ == "__main__":
-    main(CAMPAIGNS)

@@ -1,8 +1,5 @@
 """
-One description of a campaign, and the runner of all that are described so, e.g. `chain_sizes.py`; `report.py` writes pages.
-
-    python benchmarks/chain_sizes.py                  # what is missing; then report.py
-    python benchmarks/chain_sizes.py --seconds 600    # start no run after ten minutes; call again to continue
+One description of a campaign, and the runner of all that are described so, e.g. in `chain_sizes.py`.
 
 All arms learn the same tasks with the same seeds. Each has its own learning rate, and its own option where it has several: the
 choosing seeds choose them. Where an arm's choice is the smallest or the largest rate, the grid grows by one rate in that
@@ -33,7 +30,8 @@ class Contrast(NamedTuple):
     arm: str  # arm that is judged
     reference: str  # arm that it is compared with
     # what the differences of a seed become: ``"mean"``, their mean over the tasks; ``"slope"``, their least-squares slope
-    # over the tasks, which are numbers; ``"pairs"``, one pair for each seed and task; ``"each"``, a test for each task
+    # over the tasks, which are numbers; ``"pairs"``, one pair for each seed and task; ``"each"``, a test for each task;
+    # ``"best"``, where the tasks are learning rates: the best rate of each arm, see :func:`tables.at_best_rates`
     over: str = "mean"
     least: float | None = None  # smallest task that counts
 
@@ -45,7 +43,7 @@ class Campaign:
     name: str  # name of the CSV file and of the report
     endpoint: str  # score of a run in words
     tasks: tuple[Any, ...]  # tasks, which are numbers if a contrast is over their slope
-    arms: dict[str, tuple[str, ...]]  # by arm its options, one of which is chosen with the rate; the first arm is the twin
+    arms: dict[str, tuple[str, ...]]  # by arm its options, one of which is chosen with the rate
     rates: tuple[float, ...]  # learning rates, ascending; the grid grows by the ratio of two neighbours
     # seeds that choose, for all tasks or by task; empty if there is one option and one rate; a task without any takes the
     # choices of the largest task that has some
@@ -54,6 +52,9 @@ class Campaign:
     train: Callable[..., dict[str, Any]]  # takes task, arm, option, rate and seed; returns the columns of a row
     score: Callable[[Row], float]  # score of a row, more is better
     primary: tuple[Contrast, ...]  # tests of the primary endpoint, with Holm's correction over them
+    title: str = "Primary endpoint"  # heading of the tests
+    about_seeds: str = ", on which nothing was chosen"  # what the page says after their numbers
+    partial: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # tasks of the arms that do not run in all of them
     unit: str = ""  # what the numbers are that name the tasks, for headings
     # all that a run depends on, as text and numbers; rows of other settings do not count
     settings: dict[str, Any] = field(default_factory=dict)
@@ -62,12 +63,17 @@ class Campaign:
     undeclared: tuple[Contrast, ...] = ()  # tests that were thought of after the runs, without a correction
     # by name: another score of a row; the primary tests are repeated for it, with a correction of their own
     other_scores: dict[str, Callable[[Row], float]] = field(default_factory=dict)
-    # of one task, by name: digits after the point, and another score of a row, whose means are reported
+    # of one task, by name: digits after the point, and another score of a row, which is reported beside the first
     also: dict[str, tuple[int, Callable[[Row], float]]] = field(default_factory=dict)
     growth: int = 2  # largest number of rates by which a grid grows in each direction
     chooses_by_task: bool = True  # whether each task has its own choice; otherwise an arm has one for all
     is_log: bool = False  # whether scores are logarithms of costs, whose differences are reported as factors
     is_cost: bool = False  # whether scores are negative costs, which are reported without the sign
+    is_iqm: bool = False  # whether interquartile means of the scores are reported in place of means
+    solved: Callable[[Row], bool] = lambda row: (
+        row.get("solved") != "0"
+    )  # takes a row; returns whether the run was not stopped
+    listed: float | None = None  # score of a solved run, for a table of all seeds
     # whether scores are in units of the twin's mean in the task, or when choosing, of the mean of all runs
     is_relative: bool = False
     # whether the test that was declared exchanges runs of the arms; its p stands beside that of the pairs
@@ -79,19 +85,29 @@ class Campaign:
     others: tuple[tuple[Any, ...], ...] = ()  # other runs of the file: task, arm, option, rate and seed
     # takes what `train` takes; returns the columns that name the run; without it, those are its arguments
     name_of: Callable[..., dict[str, Any]] | None = None
-    figure: str = "gains"  # ``"gains"``, ``"relative"``, ``"runs"`` or ``"updates"``, see `figures.py`; ``""``: none
+    figure: str = ""  # ``"runs"``, ``"updates"``, ``"rates"`` or ``"curves"``, see `figures.py`; ``""``: none
     cap: int = 0  # steps of a run that is stopped, for the figure
     floor: Callable[[Any], int] | None = None  # takes a task; returns the fewest steps that a run can need
 
     @property
     def twin(self) -> str:
-        """Name of the arm with uniform draws."""
+        """Name of the first arm, in whose units relative scores are."""
         return next(iter(self.arms))
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the settings, a column of each row."""
         return hash_of(self.settings)
+
+    @property
+    def kind(self) -> str:
+        """What its tasks are: ``"tasks"``, or ``"rates"``, learning rates of one task."""
+        return "rates" if self.figure == "rates" else "tasks"
+
+    @property
+    def runs_of_a_seed(self) -> list[tuple[Any, str]]:
+        """Tasks and arms that each reporting seed runs, in their order."""
+        return [(task, arm) for task in self.tasks for arm in self.arms if task in self.partial.get(arm, self.tasks)]
 
     def seeds_choosing(self, task: Any) -> range:
         return self.choosing.get(task, range(0)) if isinstance(self.choosing, dict) else self.choosing
@@ -101,33 +117,28 @@ def hash_of(settings: Any) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
-# ---- scores of a run
-
-
-def evaluations_of(row: Row) -> list[float]:
-    """Return the evaluations of a run in their order; the names of their columns are numbers."""
-    return [float(row[column]) for column in sorted(filter(str.isdigit, row), key=int)]
+def evaluations_of(row: Row) -> dict[int, float]:
+    """Return the evaluations of a run by their step, in order, NaN after it was solved; columns that are numbers are steps."""
+    return {step: float(row[str(step)] or "nan") for step in sorted(map(int, filter(str.isdigit, row)))}
 
 
 def mean_of_all(row: Row) -> float:
-    return float(np.mean(evaluations_of(row)))
+    return float(np.mean(list(evaluations_of(row).values())))
 
 
 def mean_of_last_fifth(row: Row) -> float:
-    returns = evaluations_of(row)
+    returns = list(evaluations_of(row).values())
     return float(np.mean(returns[-len(returns) // 5 :]))
 
 
-def minus(column: str, row: Row) -> float:
-    """Score a run by what it has cost."""
-    return -float(row[column])
+def last(row: Row) -> float:
+    return list(evaluations_of(row).values())[-1]
 
 
-def minus_log(column: str, row: Row) -> float:
-    return -float(np.log(float(row[column])))
-
-
-# ---- jobs
+def steps_until(level: float, row: Row) -> int:
+    """Return the steps of the first evaluation with at least this score, or of the last one if none has it."""
+    found = evaluations_of(row)
+    return next((step for step, score in found.items() if score >= level), max(found))
 
 
 def job(campaign: Campaign, task: Any, arm: str, option: str, rate: float, seed: int) -> Job:
@@ -161,8 +172,7 @@ def reporting_jobs(campaign: Campaign, rows: list[Row]) -> list[Job]:
     return [
         job(campaign, task, arm, *chosen[task][arm], seed)  # type: ignore[index]
         for seed in campaign.reporting
-        for task in campaign.tasks
-        for arm in campaign.arms
+        for task, arm in campaign.runs_of_a_seed
     ]
 
 
@@ -200,7 +210,7 @@ def grid(campaign: Campaign, task: Any, rows: list[Row]) -> tuple[float, ...]:
     """Return the grid of a task. It has grown where a choice of the complete grid was at its edge."""
     rates, step = campaign.rates, (campaign.rates[-1] / campaign.rates[0]) ** (1 / max(len(campaign.rates) - 1, 1))
     n_below = n_above = 0
-    while campaign.growth and (chosen := choices(campaign, task, rates, rows)):
+    while campaign.growth and campaign.choosing and (chosen := choices(campaign, task, rates, rows)):
         taken = {rate for _, rate in chosen.values()}
         down, up = rates[0] in taken and n_below < campaign.growth, rates[-1] in taken and n_above < campaign.growth
         if not (down or up):
@@ -209,9 +219,6 @@ def grid(campaign: Campaign, task: Any, rows: list[Row]) -> tuple[float, ...]:
         rates = tuple(float(f"{rate:.3g}") for rate in grown)
         n_below, n_above = n_below + down, n_above + up
     return rates
-
-
-# ---- runs
 
 
 def run(campaign: Campaign, folder: Path, workers: int, deadline: float | None = None) -> None:
@@ -247,11 +254,3 @@ def selected(names: Sequence[str], only: str) -> list[str]:
     if not found:
         raise SystemExit(f"{only!r} is none of {', '.join(names)}")
     return found
-
-
-def main(campaigns: Sequence[Campaign], arguments: list[str] | None = None) -> None:
-    """Run what is missing of the campaigns, one after the other."""
-    by_name = {campaign.name: campaign for campaign in campaigns}
-    args = options(__doc__, list(by_name)).parse_args(arguments)
-    for name in selected(list(by_name), args.only):
-        run(by_name[name], args.out, args.workers, args.deadline)

@@ -1,33 +1,12 @@
 """
 Demonstrations in every batch: how soon are two sparse tasks solved with ten episodes of an expert?
 
-    python benchmarks/demonstrations.py                  # what is missing; then report.py
-    python benchmarks/demonstrations.py --seconds 600    # start no run after ten minutes; call again to continue
-    python benchmarks/demonstrations.py --only demonstrations-doorkey
-
 - demonstrations: MountainCarContinuous-v0. A reward of 100 at the top of the hill, and a cost of thrust. SAC with its defaults
   mostly learns to stand still. The expert is that of examples/start_from_demonstrations.py.
 - demonstrations-doorkey: MiniGrid-DoorKey-5x5-v0. Only the goal pays, behind a locked door whose key must be picked up. A
   random policy got there in 1 of 100 episodes. The expert is a planner (doorkey.py).
 
-Its ten episodes are the same for all runs of a task. Written down before the first run of each task:
-
-- Endpoint of a run: steps in the environment until the score of an evaluation reaches a threshold. A run that is not there at
-  the last step counts as that many and is marked. The score of its last evaluation is reported beside it.
-- Arms: stock; PER; PER with demonstration_fraction 0.25 and 0.5; stock with the demonstrations put into its buffer before the
-  first step ("preloaded"), which is what users do today. All have the same settings, and learning_starts 1,000 without
-  demonstrations, 0 with them.
-- Learning rates 3e-4 and 1e-3. Each arm has the one with fewer steps until solved on the choosing seeds, the smaller one if
-  both are equal. All that is reported comes from the ten reporting seeds.
-- Primary comparison: each arm with demonstrations against stock, preloaded. Test: exact permutation, two-sided, with Holm's
-  correction for the four comparisons of a task.
-
-The settings of DoorKey come from a pilot with seed 0, at 1e-3. With gamma 0.99, three runs of PERDQN with
-demonstration_fraction 0.25 never succeeded: 30,000 steps of partial observations, then 8,000 of the whole grid, then 10,000
-with more updates and 3 steps. At gamma 0.99 an action without effect is worth 1% less than the best one; at 0.9 it is 10%.
-With the settings below and caps of 8,000 to 12,000, PERDQN with 0.25 took 6,000 steps, DQN, preloaded, 6,000, and DQN 10,000.
-No run of the pilot is reported. Time may end DoorKey before the tenth reporting seed, said before the first of them: then the
-seeds that are complete are reported. Time decides, not the results.
+Its ten episodes are the same for all runs of a task. What was declared before the first run: docs/declared.md.
 """
 
 import functools
@@ -40,7 +19,7 @@ import doorkey
 import gymnasium as gym
 import numpy as np
 import torch as th
-from campaign import Campaign, Contrast, main, minus
+from campaign import Campaign, Contrast
 from learning import evaluations, returns_of
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -150,7 +129,7 @@ def campaign_of(file: str, name: str) -> Campaign:
         choosing=range(100, 102),
         reporting=range(200, 210),
         train=train,
-        score=functools.partial(minus, "steps"),
+        score=lambda row: -float(row["steps"]),
         primary=tuple(Contrast(arm, preloaded(task)) for arm in arms if arm != preloaded(task)),
         also={f"{task.scored} at the end": (2 if task.solved < 1.0 else 0, lambda row: float(row["score"]))},
         growth=0,
@@ -167,6 +146,3 @@ CAMPAIGNS = (
     campaign_of("demonstrations", "MountainCarContinuous"),
     campaign_of("demonstrations-doorkey", "DoorKey"),
 )
-
-if __name__ == "__main__":
-    main(CAMPAIGNS)

@@ -1,43 +1,17 @@
 """
 MiniGrid DoorKey of 5x5 and 6x6 without demonstrations: does prioritized replay help an agent that has to find a rare goal?
 
-    python benchmarks/doorkey_sizes.py                  # what is missing; then report.py
-    python benchmarks/doorkey_sizes.py --seconds 600    # start no run after ten minutes; call again to continue
-
 Only the goal pays, behind a locked door whose key must be picked up. Encoding and settings are those of demonstrations.py. How
 rare a success is, is measured first: the share of successes among 10,000 episodes of a random policy, in rarity.csv.
 
-Written down before the first run of the campaign:
-
-- Arms: the uniform twin, the defaults, draws without weights, both with shuffled priorities, and stock DQN, as in
-  chain_sizes.py.
-- 40,000 steps of 5x5 and 80,000 of 6x6; no run ends early. 20 evaluations of 20 episodes, the same every time, are spread
-  evenly.
-- Endpoint of a run: share of successful episodes, mean over all evaluations: an agent that learns sooner has more.
-- Each arm has one learning rate for both sizes: the one of four with the highest mean of the endpoint over the sizes and three
-  choosing seeds. If it is at the edge of the grid, the grid grows for all arms (campaign.py).
-- All that is reported comes from 12 other seeds, which run one after the other, each at both sizes with all arms, and only
-  when all 12 are complete. Nobody looks at their results before; their number is published.
-- Primary: the mean over the sizes, the defaults and draws without weights against the twin; two tests, exact random signs of
-  the 12 differences, two-sided, with Holm's correction. A gain is due to the priorities only if it is also there against the
-  arm's own shuffled control: the same two tests against the controls, corrected among themselves. Stock stands beside,
-  untested.
-- Intervals: 95% bootstrap over seeds. 8x8 is no part of it: no pilot shows that the twin solves it.
-
-Pilots, of the twin alone at 5x5, seeds 900 and 901, which nothing else uses: with one update for two steps, as in
-demonstrations.py, it had 0.67 and 0.72 of the endpoint at 1e-3, and 0.72 and 0.80 at 3e-4. With one update for four steps, the
-only run that ended had 0.52 at 3e-4, where the other way had 0.72, and took 63 CPU seconds in place of 76. So it is one update
-for two steps.
-
-Budget: 288 runs. A run of 5x5 took 83 CPU seconds beside other work, one of 6x6 takes twice as many steps: ten hours of one
-core. Afterwards: the grid did not grow, and all runs took 4.7 hours of one core.
+What was declared before the first run: docs/declared.md.
 """
 
 import functools
 from typing import Any
 
 import doorkey
-from campaign import Campaign, Contrast, main, mean_of_all
+from campaign import Campaign, Contrast, mean_of_all
 from chain_sizes import ARMS, JUDGED
 from learning import dqn, evaluations, returns_of
 from stable_baselines3.common.env_util import make_vec_env
@@ -91,6 +65,3 @@ CAMPAIGN = Campaign(
     seconds={5: 37.0, 6: 80.0},
     random_successes=random_successes,
 )
-
-if __name__ == "__main__":
-    main([CAMPAIGN])

@@ -4,18 +4,17 @@ import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import stable_baselines3
 from campaign import Campaign
 from matplotlib import style
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
-from tables import Estimates, Scores, iqm, with_interval
+from tables import Estimates, Scores, with_interval
 
 from sb3_per.compare.figures import CYAN, GREEN, INK, LOOKS, OLIVE, ORANGE, PURPLE, STYLE, WIDTH, looks, thousands
 
@@ -79,50 +78,38 @@ def look_of(role: str, is_control: bool = False) -> tuple[str, str, dict[str, st
     return color, marker, dict(markerfacecolor="none") if is_control else {}
 
 
-def errorbars(
-    axes: Axes,
-    figures: Sequence[np.ndarray],
-    places: Sequence[float],
-    role: str,
-    is_control: bool = False,
-    is_grey: bool = False,
-) -> Artist:
-    """
-    Draw figures, shape (n, 3), with horizontal intervals at these heights, in the look of a role or grey; controls are hollow.
-    """
-    values, low, high = np.array(figures).reshape(-1, 3).T
-    color, marker, hollow = look_of(role, is_control)
-    look = dict(fmt=marker, capsize=3, linewidth=1.5, color=INK if is_grey else color)
-    return axes.errorbar(values, places, xerr=[values - low, high - values], **look, **hollow)  # type: ignore[arg-type]
+def errorbar(axes: Axes, figure: np.ndarray, place: float, role: str, is_control: bool, is_grey: bool = False) -> None:
+    """Draw a figure, shape (3,), with its interval at this height, in the look of a role or grey; controls are hollow."""
+    (value, low, high), (color, marker, hollow) = figure, look_of(role, is_control)
+    look: dict[str, Any] = dict(fmt=marker, capsize=3, linewidth=1.5, color=INK if is_grey else color, **hollow)
+    axes.errorbar([value], [place], xerr=[[value - low], [high - value]], **look)
+
+
+def draw_arm(axes: Axes, x: Sequence[Any], estimate: np.ndarray, arm: str) -> None:
+    """Draw a line with its band, of shape (3, n); dashed and hollow for a shuffled control."""
+    is_control = arm.startswith("shuffled")
+    color, marker, hollow = look_of(arm.removeprefix("shuffled, "), is_control)
+    line: dict[str, Any] = dict(linestyle="--", linewidth=1.5, **hollow) if is_control else dict(linestyle="-")
+    axes.plot(x, estimate[0], color=color, marker=marker, markersize=6, label=arm, **line)
+    axes.fill_between(x, estimate[1], estimate[2], color=color, alpha=0.06 if is_control else 0.18, linewidth=0)
 
 
 def draw_curves(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) -> None:
     """Draw learning curves with intervals: figures at each evaluation, by environment."""
-    n_columns = min(len(panels), 2)
-    n_rows = -(-len(panels) // n_columns)
     variants = dict.fromkeys(variant for estimates in panels.values() for variant in estimates)
-    look = looks({variant: role_of(variant) for variant in variants})
-    grid_has_room = len(panels) < n_rows * n_columns
-    figure = figure_of(2.9 * n_rows + (0 if grid_has_room else 0.3 + 0.25 * -(-len(variants) // 2)))
-    grid = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    lines = {}
-    for axes, (environment, estimates) in zip(grid, panels.items(), strict=False):
+    look, lines = looks({variant: role_of(variant) for variant in variants}), {}
+    figure = figure_of(2.9 * len(panels) + 0.3 + 0.25 * -(-len(variants) // 2))
+    for axes, (environment, estimates) in zip(
+        figure.subplots(len(panels), squeeze=False).ravel(), panels.items(), strict=True
+    ):
         for variant, (values, low, high) in estimates.items():
             line: dict[str, Any] = {**look[variant], "marker": ""}
             (lines[variant],) = axes.plot(steps, values, **line)
             axes.fill_between(steps, low, high, color=line["color"], alpha=0.18, linewidth=0)
-        axes.set(title=environment, xlabel="environment steps")
+        axes.set(title=environment, xlabel="environment steps", ylabel=what)
         thousands(axes.xaxis)
-    for axes in grid[: len(panels)]:
-        if axes.get_ylim()[0] > 0:
-            axes.set_ylim(bottom=0)
-    for axes in grid[::n_columns]:
-        axes.set_ylabel(what)
-    if grid_has_room:
-        grid[-1].set_axis_off()
-        grid[-1].legend(lines.values(), lines, loc="center")
-    else:
-        figure.legend(lines.values(), lines, loc="outside lower center", ncols=2)
+        axes.set_ylim(bottom=min(axes.get_ylim()[0], 0))
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=2)
     save(figure, path)
 
 
@@ -156,61 +143,11 @@ def draw_rates(panels: dict[str, Estimates], what: str, path: Path) -> None:
     for axes, (title, gains) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
         axes.axvline(0, color=INK)
         for place, arm in enumerate(arms):
-            errorbars(axes, gains[arm].T, [-place], role_of(arm), is_control="shuffled" in arm)
+            errorbar(axes, gains[arm][:, 0], -place, role_of(arm), "shuffled" in arm)
         axes.set_yticks(-np.arange(len(arms)), [textwrap.fill(arm, 26) for arm in arms])
         axes.set_title(title)
         say_that_more_is_better(axes)
     figure.supxlabel(what, fontsize="medium")
-    save(figure, path)
-
-
-# ---- campaigns
-
-
-def draw_gains(campaign: Campaign, scores: Scores, path: Path) -> None:
-    """Draw the gain of each arm over the twin, by task and for all tasks; hollow: shuffled priorities."""
-    figure = figure_of(3.8)
-    axes = figure.subplots()
-    arms = [arm for arm in campaign.arms if arm != campaign.twin]
-    places = np.arange(len(campaign.tasks) + 1.0)
-    for k, arm in enumerate(arms):
-        gains = scores[arm] - scores[campaign.twin]
-        estimate = with_interval(np.column_stack([gains, gains.mean(axis=1)]))
-        middle, low, high = np.exp(estimate) if campaign.is_log else estimate
-        color, marker, hollow = look_of(arm.removeprefix("shuffled, "), arm.startswith("shuffled"))
-        offsets = places + 0.12 * (k - (len(arms) - 1) / 2)
-        axes.errorbar(offsets, middle, [middle - low, high - middle], color=color, fmt=marker, capsize=2, label=arm, **hollow)
-    axes.axhline(1.0 if campaign.is_log else 0.0, color=INK, linewidth=1)
-    axes.axvline(len(campaign.tasks) - 0.5, color=INK, linewidth=0.5, linestyle=":")
-    if campaign.is_log:
-        axes.set_yscale("log")
-        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            which(lambda value, _: f"{value:g}")
-    axes.set_xticks(places, [*map(str, campaign.tasks), "all"])
-    gain = "twin's steps over the arm's" if campaign.is_log else "score minus the twin's"
-    axes.set(xlabel=campaign.unit, ylabel=f"{gain}\n({len(campaign.reporting)} seeds, more is better)")
-    figure.legend(loc="outside lower center", ncols=3)
-    save(figure, path)
-
-
-def draw_relative(campaign: Campaign, scores: Scores, path: Path) -> None:
-    """Draw a dot for each arm over all games, in units of the twin, and grey ones for single games, which are not compared."""
-    panels = {"all games": list(range(len(campaign.tasks)))}
-    panels |= {task.removeprefix("MinAtar/").removesuffix("-v1"): [i] for i, task in enumerate(campaign.tasks)}
-    figure = figure_of(4.4)
-    axes = figure.subplots()
-    axes.axvline(1.0, color=INK, linewidth=1)
-    handles = []
-    for k, arm in enumerate(campaign.arms):
-        estimates = [iqm({arm: scores[arm][:, columns]})[arm][:, 0] for columns in panels.values()]
-        places = [-place + 0.22 - 0.22 * k for place in range(len(panels))]
-        handles.append(errorbars(axes, estimates[:1], places[:1], arm))
-        errorbars(axes, estimates[1:], places[1:], arm, is_control=True, is_grey=True)
-    axes.set_yticks([-place for place in range(len(panels))], list(panels))
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(f"score, in units of the uniform twin's mean; {len(campaign.reporting)} seeds")
-    say_that_more_is_better(axes)
-    figure.legend(handles, list(campaign.arms), loc="outside upper center", ncols=len(campaign.arms))
     save(figure, path)
 
 
@@ -225,12 +162,7 @@ def draw_updates(campaign: Campaign, scores: Scores, solved: dict[str, np.ndarra
         axes = figure.subplots()
         episodes = 2.0 ** np.array(campaign.tasks)
         for arm in campaign.arms:
-            is_control = arm.startswith("shuffled")
-            color, marker, hollow = look_of(arm.removeprefix("shuffled, "), is_control)
-            middle, low, high = np.exp(with_interval(-scores[arm]))
-            line: dict[str, Any] = dict(linestyle="--", linewidth=1.5, **hollow) if is_control else dict(linestyle="-")
-            axes.plot(episodes, middle, color=color, marker=marker, markersize=6, label=arm, **line)
-            axes.fill_between(episodes, low, high, color=color, alpha=0.06 if is_control else 0.18, linewidth=0)
+            draw_arm(axes, episodes, np.exp(with_interval(-scores[arm])), arm)
         # The numbers stand one below the other, in the order of the lines.
         n_stopped = {arm: int((~solved[arm][:, -1]).sum()) for arm in campaign.arms}
         order = sorted(filter(n_stopped.get, n_stopped), key=lambda arm: -np.exp(-scores[arm][:, -1]).mean())
@@ -253,52 +185,3 @@ def draw_updates(campaign: Campaign, scores: Scores, solved: dict[str, np.ndarra
         axes.set_yticks([], minor=True)
         figure.legend(loc="outside lower center", ncols=2)
         save(figure, path)
-
-
-class Panel(NamedTuple):
-    """One campaign in a figure of several."""
-
-    campaign: Campaign
-    title: str
-    tasks: str  # what the tasks are
-    gain: str  # what the gain is
-    names: list[str]  # names of the tasks
-    scores: Scores
-
-
-def draw_rarity(panels: list[Panel], path: Path) -> None:
-    """
-    Draw the gain over the twin, dashed with shuffled priorities. The first panel has a row of its own. The text can be read
-    where the figure is 360 pixels wide.
-    """
-    with style.context([STYLE, {"font.size": 16}]):
-        figure = figure_of(8.6)
-        places = figure.subplot_mosaic("AA;BC", width_ratios=[3, 2])
-        for (campaign, title, tasks, gain, names, scores), axes in zip(panels, places.values(), strict=True):
-            for arm in ("defaults", "no weights", "shuffled, defaults", "shuffled, no weights"):
-                estimate = with_interval(scores[arm] - scores[campaign.twin])
-                middle, low, high = np.exp(estimate) if campaign.is_log else estimate
-                is_control = arm.startswith("shuffled")
-                color, marker, hollow = look_of(arm.removeprefix("shuffled, "), is_control)
-                line: dict[str, Any] = {"linestyle": "--", "linewidth": 1.5, **hollow} if is_control else {}
-                axes.plot(names, middle, color=color, marker=marker, label=arm, **line)
-                axes.fill_between(names, low, high, color=color, alpha=0.06 if is_control else 0.18, linewidth=0)
-            axes.axhline(1.0 if campaign.is_log else 0.0, color=INK, linewidth=1)
-            axes.set(title=title, xlabel=tasks, ylabel=gain, xlim=(-0.3, len(names) - 0.7))
-            if campaign.is_log:
-                axes.set_yscale("log")
-                axes.set_yticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
-                axes.set_yticks([], minor=True)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        save(figure, path)
-
-
-def draw_campaign(campaign: Campaign, scores: Scores, solved: dict[str, np.ndarray], path: Path) -> None:
-    """Draw the figure of a complete campaign, of the kind that it has. ``solved``: whether runs ended before the cap."""
-    if campaign.figure == "runs":
-        runs = {arm: (-scores[arm][:, 0], solved[arm][:, 0]) for arm in campaign.arms}
-        draw_runs(runs, campaign.cap, campaign.endpoint.partition(";")[0].lower(), path)
-    elif campaign.figure == "updates":
-        draw_updates(campaign, scores, solved, path)
-    else:
-        (draw_relative if campaign.figure == "relative" else draw_gains)(campaign, scores, path)

@@ -4,7 +4,7 @@ import functools
 import os
 import shutil
 import tempfile
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -37,10 +37,7 @@ class _Files:
             filled(buffer) if share == 1.0 else self.add(buffer, int(size * share))
         self.save(), self.pickle()
 
-    def __enter__(self) -> "_Files":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
+    def close(self) -> None:
         shutil.rmtree(self.folder)
 
     def add(self, buffer: Any, n: int) -> None:
@@ -69,20 +66,20 @@ class _Files:
 
 def _against_pickle(what: str, target: float, ours: str, theirs: str, *buffer: Any, has_sync: bool = True) -> Row:
     """Compare two methods of :class:`_Files`."""
-    with _Files(*buffer) as files, nullcontext() if has_sync else mock.patch("os.fsync", lambda descriptor: None):
+    with closing(_Files(*buffer)) as files, nullcontext() if has_sync else mock.patch("os.fsync", lambda descriptor: None):
         return compare(what, "pickle", target, getattr(files, ours), getattr(files, theirs), 1, _ROUNDS)
 
 
 def _size(size: int) -> Row:
     """Measure the files of a buffer that is 1% full. The pickle holds everything that was allocated."""
-    with _Files(size, _STATES, 0.01) as files:
+    with closing(_Files(size, _STATES, 0.01)) as files:
         ours = sum(entry.stat().st_size for entry in os.scandir(files.ours_path))
         return Row("size, 1% full", "pickle", ours / files.theirs_path.stat().st_size, 0.012)
 
 
 def _increments(size: int) -> Row:
     """Measure a save with 1% of new rows against the pickle, which writes everything."""
-    with _Files(size) as files:
+    with closing(_Files(size)) as files:
         times = []
         for _ in range(_ROUNDS):
             files.add(files.ours, size // 100)
@@ -94,7 +91,7 @@ def _increments(size: int) -> Row:
 
 def _stall(size: int) -> Row:
     """Measure how long a checkpoint of model and buffer stops training, with 10,000 new steps."""
-    with _Files(size) as files:
+    with closing(_Files(size)) as files:
         model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=10, device="cpu")
         model.replay_buffer = files.ours
         callback = BufferCheckpointCallback(1, str(files.folder))

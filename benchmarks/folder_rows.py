@@ -23,10 +23,9 @@ from sb3_per.storage import mapped
 
 
 def _vectors() -> Iterator[tuple[Any, ...]]:
-    rng = np.random.default_rng(0)
-    arrays = rng.normal(size=(64, 1, 17)).astype(np.float32)
-    for t in itertools.count():
-        yield arrays[t % 64], arrays[(t + 1) % 64], np.zeros((1, 6)), np.zeros(1), np.zeros(1), [{}]
+    arrays = np.random.default_rng(0).normal(size=(65, 1, 17)).astype(np.float32)
+    for t in itertools.cycle(range(64)):
+        yield arrays[t], arrays[t + 1], np.zeros((1, 6)), np.zeros(1), np.zeros(1), [{}]
 
 
 #: by name: observations, actions, settings, steps, number of transitions, batch size

@@ -52,14 +52,6 @@ def _cpprb(size: int) -> Callable[[], Any]:
     return lambda: rival.update_priorities(rival.sample(32)["indexes"], errors)
 
 
-def _extra_buffers(size: int) -> Callable[[], Any]:
-    """Draw with sb3-extra-buffers. Draws are uniform, and stacks compressed; random images are the worst case."""
-    from sb3_extra_buffers.compressed import CompressedReplayBuffer
-
-    rival = _lapped(CompressedReplayBuffer, size)
-    return lambda: rival.sample(32)
-
-
 def frame_rows(quick: bool) -> Rows:
     """Measure stacks of four images, each frame stored once, in episodes of 40 steps."""
     size = 2_000 if quick else 50_000
@@ -74,6 +66,12 @@ def frame_rows(quick: bool) -> Rows:
     def stock() -> Row:
         other = _lapped(ReplayBuffer, size)
         return sample("ReplayBuffer", 1.0, lambda: other.sample(32))
+
+    def extra() -> Row:
+        from sb3_extra_buffers.compressed import CompressedReplayBuffer
+
+        other = _lapped(CompressedReplayBuffer, size)  # random images are its worst case
+        return sample("sb3-extra-buffers, rle, without priorities", np.nan, lambda: other.sample(32), 50)
 
     def plain() -> Row:
         return sample("PrioritizedReplayBuffer", 1.25, sample_and_update(_lapped(PrioritizedReplayBuffer, size), 32))
@@ -98,8 +96,7 @@ def frame_rows(quick: bool) -> Rows:
         return learn_in_turn("learn(), PERDQN with CnnPolicy, frames", "plain", models, n_steps, n_parts)
 
     yield "frames peer cpprb", lambda: sample("cpprb, next_of, stack_compress", np.nan, _cpprb(size), 50)
-    extra = "sb3-extra-buffers, rle, without priorities"
-    yield "frames peer extra", lambda: sample(extra, np.nan, _extra_buffers(size), 50)
+    yield "frames peer extra", extra
     yield "frames sample", stock
     yield "frames sample plain", plain
     yield "frames add 1", lambda: add(1)

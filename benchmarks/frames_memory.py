@@ -1,13 +1,12 @@
 """
-Measure the resident memory of a buffer of Atari transitions with every frame stored once. SB3's wrappers and random actions
-fill it. A million transitions take a quarter of an hour. SB3's own buffer would take 56.5 GB.
+Measure the resident memory of a buffer of a million Atari transitions with every frame stored once. SB3's wrappers and random
+actions fill it, which takes a quarter of an hour. SB3's own buffer would take 56.5 GB.
 
     python benchmarks/frames_memory.py
-    python benchmarks/frames_memory.py --slots 20000 --steps 20000
+    python benchmarks/frames_memory.py 20000    # a smaller buffer
 """
 
-import argparse
-import time
+import sys
 
 import ale_py  # noqa: F401, registers the environments
 import psutil
@@ -19,32 +18,18 @@ from sb3_per import PERDQN
 N_ENVS = 8
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slots", type=int, default=1_000_000)
-    parser.add_argument("--steps", type=int, default=1_010_000, help="transitions, over all environments")
-    args = parser.parse_args()
-
+def main(n_slots: int) -> None:
     env = VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", N_ENVS, seed=0), 4)
-    settings = dict(buffer_size=args.slots, learning_starts=args.steps + 1, replay_buffer_kwargs=dict(frames=4))
+    settings = dict(buffer_size=n_slots, learning_starts=n_slots + 10_001, replay_buffer_kwargs=dict(frames=4))
     model = PERDQN("CnnPolicy", env, device="cpu", **settings)  # acts at random until learning starts
-    before, start = psutil.Process().memory_info().rss, time.time()
-    shown = [args.slots // 100, args.slots // 10, args.slots // 2, args.slots, args.steps]
-
-    def show(*_: object) -> bool:
-        if any(model.num_timesteps - N_ENVS < n <= model.num_timesteps for n in shown):
-            model.replay_buffer.sample(32)
-            taken, held = psutil.Process().memory_info().rss - before, model.replay_buffer.size() * N_ENVS
-            print(
-                f"{held:,} transitions of {args.slots:,}: {taken / 1e9:.2f} GB resident, "
-                f"{taken / held:.0f} bytes a transition, "
-                f"{model.replay_buffer.frames_per_transition:.3f} frames a transition, {time.time() - start:.0f} s",
-                flush=True,
-            )
-        return True
-
-    model.learn(args.steps, callback=show)
+    before = psutil.Process().memory_info().rss
+    for n_steps in (n_slots // 100, n_slots // 10, n_slots // 2, n_slots, n_slots + 10_000):
+        model.learn(n_steps - model.num_timesteps, reset_num_timesteps=False)
+        model.replay_buffer.sample(32)
+        taken, held = psutil.Process().memory_info().rss - before, model.replay_buffer.size() * N_ENVS
+        frames = f"{model.replay_buffer.frames_per_transition:.3f} frames a transition"
+        print(f"{held:,} of {n_slots:,}: {taken / 1e9:.2f} GB, {taken / held:.0f} bytes and {frames}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)

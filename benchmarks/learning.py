@@ -1,16 +1,10 @@
-"""
-Train and evaluate the suites of `suites.yml`; `report.py` makes tables and figures from the files that this script writes.
-
-    make evidence                                                      # what is missing, and the report
-    python benchmarks/learning.py --only discrete --workers 2          # this suite, or those whose name contains this
-    python benchmarks/learning.py --only sparse --quick --out runs/try # a thousandth of the steps, to try it
-"""
+"""Train and evaluate the suites of `suites.yml`, and describe them as campaigns."""
 
 import copy
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,21 +14,19 @@ import numpy as np
 import sb3_contrib
 import stable_baselines3
 import torch as th
-from campaign import OUT, hash_of, options, selected
-from chain_env import ChainEnv
-from doors_env import DoorsEnv
+from campaign import Campaign, Contrast, Row, hash_of, last, mean_of_last_fifth, steps_until
+from environments import ChainEnv, DoorsEnv
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize, sync_envs_normalization
-from suites import SUITES, Suite, Variant
+from suites import SUITES, Suite, Variant, arm_of, named_at
 from torch import nn
 
 import sb3_per
 from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
-from sb3_per.compare.campaign import Job, run_missing
 from sb3_per.compare.controls import control_of
 
 # Seed of the first evaluation environment; the others have the next ones. They are the same at every evaluation, and far from
@@ -188,45 +180,69 @@ def fingerprint(suite: Suite, variant: str) -> str:
     return hash_of(asked)
 
 
-def seeds_of(suite: Suite) -> range:
-    return range(suite.first_seed, suite.first_seed + suite.seeds)
+def references_of(suite: Suite) -> dict[str, str]:
+    """Map each arm to the one that it is compared with, if that is another arm."""
+    twins = {arm_of(name): variant.twin or suite.twin for name, variant in suite.variants.items()}
+    first = next(iter(twins))
+    found = {arm: twin or first for arm, twin in twins.items()}
+    return {arm: other for arm, other in found.items() if other in twins and other != arm}
 
 
-def variants_in(suite: Suite, environment: str) -> list[str]:
-    return [name for name, variant in suite.variants.items() if environment in (variant.environments or suite.environments)]
+def run_of(suite: Suite, task: Any, arm: str) -> tuple[str, str]:
+    """Return environment and variant of a task and an arm: tasks are learning rates where a suite has several."""
+    return (suite.environments[0], named_at(arm, task)) if len(suite.rates) > 1 else (task, arm)
 
 
-def jobs_of(suite: Suite) -> list[Job]:
-    """List all runs of a suite, seed by seed, so that a stopped campaign has compared all variants on some seeds."""
-    return [
-        (
-            dict(environment=environment, variant=variant, seed=seed, settings=fingerprint(suite, variant)),
-            (suite, environment, variant, seed),
-        )
-        for seed in seeds_of(suite)
-        for environment in suite.environments
-        for variant in variants_in(suite, environment)
-    ]
+def train_task(suite: Suite, task: Any, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
+    return train(suite, *run_of(suite, task, arm), seed)
 
 
-def quick(suite: Suite) -> Suite:
-    """Shorten a suite to a thousandth of the steps and two seeds."""
-    steps = max(suite.steps // 1000, 40 * suite.n_envs)
-    # With hindsight nothing can be drawn before the first episode has ended.
-    settings = {**suite.settings, "learning_starts": 20, "buffer_size": 1_000} if suite.settings else {}
-    return replace(suite, seeds=2, steps=steps, settings=settings, n_evaluations=4, n_episodes=2)
+def campaign_of(name: str, suite: Suite) -> Campaign:
+    """Describe the runs of a suite and what is compared. All arms run at all of its learning rates."""
+    arms, at_rates = list(dict.fromkeys(map(arm_of, suite.variants))), len(suite.rates) > 1
+    overs = ("best", "mean") if at_rates else ("each", "mean")[: len(suite.environments)]
+    shuffled = [arm for arm in arms if arm.startswith("shuffled, ")]
+    controls = {a: control for a in arms for control in shuffled if f", {a}".endswith(control.removeprefix("shuffled"))}
+    also: dict[str, Callable[[Row], float]] = {}
+    score: Callable[[Row], float] = last if suite.score == "success" else mean_of_last_fifth
+    if suite.solved is not None:
+        score = lambda row: -float(steps_until(suite.solved, row))  # type: ignore[arg-type]  # noqa: E731
+    if suite.episode_length:
+        episodes = lambda row: steps_until(0.95 * mean_of_last_fifth(row), row) / suite.episode_length  # noqa: E731
+        also["episodes until 95% of the run's own score"] = lambda row: -episodes(row)
+
+    def name_of(task: Any, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
+        environment, variant = run_of(suite, task, arm)
+        return dict(environment=environment, variant=variant, seed=seed, settings=fingerprint(suite, variant))
+
+    return Campaign(
+        name=name,
+        endpoint=suite.endpoint,
+        tasks=suite.rates if at_rates else suite.environments,
+        unit="times the rate" if at_rates else "",
+        arms=dict.fromkeys(arms, ("",)),
+        partial={arm: made.environments for arm, made in suite.variants.items() if made.environments},
+        rates=(1.0,),
+        choosing=range(0),
+        reporting=range(suite.first_seed, suite.first_seed + suite.seeds),
+        train=functools.partial(train_task, suite),
+        score=score,
+        primary=tuple(Contrast(*pair, over) for over in overs for pair in references_of(suite).items()),
+        secondary=tuple(Contrast(*pair, over) for over in overs for pair in controls.items() if pair[0] not in shuffled),
+        title="Against the reference",
+        about_seeds=f"; {suite.steps:,} steps" + ". The even seeds chose the best rates" * at_rates,
+        other_scores=also,
+        is_cost=suite.solved is not None,
+        is_iqm=True,
+        is_relative=len(suite.environments) > 1,
+        was_unpaired=True,
+        solved=lambda row: suite.solved is None or last(row) != last(row) or last(row) >= suite.solved,
+        listed=suite.listed,
+        digits=(suite.digits, suite.digits),
+        name_of=name_of,
+        figure="rates" if at_rates else "runs" if suite.solved is not None else "curves" if suite.listed is None else "",
+        cap=suite.steps,
+    )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = options(__doc__, list(SUITES))
-    parser.add_argument("--quick", action="store_true", help="a thousandth of the steps, to try the script; needs --out")
-    args = parser.parse_args(arguments)
-    if args.quick and args.out == OUT:
-        parser.error("--quick needs --out: its runs do not belong to the evidence")
-    for name in selected(list(SUITES), args.only):
-        jobs = jobs_of(quick(SUITES[name]) if args.quick else SUITES[name])
-        run_missing(args.out / f"{name}.csv", jobs, train, args.workers, args.deadline)
-
-
-if __name__ == "__main__":
-    main()
+CAMPAIGNS = {name: campaign_of(name, suite) for name, suite in SUITES.items()}

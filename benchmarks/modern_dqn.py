@@ -1,36 +1,17 @@
 """
 MinAtar with a modern DQN: does prioritized replay still help once Double Q and 3-step returns are there?
 
-    python benchmarks/modern_dqn.py                  # what is missing; then report.py
-    python benchmarks/modern_dqn.py --seconds 600    # start no run after ten minutes; call again to continue
-
 Five games, 300,000 steps each, with the settings of the suite `discrete` in suites.yml; every arm has Double Q and 3 steps.
 Rewards are common here; dose_response.py is about data that hardly ever have one.
 
-Written down before the first run of the campaign:
-
-- Score of a run: mean return of the last three of its fifteen evaluations.
-- Arms: the uniform twin, the defaults, and LAP with alpha 0.6 and kappa 0.01.
-- Each arm has one learning rate for all games: half the task's rate, the rate itself or twice the rate. It is the one with the
-  highest mean over the games of the score, divided by the mean score of all choosing runs of that game. The choosing seed is
-  not reported.
-- What was cut for lack of time, before any run: one choosing seed (five runs for each arm and rate, one in each game) in place
-  of three seeds and a rate for each game.
-- All that is reported comes from the reporting seeds, at most eight. They run one after the other, each in all games with all
-  arms. Added before the first of these runs: time may end before the eighth seed. Then the seeds that are complete are
-  reported, and the campaign is over. Time decides, not the results; nobody looks at the scores of these seeds before.
-- Primary endpoint: interquartile mean over games and seeds of the score, in units of the mean score of the uniform twin in
-  that game. Intervals: stratified bootstrap. Test: exact permutation of the runs within each game, two-sided, against the
-  twin, with Holm's correction for the two arms.
-- A game is learned by an arm if its mean score is at least twice the return of a random policy. A game that the twin has not
-  learned is reported beside the primary endpoint and is no part of it.
+What was declared before the first run: docs/declared.md.
 """
 
 from dataclasses import replace
 from typing import Any
 
 import learning
-from campaign import Campaign, Contrast, main, mean_of_last_fifth
+from campaign import Campaign, Contrast, mean_of_last_fifth
 from stable_baselines3.common.evaluation import evaluate_policy
 from suites import DISCRETE_LAP, SUITES, UNIFORM, Variant, at_rates, named_at
 
@@ -87,8 +68,4 @@ CAMPAIGN = Campaign(
     digits=(2, 3),
     others=tuple((game, RANDOM, "", 1.0, 0) for game in GAMES),
     name_of=name_of,
-    figure="relative",
 )
-
-if __name__ == "__main__":
-    main([CAMPAIGN])

@@ -1,18 +1,16 @@
 """
-Run the recipes of the documentation and the examples in full, and the stock class with the same settings. Write their scores.
+Run the recipes of the documentation and the examples in full. Write their scores.
 
     python benchmarks/recipes.py                                  # run what is missing, and write the table
     python benchmarks/recipes.py --only HER --out runs/recipes    # only recipes whose name contains HER, in another folder
 
-The stock run takes the model of the recipe when it begins to learn, saves it, loads it as the stock class, and trains that for
-as many steps, with the same first parameters and seed. Editing a recipe discards its cached results.
+Editing a recipe discards its cached results.
 """
 
 import ast
 import contextlib
 import functools
 import hashlib
-import io
 import json
 import os
 import runpy
@@ -58,8 +56,6 @@ class Recipe(NamedTuple):
     at_least: float  # score that every seed must reach
     score: str = "return"  # "return", mean of 20 episodes, or "success", share of them that reach the goal
     word: str = ""  # word that identifies the block under the heading, and its command
-    seeds: int = 1  # number of runs in the table
-    has_stock: bool = True  # whether the stock class can do the same: it has no actors, and a run in two parts is no other run
 
 
 PENDULUM, CARTPOLE, BITS = "Pendulum-v1", "CartPole-v1", functools.partial(BitFlippingEnv, n_bits=10)
@@ -68,7 +64,7 @@ RECIPES = {
     "own algorithm": Recipe("examples/own_algorithm.py", CARTPOLE, 400.0),
     "RL Zoo, own.yml": Recipe("docs/zoo.md#Other settings", CARTPOLE, 400.0, word="own.yml"),
     "RL Zoo, other settings": Recipe("docs/zoo.md#Other settings", CARTPOLE, 400.0, word="-params"),
-    "HER, script": Recipe("examples/her_bit_flipping.py", BITS, 0.8, score="success", seeds=3),
+    "HER, script": Recipe("examples/her_bit_flipping.py", BITS, 0.8, score="success"),
     "own scheme": Recipe("examples/own_scheme.py", PENDULUM, -250.0),
     "PERSAC": Recipe("docs/algorithms/per_sac.md#Example", PENDULUM, -250.0),
     "RL Zoo, HER": Recipe("docs/zoo.md#HER", BITS, 0.95, score="success"),
@@ -77,8 +73,8 @@ RECIPES = {
     "PERDQN": Recipe("docs/algorithms/per_dqn.md#Example", CARTPOLE, 300.0),
     "RL Zoo, Pendulum": Recipe("docs/zoo.md#Train", PENDULUM, -250.0, word=PENDULUM),
     "RL Zoo, CartPole": Recipe("docs/zoo.md#Train", CARTPOLE, 450.0, word=CARTPOLE),
-    "from SAC": Recipe("examples/from_sac.py", PENDULUM, -250.0, has_stock=False),
-    "continued": Recipe("examples/continue_run.py", PENDULUM, -250.0, has_stock=False),
+    "from SAC": Recipe("examples/from_sac.py", PENDULUM, -250.0),
+    "continued": Recipe("examples/continue_run.py", PENDULUM, -250.0),
     "PERTQC": Recipe("docs/algorithms/per_tqc.md#Example", PENDULUM, -250.0),
     "PERDDPG": Recipe("docs/algorithms/per_ddpg.md#Example", PENDULUM, -250.0),
     "PERCrossQ": Recipe("docs/algorithms/per_crossq.md#Example", PENDULUM, -250.0),
@@ -86,7 +82,7 @@ RECIPES = {
     "LAP, script": Recipe("examples/lap_td3.py", PENDULUM, -250.0),
     "Double DQN, script": Recipe("examples/double_dqn.py", CARTPOLE, 450.0),
     "one import, script": Recipe("examples/swap_import.py", PENDULUM, -250.0),
-    "actors, script": Recipe("examples/actors.py", PENDULUM, -250.0, has_stock=False),
+    "actors, script": Recipe("examples/actors.py", PENDULUM, -250.0),
     "pairs trading, script": Recipe("examples/pairs_trading.py", PairsTradingEnv, 8.0),
 }
 
@@ -134,36 +130,16 @@ def fingerprint(name: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-class StockHasLearned(Exception):
-    """Ends a recipe after its stock run."""
-
-
-def as_stock(model: Any) -> OffPolicyAlgorithm:
-    """Load what a model saves as its stock class: settings and parameters are the same."""
-    classes = (cls for cls in type(model).__mro__ if cls.__module__.startswith(("stable_baselines3.", "sb3_contrib.")))
-    file = io.BytesIO()
-    model.save(file)
-    file.seek(0)
-    return next(classes).load(file, env=model.get_env())
-
-
 @contextlib.contextmanager
-def watched(seed: int, stock: bool = False) -> Iterator[list[tuple[Any, float]]]:
-    """
-    Record the models that learn within the context, with this seed in place of their own, and their seconds. With ``stock``,
-    the stock class learns in place of the first model, and nothing after it.
-    """
+def watched(seed: int) -> Iterator[list[tuple[Any, float]]]:
+    """Record the models that learn within the context, with this seed in place of their own, and their seconds."""
     runs = []
     set_random_seed, learn = BaseAlgorithm.set_random_seed, OffPolicyAlgorithm.learn
 
-    def learn_timed(self: Any, total_timesteps: int, *args: Any, **kwargs: Any) -> Any:
-        model = as_stock(self) if stock else self
+    def learn_timed(self: Any, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
-        # Callbacks may need a prioritized buffer, and those of the recipes do not change what is learned.
-        result = learn(model, total_timesteps) if stock else learn(model, total_timesteps, *args, **kwargs)
-        runs.append((model, time.perf_counter() - start))
-        if stock:
-            raise StockHasLearned
+        result = learn(self, *args, **kwargs)
+        runs.append((self, time.perf_counter() - start))
         return result
 
     seeded = mock.patch.object(BaseAlgorithm, "set_random_seed", lambda self, _=None: set_random_seed(self, seed))
@@ -222,72 +198,46 @@ def score_of(policy: Any, env: Any, score: str) -> float:
     return float(np.mean(successes) if score == "success" else mean_return)
 
 
-def train(name: str, seed: int, stock: bool = False) -> dict[str, Any]:
-    """
-    Run a recipe, or its stock class, once. Return the steps of its last model, seconds of learning of all, and the score.
-    """
+def train(name: str, seed: int) -> dict[str, Any]:
+    """Run a recipe once. Return the steps of its last model, seconds of learning of all, and the score."""
     recipe = RECIPES[name]
-    with elsewhere(), watched(seed, stock) as runs, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        with contextlib.suppress(StockHasLearned):
-            run(recipe, seed)
+    with elsewhere(), watched(seed) as runs, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        run(recipe, seed)
         model = runs[-1][0]
         envs = model._wrap_env(make_vec_env(recipe.env, seed=EVALUATION_SEED), verbose=0)
         score = score_of(model, envs, recipe.score)
-    result = dict(steps=model.num_timesteps, learning=round(sum(seconds for _, seconds in runs)), score=round(score, 2))
-    return {**result, "class": type(model).__name__} if stock else result
+    return dict(steps=model.num_timesteps, learning=round(sum(seconds for _, seconds in runs)), score=round(score, 2))
 
 
-def jobs_of(names: list[str], stock: bool = False) -> list[Job]:
-    """List all runs, or all stock runs: the first seed of every recipe comes before the second of any."""
-    names = [name for name in names if RECIPES[name].has_stock or not stock]
-    return [
-        (dict(recipe=name, seed=seed, source=fingerprint(name)), (name, seed, stock))
-        for seed in range(max((RECIPES[name].seeds for name in names), default=0))
-        for name in names
-        if seed < RECIPES[name].seeds
-    ]
+def jobs_of(names: list[str]) -> list[Job]:
+    return [(dict(recipe=name, seed=0, source=fingerprint(name)), (name, 0)) for name in names]
 
 
-def rows_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    return [row for row in rows if (row["recipe"], row["source"]) == (name, fingerprint(name))]
+def row_of(name: str, rows: list[dict[str, str]]) -> dict[str, str] | None:
+    return next((row for row in rows if (row["recipe"], row["seed"], row["source"]) == (name, "0", fingerprint(name))), None)
 
 
-def range_of(recipe: Recipe, scores: list[float]) -> str:
-    """Format the lowest and the highest score."""
-    digits = 2 if recipe.score == "success" else 0
-    return " to ".join(dict.fromkeys(f"{score:.{digits}f}" for score in (min(scores), max(scores))))
-
-
-def report(rows: list[dict[str, str]], stock_rows: list[dict[str, str]]) -> list[str]:
+def report(rows: list[dict[str, str]]) -> list[str]:
     cells, missing = [], []
     for name, recipe in RECIPES.items():
-        runs, stock_runs = rows_of(name, rows), rows_of(name, stock_rows)
-        if not runs:
+        row, digits = row_of(name, rows), 2 if recipe.score == "success" else 0
+        if row is None:
             missing.append(name)
             continue
         path, _, heading = recipe.place.partition("#")
         link = f"[{name}]({path.removeprefix('docs/')}#{heading.lower().replace(' ', '-')})" if heading else name
-        scores, stock_scores = ([float(run["score"]) for run in each] for each in (runs, stock_runs))
-        result = f"{recipe.score} {range_of(recipe, scores)}" + (f", {len(runs)} seeds" if len(runs) > 1 else "")
-        stock = "not run" if recipe.has_stock else "none"
-        if stock_runs:
-            stock = f"{stock_runs[0]['class']}: {range_of(recipe, stock_scores)}"
-        seconds, steps = np.mean([float(run["learning"]) for run in runs]), int(runs[0]["steps"])
-        of_random = range_of(recipe, [random_score(recipe.env, recipe.score)])
-        row = [link, f"`{command_of(name)}`", f"{steps:,}", f"{seconds:.0f}", result, stock, of_random, f"{recipe.at_least:g}"]
-        cells.append(row)
-    columns = ["recipe", "command", "steps", "seconds", "result", "stock run", "random policy", "promised"]
-    lines = table(columns, cells)
+        of_random = f"{random_score(recipe.env, recipe.score):.{digits}f}"
+        what = [f"{int(row['steps']):,}", row["learning"], f"{recipe.score} {float(row['score']):.{digits}f}", of_random]
+        cells.append([link, f"`{command_of(name)}`", *what, f"{recipe.at_least:g}"])
+    lines = table(["recipe", "command", "steps", "seconds", "result", "random policy", "promised"], cells)
     return [*lines, f"Not run in full yet: {'; '.join(missing)}."] if missing else lines[:-1]
 
 
 def main(arguments: list[str] | None = None) -> None:
     args = options(__doc__, list(RECIPES), OUT).parse_args(arguments)
-    path, stock_path = args.out / "recipes.csv", args.out / "recipes-stock.csv"
-    names = selected(list(RECIPES), args.only)
+    path, names = args.out / "recipes.csv", selected(list(RECIPES), args.only)
     run_missing(path, jobs_of(names), train, args.workers, args.deadline)
-    run_missing(stock_path, jobs_of(names, stock=True), train, args.workers, args.deadline)
-    lines = report(read(path), read(stock_path))
+    lines = report(read(path))
     (args.out / "recipes.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 

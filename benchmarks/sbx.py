@@ -24,7 +24,7 @@ import sbx
 import stable_baselines3
 import torch as th
 from stable_baselines3.common.logger import Logger
-from timing import Row, Rows, as_table, machine, measured, options, seconds, update
+from timing import Row, Rows, machine, options, publish, seconds
 
 import sb3_per
 import sb3_per.sbx
@@ -105,16 +105,9 @@ def rows(device: str, quick: bool) -> Rows:
 
 
 def main() -> None:
-    """Run with the arguments of the command line. In the folder, rows that were measured before stay."""
     args = options(__doc__, "sac 1, sac 8, td3, dqn, solved").parse_args()
     th.set_num_threads(2)
-    about = machine("sbx-rl", "jax")
-    if args.out:
-        update(args.out / "sbx.json", about, {})  # rows of another machine are refused before any is measured
-    found = measured(rows(args.device, args.quick), args.only, about)
-    if args.out:
-        results = update(args.out / "sbx.json", about, found)
-        (args.out / "sbx.md").write_text(as_table((Row(**row) for row in results["rows"].values()), about))
+    publish(args, rows(args.device, args.quick), machine("sbx-rl", "jax"), {"sbx": ""})
 
 
 if __name__ == "__main__":

@@ -9,12 +9,10 @@ Measure what prioritized replay costs. Each figure stands beside a rival that is
 import functools
 import itertools
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -23,7 +21,6 @@ import cpprb
 import numpy as np
 import timing
 import torch as th
-from baselines import PythonTree
 from file_rows import file_rows
 from frame_rows import frame_rows
 from gymnasium import spaces
@@ -42,40 +39,20 @@ from sb3_per import (
 )
 
 
-def cycle(tree: Any) -> Callable[[], None]:
-    masses = np.random.default_rng(0).random(BATCH_SIZE)
-    return lambda: tree.update(tree.find(np.random.random_sample(BATCH_SIZE) * tree.total), masses)
-
-
-def our_tree(size: int) -> Callable[[], None]:
-    tree = SumTree(size)
-    tree.update(np.arange(size), np.ones(size))
-    return cycle(tree)
-
-
-def cpprb_tree(size: int) -> Callable[[], None]:
-    """Draw and update with the buffer of cpprb with one float field, the least it takes."""
-    rival = cpprb.PrioritizedReplayBuffer(size, {"x": {}}, alpha=0.6)
-    rival.add(x=np.zeros(size), priorities=np.ones(size))
-    masses = np.random.default_rng(0).random(BATCH_SIZE)
-    return lambda: rival.update_priorities(rival.sample(BATCH_SIZE, beta=0.4)["indexes"], masses)
-
-
-TREES: dict[str, Callable[[int], Callable[[], None]]] = {
-    "SumTree": our_tree,
-    "per-sample Python tree": lambda size: cycle(PythonTree(size, 1.0)),
-    "cpprb": cpprb_tree,
-}
-
-
 def tree_rows(quick: bool) -> Rows:
-    size, what = 100_000 if quick else MILLION, f"draw + update of {BATCH_SIZE}, tree"
+    """Measure the tree alone, against the buffer of cpprb with one float field, the least it takes."""
 
-    def row(rival: str, target: float, repetitions: int) -> Row:
-        return compare(what, rival, target, our_tree(size), TREES[rival](size), repetitions)
+    def row() -> Row:
+        size = 100_000 if quick else MILLION
+        tree, rival = SumTree(size), cpprb.PrioritizedReplayBuffer(size, {"x": {}}, alpha=0.6)
+        tree.update(np.arange(size), np.ones(size))
+        rival.add(x=np.zeros(size), priorities=np.ones(size))
+        masses = np.random.default_rng(0).random(BATCH_SIZE)
+        ours = lambda: tree.update(tree.find(np.random.random_sample(BATCH_SIZE) * tree.total), masses)  # noqa: E731
+        theirs = lambda: rival.update_priorities(rival.sample(BATCH_SIZE, beta=0.4)["indexes"], masses)  # noqa: E731
+        return compare(f"draw + update of {BATCH_SIZE}, tree", "cpprb", 0.12, ours, theirs, 100)
 
-    for each in (("per-sample Python tree", np.nan, 20), ("cpprb", 0.12, 100)):
-        yield f"tree {each[0]}", functools.partial(row, *each)
+    yield "tree cpprb", row
 
 
 def buffer_rows(quick: bool) -> Rows:
@@ -238,86 +215,22 @@ def training_rows(quick: bool, device: str) -> Rows:
         models = [cls("MlpPolicy", "Pendulum-v1", seed=0, device=device) for cls in (PERSAC, SAC)]
         return timing.learn_in_turn(f"learn() of {n_steps:,} steps, PERSAC", f"SAC on {device}", models, n_steps, n_parts)
 
-    def uniform_actor() -> Row:
-        settings = dict(replay_buffer_kwargs=dict(actor_batch="uniform"))
-        return step('PERSAC, actor_batch="uniform"', "default", np.nan, PERSAC, PERSAC, **settings)
-
-    yield f"step uniform actor {device}", uniform_actor
+    uniform = dict(replay_buffer_kwargs=dict(actor_batch="uniform"))
+    what = 'PERSAC, actor_batch="uniform"'
+    yield f"step uniform actor {device}", lambda: step(what, "default", np.nan, PERSAC, PERSAC, **uniform)
     yield f"step sac {device}", lambda: step("PERSAC", "SAC", 1.00, PERSAC, SAC)
     yield f"step td3 {device}", lambda: step("PERTD3", "TD3", 1.00, PERTD3, TD3)
     yield f"step dqn {device}", lambda: step("PERDQN", "DQN", 1.02, PERDQN, DQN)
     yield f"learn {device}", learn
 
 
-STOCK = "SB3 ReplayBuffer (uniform, no update)"
-
-
-def curves(quick: bool) -> dict[str, dict[str, dict[int, float]]]:
-    """Time the rivals in turn at each capacity. Return seconds by panel, rival and capacity."""
-
-    def buffers(capacity: int) -> dict[str, Callable[[], Any]]:
-        made = functools.partial(PrioritizedReplayBuffer, capacity, box(4), box(1), device="cpu")
-        stock = filled(ReplayBuffer(capacity, box(4), box(1), device="cpu"))
-        ours = {s: sample_and_update(filled(made(scheme=s)), BATCH_SIZE, 2) for s in ("proportional", "rank")}
-        return {**{f"sb3_per, {s}": run for s, run in ours.items()}, STOCK: lambda: stock.sample(BATCH_SIZE)}
-
-    def trees(capacity: int) -> dict[str, Callable[[], Any]]:
-        return {name: make(capacity) for name, make in TREES.items()}
-
-    panels: dict[str, dict[str, dict[int, float]]] = {}
-    kinds = {f"draw + update of {BATCH_SIZE}, trees": trees, f"sample({BATCH_SIZE}) + update, buffers": buffers}
-    for (title, make), power in itertools.product(kinds.items(), range(3, 5 if quick else 8)):
-        runs = make(10**power)
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        for _, (name, run) in itertools.product(range(ROUNDS), runs.items()):
-            repetitions = 5 if "Python" in name else 200
-            timing.seconds(run, repetitions // 5)  # fill the caches with its memory instead of the rival's
-            times[name].append(timing.seconds(run, repetitions))
-        for name in times:
-            panels.setdefault(title, {}).setdefault(name, {})[10**power] = float(np.median(times[name]))
-    return panels
-
-
-def draw(panels: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
-    """Draw time over capacity on logarithmic axes, a panel for each kind."""
-    from figures import figure_of, looks, save
-
-    roles = {"SumTree": "defaults", "sb3_per, proportional": "defaults", "sb3_per, rank": "rank", STOCK: "stock"}
-    figure = figure_of(5.0)
-    axes = figure.subplots(1, len(panels), sharey=True)
-    for axis, (title, rivals) in zip(axes, panels.items(), strict=True):
-        look = looks({name: roles.get(name, "") for name in rivals})
-        for name, points in rivals.items():
-            times = [1e6 * value for value in points.values()]
-            axis.loglog(list(points), times, label=name.replace(" (", "\n("), **look[name])
-        axis.set(title=title, xlabel="capacity (transitions)")
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), fontsize=11)
-    axes[0].set_ylabel("time (µs), medians")
-    save(figure, path)
-
-
 def main() -> None:
-    """Measure rows, and write the tables ``speed.md`` and ``files.md``. All rows are measured with ``speed.png``."""
     args = timing.options(__doc__, "sample, tree, add, step, start, learn, rank, ...").parse_args()
     th.set_num_threads(2)
-    if args.out and args.only:
-        timing.update(args.out / "speed.json", timing.machine(), {})  # refuse rows of another machine first
     groups = (tree_rows, storage_rows, buffer_rows, frame_rows, file_rows, sequence_rows, start_rows)
     makers = itertools.chain(*(group(args.quick) for group in groups), training_rows(args.quick, args.device))
-    rows = timing.measured(makers, args.only, timing.machine())
-    if not args.out:
-        return
-    path, others = args.out / "speed.json", {}
-    if not args.only:
-        path.unlink(missing_ok=True)
-        others["seconds"] = panels = curves(args.quick)
-    results = timing.update(path, timing.machine(), rows, **others)
-    if not args.only:
-        draw(panels, args.out / "speed.png")
-    table = [Row(**row) for row in results["rows"].values()]
-    of_files = [row for row in table if re.match(r"(save|load|size|checkpoint)\b", row.what)]
-    (args.out / "files.md").write_text(timing.as_table(of_files, results["machine"]))
-    (args.out / "speed.md").write_text(timing.as_table([row for row in table if row not in of_files], results["machine"]))
+    files = r"(save|load|size|checkpoint)\b"
+    timing.publish(args, makers, timing.machine(), {"speed": f"(?!{files})", "files": files})
 
 
 if __name__ == "__main__":

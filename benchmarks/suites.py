@@ -46,7 +46,9 @@ class Suite:
     # episodes that reached their goal
     score: str = "return"
     rates: tuple[float, ...] = (1.0,)  # factors of the learning rate; every variant runs at each
-    endpoint: str = ""  # comparison, written down before the runs
+    endpoint: str = ""  # score of a run in words
+    digits: int = 2  # digits after the point of scores
+    listed: float | None = None  # score of a solved run, where the report lists all seeds
     # variant that the others are compared with, or arm of it at several rates; None: the first variant
     twin: str | None = None
 
@@ -88,10 +90,7 @@ def suite_of(made: dict[str, Any]) -> Suite:
     """
     made = dict(made)
     variants = {name: variant_of(each) for name, each in made.pop("variants").items()}
-    kept = made.pop("kept", variants)
-    if unknown := set(kept) - set(variants):
-        raise ValueError(f"kept arms must be of the suite, and {sorted(unknown)} are not")
-    variants = {name: variants[name] for name in variants if name in kept}
+    variants = {name: variants[name] for name in made.pop("kept", variants)}
     if "base_rate" in made:
         variants = at_rates(variants, made.pop("base_rate"), THREE_RATES)
         made |= dict(endpoint=f"{made['endpoint']} {_AT_RATES}", rates=THREE_RATES)
@@ -101,11 +100,9 @@ def suite_of(made: dict[str, Any]) -> Suite:
 # A third of the task's learning rate, the task's, and three times.
 THREE_RATES = (1 / 3, 1.0, 3.0)
 _AT_RATES = (
-    "Each arm at its own best of the three learning rates, chosen on the even seeds and measured on the odd ones; and its "
-    "mean over the three rates. A gain counts if it vanishes when the priorities are shuffled within the batch."
+    "Written down before the runs: each arm at its own best of the three learning rates, chosen on the even seeds and "
+    "measured on the odd ones; and its mean over the three rates. A gain counts if it vanishes when priorities are shuffled."
 )
 _FILE = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text())
 SUITES = {name: suite_of(made) for name, made in _FILE.items() if not name.startswith(".")}
-# Those of whole agents, not of settings.
-MEMORY_SUITES = {name: suite for name, suite in SUITES.items() if name.startswith("memory-")}
 UNIFORM, DISCRETE_LAP, NO_WEIGHTS = (_FILE[name] for name in (".uniform", ".discrete_lap", ".no_weights"))

@@ -2,8 +2,6 @@
 Report all tasks together: the main settings against the uniform twin (``summary.md`` and ``summary.png``), and against the
 defaults (``defaults.md``). Draw the campaigns on rare success in one figure (``rarity.png``).
 
-    python benchmarks/summary.py    # from the complete suites of learning.py, and the complete campaigns
-
 - effect: mean difference by seed, in percent of the mean of the reference, with a bootstrap interval over the seeds; for
   dose_response.py and chain_sizes.py, of the geometric means
 - p: see tables.py, with one correction for all suites. Rows of the campaigns have the p of their own table.
@@ -15,15 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 import report
-from campaign import Campaign, Contrast, options
+from campaign import Campaign, Contrast
 from chain_sizes import CAMPAIGN as CHAIN
 from doorkey_sizes import CAMPAIGN as DOORKEY
 from dose_response import CAMPAIGN as DOSE
-from figures import ARMS, INK, LOOKS, Panel, draw_rarity, errorbars, figure_of, role_of, save, say_that_more_is_better
+from figures import ARMS, INK, LOOKS, STYLE, draw_arm, errorbar, figure_of, role_of, save, say_that_more_is_better
+from learning import CAMPAIGNS
+from matplotlib import style
 from matplotlib.lines import Line2D
 from modern_dqn import CAMPAIGN as MODERN
-from suites import MEMORY_SUITES, SUITES, arm_of
-from tables import Scores, at_best_rates, improvement, is_paired, p_of, permutation_p, shown, table, with_interval
+from suites import SUITES
+from tables import Scores, improvement, is_paired, p_of, permutation_p, shown, table, with_interval
 
 from sb3_per.compare.campaign import read
 from sb3_per.compare.report import p_text
@@ -62,55 +62,44 @@ def in_percent(gains: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return with_interval(both, lambda pair: 100 * pair[:, 0].mean() / abs(pair[:, 1].mean()))
 
 
-def compared(task: str, suite: str, endpoint: str, kinds: dict[str, str], against: str, scores: Scores) -> list[Comparison]:
-    """Compare the arms of a task, given by kind of setting, with one of them; p is not corrected yet."""
-    better = improvement(scores, {arm: kinds[against] for kind, arm in kinds.items() if kind != against})
-    found = []
-    for kind, arm in ((kind, arm) for kind, arm in kinds.items() if kind != against):
-        x, y = scores[arm], scores[kinds[against]]
-        effect = in_percent((x - y)[:, 0], y[:, 0])
+def compared(campaign: Campaign, scores: Scores, task: str, endpoint: str, over: str, against: str) -> list[Comparison]:
+    """Compare the main settings on a task with one of them, with stock where it did not run; p is not corrected yet."""
+    there = {kind_of(arm): arm for arm in scores}
+    kinds = {kind: there[kind] for kind in ("stock", "uniform", *SUMMED_UP) if kind in there}
+    against = "stock" if against == "uniform" and against not in kinds else against
+    others = {kind: Contrast(arm, kinds[against], over) for kind, arm in kinds.items() if against in kinds and kind != against}
+    pairs = {kind: report.pair_of(campaign, contrast, scores) for kind, contrast in others.items()}
+    better, found = improvement(pairs), []
+    for kind, (x, y) in pairs.items():
         unpaired = permutation_p(x, y) if is_paired([x]) else None
-        row = (task, suite, endpoint, kind, against, len(x), effect, better[arm][:, 0], p_of(x, y), unpaired)
-        found.append(Comparison(*row))
+        row = (task, campaign.name, endpoint, kind, against, len(x), in_percent((x - y)[:, 0], y[:, 0]), better[kind][:, 0])
+        found.append(Comparison(*row, p_of(x, y), unpaired))
     return found
 
 
 def summarise(out: Path, against: str) -> list[Comparison]:
-    """
-    Compare the main settings on all complete suites, with stock where the reference did not run. Of several suites with the
-    same task, take the last.
-    """
+    """Compare the main settings in all complete suites but those of recurrent agents. Of several on a task, take the last."""
     found: dict[str, list[Comparison]] = {}
-    for name, suite in SUITES.items():
-        if name in MEMORY_SUITES:
-            continue  # of whole agents, not of settings
-        curves = report.load(suite, read(out / f"{name}.csv"))
-        if any(len(values) < suite.seeds for values in curves.values()):
-            continue  # not complete
-        for environment in suite.environments:
-            if len(suite.rates) > 1:
-                rates = report.by_rate(suite, curves)
-                endpoints = {AT_MEAN: report.mean_over_rates(rates), AT_BEST: at_best_rates(rates)[1]}
-            else:
-                endpoints = {ONE_RATE: report.in_one(suite, report.score_of(suite, curves), environment)}
-            arms = dict.fromkeys(map(arm_of, report.variants_in(suite, environment)))
-            there = {kind_of(arm): arm for arm in arms}
-            kinds = {kind: there[kind] for kind in ("stock", "uniform", *SUMMED_UP) if kind in there}
-            other = "stock" if against == "uniform" and against not in kinds else against
+    for name, campaign in CAMPAIGNS.items():
+        suite, rows = SUITES[name], read(out / f"{name}.csv")
+        if name.startswith("memory-") or not report.progress(campaign, rows)[1]:
+            continue
+        values = report.values_of(campaign, rows, campaign.score)
+        endpoints = {AT_MEAN: "mean", AT_BEST: "best"} if campaign.kind == "rates" else {ONE_RATE: "mean"}
+        for i, environment in enumerate(suite.environments):
+            columns = slice(None) if campaign.kind == "rates" else slice(i, i + 1)
+            scores = {arm: each[:, columns] for arm, each in values.items() if not np.isnan(each[:, columns]).any()}
             task = f"{environment}, {suite.steps:,} steps"
             found.pop(task, None)
-            found[task] = []
-            for endpoint, scores in endpoints.items() if other in kinds else ():
-                rows = compared(task, name, endpoint, kinds, other, scores)
-                found[task] += [row for row in rows if against == "uniform" or row.kind in SUMMED_UP]
-    rows = [row for of_task in found.values() for row in of_task]
+            found[task] = [row for e, over in endpoints.items() for row in compared(campaign, scores, task, e, over, against)]
+    rows = [row for of_task in found.values() for row in of_task if against == "uniform" or row.kind in SUMMED_UP]
     p_values = holm({i: row.p for i, row in enumerate(rows)})
     unpaired = holm({i: row.p if row.unpaired is None else row.unpaired for i, row in enumerate(rows)})
     return [row._replace(p=p_values[i], unpaired=None if row.unpaired is None else unpaired[i]) for i, row in enumerate(rows)]
 
 
-# By campaign: name of its task.
-CAMPAIGNS = (
+# By campaign that chose its rates on other seeds: name of its task.
+DECLARED = (
     (DOSE, "Blind Cliffwalk, 1 success in {:,} episodes"),
     (CHAIN, "Chain, 5 to 15 states"),
     (DOORKEY, "DoorKey, 5x5 and 6x6"),
@@ -133,7 +122,7 @@ def of_campaigns(out: Path) -> list[Comparison]:
     five games of MinAtar, with the p of their tables.
     """
     found = []
-    for campaign, name in CAMPAIGNS:
+    for campaign, name in DECLARED:
         rows = read(out / f"{campaign.name}.csv")
         if not report.progress(campaign, rows)[1]:
             continue
@@ -147,7 +136,7 @@ def of_campaigns(out: Path) -> list[Comparison]:
             for each in (contrast for contrast in contrasts if contrast.arm == kind and contrast.over != "slope"):
                 here = {arm: values[:, i : i + 1] if campaign.by_task else values for arm, values in scores.items()}
                 effect = effect_of(campaign, each, scores, tests[each, i])
-                better = improvement(here, {kind: each.reference})[kind][:, 0]
+                better = improvement({kind: (here[kind], here[each.reference])})[kind][:, 0]
                 place = (name.format(2 ** int(task)), campaign.name, OWN_RATE, kind, each.reference)
                 found.append(Comparison(*place, len(scores[kind]), effect, better, p_values[each, i]))
     return found
@@ -179,7 +168,7 @@ def draw(found: list[Comparison], path: Path) -> None:
     for each in found:
         place = places.index((each.task, each.endpoint)) + 0.27 - 0.18 * kinds.index(each.kind)
         is_open = each.p >= 0.05
-        errorbars(axes, [each.effect], [place], each.kind, is_open, is_open)
+        errorbar(axes, each.effect, place, each.kind, is_open, is_open)
     labels = []
     for task, endpoint in places:
         n_runs = max(each.n_runs for each in found if (each.task, each.endpoint) == (task, endpoint))
@@ -199,36 +188,42 @@ def draw(found: list[Comparison], path: Path) -> None:
 
 
 def draw_where_success_is_rare(out: Path) -> None:
-    """Draw dose and response, the chain and DoorKey in one figure, ``rarity.png``, if all are complete."""
-    episodes, states = [f"{2**n:,}" for n in DOSE.tasks], list(map(str, CHAIN.tasks))
-    cells = [f"{n}x{n}" for n in DOORKEY.tasks]
-    panels = []
-    for campaign, *words, names in (
-        (
-            DOSE,
-            "fixed buffer: Blind Cliffwalk",
-            "random episodes for one success",
-            "uniform's updates\nover the arm's",
-            episodes,
-        ),
-        (CHAIN, "exploring agent: chain", "states", "uniform's steps\nover the arm's", states),
-        (DOORKEY, "DoorKey", "cells", "success minus\nuniform's", cells),
-    ):
-        rows = read(out / f"{campaign.name}.csv")
-        if not report.progress(campaign, rows)[1]:
-            return
-        panels.append(Panel(campaign, *words, names, report.scores_of(campaign, rows)))
-    draw_rarity(panels, out / "rarity.png")
+    """
+    Draw the gains over the twin in dose and response, the chain and DoorKey, ``rarity.png``, if all are complete. The text can
+    be read where the figure is 360 pixels wide.
+    """
+    panels = (
+        (DOSE, "fixed buffer: Blind Cliffwalk", "random episodes for one success", "uniform's updates\nover the arm's"),
+        (CHAIN, "exploring agent: chain", "states", "uniform's steps\nover the arm's"),
+        (DOORKEY, "DoorKey", "cells", "success minus\nuniform's"),
+    )
+    rows = {campaign.name: read(out / f"{campaign.name}.csv") for campaign, *_ in panels}
+    if not all(report.progress(campaign, rows[campaign.name])[1] for campaign, *_ in panels):
+        return
+    with style.context([STYLE, {"font.size": 16}]):
+        figure = figure_of(8.6)
+        places = figure.subplot_mosaic("AA;BC", width_ratios=[3, 2]).values()
+        for (campaign, title, tasks, gain), axes in zip(panels, places, strict=True):
+            scores = report.scores_of(campaign, rows[campaign.name])
+            form = {"dose-response": lambda n: f"{2**n:,}", "doorkey-sizes": lambda n: f"{n}x{n}"}.get(campaign.name, str)
+            names = list(map(form, campaign.tasks))
+            for arm in ("defaults", "no weights", "shuffled, defaults", "shuffled, no weights"):
+                estimate = with_interval(scores[arm] - scores["uniform"])
+                draw_arm(axes, names, np.exp(estimate) if campaign.is_log else estimate, arm)
+            axes.axhline(1.0 if campaign.is_log else 0.0, color=INK, linewidth=1)
+            axes.set(title=title, xlabel=tasks, ylabel=gain, xlim=(-0.3, len(names) - 0.7))
+            if campaign.is_log:
+                axes.set_yscale("log")
+                axes.set_yticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
+                axes.set_yticks([], minor=True)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        save(figure, out / "rarity.png")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    out = options(__doc__).parse_args(arguments).out
+def write(out: Path) -> None:
+    """Write the tables and figures of all complete campaigns, whose CSV files are in this folder."""
     found = [*summarise(out, "uniform"), *of_campaigns(out)]
     for path, those in ((out / "summary.md", found), (out / "defaults.md", summarise(out, "defaults"))):
         report.write_page(path, summary_table(those))
     draw(found, out / "summary.png")
     draw_where_success_is_rare(out)
-
-
-if __name__ == "__main__":
-    main()

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
@@ -107,9 +108,6 @@ def add_again(buffer: Any, steps: list[Any]) -> Callable[[], None]:
     return lambda: buffer.add(*next(stream))
 
 
-# ---- tables
-
-
 def machine(*packages: str) -> str:
     """Describe this machine, with the versions of these packages beside the usual ones."""
     processor = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").open() if "model name" in line), "")
@@ -135,7 +133,7 @@ def as_line(row: Row) -> str:
 def as_table(rows: Iterable[Row], about: str) -> str:
     """Write the rows as Markdown, below what is said about the machine."""
     heading = "| what | against | ours | theirs | figure | target | |\n|---|---|---|---|---|---|---|"
-    return "\n".join([f"{about}; medians of several rounds.", "", heading, *map(as_line, rows), ""])
+    return "\n".join([f"{about}.", "", heading, *map(as_line, rows), ""])
 
 
 def options(about: str | None, keys: str) -> argparse.ArgumentParser:
@@ -148,24 +146,25 @@ def options(about: str | None, keys: str) -> argparse.ArgumentParser:
     return parser
 
 
-def measured(makers: Iterable[tuple[str, Callable[[], Row]]], only: str, about: str) -> dict[str, dict[str, Any]]:
-    """Measure and print the rows whose key contains ``only``. Return them as dictionaries, by key."""
-    print(as_table([], about), end="", flush=True)
-    rows = {}
-    for key, maker in makers:
-        if only in key:
-            row = maker()
-            print(as_line(row), flush=True)
-            rows[key] = row._asdict()
-    return rows
-
-
-def update(path: Path, about: str, rows: dict[str, dict[str, Any]], **others: Any) -> dict[str, Any]:
-    """Write rows into a JSON file, where other rows of the same machine stay. Return its content."""
-    before = json.loads(path.read_text()) if path.exists() else dict(machine=about, rows={})
+def publish(args: argparse.Namespace, makers: Rows, about: str, tables: dict[str, str]) -> None:
+    """
+    Measure and print the rows that are asked for. With ``--out``, write them into a JSON file, named like the first table, and
+    into tables, each of the rows whose beginning matches its pattern. With ``--only`` or on a GPU, earlier rows stay.
+    """
+    path = args.out and args.out / f"{next(iter(tables))}.json"
+    before: dict[str, Any] = json.loads(path.read_text()) if path and path.exists() else dict(machine=about, rows={})
     if before["machine"] != about:
         raise SystemExit(f"{path} has rows of another machine, {before['machine']}: name another folder with --out")
-    results = {**before, "rows": {**before["rows"], **rows}, **others}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
-    return results
+    print(as_table([], about), end="", flush=True)
+    found = before["rows"] if args.only or args.device != "cpu" else {}
+    for key, maker in makers:
+        if args.only in key:
+            row = maker()
+            print(as_line(row), flush=True)
+            found[key] = row._asdict()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(dict(machine=about, rows=found), indent=1) + "\n")
+        rows = [Row(**row) for row in found.values()]
+        for name, pattern in tables.items():
+            (args.out / f"{name}.md").write_text(as_table([row for row in rows if re.match(pattern, row.what)], about))

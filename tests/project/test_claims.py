@@ -16,8 +16,9 @@ from sb3_per.compare.campaign import read
 from sb3_per.compare.statistics import holm, paired_p
 from tests.utils import ROOT, benchmark
 
-learning, report, tables = (benchmark(name) for name in ("learning", "report", "tables"))
-DOSE, CHAIN_SIZES = report.CAMPAIGNS["dose-response"], report.CAMPAIGNS["chain-sizes"]
+report, tables = benchmark("report"), benchmark("tables")
+CAMPAIGNS = benchmark("evidence").CAMPAIGNS
+DOSE, CHAIN_SIZES = CAMPAIGNS["dose-response"], CAMPAIGNS["chain-sizes"]
 EVIDENCE, BENCHMARKS = ROOT / "docs" / "evidence", ROOT / "docs" / "benchmarks"
 PAGES = ("README.md", "docs/choosing.md", "docs/evidence.md", "docs/demonstrations.md", "docs/troubleshooting.md")
 
@@ -32,13 +33,11 @@ class Rates:
     """Scores of a suite at three learning rates, as means over the rates; more is better."""
 
     def __init__(self, name: str):
-        suite = learning.SUITES[name]
-        curves = report.load(suite, read(EVIDENCE / f"{name}.csv"))
-        self.by_rate = report.by_rate(suite, curves)
-        self.scores = {arm: each[:, 0] for arm, each in report.mean_over_rates(self.by_rate).items()}
-        self.references = report.references_of(suite, self.scores)
-        best = tables.at_best_rates(self.by_rate)
-        self.best, self.at_best = best[0], {arm: each[:, 0] for arm, each in best[1].items()}
+        campaign = CAMPAIGNS[name]
+        scores = report.scores_of(campaign, read(EVIDENCE / f"{name}.csv"))
+        self.scores = {arm: each.mean(axis=1) for arm, each in scores.items()}
+        self.references = {each.arm: each.reference for each in campaign.primary}
+        self.at_best = {arm: each[:, 0] for arm, each in tables.at_best_rates(scores)[1].items()}
 
     def gain(self, arm: str, other: str = "uniform") -> float:
         return float((self.scores[arm] - self.scores[other]).mean())
@@ -91,7 +90,7 @@ def rates_of_chains(arm: str) -> str:
 
 def gains_and_p(name: str) -> dict[tuple[str, str, str], tuple[float, float]]:
     """Compute the mean gain and p, with Holm's correction, of the tests of a campaign by arm, reference, and what is tested."""
-    campaign = report.CAMPAIGNS[name]
+    campaign = CAMPAIGNS[name]
     scores = report.scores_of(campaign, read(EVIDENCE / f"{name}.csv"))
     found = {}
     for tests in (campaign.primary, campaign.secondary):
@@ -110,18 +109,14 @@ def facts() -> dict:
     gains = {arm: each - scores["uniform"] for arm, each in scores.items() if arm != "uniform"}
     slopes = {c.arm: report.differences(DOSE, c, scores) for c in DOSE.primary if c.reference == "uniform"}
     floor = np.log([DOSE.floor(n) for n in DOSE.tasks])
-    suite = learning.SUITES["sparse"]
-    curves = report.score_of(suite, report.load(suite, read(EVIDENCE / "sparse.csv")))
-    discrete = learning.SUITES["discrete"]
-    of_games = report.final(report.load(discrete, read(EVIDENCE / "discrete.csv")))
-    whole = [v for v, made in discrete.variants.items() if made.environments is None]
-    double = {v: of_games[v] / of_games["DQN"].mean(axis=0) for v in whole}
-    asterix = discrete.environments.index("MinAtar/Asterix-v1")
-    tasks = {
-        name: (report.CAMPAIGNS[name], read(EVIDENCE / f"{name}.csv")) for name in ("demonstrations", "demonstrations-doorkey")
-    }
+    curves = report.scores_of(CAMPAIGNS["sparse"], read(EVIDENCE / "sparse.csv"))
+    discrete, rows_of_games = CAMPAIGNS["discrete"], read(EVIDENCE / "discrete.csv")
+    of_games = report.values_of(discrete, rows_of_games, discrete.score)
+    double = report.scores_of(discrete, rows_of_games)
+    asterix = discrete.tasks.index("MinAtar/Asterix-v1")
+    tasks = {name: (CAMPAIGNS[name], read(EVIDENCE / f"{name}.csv")) for name in ("demonstrations", "demonstrations-doorkey")}
     of_chains, of_doors = gains_and_p("chain-sizes"), gains_and_p("doorkey-sizes")
-    doors = report.CAMPAIGNS["doorkey-sizes"], read(EVIDENCE / "doorkey-sizes.csv")
+    doors = CAMPAIGNS["doorkey-sizes"], read(EVIDENCE / "doorkey-sizes.csv")
     door_scores, door_ends = report.scores_of(*doors), report.scores_of(*doors, lambda row: float(row["20"]))
     of_random = {row["environment"]: row for row in read(EVIDENCE / "modern-dqn.csv") if row["variant"] == "random"}
     return {
@@ -136,7 +131,7 @@ def facts() -> dict:
         "car": {arm: -iqm(each) for arm, each in curves.items()},
         "double_q": iqm(double["uniform, Double Q, 3 steps"]),
         "asterix": [iqm(each[:, asterix]) for each in of_games.values() if not np.isnan(each[:, asterix]).any()],
-        "random": {game: report.CAMPAIGNS["modern-dqn"].score(row) for game, row in of_random.items()},
+        "random": {game: CAMPAIGNS["modern-dqn"].score(row) for game, row in of_random.items()},
         "solved": {t: {arm: each.sum() for arm, each in report.solved_of(*of).items()} for t, of in tasks.items()},
         "steps": {t: {arm: -each.mean() for arm, each in report.scores_of(*of).items()} for t, of in tasks.items()},
         "speed": lambda *columns: float(cells_of(BENCHMARKS, "speed", *columns)[4]),
@@ -149,9 +144,8 @@ def facts() -> dict:
         ],
         "checkpoint": float(cells_of(BENCHMARKS, "files", "checkpoint of model and 1,000,000 transitions, seconds")[4]),
         "actors": float(
-            cells_of(BENCHMARKS, "distributed", "wall time / SubprocVecEnv(8), t_env / N = g t_update, equal step times")[1]
+            cells_of(BENCHMARKS, "distributed", "wall time, t_env / N = g t_update, equal step times", "SubprocVecEnv(8)")[4]
         ),
-        "slower_than_td3": cells_of(EVIDENCE, "run_time", "PERTD3")[2].partition(" ")[0],
         "slopes": [each.strip() for each in (EVIDENCE / "cliffwalk.md").read_text().splitlines()[-1].split("|")[1:-1]],
         "cliffwalk_14": [cell.partition(" ")[0] for cell in cells_of(EVIDENCE, "cliffwalk", "14", "32766")],
         "all_tasks": lambda suite, kind: p_of_all("summary", suite, kind, "uniform"),
@@ -250,7 +244,6 @@ SENTENCES = {
         "oracle's: {slopes[2]} and {slopes[3]} against {slopes[1]}.",
         "the proportional scheme needs {int(cliffwalk_14[4]) / int(cliffwalk_14[1]):.2f} times as many updates",
         "The slopes stay, {slopes[4]} and {slopes[5]}.",
-        "takes {slower_than_td3[1:]} less time than TD3",
         "solve the task in {min(solved['demonstrations-doorkey'][arm] for arm in at_the_door)} of 10 runs",
         "needs {updates['LAP'][-1]:.0f} updates at n = 16 of dose and response, and the defaults {updates['defaults'][-1]:.0f}",
         "every arm scores between {min(asterix):.0f} and {max(asterix):.1f}, and a random policy {random['MinAtar/Asterix-v1']:.2f}",

@@ -67,5 +67,5 @@ def test_the_report_counts_stopped_runs_and_compares_with_preloaded():
     text = "\n".join(report.report(each, rows, []))
     assert "| PERSAC, demonstrations 0.25 | 3,000 | 90 |" in text and "| SAC | 20,000 (10) | 0 |" in text
     # All ten have the same sign in 2 of 1,024 choices, and Holm's correction multiplies by four.
-    assert f"| PERSAC, demonstrations 0.25 | SAC, preloaded | {CAR} | 17,000 | 0.008 (< 0.001) |" in text
-    assert f"| SAC | SAC, preloaded | {CAR} | 0 | 1.000 (1.000) |" in text
+    assert f"| PERSAC, demonstrations 0.25 | SAC, preloaded | {CAR} | 17,000 | 1.00 | 0.008 (< 0.001) |" in text
+    assert f"| SAC | SAC, preloaded | {CAR} | 0 | 0.50 | 1.000 (1.000) |" in text

@@ -93,7 +93,7 @@ def test_the_figure_can_be_read_on_a_phone_and_counts_stopped_runs(monkeypatch, 
     monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
     each, rows = dose.CAMPAIGN, read(EVIDENCE / "dose-response.csv")
     solved = report.solved_of(each, rows)
-    figures.draw_campaign(each, report.scores_of(each, rows), solved, tmp_path / "figure.png")
+    report.draw(each, rows, tmp_path / "figure.png")
     texts = [text for text in drawn[0].findobj(Text) if text.get_text()]
     assert min(text.get_size() / 72 / drawn[0].get_figwidth() * 360 for text in texts) >= 11
     n_stopped = {str(count) for arm in dose.ARMS if (count := (~solved[arm][:, -1]).sum())}

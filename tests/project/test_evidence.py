@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
-from sb3_per import SumTree
 from sb3_per.compare import campaign
 from tests.utils import ROOT, benchmark
 
 campaigns = benchmark("campaign")
+evidence = benchmark("evidence")
 figures = benchmark("figures")
 learning = benchmark("learning")
 report = benchmark("report")
@@ -21,14 +22,14 @@ suites = benchmark("suites")
 tables = benchmark("tables")
 
 NAMES = list(suites.SUITES)
-OF_AGENTS = list(suites.MEMORY_SUITES)  # the others compare settings
+OF_AGENTS = [name for name in NAMES if name.startswith("memory-")]  # the others compare settings
 EVIDENCE = ROOT / "docs" / "evidence"
 
 
 # ---- suites
 
 
-@pytest.mark.parametrize("name", OF_AGENTS)
+@pytest.mark.parametrize("name", [name for name in OF_AGENTS if not name.endswith("-again")])
 def test_recurrent_agents_are_compared_with_agents_of_the_same_kind(name):
     """The uniform twin and the arm without stored states differ from the default in this one setting."""
     suite = suites.SUITES[name]
@@ -81,23 +82,18 @@ def test_a_run_with_other_settings_has_another_fingerprint():
     assert learning.fingerprint(replace(suite, seeds=7), "SAC") == learning.fingerprint(suite, "SAC")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-confirmation")])
-def test_a_confirmation_suite_repeats_runs_on_new_seeds(name):
+@pytest.mark.parametrize(
+    ("name", "other", "new"),
+    [("bits-confirmation", "bits-rates", {"shuffled, defaults"}), ("memory-cartpole-again", "memory-cartpole", set())],
+)
+def test_a_confirmation_repeats_runs_on_new_seeds(name, other, new):
     """Even and odd seeds are the two halves, as in the suite that is confirmed."""
-    suite, original = suites.SUITES[name], suites.SUITES[name.replace("confirmation", "rates")]
-    assert set(learning.seeds_of(suite)).isdisjoint(learning.seeds_of(original))
-    assert learning.jobs_of(suite)[0][0]["seed"] == suite.first_seed and suite.first_seed % 2 == 0
-    assert list(suite.variants)[: len(suite.rates)] == list(original.variants)[: len(suite.rates)]  # stock
+    suite, original = suites.SUITES[name], suites.SUITES[other]
+    seeds = learning.CAMPAIGNS[name].reporting
+    assert set(seeds).isdisjoint(learning.CAMPAIGNS[other].reporting) and suite.first_seed == seeds[0] and seeds[0] % 2 == 0
     for variant in suite.variants.keys() & original.variants.keys():
         assert learning.fingerprint(suite, variant) == learning.fingerprint(original, variant)
-    assert {suites.arm_of(variant) for variant in suite.variants.keys() - original.variants.keys()} == {
-        "bits-confirmation": {"shuffled, defaults"}
-    }.get(name, set())
-
-
-def test_a_suite_that_keeps_an_unknown_arm_is_refused():
-    with pytest.raises(ValueError, match="nothing"):
-        suites.suite_of(dict(variants={"SAC": "SAC"}, kept=["SAC", "nothing"]))
+    assert {suites.arm_of(variant) for variant in suite.variants.keys() - original.variants.keys()} == new
 
 
 @pytest.mark.parametrize(
@@ -128,7 +124,7 @@ def test_the_whole_name_of_a_suite_selects_only_that_suite():
     assert set(campaigns.selected(NAMES, "bits-")) == {"bits-rates", "bits-confirmation"}
     assert campaigns.selected(NAMES, "") == NAMES
     with pytest.raises(SystemExit, match="'nothing' is none of discrete"):
-        campaigns.selected(NAMES, "nothing")
+        evidence.main(["--only", "nothing"])
 
 
 def short(name: str, **changes) -> suites.Suite:
@@ -162,68 +158,70 @@ def test_evaluations_do_not_change_training(name, which):
     assert seldom == {step: often[step] for step in ("40", "80", "120")}
 
 
-@pytest.mark.parametrize("name", ["bits-confirmation", "continuous", "memory-pendulum"])
-def test_quick_runs_give_scores(name):
-    """With hindsight, a quick run must be long enough for an episode to end before the first draw."""
-    suite = learning.quick(suites.SUITES[name])
-    ((_, arguments), *_) = learning.jobs_of(suite)
-    assert all(value != "" for value in learning.train(*arguments).values())
-
-
 def test_a_run_ends_when_it_is_solved():
     suite = short("sparse", solved=-1e9)
     returns = learning.train(suite, suite.environments[0], "DQN", 0)
     assert [value == "" for value in returns.values()] == [False] + 5 * [True]
 
 
-def test_quick_runs_need_a_folder_of_their_own(capsys):
-    with pytest.raises(SystemExit):
-        learning.main(["--quick"])
-    assert "--out" in capsys.readouterr().err
-
-
 # ---- report
 
 
 def synthetic(seeds: int = 6, **changes) -> tuple:
-    """Make a suite, rows as its campaign writes them, and the returns in them. The last variant runs only in environment B."""
+    """Make a campaign, rows as it writes them, and the returns in them. The last variant runs only in environment B."""
     suite = suites.SUITES["continuous"]
     variants = {**suite.variants, "PERTD3, PAL": replace(suite.variants["PERTD3, PAL"], environments=("B",))}
-    suite = replace(suite, environments=("A", "B"), variants=variants, seeds=seeds, n_evaluations=5, **changes)
+    suite = replace(suite, **{"environments": ("A", "B"), "variants": variants, "seeds": seeds, "n_evaluations": 5, **changes})
     rng = np.random.default_rng(0)
-    returns = {v: rng.normal(100 + 10 * i, 5, (seeds, 2, 5)) for i, v in enumerate(suite.variants)}
-    returns["PERTD3, PAL"][:, 0] = np.nan
-    columns = list(map(str, learning.evaluation_steps(suite)))
-    rows = [
-        {**{key: str(value) for key, value in name.items()}, **dict(zip(columns, map(repr, map(float, values)), strict=True))}
-        for name, (_, environment, variant, seed) in learning.jobs_of(suite)
-        for values in [returns[variant][seed - suite.first_seed, suite.environments.index(environment)]]
-    ]
-    return suite, rows, returns
+    returns = {v: rng.normal(100 + 10 * i, 5, (seeds, len(suite.environments), 5)) for i, v in enumerate(suite.variants)}
+    if len(suite.environments) > 1:
+        returns["PERTD3, PAL"][:, 0] = np.nan
+    return learning.campaign_of("name", suite), rows_of(suite, returns), returns
 
 
-def test_load_skips_rows_of_other_settings_and_incomplete_seeds():
-    suite, rows, returns = synthetic()
+def rows_of(suite, curves) -> list[dict[str, str]]:
+    """Make the rows of a suite from curves of shape (runs, tasks, evaluations)."""
+    made = learning.campaign_of("name", suite)
+    rows = []
+    for name, (task, arm, _, _, seed) in campaigns.reporting_jobs(made, []):
+        values = list(map(float, curves[arm][seed - suite.first_seed, made.tasks.index(task)]))
+        if suite.solved is not None:  # a run ends when it is solved
+            ends = next((i for i, value in enumerate(values) if value >= suite.solved), len(values))
+            values[ends + 1 :] = [""] * len(values[ends + 1 :])
+        columns = dict(zip(learning.evaluation_steps(suite), values, strict=True))
+        rows.append({str(key): str(value) for key, value in {**name, **columns}.items()})
+    return rows
+
+
+def write_rows(path, rows) -> None:
+    with path.open("w", newline="") as file:
+        writer = campaign.csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_scores_are_those_of_the_rows_with_the_settings_of_the_suite():
+    """The score is the mean of the last fifth of the evaluations, here of one in five."""
+    made, rows, returns = synthetic()
     assert len(rows) == 6 * (2 * 4 - 1)
-    for variant, values in report.load(suite, rows).items():
-        np.testing.assert_array_equal(values, returns[variant])
-    lacking = [row for row in rows if not (row["variant"] == "PERTD3" and row["environment"] == "B" and row["seed"] == "2")]
-    for changed in (lacking, [{**row, "settings": "other"} if row not in lacking else row for row in rows]):
-        for variant, values in report.load(suite, changed).items():
-            np.testing.assert_array_equal(values, np.delete(returns[variant], 2, axis=0))
+    for arm, values in report.values_of(made, rows, made.score).items():
+        np.testing.assert_array_equal(values, returns[arm][..., -1])
+    for changed in (rows[1:], [{**rows[0], "settings": "other"}, *rows[1:]]):
+        words, is_complete = report.progress(made, changed)
+        assert words.startswith("41 of 42 reporting runs are there.") and not is_complete
 
 
-def test_load_reads_seeds_from_the_first_seed_of_the_suite():
-    suite, rows, returns = synthetic(first_seed=40)
-    for variant, values in report.load(suite, rows).items():
-        np.testing.assert_array_equal(values, returns[variant])
+def test_seeds_begin_with_the_first_seed_of_the_suite():
+    made, rows, returns = synthetic(first_seed=40)
+    np.testing.assert_array_equal(report.values_of(made, rows, made.score)["TD3"], returns["TD3"][..., -1])
     assert {row["seed"] for row in rows} == {str(seed) for seed in range(40, 46)}
-    assert all(len(values) == 0 for values in report.load(replace(suite, first_seed=0), rows).values())
+    assert report.progress(made, rows)[1] and not report.progress(synthetic()[0], rows)[1]
 
 
 def test_score_is_the_mean_of_the_last_fifth():
-    curves = {"a": np.arange(40.0).reshape(1, 2, 20)}
-    np.testing.assert_array_equal(report.final(curves)["a"], [[(16 + 17 + 18 + 19) / 4, (36 + 37 + 38 + 39) / 4]])
+    row = {str(step): str(float(step)) for step in range(20, 0, -1)}
+    assert campaigns.mean_of_last_fifth(row) == (17 + 18 + 19 + 20) / 4
+    assert campaigns.mean_of_all(row) == 10.5 and campaigns.last(row) == 20
 
 
 def test_interquartile_mean_and_interval():
@@ -243,7 +241,7 @@ def test_probability_of_improvement_counts_pairs():
     pairs = [
         [(x > y) + 0.5 * (x == y) for x in scores["other"][:, task] for y in scores["stock"][:, task]] for task in range(2)
     ]
-    figure, low, high = tables.improvement(scores, {"other": "stock"})["other"][:, 0]
+    figure, low, high = tables.improvement({"a": (scores["other"], scores["stock"])})["a"][:, 0]
     assert figure == pytest.approx(np.mean(pairs))
     assert 0 <= low <= figure <= high <= 1
 
@@ -256,8 +254,10 @@ def test_arms_are_tested_by_seed_from_ten_seeds_on(n_seeds, is_paired):
     assert (tables.p_of(*pair) < 0.05) == is_paired
     (text,) = tables.p_cells({"a": pair}).values()
     assert ("(" in text) == is_paired
-    lines = report.compare("score", dict(zip("ab", pair, strict=True)), 0, {"a": "b"})
-    assert ("| 1 |" in lines[2]) == ("mean gain, paired" in lines[0]) == is_paired
+    suite = replace(suites.SUITES["pairs"], seeds=n_seeds, variants=dict.fromkeys(("b", "a"), suites.Variant("SAC")))
+    made = replace(learning.campaign_of("name", suite), tasks=("one",), other_scores={})
+    lines = report.tests(made, "Tests", made.primary, dict(zip("ab", pair, strict=True)))
+    assert ("paired" == lines[0].split(", ")[2]) == ("| 1.0 |" in lines[4]) == ("difference" in lines[2]) == is_paired
 
 
 def test_a_pair_is_resampled_together():
@@ -267,44 +267,32 @@ def test_a_pair_is_resampled_together():
 
 
 def test_steps_until_the_goal_is_reached():
-    reached = np.array([[False, True, False], [True, True, True], [False, False, False]])
-    np.testing.assert_array_equal(report.steps_until(reached, [10, 20, 30]), [20, 10, 30])
+    """The first evaluation with at least this return counts, and a run without one counts with all its steps."""
+    values = {"10": "1", "20": "5", "30": "2"}
+    assert [campaigns.steps_until(level, values) for level in (0, 4, 5, 6)] == [10, 20, 20, 30]
+    assert campaigns.steps_until(5, {"10": "1", "20": "5", "30": ""}) == 20  # a run ends when it is solved
 
 
 @pytest.mark.parametrize("solved", [None, 105.0])
-def test_the_report_has_a_table_for_each_environment_and_a_picture(tmp_path, solved, monkeypatch):
+def test_the_page_has_the_scores_of_all_arms_and_a_picture(tmp_path, solved, monkeypatch):
     monkeypatch.setattr(tables, "SAMPLES", 50)
-    suite, rows, returns = synthetic(solved=solved, episode_length=100)
-    if solved:  # a task that is solved is the only one of its suite
-        suite = replace(suite, environments=("B",))
-    path = tmp_path / "name.csv"
-    with path.open("w", newline="") as file:
-        writer = campaign.csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    report.write_suite("name", suite, tmp_path)
+    made, rows, returns = synthetic(solved=solved, **({"environments": ("B",)} if solved else {}))
+    write_rows(tmp_path / "name.csv", rows)
+    report.write(made, tmp_path)
     text = (tmp_path / "name.md").read_text()
-    n_tables, has_few = (2, False) if solved else (4, True)
-    assert [text.count(f"\n| {variant} |") >= n_tables for variant in suite.variants] == [True, True, True, not has_few]
     middle = np.sort(returns["TD3"][:, 0, -1])[1:-1].mean()
     assert solved or f"| TD3 | {middle:.0f} [" in text
+    assert solved or "| PERTD3, PAL |  |" in text  # in environment A it does not run
+    n_stopped = (returns["TD3"][:, 0] < 105.0).all(axis=1).sum()
+    (row,) = [line for line in text.splitlines() if line.startswith("| TD3 |")] if solved else [""]
+    assert not solved or row.endswith(f"({n_stopped}) |")
     assert (tmp_path / "name.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_suite_without_runs_has_no_report(tmp_path):
-    report.write_suite("name", suites.SUITES["pairs"], tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def write_rows(path, suite, curves) -> None:
-    """Write the CSV file of a campaign from curves of shape (runs, environments, evaluations)."""
-    columns = list(map(str, learning.evaluation_steps(suite)))
-    with path.open("w", newline="") as file:
-        writer = campaign.csv.DictWriter(file, ["environment", "variant", "seed", "settings", *columns])
-        writer.writeheader()
-        for name, (_, environment, variant, seed) in learning.jobs_of(suite):
-            values = curves[variant][seed - suite.first_seed, suite.environments.index(environment)]
-            writer.writerow({**name, **dict(zip(columns, map(float, values), strict=True))})
+def test_a_campaign_without_runs_has_no_result(tmp_path):
+    report.write(learning.CAMPAIGNS["pairs"], tmp_path)
+    assert "no result is shown" in (tmp_path / "pairs.md").read_text()
+    assert not (tmp_path / "pairs.png").exists()
 
 
 def test_the_summary_has_only_complete_suites(tmp_path, monkeypatch):
@@ -325,12 +313,12 @@ def test_the_summary_has_only_complete_suites(tmp_path, monkeypatch):
     at_rates = replace(plain, variants=suites.at_rates(variants, 1e-3, rates), rates=rates)
     made = {"plain": plain, "rates": at_rates, "longer": replace(plain, steps=2 * plain.steps)}
     monkeypatch.setattr(summary, "SUITES", made)
+    monkeypatch.setattr(summary, "CAMPAIGNS", {name: learning.campaign_of(name, suite) for name, suite in made.items()})
     rng = np.random.default_rng(0)
-    curves = {name: rng.normal(size=(6, 1, 5)) + 9 for name in (*plain.variants, *at_rates.variants)}
-    for name in ("LAP", "LAP @ 0.333"):
-        curves[name] += 100
+    curves = {name: rng.normal(size=(6, 3, 5)) + 9 for name in variants}
+    curves["LAP"][:, 0] += 100  # at the first rate
     for name in ("plain", "rates"):
-        write_rows(tmp_path / f"{name}.csv", made[name], curves)
+        write_rows(tmp_path / f"{name}.csv", rows_of(made[name], curves))
 
     found = summary.summarise(tmp_path, "uniform")  # "longer" has no file yet
     assert {(each.suite, each.reference) for each in found} == {("rates", "uniform")}
@@ -341,7 +329,7 @@ def test_the_summary_has_only_complete_suites(tmp_path, monkeypatch):
     ]
     assert found[2].better[0] == 1.0 and found[2].effect[0] > 200  # LAP, of the mean over the rates
     assert {each.kind for each in summary.summarise(tmp_path, "defaults")} == {"LAP"}
-    summary.main(["--out", str(tmp_path)])
+    summary.write(tmp_path)
     assert "| `rates` | mean over three rates | LAP | uniform | 6 |" in (tmp_path / "summary.md").read_text()
     assert "| `rates` | mean over three rates | LAP | defaults | 6 |" in (tmp_path / "defaults.md").read_text()
     assert (tmp_path / "summary.png").read_bytes().startswith(b"\x89PNG")
@@ -354,29 +342,42 @@ def test_the_summary_has_only_complete_suites(tmp_path, monkeypatch):
 def test_without_a_twin_stock_is_the_reference(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "SAMPLES", 50)
     suite = replace(suites.SUITES["pairs"], seeds=6, n_evaluations=5)
-    monkeypatch.setattr(summary, "SUITES", {"pairs": suite})
+    monkeypatch.setattr(summary, "CAMPAIGNS", {"pairs": learning.campaign_of("pairs", suite)})
     rng = np.random.default_rng(0)
-    write_rows(tmp_path / "pairs.csv", suite, {name: rng.normal(size=(6, 1, 5)) for name in suite.variants})
+    write_rows(tmp_path / "pairs.csv", rows_of(suite, {name: rng.normal(size=(6, 1, 5)) for name in suite.variants}))
     assert {each.reference for each in summary.summarise(tmp_path, "uniform")} == {"stock"}
 
 
-def test_each_variant_is_compared_with_its_uniform_twin():
-    """Without a twin, the reference is the first variant. The twin itself has no reference."""
-    sparse, discrete, bits = (suites.SUITES[name] for name in ("sparse", "discrete", "bits-rates"))
-    assert set(report.references_of(sparse, sparse.variants).values()) == {"PERDQN, uniform"}
-    assert "PERDQN, uniform" not in report.references_of(sparse, sparse.variants)
-    found = report.references_of(discrete, discrete.variants)
-    assert found["PERDQN, Double Q, 3 steps"] == "uniform, Double Q, 3 steps"
-    assert found["PERDQN"] == found["uniform, Double Q, 3 steps"] == "DQN" and "DQN" not in found
-    doors = suites.SUITES["memory-doors"]
-    assert set(report.references_of(doors, doors.variants)) == set(doors.variants) - {"zero state"}
-    arms = dict.fromkeys(map(suites.arm_of, bits.variants))
-    assert set(arms) - set(report.references_of(bits, arms)) == {"uniform"}
-    assert set(report.references_of(bits, arms).values()) == {"uniform"}
+def test_each_arm_is_compared_with_its_uniform_twin():
+    """Without a twin, the reference is the first arm. The twin itself has no reference."""
+    found = {name: learning.references_of(suite) for name, suite in suites.SUITES.items()}
+    assert set(found["sparse"].values()) == {"PERDQN, uniform"} and "PERDQN, uniform" not in found["sparse"]
+    discrete = found["discrete"]
+    assert discrete["PERDQN, Double Q, 3 steps"] == "uniform, Double Q, 3 steps"
+    assert discrete["PERDQN"] == discrete["uniform, Double Q, 3 steps"] == "DQN" and "DQN" not in discrete
+    assert set(found["memory-doors"]) == set(suites.SUITES["memory-doors"].variants) - {"zero state"}
+    assert set(learning.CAMPAIGNS["bits-rates"].arms) - set(found["bits-rates"]) == {"uniform"}
+    assert set(found["bits-rates"].values()) == {"uniform"} and found["memory-cartpole-again"] == {}
     for name in OF_AGENTS:
-        suite = suites.SUITES[name]
-        for other in report.references_of(suite, suite.variants).values():
-            assert other == next(iter(suite.variants)) or other.endswith("uniform")
+        first = next(iter(suites.SUITES[name].variants))
+        assert all(other == first or other.endswith("uniform") for other in found[name].values())
+
+
+@pytest.mark.parametrize(
+    ("name", "controls"),
+    [
+        ("sparse", {"PERDQN": "shuffled, PERDQN"}),
+        ("chain-rates", {"defaults": "shuffled, defaults"}),
+        ("bits-rates", {
+            "LAP": "shuffled, LAP",
+            **{f"epsilon {e}, no weights": "shuffled, no weights" for e in ("1e-06", "0.01", "0.1")},
+            "epsilon 0.01, mean, eta 0.25": "shuffled, epsilon 0.01, mean, eta 0.25",
+        }),
+        ("discrete", {}),
+    ],
+)  # fmt: skip
+def test_arms_are_compared_with_their_shuffled_controls(name, controls):
+    assert {each.arm: each.reference for each in learning.CAMPAIGNS[name].secondary} == controls
 
 
 def test_an_interval_without_width_is_left_out():
@@ -416,14 +417,17 @@ def test_the_figure_of_rare_success_shows_the_arms_with_their_controls_in_three_
     for name in ("dose-response", "chain-sizes", "doorkey-sizes", "rarity"):
         shutil.copy(ROOT / "docs" / "evidence" / f"{name}.csv", tmp_path)
     drawn = []
-    monkeypatch.setattr(summary, "draw_rarity", lambda panels, path: drawn.append((panels, path)))
+    monkeypatch.setattr(summary, "save", lambda figure, path: drawn.append((figure, path)))
     summary.draw_where_success_is_rare(tmp_path)
-    ((panels, path),) = drawn
+    ((figure, path),) = drawn
     assert path == tmp_path / "rarity.png"
-    for panel, n_seeds in zip(panels, (15, 40, 12), strict=True):
-        assert len(panel.names) == len(panel.campaign.tasks)
-        for arm in ("uniform", "defaults", "no weights", "shuffled, defaults", "shuffled, no weights"):
-            assert panel.scores[arm].shape == (n_seeds, len(panel.names))
+    arms = ["defaults", "no weights", "shuffled, defaults", "shuffled, no weights"]
+    for axes, n_tasks in zip(figure.axes, (6, 6, 2), strict=True):
+        lines = [line for line in axes.lines if line.get_label() in arms]
+        assert [line.get_label() for line in lines] == arms and all(len(line.get_xdata()) == n_tasks for line in lines)
+        assert [line.get_linestyle() for line in lines] == ["-", "-", "--", "--"]
+    texts = [text for text in figure.findobj(Text) if text.get_text()]
+    assert min(text.get_size() / 72 / figure.get_figwidth() * 360 for text in texts) >= 11
     (tmp_path / "chain-sizes.csv").write_text("")
     summary.draw_where_success_is_rare(tmp_path)
     assert len(drawn) == 1
@@ -461,51 +465,45 @@ def test_the_published_summary_has_every_task():
 def test_the_published_summary_follows_from_the_runs(tmp_path):
     for path in EVIDENCE.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    summary.main(["--out", str(tmp_path)])
+    summary.write(tmp_path)
     for name in ("summary.md", "defaults.md"):
         assert (tmp_path / name).read_text() == (EVIDENCE / name).read_text()
 
 
-def test_the_evidence_page_shows_every_suite():
-    page = (ROOT / "docs" / "evidence.md").read_text()
-    shown = [name for name in NAMES if f"{{include}} evidence/{name}.md" in page and f"(evidence/{name}.png)" in page]
-    assert [name for name in NAMES if name not in shown] == []
+def test_the_evidence_page_shows_every_campaign():
+    page = "".join((ROOT / "docs" / name).read_text() for name in ("evidence.md", "benchmarks.md"))
+    for name, made in evidence.CAMPAIGNS.items():
+        assert f"{{include}} evidence/{name}.md" in page
+        assert not made.figure or f"(evidence/{name}.png)" in page
+
+
+def test_pages_name_campaigns_that_exist():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for name in re.findall(r"benchmarks/evidence\.py --only ([\w-]+)", page.read_text()):
+            assert campaigns.selected(list(evidence.CAMPAIGNS), name), (page, name)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_published_runs_are_complete(name):
     """The file has each run of the suite once, with all evaluations, and no other run."""
-    suite = suites.SUITES[name]
-    rows = campaign.read(EVIDENCE / f"{name}.csv")
-    asked = [{key: str(value) for key, value in job.items()} for job, _ in learning.jobs_of(suite)]
+    made, rows = learning.CAMPAIGNS[name], campaign.read(EVIDENCE / f"{name}.csv")
+    asked = [{key: str(value) for key, value in job.items()} for job, _ in campaigns.reporting_jobs(made, rows)]
     there = [{key: row[key] for key in asked[0]} for row in rows]
     assert all(row in asked for row in there)
-    assert len({str(row) for row in there}) == len(rows)
-    assert len(rows) == len(asked)
-    curves = report.load(suite, rows)
-    assert all(values.shape[0] == suite.seeds for values in curves.values())
-    if suite.solved is None:
-        for environment in suite.environments:
-            assert not any(np.isnan(values).any() for values in report.in_one(suite, curves, environment).values())
+    assert len({str(row) for row in there}) == len(rows) == len(asked)
+    if suites.SUITES[name].solved is None:
+        assert not np.isnan([list(campaigns.evaluations_of(row).values()) for row in rows]).any()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_published_reports_follow_from_the_runs(name, tmp_path):
-    (tmp_path / f"{name}.csv").write_bytes((EVIDENCE / f"{name}.csv").read_bytes())
-    report.write_suite(name, suites.SUITES[name], tmp_path)
-    assert (tmp_path / f"{name}.md").read_text() == (EVIDENCE / f"{name}.md").read_text()
-
-
-def rates_suite() -> tuple:
-    """Make a suite at three rates, and curves in which the best rate of an arm differs between the halves of the seeds."""
+def rates_campaign() -> tuple:
+    """Make a campaign at three rates, and rows in which the best rate of an arm differs between the halves of the seeds."""
     variants = suites.at_rates({"SAC": suites.Variant("SAC"), "PERSAC": suites.Variant("PERSAC")}, 1e-3, (1 / 3, 1.0, 3.0))
     suite = replace(
-        suites.SUITES["pairs"], variants=variants, rates=(1 / 3, 1.0, 3.0), seeds=8, n_evaluations=5, endpoint="E."
+        suites.SUITES["pairs"], variants=variants, rates=(1 / 3, 1.0, 3.0), seeds=8, n_evaluations=5, episode_length=None
     )
     rng = np.random.default_rng(0)
-    curves = {name: rng.normal(size=(8, 1, 5)) * 0.1 + 5 for name in variants}
-    curves["PERSAC @ 3"][::2] += 10  # luck on the even seeds
+    curves = {name: rng.normal(size=(8, 3, 5)) * 0.1 + 5 for name in ("SAC", "PERSAC")}
+    curves["PERSAC"][::2, 2] += 10  # luck on the even seeds
     return suite, curves
 
 
@@ -530,25 +528,33 @@ def test_permutation_p_equals_a_list_of_all_permutations():
 
 
 def test_the_best_rate_is_chosen_and_measured_on_different_seeds():
-    suite, curves = rates_suite()
-    scores = {arm: np.stack([report.final(curves)[f"{arm} @ {r:.3g}"] for r in suite.rates]) for arm in ("SAC", "PERSAC")}
+    suite, curves = rates_campaign()
+    made = learning.campaign_of("name", suite)
+    scores = report.values_of(made, rows_of(suite, curves), made.score)
     best, at_best = tables.at_best_rates(scores)
     assert best["PERSAC"] == 2
-    np.testing.assert_array_equal(at_best["PERSAC"], report.final(curves)["PERSAC @ 3"][1::2])
+    np.testing.assert_array_equal(at_best["PERSAC"][:, 0], curves["PERSAC"][1::2, 2, -1])
     assert at_best["PERSAC"].max() < 6
 
 
 @pytest.mark.parametrize("changes", [{}, dict(score="success"), dict(solved=5.0)])
-def test_the_report_at_three_rates_has_tables_and_a_picture(changes, tmp_path, monkeypatch):
+def test_the_page_at_three_rates_has_tables_and_a_picture(changes, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "SAMPLES", 50)
-    suite, curves = rates_suite()
-    lines = report.report_rates(replace(suite, **changes), curves, tmp_path / "rates.png")
-    text = "\n".join(lines)
-    assert text.count("\n| PERSAC |") == text.count("\n| SAC |") == 3
-    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
+    suite, curves = rates_campaign()
+    made = learning.campaign_of("name", replace(suite, **changes))
+    write_rows(tmp_path / "name.csv", rows_of(replace(suite, **changes), curves))
+    report.write(made, tmp_path)
+    text = (tmp_path / "name.md").read_text()
+    assert text.count("\n| PERSAC |") == 3 and text.count("\n| SAC |") == 1
+    assert (tmp_path / "name.png").read_bytes().startswith(b"\x89PNG")
     if not changes:
-        middle = np.sort(report.final(curves)["SAC @ 1"][:, 0])[2:-2].mean()
+        middle = np.sort(curves["SAC"][:, 1, -1])[2:-2].mean()
         assert f"{middle:.1f} [" in text
+        mean = np.mean(curves["PERSAC"][..., -1].mean(axis=1) - curves["SAC"][..., -1].mean(axis=1))
+        assert made.primary[1].over == "mean"
+        assert report.differences(
+            made, made.primary[1], report.scores_of(made, rows_of(suite, curves))
+        ).mean() == pytest.approx(mean)
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}.md" for page in ("choosing", "evidence", "troubleshooting"))])
@@ -574,50 +580,12 @@ def test_the_stated_ratio_of_the_cliffwalk_is_measured():
     assert row.split("|")[-3].strip() == "10.0"
 
 
-# ---- weights
-
-
-def test_a_larger_epsilon_makes_weights_more_even_and_normalization_does_not(tmp_path, capsys, monkeypatch):
-    weights = benchmark("weights")
-    monkeypatch.setattr(weights, "EPSILONS", (1e-6, 0.01))
-    found = {(n, e): weights.metrics_of(e, n, 20) for n in ("max", "mean", "none") for e in weights.EPSILONS}
-    for epsilon in weights.EPSILONS:
-        sizes, means = zip(*(found[n, epsilon] for n in ("max", "mean", "none")), strict=True)
-        np.testing.assert_allclose(sizes[1:], [sizes[0]] * 2, rtol=1e-4)
-        assert means[0].max() < 1.0 and means[1] == pytest.approx(1.0)
-        assert means[2].mean() == pytest.approx(1.0, abs=4 * means[2].std() / np.sqrt(20))  # E[1 / (N P)] = 1
-    assert found["max", 0.01].mean(axis=1).min() > 5 * found["max", 1e-6].mean(axis=1).max()
-    weights.main(["--out", str(tmp_path)])
-    assert capsys.readouterr().out.count("\n| max |") == 2
-    assert (tmp_path / "weights.png").read_bytes().startswith(b"\x89PNG")
-
-
-# ---- run time
-
-
-def test_the_rival_python_tree_draws_the_same_slots():
-    """The masses are integers, so that their sums are exact in both trees."""
-    baselines = benchmark("baselines")
-    rng = np.random.default_rng(0)
-    ours, rival = SumTree(13), baselines.PythonTree(13)
-    for _ in range(20):
-        leaves, masses = rng.integers(13, size=5), rng.integers(1, 9, size=5)
-        uniforms = rng.random(64)
-        for tree in (ours, rival):
-            tree.update(np.arange(3, 8), np.full(5, 2.0))
-            tree.update(leaves, masses)
-        assert ours.total == rival.total
-        for drawn, expected in zip(rival.draw(uniforms), ours.draw(uniforms), strict=True):
-            np.testing.assert_array_equal(drawn, expected)
-        np.testing.assert_array_equal(rival[:], ours[:])
-
-
 # ---- the corridor of doors
 
 
 def walk(side: int, action: int) -> tuple[list, list]:
     """Play an episode with this sign and always the same action; return its observations and rewards."""
-    env = benchmark("doors_env").DoorsEnv()
+    env = benchmark("environments").DoorsEnv()
     seed = next(seed for seed in range(100) if env.reset(seed=seed)[0].argmax() == side)
     observations, rewards, terminated = [env.reset(seed=seed)[0]], [], False
     while not terminated:

@@ -3,10 +3,8 @@
 import re
 
 import pytest
-import torch as th
 
-from sb3_per import PERDQN, PERSAC, PrioritizedReplayBuffer
-from tests.utils import ROOT, STOCK, alone_with_ray, benchmark
+from tests.utils import ROOT, alone_with_ray, benchmark
 
 recipes = benchmark("recipes")
 pages = benchmark("pages")
@@ -17,11 +15,10 @@ N_STEPS_TO_SHOW = 1_000
 
 
 ROWS = recipes.read(recipes.OUT / "recipes.csv")
-STOCK_ROWS = recipes.read(recipes.OUT / "recipes-stock.csv")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in RECIPES if recipes.rows_of(name, ROWS)])
+@pytest.mark.parametrize("name", [name for name in RECIPES if recipes.row_of(name, ROWS)])
 def test_each_recipe_reaches_its_promised_score(name, monkeypatch):
     monkeypatch.delenv("SB3_PER_SHORT", raising=False)
     if name == "actors, script":
@@ -37,9 +34,7 @@ def test_the_published_table_follows_from_the_runs():
     for row in ROWS:
         assert row["source"] == recipes.fingerprint(row["recipe"]), f"{row['recipe']} has changed: run it again"
         assert float(row["score"]) >= RECIPES[row["recipe"]].at_least
-    for row in STOCK_ROWS:
-        assert row["source"] == recipes.fingerprint(row["recipe"]), f"{row['recipe']} has changed: run its stock run again"
-    assert (recipes.OUT / "recipes.md").read_text().splitlines() == recipes.report(ROWS, STOCK_ROWS)
+    assert (recipes.OUT / "recipes.md").read_text().splitlines() == recipes.report(ROWS)
 
 
 def test_blocks_that_train_are_recipes():
@@ -49,33 +44,6 @@ def test_blocks_that_train_are_recipes():
             steps = re.findall(r"\.learn\((?:total_timesteps=)?([\d_]+)", block.code) if block.language == "python" else []
             if max(map(int, steps), default=0) > N_STEPS_TO_SHOW:
                 assert block.code in known, f"{page.name}, line {block.line}: a recipe, or at most {N_STEPS_TO_SHOW} steps"
-
-
-def test_updating_the_table_does_not_run_missing_stock_runs():
-    lines = recipes.report(ROWS, [row for row in STOCK_ROWS if row["recipe"] != "PERDQN"])
-    cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[5] for line in lines[2:]}
-    assert cells["[PERDQN](algorithms/per_dqn.md#example)"] == "not run" and cells["actors, script"] == "none"
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "settings"),
-    [
-        (PERSAC, dict(replay_buffer_kwargs=dict(alpha=0.5), gamma=0.9)),
-        (PERDQN, dict(double_q=True, n_steps=3, gamma=0.9)),
-    ],
-)
-def test_a_stock_run_begins_with_the_settings_and_parameters_of_its_recipe(algorithm, settings):
-    """Neither run learns, so that only the class differs."""
-    env = recipes.PENDULUM if algorithm is PERSAC else recipes.CARTPOLE
-    with recipes.watched(seed=3, stock=True) as runs:
-        model = algorithm("MlpPolicy", env, policy_kwargs=dict(net_arch=[8]), device="cpu", **settings)
-        with pytest.raises(recipes.StockHasLearned):
-            model.learn(60, callback=lambda *_: False)
-    ((stock, _),) = runs
-    assert type(stock) is STOCK[algorithm] and not isinstance(stock.replay_buffer, PrioritizedReplayBuffer)
-    assert (stock.num_timesteps, stock.gamma, stock.n_steps) == (60, 0.9, model.n_steps) and model.num_timesteps == 0
-    for name, value in model.policy.state_dict().items():
-        assert th.equal(value, stock.policy.state_dict()[name])  # 60 steps are fewer than learning_starts
 
 
 def test_editing_a_recipe_discards_its_cached_result(monkeypatch):

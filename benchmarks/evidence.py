@@ -1,0 +1,45 @@
+"""
+Run what docs/evidence lacks, one campaign after the other, and write its tables and figures. A stopped campaign continues.
+
+    python benchmarks/evidence.py --workers 2                   # everything takes days of one core
+    python benchmarks/evidence.py --only ages --seconds 600     # start no run after ten minutes; call again to continue
+    python benchmarks/evidence.py --seconds 0                   # tables and figures only
+"""
+
+import actors
+import ages
+import chain_sizes
+import demonstrations
+import doorkey_sizes
+import dose_response
+import learning
+import modern_dqn
+import report
+import summary
+from campaign import options, run, selected
+
+CAMPAIGNS = learning.CAMPAIGNS | {
+    each.name: each
+    for each in (
+        dose_response.CAMPAIGN,
+        modern_dqn.CAMPAIGN,
+        *demonstrations.CAMPAIGNS,
+        chain_sizes.CAMPAIGN,
+        doorkey_sizes.CAMPAIGN,
+        *ages.CAMPAIGNS,
+        actors.CAMPAIGN,
+    )
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = options(__doc__, list(CAMPAIGNS)).parse_args(arguments)
+    for name in selected(list(CAMPAIGNS), args.only):
+        run(CAMPAIGNS[name], args.out, args.workers, args.deadline)
+        report.write(CAMPAIGNS[name], args.out)
+    if not args.only:
+        summary.write(args.out)
+
+
+if __name__ == "__main__":
+    main()
