@@ -176,7 +176,8 @@ def tests(campaign: Campaign, title: str, contrasts: tuple[Contrast, ...], score
         columns["p"] = {each: p_text(p) for each, p in p_values.items()}
     words = "unpaired" if not paired else "paired" if len(paired) == len(contrasts) else "paired where there are ten seeds"
     correction = f"with Holm's correction over the {len(contrasts)} tests of the table"
-    correction = "without a correction" if contrasts == campaign.undeclared else correction
+    if len(contrasts) == 1 or contrasts == campaign.undeclared:
+        correction = "without a correction"
     cells = [[c.arm, c.reference, words_of(campaign, c), *(of.get(c, "") for of in columns.values())] for c in contrasts]
     return [f"{title}, {words}, {correction}:", "", *table(["arm", "against", "what", *columns], cells), *lines]
 
