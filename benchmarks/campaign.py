@@ -55,6 +55,7 @@ class Campaign:
     title: str = "Primary endpoint"  # heading of the tests
     about_seeds: str = ", on which nothing was chosen"  # what the page says after their numbers
     partial: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # tasks of the arms that do not run in all of them
+    kind: str = "tasks"  # what its tasks are: ``"tasks"``, or ``"rates"``, learning rates of one task
     unit: str = ""  # what the numbers are that name the tasks, for headings
     # all that a run depends on, as text and numbers; rows of other settings do not count
     settings: dict[str, Any] = field(default_factory=dict)
@@ -70,9 +71,8 @@ class Campaign:
     is_log: bool = False  # whether scores are logarithms of costs, whose differences are reported as factors
     is_cost: bool = False  # whether scores are negative costs, which are reported without the sign
     is_iqm: bool = False  # whether interquartile means of the scores are reported in place of means
-    solved: Callable[[Row], bool] = lambda row: (
-        row.get("solved") != "0"
-    )  # takes a row; returns whether the run was not stopped
+    # takes a row; returns whether the run was not stopped
+    solved: Callable[[Row], bool] = lambda row: row.get("solved") != "0"
     listed: float | None = None  # score of a solved run, for a table of all seeds
     # whether scores are in units of the twin's mean in the task, or when choosing, of the mean of all runs
     is_relative: bool = False
@@ -98,11 +98,6 @@ class Campaign:
     def fingerprint(self) -> str:
         """Hash of the settings, a column of each row."""
         return hash_of(self.settings)
-
-    @property
-    def kind(self) -> str:
-        """What its tasks are: ``"tasks"``, or ``"rates"``, learning rates of one task."""
-        return "rates" if self.figure == "rates" else "tasks"
 
     @property
     def runs_of_a_seed(self) -> list[tuple[Any, str]]:
@@ -244,6 +239,7 @@ def options(about: str | None, names: Sequence[str] = (), out: Path = OUT) -> ar
         parser.add_argument("--only", default="", help=f"one of these, or a part of several names: {', '.join(names)}")
         parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
         until = lambda seconds: time.time() + float(seconds)  # noqa: E731
+        until.__name__ = "number"  # for the message on text that is none
         parser.add_argument("--seconds", type=until, dest="deadline", help="start no run after so long")
     return parser
 

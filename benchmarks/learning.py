@@ -220,6 +220,7 @@ def campaign_of(name: str, suite: Suite) -> Campaign:
         name=name,
         endpoint=suite.endpoint,
         tasks=suite.rates if at_rates else suite.environments,
+        kind="rates" if at_rates else "tasks",
         unit="times the rate" if at_rates else "",
         arms=dict.fromkeys(arms, ("",)),
         partial={arm: made.environments for arm, made in suite.variants.items() if made.environments},
