@@ -303,3 +303,16 @@ def test_the_messages_of_troubleshooting_are_raised():
     for message, make in MISTAKES.items():
         with pytest.raises((TypeError, ValueError), match=re.escape(message)):
             make()
+
+
+def test_the_metrics_page_says_what_its_code_prints(capsys):
+    """The effective sample size by epsilon. All normalizations scale a batch by one number, so it is the same for all."""
+    page = ROOT / "docs" / "metrics.md"
+    (block,) = [block for block in pages.blocks_of(page) if "effective sample size" in block.code]
+    exec(block.code, {})
+    printed = re.findall(r"epsilon (\S+): effective sample size (\S+)", capsys.readouterr().out)
+    (said,) = re.findall(r"of (\S+) at the default of (\S+), and of (\S+) at (\S+)\.\n", page.read_text())
+    assert [(f"{float(epsilon):g}", size) for epsilon, size in printed] == [
+        (f"{float(said[1]):g}", said[0]),
+        (f"{float(said[3]):g}", said[2]),
+    ]
