@@ -1,10 +1,11 @@
 """
-Measure the cost of a batch that lies in the files of a folder, and not in RAM.
+Measure buffers in the files of a folder: against RAM while the files are cached, and the cost of a batch that is not in RAM.
 
     python benchmarks/folder_rows.py            # the table of docs/benchmarks/folder.md
     python benchmarks/folder_rows.py --quick    # small buffers, to try it
 """
 
+import functools
 import itertools
 import mmap
 import os
@@ -13,10 +14,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from frame_rows import ACTIONS, IMAGES, steps
-from timing import MILLION, box, sample_and_update, seconds
+from timing import MILLION, add_again, box, compare, sample_and_update, seconds
 
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.storage import mapped
@@ -28,7 +30,7 @@ def _vectors() -> Iterator[tuple[Any, ...]]:
         yield arrays[t], arrays[t + 1], np.zeros((1, 6)), np.zeros(1), np.zeros(1), [{}]
 
 
-#: by name: observations, actions, settings, steps, number of transitions, batch size
+# By name: observations, actions, settings, steps, number of transitions, batch size
 FORMS: dict[str, tuple[Any, Any, dict[str, Any], Callable[[], Iterator[Any]], int, int]] = {
     "obs 17, act 6": (box(17), box(6), {}, _vectors, MILLION // 2, 256),
     "images": (IMAGES, ACTIONS, {}, lambda: steps(1), 30_000, 32),
@@ -57,30 +59,33 @@ def _drop_cache(buffer: PrioritizedReplayBuffer) -> int:
 
 
 def main(quick: bool) -> None:
-    """Measure the first batches after the cache was dropped. Print them as Markdown."""
-    mapped.RAM_BYTES = 0  # as on a machine that is too small for them
-    print("| transitions | on disk | batch | cached | nothing cached | a tenth read before |\n|---|---|---|---|---|---|")
+    """Measure add and sample, and the first batches after the cache was dropped. Print them as Markdown."""
+    print(
+        "| transitions | on disk | batch | add | sample | cached | nothing cached | a tenth read before |\n" + "|---" * 8 + "|"
+    )
     for name, (observations, actions, settings, make_steps, size, batch_size) in FORMS.items():
-        size = min(size, 2_000) if quick else size
+        size, recorded = min(size, 2_000) if quick else size, list(itertools.islice(make_steps(), 200))
         with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
-            settings = {**settings, "storage_folder": str(Path(folder, "transitions"))}
-            buffer = PrioritizedReplayBuffer(size, observations, actions, "cpu", **settings)
+            made = functools.partial(PrioritizedReplayBuffer, size, observations, actions, "cpu", **settings)
+            buffers = made(storage_folder=str(Path(folder, "transitions"))), made()
             for step in itertools.islice(make_steps(), size + 200):
-                buffer.add(*step)
-            run = sample_and_update(buffer, batch_size)
-            seconds(run, 20)
-            warm = np.median([seconds(run, 10) for _ in range(9)])
-            cold, partly = [], []
-            for _ in range(5):
-                n_bytes = _drop_cache(buffer)
-                cold.append(seconds(run, 1))
-                _drop_cache(buffer)
-                held = np.random.default_rng(0).permutation(size)[: size // 10]
-                for slots in np.array_split(held, 100):
-                    buffer.storage.read(slots, slots)
-                partly.append(seconds(run, 5))
-            times = " | ".join(f"{1e3 * np.median(each):.2f} ms" for each in (warm, cold, partly))
-            print(f"| {size:,}, {name} | {n_bytes / 1e9:.2f} GB | {batch_size} | {times} |", flush=True)
+                _ = [buffer.add(*step) for buffer in buffers]
+            add = compare("", "", np.nan, *(add_again(each, recorded) for each in buffers), 400, 25)
+            run, in_ram = (sample_and_update(each, batch_size) for each in buffers)
+            sample, cold, partly = compare("", "", np.nan, run, in_ram, 100, 25), [], []
+            with mock.patch.object(mapped, "RAM_BYTES", 0):  # as on a machine that is too small for them
+                for _ in range(5):
+                    n_bytes = _drop_cache(buffers[0])
+                    cold.append(seconds(run, 1))
+                    _drop_cache(buffers[0])
+                    for slots in np.array_split(np.random.default_rng(0).permutation(size)[: size // 10], 100):
+                        buffers[0].storage.read(slots, slots)
+                    partly.append(seconds(run, 5))
+            ratios = (f"{each.figure:.2f}" + " **missed**" * (each.figure > 1.10) for each in (add, sample))
+            times = (f"{1e3 * each:.2f} ms" for each in (sample.ours, np.median(cold), np.median(partly)))
+            print(
+                f"| {size:,}, {name} | {n_bytes / 1e9:.2f} GB | {batch_size} | {' | '.join((*ratios, *times))} |", flush=True
+            )
 
 
 if __name__ == "__main__":

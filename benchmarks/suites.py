@@ -97,8 +97,7 @@ def suite_of(made: dict[str, Any]) -> Suite:
     return Suite(variants=variants, **{**made, "environments": tuple(made["environments"])})
 
 
-# A third of the task's learning rate, the task's, and three times.
-THREE_RATES = (1 / 3, 1.0, 3.0)
+THREE_RATES = (1 / 3, 1.0, 3.0)  # in units of the task's learning rate
 _AT_RATES = (
     "Written down before the runs: each arm at its own best of the three learning rates, chosen on the even seeds and "
     "measured on the odd ones; and its mean over the three rates. A gain counts if it vanishes when priorities are shuffled."

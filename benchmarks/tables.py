@@ -21,15 +21,13 @@ from sb3_per.compare.report import p_text
 from sb3_per.compare.statistics import holm, paired_p
 
 SAMPLES = 2_000
-# Seeds from which on arms are tested and estimated in pairs.
-PAIRED_FROM = 10
+PAIRED_FROM = 10  # seeds from which on arms are tested and estimated in pairs
 
 # Scores by arm, more is better, shape (runs, environments), or for curves (runs, environments, evaluations).
 Scores = dict[str, np.ndarray]
 # Figures by arm, shape (3, n): value, and both ends of its interval.
 Estimates = dict[str, np.ndarray]
-# Scores of an arm and of its reference.
-Pair = tuple[np.ndarray, np.ndarray]
+Pair = tuple[np.ndarray, np.ndarray]  # scores of an arm and of its reference
 
 
 def estimate(scores: dict[Any, Any], metric: Callable[..., np.ndarray]) -> Estimates:
