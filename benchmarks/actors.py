@@ -48,6 +48,7 @@ CAMPAIGN = Campaign(
     primary=(Contrast("actors", "synchronous", "each"),),
     title="Against synchronous training",
     about_seeds="",
+    most_workers=1,  # a run has processes of its own
     is_iqm=True,
     was_unpaired=True,
     digits=(1, 1),

@@ -66,6 +66,7 @@ class Campaign:
     other_scores: dict[str, Callable[[Row], float]] = field(default_factory=dict)
     # of one task, by name: digits after the point, and another score of a row, which is reported beside the first
     also: dict[str, tuple[int, Callable[[Row], float]]] = field(default_factory=dict)
+    most_workers: int = 99  # largest number of runs at a time
     growth: int = 2  # largest number of rates by which a grid grows in each direction
     chooses_by_task: bool = True  # whether each task has its own choice; otherwise an arm has one for all
     is_log: bool = False  # whether scores are logarithms of costs, whose differences are reported as factors
@@ -221,7 +222,7 @@ def run(campaign: Campaign, folder: Path, workers: int, deadline: float | None =
     if campaign.random_successes is not None:
         rarity = [(dict(campaign=campaign.name, task=task), (task,)) for task in campaign.tasks]
         run_missing(folder / "rarity.csv", rarity, campaign.random_successes, workers, deadline)
-    path = folder / f"{campaign.name}.csv"
+    path, workers = folder / f"{campaign.name}.csv", min(workers, campaign.most_workers)
     others = [job(campaign, *run) for run in campaign.others]
     for jobs_of in (lambda *_: others, all_choosing_jobs, reporting_jobs):
         while lacking := missing(path, jobs_of(campaign, read(path))):

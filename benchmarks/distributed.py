@@ -132,7 +132,7 @@ def rows(quick: bool) -> Rows:
 
 
 def main() -> None:
-    args = options(__doc__, "overhead, admission, scaling, wall time").parse_args()
+    args = options(__doc__, "overhead, admission, scaling, wall time", ("cpu",)).parse_args()
     th.set_num_threads(1)
     publish(args, rows(args.quick), f"{machine()}, one thread each", {"distributed": ""})
 

@@ -99,9 +99,8 @@ def draw_curves(panels: dict[str, Estimates], steps: list[int], what: str, path:
     variants = dict.fromkeys(variant for estimates in panels.values() for variant in estimates)
     look, lines = looks({variant: role_of(variant) for variant in variants}), {}
     figure = figure_of(2.9 * len(panels) + 0.3 + 0.25 * -(-len(variants) // 2))
-    for axes, (environment, estimates) in zip(
-        figure.subplots(len(panels), squeeze=False).ravel(), panels.items(), strict=True
-    ):
+    grid = figure.subplots(len(panels), squeeze=False).ravel()
+    for axes, (environment, estimates) in zip(grid, panels.items(), strict=True):
         for variant, (values, low, high) in estimates.items():
             line: dict[str, Any] = {**look[variant], "marker": ""}
             (lines[variant],) = axes.plot(steps, values, **line)

@@ -61,7 +61,10 @@ def _drop_cache(buffer: PrioritizedReplayBuffer) -> int:
 def main(quick: bool) -> None:
     """Measure add and sample, and the first batches after the cache was dropped. Print them as Markdown."""
     print(
-        "| transitions | on disk | batch | add | sample | cached | nothing cached | a tenth read before |\n" + "|---" * 8 + "|"
+        "| transitions | on disk | batch | add | sample | cached | nothing cached | a tenth read before |\n",
+        "|---" * 8,
+        "|",
+        sep="",
     )
     for name, (observations, actions, settings, make_steps, size, batch_size) in FORMS.items():
         size, recorded = min(size, 2_000) if quick else size, list(itertools.islice(make_steps(), 200))
@@ -69,7 +72,8 @@ def main(quick: bool) -> None:
             made = functools.partial(PrioritizedReplayBuffer, size, observations, actions, "cpu", **settings)
             buffers = made(storage_folder=str(Path(folder, "transitions"))), made()
             for step in itertools.islice(make_steps(), size + 200):
-                _ = [buffer.add(*step) for buffer in buffers]
+                for buffer in buffers:
+                    buffer.add(*step)
             add = compare("", "", np.nan, *(add_again(each, recorded) for each in buffers), 400, 25)
             run, in_ram = (sample_and_update(each, batch_size) for each in buffers)
             sample, cold, partly = compare("", "", np.nan, run, in_ram, 100, 25), [], []
@@ -83,9 +87,8 @@ def main(quick: bool) -> None:
                     partly.append(seconds(run, 5))
             ratios = (f"{each.figure:.2f}" + " **missed**" * (each.figure > 1.10) for each in (add, sample))
             times = (f"{1e3 * each:.2f} ms" for each in (sample.ours, np.median(cold), np.median(partly)))
-            print(
-                f"| {size:,}, {name} | {n_bytes / 1e9:.2f} GB | {batch_size} | {' | '.join((*ratios, *times))} |", flush=True
-            )
+            cells = (f"{size:,}, {name}", f"{n_bytes / 1e9:.2f} GB", str(batch_size), *ratios, *times)
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

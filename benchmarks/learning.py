@@ -163,16 +163,8 @@ def train(suite: Suite, environment: str, variant: str, seed: int) -> dict[str, 
 def fingerprint(suite: Suite, variant: str) -> str:
     """Hash everything that a run depends on. A run with other settings has another hash."""
     made = suite.variants[variant]
-    asked = [
-        made.algorithm,
-        settings_of(suite, variant),
-        suite.steps,
-        made.n_envs or suite.n_envs,
-        suite.n_evaluations,
-        suite.n_episodes,
-        suite.env_kwargs,
-        suite.solved,
-    ]
+    asked = [made.algorithm, settings_of(suite, variant), suite.steps, made.n_envs or suite.n_envs]
+    asked += [suite.n_evaluations, suite.n_episodes, suite.env_kwargs, suite.solved]
     if (suite.policy, suite.score) != ("MlpPolicy", "return"):
         asked += [suite.policy, suite.score]
     if (made.policy, made.n_frames, made.normalize) != (None, 1, False):
@@ -204,13 +196,13 @@ def campaign_of(name: str, suite: Suite) -> Campaign:
     # "shuffled, no weights" is the control of "no weights", and of all arms that end with ", no weights".
     shuffled = [arm for arm in arms if arm.startswith("shuffled, ")]
     controls = {a: control for a in arms for control in shuffled if f", {a}".endswith(control.removeprefix("shuffled"))}
-    also: dict[str, Callable[[Row], float]] = {}
+    other_scores: dict[str, Callable[[Row], float]] = {}
     score: Callable[[Row], float] = last if suite.score == "success" else mean_of_last_fifth
     if suite.solved is not None:
         score = lambda row: -float(steps_until(suite.solved, row))  # type: ignore[arg-type]  # noqa: E731
     if suite.episode_length:
         episodes = lambda row: steps_until(0.95 * mean_of_last_fifth(row), row) / suite.episode_length  # noqa: E731
-        also["episodes until 95% of the run's own score"] = lambda row: -episodes(row)
+        other_scores["episodes until 95% of the run's own score"] = lambda row: -episodes(row)
 
     def name_of(task: Any, arm: str, option: str, rate: float, seed: int) -> dict[str, Any]:
         environment, variant = run_of(suite, task, arm)
@@ -233,7 +225,7 @@ def campaign_of(name: str, suite: Suite) -> Campaign:
         secondary=tuple(Contrast(*pair, over) for over in overs for pair in controls.items() if pair[0] not in shuffled),
         title="Against the reference",
         about_seeds=f"; {suite.steps:,} steps" + ". The even seeds chose the best rates" * at_rates,
-        other_scores=also,
+        other_scores=other_scores,
         is_cost=suite.solved is not None,
         is_iqm=True,
         is_relative=len(suite.environments) > 1,

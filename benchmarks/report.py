@@ -152,12 +152,12 @@ def score_table(campaign: Campaign, rows: list[Row]) -> list[str]:
 
 def tests(campaign: Campaign, title: str, contrasts: tuple[Contrast, ...], scores: Scores) -> list[str]:
     """Write the table of some tests, with a correction of its own; a table for each task if they are of single tasks."""
+    singles = [each._replace(over="mean") for each in contrasts if each.over == "each"]
     lines: list[str] = []
-    for i, task in enumerate(campaign.tasks):
+    for i, task in enumerate(campaign.tasks if singles else ()):
         here = {arm: each[:, i : i + 1] for arm, each in scores.items() if not np.isnan(each[:, i]).any()}
-        single = [each._replace(over="mean") for each in contrasts if each.over == "each"]
-        single = [each for each in single if {each.arm, each.reference} <= here.keys()]
-        lines += tests(replace(campaign, tasks=(task,)), f"{title}, {task}", tuple(single), here) if single else []
+        those = tuple(each for each in singles if {each.arm, each.reference} <= here.keys())
+        lines += tests(replace(campaign, tasks=(task,)), f"{title}, {task}", those, here)
     contrasts = tuple(c for c in contrasts if c.over != "each" and not np.isnan(scores[c.arm]).any())
     if not contrasts:
         return lines

@@ -136,13 +136,13 @@ def as_table(rows: Iterable[Row], about: str) -> str:
     return "\n".join([f"{about}.", "", heading, *map(as_line, rows), ""])
 
 
-def options(about: str | None, keys: str) -> argparse.ArgumentParser:
-    """Make the options of a script that measures rows, some of whose keys are given."""
+def options(about: str | None, keys: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> argparse.ArgumentParser:
+    """Make the options of a script that measures rows on these devices. Some of their keys are given."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help=f"rows whose key contains this: {keys}")
     parser.add_argument("--quick", action="store_true", help="small buffers, few rounds and short runs, to try the script")
-    parser.add_argument("--device", default="cpu", help="of the networks in the gradient steps and runs")
-    parser.add_argument("--out", type=Path, help="folder for the tables, their figures as JSON, and the picture")
+    parser.add_argument("--device", default="cpu", choices=devices, help="of the networks in the gradient steps and runs")
+    parser.add_argument("--out", type=Path, help="folder for the tables, and their figures as JSON")
     return parser
 
 
