@@ -224,6 +224,12 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         self._current_ep_start = self.episodes.current_ep_start
         return self.episodes
 
+    def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
+        """See :meth:`PrioritizedReplayBuffer.load`."""
+        super().load(state, keeps_masses)
+        if self.sampler.tree.written()[self.ep_length.ravel() == 0].any():
+            raise ValueError("a transition whose episode is not finished has a mass")
+
     # ---- writing
 
     def _compute_episode_length(self, env_idx: int) -> None:

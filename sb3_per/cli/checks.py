@@ -32,7 +32,6 @@ def facts() -> dict[str, str]:
         lines["cache"] = f"{folder}, {f'{n_files} kernels' if n_files else 'empty: the first run compiles the kernels'}"
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
     lines["threads"] = f"torch {th.get_num_threads()}, cores {os.cpu_count()}, OMP_NUM_THREADS {threads}"
-    lines["gpu"] = th.cuda.get_device_name() if th.cuda.is_available() else "none that torch can use"
     return lines
 
 

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per doctor") -
     :param prog: program name shown in usage and errors
     :return: exit status: 0 if all checks pass, else 1
     """
-    parser = Parser(prog, description="Print versions, cache, threads and GPU, and test the installation")
+    parser = Parser(prog, description="Print versions, cache and threads, and test the installation")
     parser.add_argument("--no-test", action="store_true", help="print the facts only")
     options = parser.parse_args(arguments)
     import torch as th  # after --help, which needs no PyTorch

@@ -44,8 +44,7 @@ def tuned_p(x: np.ndarray, y: np.ndarray) -> float:
     :param y: scores of the other arm with the same seeds, shape (rates, seeds)
     :return: p-value
     """
-    n_seeds = x.shape[1]
-    both, apart = (x + y).mean(axis=1), _signed_sums((x - y).T) / n_seeds
+    both, apart = (x + y).mean(axis=1), _signed_sums((x - y).T) / x.shape[1]
     gains = np.abs((both + apart).max(axis=1) - (both - apart).max(axis=1))
     return float(np.mean(gains >= gains[0] - _SLACK * np.abs([x, y]).mean()))
 

@@ -248,8 +248,7 @@ def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_la
     lengths = np.array([len(episode.rewards) for episode in episodes])
     places = np.arange(lengths.sum()) + np.repeat(np.arange(len(episodes)), lengths)
     parts = (episode.observations for episode in episodes)
-    join = functools.partial(_join, axes=(3, 1))
-    observations = tree_map(join, _spaces_of(buffer.observation_space), channels_last, *parts)
+    observations = tree_map(functools.partial(_join, axes=(3, 1)), _spaces_of(buffer.observation_space), channels_last, *parts)
     columns = ((each.actions, each.rewards, each.terminations, each.truncations) for each in episodes)
     actions, rewards, terminations, truncations = map(np.concatenate, zip(*columns, strict=True))
     dones = terminations | truncations

@@ -287,8 +287,7 @@ def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) ->
     :raises ValueError: if the saved buffer does not fit
     """
     for name in "kind observation_space action_space n_envs optimize_memory_usage copy_info_dict sequences".split():
-        if found.get(name) != expected.get(name):
-            theirs, ours = found.get(name), expected.get(name)
+        if (theirs := found.get(name)) != (ours := expected.get(name)):
             raise ValueError(f"{path} does not fit this model: it has {name} {theirs}, and the model has {ours}")
 
 

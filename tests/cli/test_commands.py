@@ -148,7 +148,7 @@ def test_doctor_on_a_healthy_installation(capsys):
         "numba",
         "cache",
         "threads",
-        "gpu",
+        "GPU Enabled",
         *(f"check {name}" for name in checks.CHECKS),
     ):
         assert re.search(rf"^{word} ", out, re.MULTILINE), word

@@ -355,6 +355,7 @@ FORGED_ARRAYS: dict[str, tuple[str, str, Callable[[dict[str, np.ndarray]], Any]]
     "a slot with two ranks": ("rank", "state", set_value("sampler/ranked_slots", 1, slice(2))),
     "a reference to a missing frame": ("frames", "rows", set_value("references.image", 10**6, ...)),
     "an episode that is too long": ("her", "state", set_value("eligible/ep_length", 2**62)),
+    "a mass of an unfinished episode": ("her", "state", set_value("eligible/ep_length", 0, ...)),
     "steps out of order": ("sequences", "state", set_value("eligible/episode_steps", 7, ...)),
 }
 
