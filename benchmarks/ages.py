@@ -68,6 +68,7 @@ GAMES_CAMPAIGN = Campaign(
         Contrast("defaults times age", "defaults", "pairs"),
         Contrast("defaults", "uniform", "pairs"),
     ),
+    by_task=tuple(Contrast(arm, "uniform", "each") for arm in ARMS if arm != "uniform"),  # not declared
     other_scores={"last three evaluations": mean_of_last_fifth},
     growth=0,
     chooses_by_task=False,
@@ -85,6 +86,7 @@ _PENDULUM = replace(
     settings=settings_of(("Pendulum",)),
     primary=tuple(contrast._replace(over="mean") for contrast in GAMES_CAMPAIGN.primary),
     secondary=tuple(contrast._replace(over="mean") for contrast in GAMES_CAMPAIGN.secondary),
+    by_task=(),
     other_scores={},
     is_relative=False,
     seconds={"Pendulum": 60.0},

@@ -162,6 +162,12 @@ def facts() -> dict:
             for (arm, other, _), (_, p) in gains_and_p(f"ages-{task.lower()}").items()
             if other == "uniform"
         },
+        "games_p": {(arm, other): p for (arm, other, _), (_, p) in gains_and_p("ages").items()},
+        "in_games": {
+            (arm, game): 100 * (each.mean(axis=0)[i] - 1)
+            for arm, each in report.scores_of(CAMPAIGNS["ages"], read(EVIDENCE / "ages.csv")).items()
+            for i, game in enumerate(CAMPAIGNS["ages"].tasks)
+        },
         "cartpole_ends": np.array([float(row["100000"]) for row in read(EVIDENCE / "memory-cartpole-again.csv")]),
         "chains_rates": {arm: rates_of_chains(arm) for arm in ("defaults", "uniform")},
         "chains_p": max(p for (_, *which), (_, p) in of_chains.items() if which == ["uniform", "mean"]),
@@ -188,6 +194,7 @@ SENTENCES = {
         "DoorKey: success {doors['defaults']:.2f} instead of {doors['uniform']:.2f}, over all evaluations and two sizes",
         "success {iqm(bits.scores['defaults']):.2f} instead of {iqm(bits.scores['uniform']):.2f}, as the mean over three",
         "best rate, {iqm(bits.at_best['defaults']):.2f} and {iqm(bits.at_best['uniform']):.2f}",
+        "{in_games[both, 'Breakout']:.0f}% more return in Breakout and SpaceInvaders, {-in_games[both, 'Freeway']:.0f}% less in Freeway",
         "after {car['PERDQN']:.0f} steps instead of {car['PERDQN, uniform']:.0f} (stock: {car['DQN']:.0f}) in six runs",
     ],
     CHOOSING: [
@@ -196,6 +203,7 @@ SENTENCES = {
         "Uniform draws needed {chains['defaults', 'uniform']:.2f} times their steps, shuffled priorities {chains['defaults', 'shuffled, defaults']:.2f} times",
         "in DoorKey their success was {doors['defaults']:.2f} instead of {doors['uniform']:.2f}",
         "It takes {speed('sample(256) + update, rank-based'):.1f} times as long",
+        "{in_games[both, 'SpaceInvaders']:.0f}% more return in Breakout and SpaceInvaders, and {-in_games[both, 'Freeway']:.0f}% less in Freeway",
         "of six sizes {chains_rates['defaults']} was the best rate of the defaults at every size, and that of uniform draws moved between "
         "{chains_rates['uniform']}",
     ],
@@ -213,6 +221,15 @@ SENTENCES = {
         "above their shuffled control (p = {doors_p['defaults', 'shuffled, defaults']:.3f}), and draws without weights 0.090 "
         "[0.054, 0.125] above theirs (p = {doors_p['no weights', 'shuffled, no weights']:.3f})",
         "success in DoorKey is 0.093 [0.045, 0.149] higher (p = {doors_p['defaults', 'uniform']:.3f})",
+        "priorities times age gain 0.073 [-0.006, 0.155] (p = {games_p[both, 'uniform']:.3f}), and age alone gains 0.048 "
+        "[-0.003, 0.101] (p = {games_p['age', 'uniform']:.3f})",
+        "age gains 0.048 [-0.003, 0.101] (p = {games_p['age', 'uniform']:.3f}), and priorities times age gain 0.073 [-0.006, 0.155] "
+        "(p = {games_p[both, 'uniform']:.3f})",
+        "{in_games[both, 'Breakout']:.0f}% more return than the twin in Breakout and {in_games[both, 'SpaceInvaders']:.0f}% more in "
+        "SpaceInvaders, but {-in_games[both, 'Freeway']:.0f}% less in Freeway and {-in_games[both, 'Seaquest']:.0f}% less in Seaquest",
+        "{in_games['defaults', 'SpaceInvaders']:.0f}% more return in SpaceInvaders and {-in_games['defaults', 'Freeway']:.0f}% less in Freeway",
+        "gain 0.106 [0.056, 0.158] over the defaults (p < {below(0.001, games_p[both, 'defaults'])})",
+        "0.025 [-0.025, 0.072] (p = {games_p[both, 'age']:.3f})",
         "a difference of -25.3 [-53.2, -0.1] on Pendulum (p = {ages_p['Pendulum', 'age']:.3f}) and of -0.22 [-0.55, 0.15] on pairs "
         "trading (p = {ages_p['pairs', 'age']:.3f})",
         "-1.59 [-2.33, -0.87] against the twin (p = {ages_p['pairs', 'defaults']:.3f}), and the defaults times age -1.83 [-2.38, -1.16] "
@@ -284,7 +301,12 @@ def filled(sentence: str) -> str:
     names = {**facts(), "iqm": iqm}
     names["with_demonstrations"] = [arm for arm in names["steps"]["demonstrations"] if ", " in arm]
     names["at_the_door"] = [arm for arm in names["steps"]["demonstrations-doorkey"] if ", " in arm]
-    names |= {"no_weights": "epsilon 1e-06, no weights", "candidate": "epsilon 0.01, mean, eta 0.25", "below": below}
+    names |= {
+        "both": "defaults times age",
+        "no_weights": "epsilon 1e-06, no weights",
+        "candidate": "epsilon 0.01, mean, eta 0.25",
+        "below": below,
+    }
     names["quarter"] = "sample(256) + update, a quarter demonstrations"
     return re.sub(r"\{([^{}]*?)(?::(\.\d+f))?\}", lambda hole: format(eval(hole[1], names), hole[2] or ""), sentence)
 
