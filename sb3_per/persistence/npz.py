@@ -55,7 +55,7 @@ class Member:
     :param offset: position of the header of the array in the file, bytes
     :param n_bytes: size of header and array
     :param crc32: checksum of both
-    :raises ValueError: for another type, or a number that is not a count
+    :raises ValueError: for another type, a shape that is no list, or a number that is not a count
     """
 
     shape: list[int]
@@ -67,8 +67,8 @@ class Member:
     def __post_init__(self) -> None:
         require_counts(*self.shape, self.offset, self.n_bytes, self.crc32)
         dtype = np.dtype(self.dtype)
-        if dtype.str != self.dtype or dtype.kind not in "biuf" or not dtype.isnative:
-            raise ValueError(f"arrays of type {self.dtype!r} are not read")
+        if not isinstance(self.shape, list) or dtype.str != self.dtype or dtype.kind not in "biuf" or not dtype.isnative:
+            raise ValueError(f"arrays of type {self.dtype!r} and shape {self.shape} are not read")
         if math.prod(self.shape) * dtype.itemsize > self.n_bytes:
             raise ValueError(f"{self.n_bytes} bytes are too few for an array of shape {self.shape}")
 

@@ -323,6 +323,7 @@ def set_part(stream: str, **facts: Any) -> Callable[[dict[str, Any]], None]:
 FORGED_MANIFESTS: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "a file name outside the directory": ("plain", set_part("rows", name="../x.npz")),
     "a shape that is too large": ("plain", set_member("rows", "actions", shape=[10**15, 2, 2])),
+    "a shape that is no list": ("rank", set_member("state", "sampler/ranked_slots", shape={})),
     "objects": ("plain", set_member("rows", "actions", dtype="|O")),
     "missing steps": ("plain", lambda content: content["parts"].remove(part_of(content, "rows"))),
     "too many rows": ("plain", lambda content: content["about"].update(buffer_size=10**12)),
