@@ -48,5 +48,4 @@ def _of_actions(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:
     :param actions: integers of shape (batch_size,)
     :return: shape (batch_size, n_quantiles)
     """
-    index = actions.view(-1, 1, 1).expand(-1, quantiles.shape[1], 1)
-    return quantiles.gather(dim=2, index=index).squeeze(dim=2)
+    return quantiles.gather(dim=2, index=actions.view(-1, 1, 1).expand(-1, quantiles.shape[1], 1)).squeeze(dim=2)

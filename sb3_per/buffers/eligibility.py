@@ -133,6 +133,9 @@ def restore(sampler: Sampler, state: dict[str, Any], keeps_masses: bool) -> None
     :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
     :raises ValueError: if the state contradicts itself. Discard the sampler after this error
     """
-    sampler.eligible.ring.load(state["ring"])
+    ring = sampler.eligible.ring
+    ring.load(state["ring"])
     sampler.eligible.load(state["eligible"], keeps_masses)
     sampler.load(state["sampler"], keeps_masses)
+    if not ring.full and sampler.tree.written()[ring.ids_at(np.arange(ring.capacity)) < 0].any():
+        raise ValueError("an empty slot has a mass")

@@ -123,7 +123,10 @@ class FinishedEpisodes(MarkedTransitions):
                 raise ValueError("an episode is outside of the ring")
         since_start = (np.arange(n)[:, None] - start) % ring.n_rows
         n_left = (ring.most - 1 - np.arange(n)[:, None]) % ring.n_rows + 1
-        if (((since_start >= length) | (length - since_start > n_left)) & (length > 0)).any():
+        is_wrong = (length > 0) & ((since_start >= length) | (length - since_start > n_left))
+        under_way = (ring.most - current) % ring.n_rows
+        is_wrong |= (n_left <= under_way) & ((length > 0) | (start != current))
+        if is_wrong.any() or under_way.max() > n:
             raise ValueError("a transition is not in its own episode")
         self.ep_start[:n], self.ep_length[:n], self.current_ep_start[:] = start, length, current
         self.forget_changes()

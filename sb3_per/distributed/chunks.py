@@ -91,8 +91,7 @@ def store(model: ActingMixin, columns: np.ndarray, chunk: Chunk, n: int) -> None
     if n_rest > 0:  # the first environments take one step more
         blocks.append((columns[:n_rest], slice(n_steps, n_steps + 1)))
     for envs, rows in blocks:
-        steps = some_of(chunk.steps, (rows, slice(len(envs))))
-        model.replay_buffer.add_steps(envs, **steps, initial_priority="td_error")
+        model.replay_buffer.add_steps(envs, **some_of(chunk.steps, (rows, slice(len(envs)))), initial_priority="td_error")
     normalize = model.get_vec_normalize_env()
     if normalize is not None and normalize.training and n_steps > 0:
         update_statistics(normalize, columns, chunk, n_steps)

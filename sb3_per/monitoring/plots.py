@@ -36,8 +36,7 @@ def plot_buffer(buffer: Any, n_bins: int = 50) -> Any:
 
     figure = Figure(figsize=(5.5 * len(panels), 4), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    oldest_first = np.argsort(-ages)
-    groups = np.array_split(oldest_first, min(n_bins, len(ages)))
+    groups = np.array_split(np.argsort(-ages), min(n_bins, len(ages)))  # oldest first
     middles = [float(np.mean(ages[group])) for group in groups]
     for axis, (title, values, scale) in zip(axes, panels, strict=True):
         quantiles = np.array([np.quantile(values[group], (0.05, 0.25, 0.5, 0.75, 0.95)) for group in groups])

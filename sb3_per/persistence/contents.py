@@ -169,8 +169,7 @@ def streams_of(buffer: PrioritizedReplayBuffer) -> list[Stream]:
         streams.append(Stream(f"{prefix}rows", storage, None, rows, first, ring.most, max(ring.least, first), n_bytes))
         for key, store in storage.frame_stores.items():
             first, end = store.pool.first, store.pool.end
-            name = f"{prefix}{_name('frames', key)}"
-            streams.append(Stream(name, storage, store, {}, first, end, end, store.frame_bytes))
+            streams.append(Stream(prefix + _name("frames", key), storage, store, {}, first, end, end, store.frame_bytes))
     return streams
 
 

@@ -103,8 +103,7 @@ class Sampler:
         if self.is_stock:
             return self.eligible.stock_draw(batch_size), np.ones(batch_size)
         if self._is_plain:
-            uniforms = np.random.random_sample(batch_size)
-            return self.tree.draw(uniforms, self.stratified, self.tree.count(n) / self.tree.total)
+            return self.tree.draw(np.random.random_sample(batch_size), self.stratified, self.tree.count(n) / self.tree.total)
         if self.recency < 1.0:
             position = np.random.random_sample() if self.position is None else self.position
             n, self.position = min(max(int(n * self.recency ** (1000.0 * position)), self.recency_min), n), None

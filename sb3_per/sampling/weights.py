@@ -78,6 +78,6 @@ class ImportanceWeights:
         :raises ValueError: if it is not such a state
         """
         beta, n_draws = state["beta"], state["n_draws"]
-        if not 0.0 <= beta <= 1.0 or not isinstance(n_draws, int) or n_draws < 0:
+        if not 0.0 <= beta <= 1.0 or not isinstance(n_draws, int) or not 0 <= n_draws < 2**60:
             raise ValueError(f"beta must be in [0, 1], not {beta}, after a number of draws, not {n_draws}")
         self.beta, self.n_draws = max(self.beta_start, float(beta)), n_draws

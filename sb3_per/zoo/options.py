@@ -72,8 +72,7 @@ def parser_of(script: str, prog: str) -> argparse.ArgumentParser:
     :param prog: program name shown in usage and errors
     :return: the parser
     """
-    module = MODULES.get(script, script)
-    epilog = f"options of RL Zoo; python -m rl_zoo3.{module} --help lists all of them:{_OF_ZOO[script]}"
+    epilog = f"options of RL Zoo; python -m rl_zoo3.{MODULES.get(script, script)} --help lists all of them:{_OF_ZOO[script]}"
     usage = "%(prog)s --algo ALGO --env ENV [options]"
     form = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog, usage, SCRIPTS[script], epilog, formatter_class=form, allow_abbrev=False)

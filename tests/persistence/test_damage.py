@@ -1,5 +1,6 @@
 """Damaged files, and directories that an attacker made."""
 
+import copy
 import errno
 import functools
 import json
@@ -324,6 +325,7 @@ FORGED_MANIFESTS: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "a file name outside the directory": ("plain", set_part("rows", name="../x.npz")),
     "a shape that is too large": ("plain", set_member("rows", "actions", shape=[10**15, 2, 2])),
     "a shape that is no list": ("rank", set_member("state", "sampler/ranked_slots", shape={})),
+    "too many draws": ("plain", lambda content: content["numbers"].update({"weights/n_draws": 10**400})),
     "objects": ("plain", set_member("rows", "actions", dtype="|O")),
     "missing steps": ("plain", lambda content: content["parts"].remove(part_of(content, "rows"))),
     "too many rows": ("plain", lambda content: content["about"].update(buffer_size=10**12)),
@@ -349,6 +351,11 @@ def set_value(name: str, value: Any, index: Any = 0) -> Callable[[dict[str, np.n
     return change
 
 
+def empty_environment(arrays: dict[str, np.ndarray]) -> None:
+    for name in ("ring/added", "eligible/known"):
+        set_value(name, 0, 1)(arrays)
+
+
 FORGED_ARRAYS: dict[str, tuple[str, str, Callable[[dict[str, np.ndarray]], Any]]] = {
     "a negative mass": ("plain", "state", set_value("sampler/masses", -1.0)),
     "a negative mass of a new transition": ("actors", "state", set_value("sampler/given_masses", -INFINITY, ...)),
@@ -356,6 +363,8 @@ FORGED_ARRAYS: dict[str, tuple[str, str, Callable[[dict[str, np.ndarray]], Any]]
     "a slot with two ranks": ("rank", "state", set_value("sampler/ranked_slots", 1, slice(2))),
     "a reference to a missing frame": ("frames", "rows", set_value("references.image", 10**6, ...)),
     "an episode that is too long": ("her", "state", set_value("eligible/ep_length", 2**62)),
+    "a mass of an empty slot": ("actors", "state", empty_environment),
+    "an open episode that overlaps with others": ("her", "state", set_value("eligible/current_ep_start", 7)),
     "a mass of an unfinished episode": ("her", "state", set_value("eligible/ep_length", 0, ...)),
     "steps out of order": ("sequences", "state", set_value("eligible/episode_steps", 7, ...)),
 }
@@ -460,7 +469,7 @@ def forge_manifest(path: Path, name: str, data: Any) -> None:
     def change(content: dict[str, Any]) -> None:
         for _ in range(data.draw(st.integers(1, 2))):
             container, key = data.draw(st.sampled_from(list(places_of(content))))
-            container[key] = data.draw(st.sampled_from(NASTY))
+            container[key] = copy.deepcopy(data.draw(st.sampled_from(NASTY)))  # the next change may be inside of it
 
     change_manifest(path / name, change)
 
