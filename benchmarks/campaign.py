@@ -30,7 +30,8 @@ class Contrast(NamedTuple):
     arm: str  # arm that is judged
     reference: str  # arm that it is compared with
     # what the differences of a seed become: ``"mean"``, their mean over the tasks; ``"slope"``, their least-squares slope
-    # over the tasks, which are numbers; ``"pairs"``, one pair for each seed and task; ``"each"``, a test for each task;
+    # over the tasks, which are numbers; the name of one of the campaign's axes, their slope over it; ``"pairs"``, one pair
+    # for each seed and task; ``"each"``, a test for each task;
     # ``"best"``, where the tasks are learning rates: the best rate of each arm, see :func:`tables.at_best_rates`
     over: str = "mean"
     least: float | None = None  # smallest task that counts
@@ -86,6 +87,8 @@ class Campaign:
     others: tuple[tuple[Any, ...], ...] = ()  # other runs of the file: task, arm, option, rate and seed
     # takes what `train` takes; returns the columns that name the run; without it, those are its arguments
     name_of: Callable[..., dict[str, Any]] | None = None
+    # by name, for slopes over tasks that are no numbers: takes a task, returns the number that it stands for
+    axes: dict[str, Callable[[Any], float]] = field(default_factory=dict)
     figure: str = ""  # ``"runs"``, ``"updates"``, ``"rates"`` or ``"curves"``, see `figures.py`; ``""``: none
     cap: int = 0  # steps of a run that is stopped, for the figure
     floor: Callable[[Any], int] | None = None  # takes a task; returns the fewest steps that a run can need
@@ -103,7 +106,11 @@ class Campaign:
     @property
     def runs_of_a_seed(self) -> list[tuple[Any, str]]:
         """Tasks and arms that each reporting seed runs, in their order."""
-        return [(task, arm) for task in self.tasks for arm in self.arms if task in self.partial.get(arm, self.tasks)]
+        return [(task, arm) for task in self.tasks for arm in self.arms_in(task)]
+
+    def arms_in(self, task: Any) -> dict[str, tuple[str, ...]]:
+        """Select the arms that run in a task, with their options."""
+        return {arm: options for arm, options in self.arms.items() if task in self.partial.get(arm, self.tasks)}
 
     def seeds_choosing(self, task: Any) -> range:
         return self.choosing.get(task, range(0)) if isinstance(self.choosing, dict) else self.choosing
@@ -150,7 +157,7 @@ def choosing_jobs(campaign: Campaign, task: Any, rates: Sequence[float]) -> list
         job(campaign, task, arm, option, rate, seed)
         for seed in campaign.seeds_choosing(task)
         for rate in rates
-        for arm, options in campaign.arms.items()
+        for arm, options in campaign.arms_in(task).items()
         for option in options
     ]
 
@@ -187,7 +194,7 @@ def choices(campaign: Campaign, task: Any, rates: Sequence[float], rows: list[Ro
         return {arm: (options[0], campaign.rates[0]) for arm, options in campaign.arms.items()}
     if isinstance(campaign.choosing, dict) and task not in campaign.choosing:
         task = max(campaign.choosing)
-    tasks = [task] if campaign.chooses_by_task else campaign.tasks
+    tasks, arms = ([task] if campaign.chooses_by_task else campaign.tasks), campaign.arms_in(task)
     means = []
     for each in tasks:
         jobs = choosing_jobs(campaign, each, rates)
@@ -197,9 +204,9 @@ def choices(campaign: Campaign, task: Any, rates: Sequence[float], rows: list[Ro
         scores = np.array([campaign.score(row) for _, row in runs])
         scores = scores.reshape(len(campaign.seeds_choosing(each)), -1).mean(axis=0)
         means.append(scores / max(abs(scores.mean()), 1e-9) if campaign.is_relative else scores)
-    kinds = [(arm, option, rate) for rate in rates for arm, options in campaign.arms.items() for option in options]
+    kinds = [(arm, option, rate) for rate in rates for arm, options in arms.items() for option in options]
     total = dict(zip(kinds, np.mean(means, axis=0), strict=True))
-    return {arm: max((k for k in kinds if k[0] == arm), key=lambda k: total[k])[1:] for arm in campaign.arms}
+    return {arm: max((k for k in kinds if k[0] == arm), key=lambda k: total[k])[1:] for arm in arms}
 
 
 def grid(campaign: Campaign, task: Any, rows: list[Row]) -> tuple[float, ...]:

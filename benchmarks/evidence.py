@@ -14,6 +14,7 @@ import doorkey_sizes
 import dose_response
 import learning
 import modern_dqn
+import plane
 import report
 import summary
 from campaign import options, run, selected
@@ -27,6 +28,7 @@ CAMPAIGNS = learning.CAMPAIGNS | {
         chain_sizes.CAMPAIGN,
         doorkey_sizes.CAMPAIGN,
         *ages.CAMPAIGNS,
+        plane.CAMPAIGN,
         actors.CAMPAIGN,
     )
 }

@@ -87,6 +87,8 @@ def differences(campaign: Campaign, contrast: Contrast, scores: Scores) -> np.nd
     """Compute what is tested: a number for each seed, or pair of seed and task, shape (n,); for each task (seeds, tasks)."""
     x, y = pair_of(campaign, contrast, scores)
     each = np.round(x - y, 9)  # scores that are equal may differ in their last digits, always with the same sign
+    if contrast.over in campaign.axes:
+        return np.polyfit(list(map(campaign.axes[contrast.over], campaign.tasks)), each.T, 1)[0]
     if contrast.over == "slope":
         tasks = np.array(campaign.tasks, dtype=float)
         counts = tasks >= (tasks[0] if contrast.least is None else contrast.least)
@@ -101,7 +103,7 @@ def headings(campaign: Campaign) -> list[str]:
 def words_of(campaign: Campaign, contrast: Contrast) -> str:
     mean = f"mean over the {campaign.kind}" if len(campaign.tasks) > 1 else str(campaign.tasks[0])
     words = {"mean": mean, "slope": "slope over the size", "pairs": "all pairs of seed and task", "best": "best rates"}
-    return words[contrast.over] + (f", from {contrast.least:g} on" if contrast.least is not None else "")
+    return words.get(contrast.over, contrast.over) + (f", from {contrast.least:g} on" if contrast.least is not None else "")
 
 
 def formatted(campaign: Campaign, values: np.ndarray, digits: int) -> str:
@@ -203,7 +205,8 @@ def chosen_table(campaign: Campaign, rows: list[Row]) -> list[str]:
     tasks = campaign.tasks if campaign.chooses_by_task else campaign.tasks[:1]
     chosen = [campaigns.choices(campaign, task, campaigns.grid(campaign, task, rows), rows) or {} for task in tasks]
     cells = [
-        [arm, *(", ".join(filter(None, (f"{each[arm][1]:g}", each[arm][0]))) for each in chosen)] for arm in campaign.arms
+        [arm, *(", ".join(filter(None, (f"{each[arm][1]:g}", each[arm][0]))) if arm in each else "" for each in chosen)]
+        for arm in campaign.arms
     ]
     heading = headings(campaign) if campaign.chooses_by_task else ["all tasks"]
     return ["Chosen on other seeds, among the learning rates and the options:", "", *table(["arm", *heading], cells)]

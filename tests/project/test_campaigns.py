@@ -4,6 +4,7 @@ import dataclasses
 import math
 import shutil
 
+import numpy as np
 import pytest
 
 from tests.utils import benchmark
@@ -14,6 +15,7 @@ chain_sizes = benchmark("chain_sizes")
 doorkey_sizes = benchmark("doorkey_sizes")
 evidence = benchmark("evidence")
 learning = benchmark("learning")
+plane = benchmark("plane")
 report = benchmark("report")
 CAMPAIGNS = tuple(each for name, each in evidence.CAMPAIGNS.items() if name not in learning.CAMPAIGNS)
 CHAIN, DOORKEY, AGES = chain_sizes.CAMPAIGN, doorkey_sizes.CAMPAIGN, ages.GAMES_CAMPAIGN
@@ -53,7 +55,13 @@ def test_declared_seeds_and_contrasts(each):
     assert len(each.reporting) >= {"modern-dqn": 4, "actors": 5}.get(each.name, 10) and list(each.rates) == sorted(each.rates)
     assert each.twin == "uniform" or each.name.startswith(("demonstrations", "actors"))
     for contrast in (*each.primary, *each.secondary, *each.by_task, *each.undeclared):
-        assert {contrast.arm, contrast.reference} <= set(each.arms) and contrast.over in ("mean", "slope", "pairs", "each")
+        assert {contrast.arm, contrast.reference} <= set(each.arms) and contrast.over in (
+            "mean",
+            "slope",
+            "pairs",
+            "each",
+            *each.axes,
+        )
     names = [tuple(name.values()) for name, _ in campaign.all_choosing_jobs(each, [])]
     assert len(set(names)) == len(names) and bool(names) == bool(each.choosing)
     assert bool(campaign.reporting_jobs(each, [])) != bool(each.choosing)
@@ -72,7 +80,7 @@ def test_the_grid_grows_where_a_choice_is_at_its_edge_and_reporting_waits_for_it
     rates = campaign.grid(each, task, rows)
     assert len(rates) == len(each.rates) + (each.growth if each.choosing else 0) and list(rates) == sorted(rates)
     jobs = campaign.reporting_jobs(each, rows)
-    n_of_a_seed = len(each.tasks) * len(each.arms)
+    n_of_a_seed = len(each.runs_of_a_seed)
     assert len(jobs) == len(each.reporting) * n_of_a_seed
     assert {name["seed"] for name, _ in jobs[:n_of_a_seed]} == {each.reporting[0]}  # seed by seed
     assert {arguments[3] for _, arguments in jobs} == {rates[-1]}
@@ -140,6 +148,93 @@ def test_random_successes_become_rarer_with_the_size(monkeypatch):
     assert 0.4 < shares[0] < 0.7 and shares[0] > shares[1] > shares[2]
     monkeypatch.setattr(doorkey_sizes, "RANDOM_EPISODES", 100)
     assert 0 <= doorkey_sizes.random_successes(5)["successes"] <= 10
+
+
+def test_points_move_as_written_and_end_at_the_goal_or_after_fifty_steps():
+    """One point at a time, with Python numbers, in place of arrays of all points."""
+    env = plane.PlaneVecEnv(7, 0.3, seed=3)
+    observations = env.reset()
+    ages = env.ages.tolist()
+    rng = np.random.default_rng(4)
+    n_arrived = n_truncated = 0
+    for _ in range(300):
+        # Upwards, downwards or to the right, so that some points arrive.
+        actions = np.where(np.arange(7)[:, None] < 4, [2.0, 0.0], rng.uniform(-1, 1, (7, 2)))
+        next_observations, rewards, ended, infos = env.step(actions)
+        for i in range(7):
+            x, y, v_x, v_y = observations[i].tolist()
+            v_x, v_y = (0.8 * v + 0.04 * max(-1.0, min(1.0, float(a))) for v, a in zip((v_x, v_y), actions[i], strict=True))
+            x, y = (max(-1.0, min(1.0, p)) for p in (x + v_x, y + v_y))
+            ages[i] += 1
+            has_arrived = math.hypot(x - 0.7, y) < 0.3
+            assert rewards[i] == has_arrived and ended[i] == (has_arrived or ages[i] == 50)
+            if ended[i]:
+                assert infos[i]["TimeLimit.truncated"] == (not has_arrived)
+                np.testing.assert_allclose(infos[i]["terminal_observation"], [x, y, v_x, v_y], atol=1e-6)
+                assert -1 <= next_observations[i, 0] <= -0.6 and not next_observations[i, 2:].any()
+                n_arrived += has_arrived
+                n_truncated += not has_arrived
+                ages[i] = 0
+            else:
+                np.testing.assert_allclose(next_observations[i], [x, y, v_x, v_y], atol=1e-6)
+        observations = next_observations
+    assert n_arrived and n_truncated
+
+
+def test_the_random_policy_arrives_as_often_as_the_axis_of_rarity_says(monkeypatch):
+    monkeypatch.setattr(plane, "RANDOM_EPISODES", 20_000)
+    for radius, share in plane.RANDOM_SHARES.items():
+        error = math.sqrt(share * (1 - share) / 20_000)
+        found = plane.random_successes(f"64 x {radius}")["successes"] / 20_000
+        assert abs(found - share) < 4 * error
+
+
+@pytest.mark.parametrize("arm", ["stock", "shuffled, no weights"])
+def test_a_run_in_the_plane_is_reproducible_and_makes_one_update_for_each_common_step(monkeypatch, arm):
+    monkeypatch.setattr(plane, "CAP", 40)
+    monkeypatch.setattr(plane, "PERIOD", 20)
+    first = plane.train("16 x 0.3", arm, "", 1e-3, 901)
+    assert first == {"updates": 40, "steps": 16 * (50 + 40 + 1), "solved": 0}
+    assert plane.train("16 x 0.3", arm, "", 1e-3, 901) == first
+
+
+def test_a_run_in_the_plane_ends_when_two_checks_in_a_row_succeed(monkeypatch):
+    shares = iter([0.95, 0.5, 0.9, 0.9])
+    monkeypatch.setattr(plane, "PERIOD", 10)
+    monkeypatch.setattr(plane, "share_that_arrives", lambda *_: next(shares))
+    row = plane.train("16 x 0.3", "defaults", "", 1e-3, 901)
+    assert row["updates"] == 40 and row["solved"] == 1
+
+
+def test_an_arm_that_runs_in_one_task_is_chosen_and_reported_there_alone():
+    each = plane.CAMPAIGN
+    choosing = campaign.all_choosing_jobs(each, [])
+    jobs = campaign.reporting_jobs(each, rows_of(each, choosing, best_at(1e-3)))
+    for found in (choosing, jobs):
+        assert {name["task"] for name, _ in found if name["arm"] in ("LAP", "stock")} == {plane.MIDDLE}
+        assert {name["task"] for name, _ in found if name["arm"] == "defaults"} == set(each.tasks)
+
+
+def test_the_report_of_the_plane_finds_slopes_over_replays_and_rarity():
+    """The defaults gain a factor 4 / replays ** 0.5; draws without weights gain 1 / share of random successes ** 0.25."""
+    each = plane.CAMPAIGN
+
+    def score(name) -> float:
+        n_envs, radius = plane.cell_of(name["task"])
+        gains = {
+            "defaults": math.log(4) - 0.5 * math.log(256 / n_envs),
+            "no weights": -0.25 * math.log(plane.RANDOM_SHARES[radius]),
+        }
+        return gains.get(name["arm"], 0.0) - math.log(2_000 + name["seed"])
+
+    rows = rows_of(each, campaign.all_choosing_jobs(each, []), best_at(1e-3))
+    rows += rows_of(each, campaign.reporting_jobs(each, rows), score)
+    text = "\n".join(report.report(each, rows, []))
+    assert f"| defaults | uniform | slope over replays | {math.exp(-0.5):.3f} | < 0.001 |" in text
+    assert "| defaults | uniform | slope over rarity | 1.000 |" in text
+    assert f"| no weights | uniform | slope over rarity | {math.exp(0.25):.3f} | < 0.001 |" in text
+    assert "| no weights | uniform | slope over replays | 1.000 |" in text
+    assert "| defaults | uniform | mean over the tasks | 2.000 |" in text
 
 
 GAIN = 0.1
@@ -220,7 +315,7 @@ def test_an_incomplete_campaign_shows_counts_and_no_result(each):
     rows = rows_of(each, campaign.all_choosing_jobs(each, []), best_at(each.rates[len(each.rates) // 2]))
     rows += others_of(each) + rows_of(each, campaign.reporting_jobs(each, rows), lambda name: -1.0)
     n_choosing = len(campaign.all_choosing_jobs(each, rows))
-    n_reporting = len(each.reporting) * len(each.tasks) * len(each.arms)
+    n_reporting = len(each.reporting) * len(each.runs_of_a_seed)
     choosing = "" if not each.choosing else f"{n_choosing:,} of {n_choosing:,} choosing runs and "
     assert report.progress(each, rows)[1]
     assert not report.progress(each, rows[:-1])[1]
@@ -270,7 +365,9 @@ def test_tables_and_figures_are_made_without_a_run(tmp_path, monkeypatch):
     assert (tmp_path / "demonstrations.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ["dose_response", "chain_sizes", "doorkey_sizes", "ages", "modern_dqn", "demonstrations"])
+@pytest.mark.parametrize(
+    "name", ["dose_response", "chain_sizes", "doorkey_sizes", "ages", "modern_dqn", "demonstrations", "plane"]
+)
 def test_what_was_declared_is_on_the_page_that_the_script_names(name):
     assert "docs/declared.md" in benchmark(name).__doc__
     assert f"`benchmarks/{name}.py`" in (campaign.OUT.parent / "declared.md").read_text()
