@@ -6,12 +6,12 @@ STEPS ?= $(if $(filter per_sac/Pendulum-v1,$(ALGO)/$(ENV)),7000,-1)
 SEED ?= 0
 # The command that `make train` suggests at its end.
 NEXT = $(if $(filter per_dqn/CartPole-v1,$(ALGO)/$(ENV)),$(BIN)/sb3-per plot --algo per_dqn --env CartPole-v1 -f runs,make train ALGO=per_dqn ENV=CartPole-v1)
-# Processes of `make evidence`, one core each.
+# Processes of `make study`, one core each.
 WORKERS ?= 2
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: train test pytest lint type format doc dist benchmark evidence clean
+.PHONY: train test pytest lint type format doc dist benchmark study study-test clean
 
 # Make .venv and install, once, and again after pyproject.toml or constraints.txt has changed. pip is upgraded first: the one that
 # comes with Python 3.10 falls back to a source distribution that cannot be built.
@@ -58,11 +58,20 @@ dist: .venv/release
 benchmark: .venv/benchmark
 	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/speed.py --out docs/benchmarks
 
-# Run what docs/evidence lacks, and write its tables and figures. All of it takes days of one core. A stopped campaign continues.
-evidence: .venv/benchmark
-	$(BIN)/python benchmarks/cliffwalk.py --workers $(WORKERS)
-	$(BIN)/python benchmarks/evidence.py --workers $(WORKERS)
+# The study has pinned requirements, so an environment of its own.
+.venv-study/done: pyproject.toml constraints.txt study/requirements.txt
+	test -x .venv-study/bin/python || ($(PYTHON) -m venv .venv-study && .venv-study/bin/pip install --quiet --upgrade pip)
+	.venv-study/bin/pip install --quiet -c constraints.txt -r study/requirements.txt -e .
+	touch $@
+
+# Run what study/data lacks, and write tables and figures. All of it takes days of one core. A stopped campaign continues.
+study: .venv-study/done
+	cd study && ../.venv-study/bin/python -m study.cliffwalk --workers $(WORKERS)
+	cd study && ../.venv-study/bin/python -m study --workers $(WORKERS)
+
+study-test: .venv-study/done
+	cd study && OMP_NUM_THREADS=1 ../.venv-study/bin/python -m pytest -n auto -m "slow or not slow" tests
 
 clean:
-	rm -rf .venv build dist *.egg-info docs/_build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-study build dist *.egg-info docs/_build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

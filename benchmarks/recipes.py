@@ -7,6 +7,7 @@ Run the recipes of the documentation and the examples in full. Write their score
 Editing a recipe discards its cached results.
 """
 
+import argparse
 import ast
 import contextlib
 import functools
@@ -26,15 +27,12 @@ from unittest import mock
 
 import numpy as np
 import yaml
-from campaign import options, selected
-from learning import EVALUATION_SEED, random_policy
 from pages import Block, blocks_of, commands_of, write_named_file
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from tables import table
 
 from sb3_per.compare.campaign import Job, read, run_missing
 from sb3_per.zoo import config_path
@@ -46,6 +44,8 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "benchmarks"
 
 N_EPISODES, SEED = 20, 0
+# Seed of the first evaluation environment, far from the training seeds.
+EVALUATION_SEED = 1_000_000
 
 
 class Recipe(NamedTuple):
@@ -183,7 +183,13 @@ def run(recipe: Recipe) -> None:
 @functools.cache
 def random_score(env: str | Callable[[], Any], score: str) -> float:
     envs = make_vec_env(env, seed=EVALUATION_SEED)
-    return score_of(random_policy(envs, EVALUATION_SEED), envs, score)
+    envs.action_space.seed(EVALUATION_SEED)
+
+    class RandomPolicy:
+        def predict(self, *_: Any, **__: Any) -> tuple[np.ndarray, None]:
+            return np.array([envs.action_space.sample() for _ in range(envs.num_envs)]), None
+
+    return score_of(RandomPolicy(), envs, score)
 
 
 def score_of(policy: Any, env: Any, score: str) -> float:
@@ -231,14 +237,23 @@ def report(rows: list[dict[str, str]]) -> list[str]:
         of_random = f"{random_score(recipe.env, recipe.score):.{digits}f}"
         what = [f"{int(row['steps']):,}", row["learning"], f"{recipe.score} {float(row['score']):.{digits}f}", of_random]
         cells.append([link, f"`{command_of(name)}`", *what, f"{recipe.at_least:g}"])
-    lines = table(["recipe", "command", "steps", "seconds", "result", "random policy", "promised"], cells)
-    return [*lines, f"Not run in full yet: {'; '.join(missing)}."] if missing else lines[:-1]
+    heading = ["recipe", "command", "steps", "seconds", "result", "random policy", "promised"]
+    lines = [f"| {' | '.join(row)} |" for row in [heading, *cells]]
+    lines.insert(1, "|---" * len(heading) + "|")
+    return [*lines, "", f"Not run in full yet: {'; '.join(missing)}."] if missing else lines
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = options(__doc__, list(RECIPES), OUT).parse_args(arguments)
-    path, names = args.out / "recipes.csv", selected(list(RECIPES), args.only)
-    run_missing(path, jobs_of(names), train, args.workers, args.deadline)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of recipes.csv and recipes.md")
+    parser.add_argument("--only", default="", help=f"one of these, or a part of several names: {', '.join(RECIPES)}")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time, one core each")
+    args = parser.parse_args(arguments)
+    names = [args.only] if args.only in RECIPES else [name for name in RECIPES if args.only in name]
+    if not names:
+        parser.error(f"{args.only!r} is none of {', '.join(RECIPES)}")
+    path = args.out / "recipes.csv"
+    run_missing(path, jobs_of(names), train, args.workers)
     lines = report(read(path))
     (args.out / "recipes.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))

@@ -13,11 +13,11 @@ import pytest
 import torch as th
 import yaml
 
-from sb3_per import LAP, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per import LAP, PrioritizedReplayBuffer
 from sb3_per.buffers.settings import ignored
 from sb3_per.zoo import ALGORITHMS as ALL
 from sb3_per.zoo import class_of, config_path, register
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, ROOT, STOCK, benchmark
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, ROOT, STOCK
 
 # The Zoo has no recurrent off-policy algorithms.
 RECURRENT = {algo: class_of(algo) for algo in ALL if algo.endswith("_lstm")}
@@ -231,30 +231,12 @@ def test_optimize_memory_usage_can_replace_frames(zoo, tmp_path):
     assert not model.replay_buffer.handle_timeout_termination
 
 
-# Suite and arm that measured each recurrent file.
-MEASURED = {
-    ("per_dqn_lstm", "CartPoleNoVel-v1"): ("memory-cartpole", "PERRecurrentDQN"),
-    ("per_sac_lstm", "PendulumNoVel-v1"): ("memory-pendulum", "PERRecurrentSAC"),
-}
+MEASURED = (("per_dqn_lstm", "CartPoleNoVel-v1"), ("per_sac_lstm", "PendulumNoVel-v1"))
 
 
 def recurrent_entries() -> dict[tuple[str, str], dict[str, Any]]:
     files = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in RECURRENT}
     return {(algo, name): entry for algo, file in files.items() for name, entry in file.items()}
-
-
-@pytest.mark.parametrize("algo, name", MEASURED)
-def test_recurrent_files_have_the_measured_settings(algo, name):
-    suite_name, arm = MEASURED[algo, name]
-    suite = benchmark("learning").SUITES[suite_name]
-    entry = recurrent_entries()[algo, name]
-    expected = dict(suite.variants[arm].settings)
-    assert (suite.environments, entry.pop("n_timesteps"), entry.pop("policy")) == ((name,), suite.steps, "MlpLstmPolicy")
-    assert entry.pop("n_envs", None) == suite.variants[arm].n_envs
-    assert eval(entry.pop("policy_kwargs")) == expected.pop("policy_kwargs")
-    cls = PrioritizedSequenceReplayBuffer
-    assert_defaults(buffer_of(entry.pop("replay_buffer_kwargs"), cls), buffer_of({}, cls))
-    assert entry == expected
 
 
 @pytest.mark.parametrize("algo, name", MEASURED)

@@ -1,0 +1,1 @@
+"""Campaigns that ask whether prioritized replay helps, and their reports."""
