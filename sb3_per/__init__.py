@@ -1,26 +1,62 @@
-"""
-Prioritized experience replay for Stable-Baselines3.
+"""Prioritized experience replay for Stable-Baselines3."""
 
-The first use of a public name imports all of them, see :mod:`sb3_per.public`. Until then PyTorch is not loaded, so that the
-help of the command line answers at once.
-"""
-
-import importlib
-from typing import TYPE_CHECKING, Any
+from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per.algorithms.crossq import PERCrossQ
+from sb3_per.algorithms.dqn import PERDQN
+from sb3_per.algorithms.qrdqn import PERQRDQN
+from sb3_per.algorithms.recurrent.dqn import R2D2, PERRecurrentDQN
+from sb3_per.algorithms.recurrent.sac import PERRecurrentSAC
+from sb3_per.algorithms.sac import PERSAC
+from sb3_per.algorithms.td3 import PERDDPG, PERTD3
+from sb3_per.algorithms.tqc import PERTQC
+from sb3_per.buffers import (
+    IgnoredSettingWarning,
+    PrioritizedDictReplayBuffer,
+    PrioritizedDictSequenceReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedReplayBufferSamples,
+    PrioritizedSequenceReplayBuffer,
+    SequenceReplayBufferSamples,
+)
+from sb3_per.integrations.minari import from_minari, to_minari
+from sb3_per.monitoring.monitor import PriorityMonitor
+from sb3_per.persistence.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint
+from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
+from sb3_per.sampling.sum_tree import SumTree
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from sb3_per.public import *  # noqa: F403
-else:
-
-    def __getattr__(name: str) -> Any:
-        module = importlib.import_module("sb3_per.public")
-        names = {each: value for each, value in vars(module).items() if not each.startswith("_")}
-        globals().update(names, __all__=sorted(names))
-        if name not in globals():
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return globals()[name]
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__getattr__("__all__")})
+__all__ = [
+    "LAP",
+    "PAL",
+    "PERDDPG",
+    "PERDQN",
+    "PERQRDQN",
+    "PERSAC",
+    "PERTD3",
+    "PERTQC",
+    "R2D2",
+    "BufferCheckpointCallback",
+    "IgnoredSettingWarning",
+    "PERCrossQ",
+    "PERRecurrentDQN",
+    "PERRecurrentSAC",
+    "PrioritizedDictReplayBuffer",
+    "PrioritizedDictSequenceReplayBuffer",
+    "PrioritizedHerReplayBuffer",
+    "PrioritizedOffPolicyMixin",
+    "PrioritizedReplayBuffer",
+    "PrioritizedReplayBufferSamples",
+    "PrioritizedSequenceReplayBuffer",
+    "PriorityMonitor",
+    "PriorityScheme",
+    "Proportional",
+    "RankBased",
+    "SequenceReplayBufferSamples",
+    "SumTree",
+    "Uniform",
+    "from_minari",
+    "latest_checkpoint",
+    "to_minari",
+]

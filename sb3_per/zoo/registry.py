@@ -51,9 +51,7 @@ def config_path(algo: str) -> Path:
     :raises ImportError: for a stock algorithm, without RL Zoo
     """
     if algo in OURS:
-        here = Path(__file__).resolve().parent
-        folders = (here / "configs", here.parents[1] / "zoo_configs")  # installed; in the repository
-        folder = next(folder for folder in folders if folder.is_dir())
+        folder = Path(__file__).parent / "configs"
     else:
         zoo: Any = require("rl_zoo3", "zoo", "RL Zoo's command line")
         folder = Path(zoo.__file__).parent / "hyperparams"

@@ -11,9 +11,9 @@ PACKAGE = Path(__file__).parents[2] / "sb3_per"
 FILES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 
-# A folder imports only those before it. What is imported from `sb3_per` itself is in `public`.
+# A folder imports only those before it. Those after `distributed` may import public names from `sb3_per`.
 FOLDERS = (
-    "utils storage sampling buffers monitoring persistence integrations algorithms sbx distributed public zoo compare cli"
+    "utils storage sampling buffers monitoring persistence integrations algorithms sbx distributed zoo compare cli"
 ).split()
 
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
@@ -59,7 +59,7 @@ def test_folders_import_only_those_below_them():
         folder = name.split(".")[1]
         if folder in FOLDERS:
             for module in imports_of(name):
-                other = module.split(".")[1] if "." in module else "public"
+                other = module.split(".")[1] if "." in module else "distributed"
                 allowed = FOLDERS[: FOLDERS.index(folder) + 1]
                 assert other in allowed, f"{name} imports {module}"
 

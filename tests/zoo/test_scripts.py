@@ -348,7 +348,7 @@ def test_hyperparameter_files_are_in_the_wheel(tmp_path):
     source = tmp_path / "source"
     for folder in ("sb3_per", "zoo_configs"):
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)]
     subprocess.run(build, check=True)
