@@ -1,14 +1,10 @@
 """Compile kernels with numba, and give them a few instructions that numba does not have."""
 
-import contextlib
-import pickle
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from llvmlite import ir
 from numba import config, njit, types
-from numba.core.caching import FunctionCache
 from numba.core.cgutils import create_struct_proxy
 from numba.extending import intrinsic
 
@@ -18,37 +14,12 @@ if config.DISABLE_JIT:  # type: ignore[attr-defined]
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
-class _Cache(FunctionCache):
-    """
-    Keep machine code on disk, and continue without it if the disk is full or a file is damaged.
-
-    With ``cache=True``, numba raises ``OSError`` on a full disk, even in the first call of a kernel.
-    """
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        return self._tried("read", super().load_overload, sig, target_context)
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        self._tried("write", super().save_overload, sig, data)
-
-    def _tried(self, verb: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            warnings.warn(
-                f"Cannot {verb} the machine code in {self.cache_path} ({type(error).__name__}: {error}). Every process "
-                "compiles it anew, which takes seconds. Free some space, or set NUMBA_CACHE_DIR to another folder"
-            )
-            return None
-
-
 def kernel(function: _Kernel) -> _Kernel:
     """Compile a function at its first call, keep the machine code on disk, and release the GIL."""
-    compiled: Any = njit(nogil=True)(function)
-    # Without a folder that can be written to, every process compiles.
-    with contextlib.suppress(RuntimeError, OSError):
-        compiled._cache = _Cache(function)  # `cache=True` does the same with numba's own class
-    return cast(_Kernel, compiled)
+    try:
+        return cast(_Kernel, njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # no folder that can be written to: every process compiles
+        return cast(_Kernel, njit(nogil=True)(function))
 
 
 @cast(Callable[..., Callable[..., None]], intrinsic)
