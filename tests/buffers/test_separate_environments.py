@@ -18,8 +18,7 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.buffers.transfer import copy_newest, emptied, replace_by
-from sb3_per.monitoring.draw_record import DrawRecord
-from sb3_per.monitoring.monitor import statistics
+from sb3_per.monitoring.monitor import DrawRecord, statistics
 from tests.utils import (
     assert_same,
     assert_same_batches,

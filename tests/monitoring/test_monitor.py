@@ -13,8 +13,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.logger import configure
 
 from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PriorityMonitor
-from sb3_per.monitoring.draw_record import DrawRecord
-from sb3_per.monitoring.monitor import statistics
+from sb3_per.monitoring.monitor import DrawRecord, statistics
 from sb3_per.monitoring.plots import plot_buffer
 from tests.utils import fill, make_buffer, no_user_warnings
 

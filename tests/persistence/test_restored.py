@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
-from sb3_per.monitoring.draw_record import DrawRecord
+from sb3_per.monitoring.monitor import DrawRecord
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.persistence.generations import manifests_in
 from tests.persistence.saved import assert_same, assert_same_newest_steps, change_manifest, make, names_of, snapshot
