@@ -1,17 +1,13 @@
 """
-Read a batch: transitions, relabelled and normalized. Find the transitions of an update.
+Read the transitions of a batch, relabelled. Find the transitions of an update.
 
 Kernels write to arrays that the caller makes: numba takes longer to return one.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch as th
-from stable_baselines3.common.buffers import BaseBuffer
-from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.storage.arrays import ArrayStorage, tree_map
 from sb3_per.storage.n_step import NStepReturns
@@ -22,8 +18,8 @@ from sb3_per.utils.compiled import kernel, prefetch
 #: (batch_size, n_steps), their slots in the same shape, and how many of them count, shape (batch_size,); ``None``: all.
 Relabel = Callable[[Any, Any, np.ndarray, np.ndarray, np.ndarray | None], None]
 
-#: Observations, actions, next observations, terminations, rewards, discounts of n-step returns or ``None``, and ids: arrays of
-#: a batch, or dictionaries of them.
+#: Observations, actions, next observations, terminations, rewards of shape (batch_size, n_steps), how many of them count or
+#: ``None`` for all, and ids: arrays of a batch, or dictionaries of them.
 Transitions = tuple[Any, np.ndarray, Any, np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]
 
 
@@ -32,18 +28,16 @@ def read_transitions(
     ring: Ring,
     returns: NStepReturns,
     slots: np.ndarray,
-    env: VecNormalize | None,
     relabel: Relabel | None = None,
 ) -> Transitions:
     """
-    Read the transitions of a batch, relabelled, normalized, and with their n-step returns.
+    Read the transitions of a batch, relabelled, with the rewards of their n-step windows.
 
     :param storage: of the transitions
     :param ring: of the same transitions, which gives their ids
-    :param returns: computes n-step returns
+    :param returns: finds n-step windows
     :param slots: that hold transitions, int64 of shape (batch_size,)
-    :param env: associated VecNormalize
-    :param relabel: changes the batch before it is normalized
+    :param relabel: changes the batch
     :return: the transitions
     """
     windows, lengths, last = slots[:, None], None, slots
@@ -54,13 +48,7 @@ def read_transitions(
     obs, next_obs, actions = storage.read(slots, last)
     if relabel is not None:
         relabel(obs, next_obs, rewards, windows, lengths)
-    if env is not None:
-        obs, next_obs = env.normalize_obs(obs), env.normalize_obs(next_obs)
-        rewards = env.normalize_reward(rewards).astype(np.float32)
-    discounts = None
-    if lengths is not None:
-        rewards, discounts = returns.returns(rewards, lengths)
-    return obs, actions, next_obs, ends, rewards, discounts, ids
+    return obs, actions, next_obs, ends, rewards, lengths, ids
 
 
 def read_numbers(
@@ -116,19 +104,6 @@ def located(ring: Ring, ids: np.ndarray, td_errors: np.ndarray, first_id: int = 
         errors = td_errors[bad]
         raise ValueError(f"td_errors must be finite, not {errors[~np.isfinite(errors)][0]} (transition id {ids[bad]})")
     return (slots, abs_td_errors) if n == len(ids) else (slots[:n], abs_td_errors[:n])
-
-
-def to_torch_of(buffer: BaseBuffer) -> Callable[[np.ndarray], th.Tensor]:
-    """
-    Choose how arrays become tensors on the device of a buffer.
-
-    :param buffer: on whose device the tensors are
-    :return: function that makes tensors without a copy, because all arrays belong to the batch. On the CPU it takes a third
-        of the time of SB3's
-    """
-    if type(buffer).to_torch is not BaseBuffer.to_torch:
-        return buffer.to_torch  # a user's own
-    return th.from_numpy if buffer.device.type == "cpu" else functools.partial(buffer.to_torch, copy=False)
 
 
 @kernel

@@ -14,7 +14,6 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.batches import Transitions, read_transitions
 from sb3_per.buffers.eligibility import HeldTransitions, restore, state_of
@@ -218,16 +217,15 @@ class Demonstrations:
         self.sampler.settle()
         return self.storage.read_observations(self.sampler.draw_uniformly(n))
 
-    def read(self, slots: np.ndarray, env: VecNormalize | None) -> Transitions:
+    def read(self, slots: np.ndarray) -> Transitions:
         """
         Read demonstrations.
 
         :param slots: of demonstrations, plus ``FIRST_ID``, int64 of shape (n,)
-        :param env: associated VecNormalize
         :return: these demonstrations
         """
         assert self.storage is not None
-        *arrays, ids = read_transitions(self.storage, self.ring, self.returns, slots - FIRST_ID, env)
+        *arrays, ids = read_transitions(self.storage, self.ring, self.returns, slots - FIRST_ID)
         return (*arrays, ids + FIRST_ID)
 
     def metrics(self, is_demonstration: np.ndarray, td_errors: Any) -> dict[str, np.floating]:

@@ -286,7 +286,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         :return: the new goals
         """
         goals: np.ndarray = self._sample_goals(*np.divmod(virtual_slots, self.n_envs))
-        obs["desired_goal"][len(obs["desired_goal"]) - len(goals) :] = goals
+        obs["desired_goal"][len(obs["desired_goal"]) - len(virtual_slots) :] = goals
         return goals
 
     def _gather_observations(self, slots: np.ndarray) -> Any:

@@ -169,6 +169,18 @@ def part_of(steps: StepArrays, index: Any) -> StepArrays:
     return tuple(tree_map(lambda array: array[index], part) for part in steps)
 
 
+def in_steps(observations: Any) -> Any:
+    """
+    List observations step by step.
+
+    :param observations: shape (n, n_envs, ...), a dictionary of them, or one entry per step
+    :return: one entry per step
+    """
+    if not isinstance(observations, dict):
+        return observations
+    return [dict(zip(observations, parts, strict=True)) for parts in zip(*observations.values(), strict=True)]
+
+
 # ---- what comes beside steps, and updates
 
 

@@ -18,8 +18,8 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers import incoming
-from sb3_per.buffers.batches import Relabel, joined, located, read_transitions, to_torch_of
+from sb3_per.buffers import hooks, incoming
+from sb3_per.buffers.batches import Relabel, joined, located, read_transitions
 from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, columns_of, require_demonstrations_in, require_scaled
 from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions, restore, state_of
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
@@ -80,6 +80,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     why_not_separately: ClassVar[str | None] = None
     # HER's new goals.
     _relabel: Relabel | None = None
+
+    # Whether a user has replaced a method that turns arrays into batches.
+    _has_own_reading = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        hooks.require_hooks_are_called(cls)
+        cls._has_own_reading = any(hooks.is_overridden_in(cls, name) for name in hooks.READING)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Treat a method that is set on this object like one of its class."""
+        if name in hooks.REFUSED:
+            raise AttributeError(hooks.refusal(type(self), name))
+        super().__setattr__(name, value)
+        if name in hooks.READING:
+            self._has_own_reading = True
 
     @takes_settings
     def __init__(
@@ -388,8 +404,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param initial_priority: in place of the setting, for these steps; ``None``: the setting
         :raises ValueError: for another shape, unknown or repeated environments, more steps than rows, or TD errors that are
             NaN or infinite; nothing is stored then
-        :raises NotImplementedError: with HER, and for sequences
+        :raises NotImplementedError: with HER, for sequences, and in a class that overrides :meth:`add` alone
         """
+        hooks.require_own(self, "add_steps")
         envs = self._checked_environments(envs)
         lead = incoming.checked_shape(rewards, len(envs), self.buffer_size)
         steps = incoming.checked_steps(self.storage, lead, (obs, next_obs, actions, rewards, dones), None, timeouts)
@@ -418,10 +435,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param infos: for each step, one dictionary per environment
         :param masses: sampling masses, in the unit of :attr:`priorities` (rank: of the priorities), shape (n, n_envs);
             ``None``: that of ``max_priority``
-        :raises ValueError: if the numbers of steps differ, or for a mass that is not allowed, before anything is stored
+        :raises ValueError: if the numbers of steps differ, or for a mass that is not allowed, before anything is stored. A
+            class with its own :meth:`add` stores the steps before the first error, as SB3 does
+        :raises NotImplementedError: for ``masses`` in a class with its own :meth:`add`
         :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
         n = len(reward)
+        if hooks.is_overridden(self, "add"):
+            if masses is not None:
+                raise NotImplementedError(f"extend() with masses cannot call add(), which {type(self).__name__} overrides")
+            with self.lock:
+                super().extend(incoming.in_steps(obs), incoming.in_steps(next_obs), action, reward, done, infos)
+            return
         steps = incoming.checked_steps(self.storage, (n, self.n_envs), (obs, next_obs, action, reward, done), infos)
         if masses is not None:
             masses = incoming.checked_masses(masses, n, self.n_envs, self.scheme.largest_mass)
@@ -507,8 +532,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param infos: for each step, one dictionary per column; SB3's ``TimeLimit.truncated`` marks truncations
         :raises ValueError: for another shape, values that are not numbers, or actions that are not scaled; nothing is stored
             then
-        :raises NotImplementedError: with sequences and ``optimize_memory_usage``
+        :raises NotImplementedError: with sequences and ``optimize_memory_usage``, and in a class that overrides :meth:`add`
+            alone
         """
+        hooks.require_own(self, "add_demonstrations")
         refuse(self._unsupported(self.optimize_memory_usage, True))
         lead = np.shape(reward)
         if len(lead) != 2 or 0 in lead:
@@ -603,7 +630,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             obs = self._gather_observations(self.sampler.draw_uniformly(n) if n > 0 else NO_SLOTS)
             if n < batch_size:
                 obs = joined(obs, self.demonstrations.draw_observations(batch_size - n))
-            return tree_map(to_torch_of(self), self._normalize_obs(obs, env))
+            return tree_map(self._tensor_maker(), self._normalize_obs(obs, env))
 
     def _gather_observations(self, slots: np.ndarray) -> Any:
         """Observations of these slots as an actor is to see them."""
@@ -643,11 +670,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         are_mixed = self.demonstrations.are_drawn
         n = self.demonstrations.n_before(slots) if are_mixed else len(slots)
-        transitions = read_transitions(self.storage, self.ring, self.returns, slots[:n], env, self._relabel)
+        transitions = read_transitions(self.storage, self.ring, self.returns, slots[:n], self._relabel)
         if n < len(slots):
-            transitions = tuple(map(joined, transitions, self.demonstrations.read(slots[n:], env)))
-        obs, actions, next_obs, ends, rewards, discounts, ids = transitions
-        tensor = to_torch_of(self)
+            transitions = tuple(map(joined, transitions, self.demonstrations.read(slots[n:])))
+        obs, actions, next_obs, ends, rewards, lengths, ids = transitions
+        if env is not None or self._has_own_reading:
+            obs, next_obs = self._normalize_obs(obs, env), self._normalize_obs(next_obs, env)
+            rewards = self._normalize_reward(rewards, env)
+        discounts = None
+        if lengths is not None:
+            rewards, discounts = self.returns.returns(rewards, lengths)
+        tensor = self._tensor_maker()
         tensors = tensor if isinstance(obs, np.ndarray) else functools.partial(tree_map, tensor)
         factors = None if discounts is None else tensor(discounts)
         samples = PrioritizedReplayBufferSamples(
@@ -656,6 +689,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if are_mixed:
             samples.is_demonstration = ids >= FIRST_ID
         return samples
+
+    def _tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
+        """
+        Choose how arrays of a batch become tensors. They are not copied unless a user's method may hold them, because SB3's
+        copy takes three times as long.
+        """
+        if self._has_own_reading:
+            return self.to_torch
+        return th.from_numpy if self.device.type == "cpu" else functools.partial(self.to_torch, copy=False)
 
     # ---- updating
 

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers.batches import read_numbers, to_torch_of
+from sb3_per.buffers.batches import read_numbers
 from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.incoming import as_matrix, checked_ids, checked_steps, finite_abs, require_finite
@@ -219,8 +219,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         lengths = self._lengths_at(slots, self.windows.n_recorded)
         places = lay_out(slots, lengths, self.windows.n_recorded, self.n_envs, self.ring.capacity)
         ids, rewards, ends = read_numbers(self.storage, self.ring, places.T, places[lengths - 1, np.arange(len(slots))])
-        if env is not None:
-            rewards = self._normalize_reward(rewards, env)
+        rewards = self._normalize_reward(rewards, env)
         factors = self.gamma ** np.arange(self.n_steps + 1, dtype=np.float32)
         sums, discounts, dones, next_steps, mask = n_step_targets(rewards.T, lengths, ends, factors, self.sequence_length)
 
@@ -231,15 +230,16 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         # The observation before the first step, then the one after each step.
         obs = self.storage.read_next_observations(np.concatenate((slots, places.reshape(-1))))
         tree_map(lambda array, first: np.copyto(array[: len(slots)], first), obs, self.storage.read_observations(slots))
-        if env is not None:
-            obs, prefix = self._normalize_obs(obs, env), self._normalize_obs(prefix, env)
+        obs, prefix = self._normalize_obs(obs, env), self._normalize_obs(prefix, env)
+        if self._has_own_reading:  # the padding below must not change arrays that a user keeps
+            obs, prefix = tree_map(np.array, obs), tree_map(np.array, prefix)
 
         actions = read_slots(self.actions, places[: self.sequence_length])
         actions[~mask] = 0
         states = self.states.at(slots, flat(self.windows.episode_steps))
         obs = tree_map(lambda array: _time_first(array, lengths + 1, self.windows.n_recorded + 1), obs)
         prefix = tree_map(lambda array: _time_first(array, prefix_lengths, self.burn_in), prefix)
-        to_torch = to_torch_of(self)
+        to_torch = self._tensor_maker()
         before = (tree_map(to_torch, obs), tree_map(to_torch, prefix), to_torch(prefix_lengths), tuple(map(to_torch, states)))
         of_steps = map(to_torch, (actions, sums, discounts, dones, next_steps, mask, weights))
         return SequenceReplayBufferSamples._make((*before, *of_steps, ids))

@@ -15,7 +15,7 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.algorithms.acting import ActingMixin
-from sb3_per.buffers import PrioritizedSequenceReplayBuffer
+from sb3_per.buffers import PrioritizedSequenceReplayBuffer, hooks
 from sb3_per.distributed import model_copy, random_state
 from sb3_per.distributed.algorithm_state import count_episode, count_step, last_obs, n_timesteps_left, n_updates, set_last_obs
 from sb3_per.distributed.chunks import Transitions, cut, joined, some_of, store, transitions_of
@@ -50,7 +50,8 @@ class LearningLoop:
         Refuse algorithms and settings that do not work with actors.
 
         :param model: the algorithm that is to learn
-        :raises NotImplementedError: for HER, sequences, networks of SBX, and ``train_freq`` in episodes
+        :raises NotImplementedError: for HER, sequences, networks of SBX, ``train_freq`` in episodes, and a buffer with methods
+            that actors would bypass
         :raises ValueError: for a ladder without random actions, and for wrappers that actors cannot rebuild
         """
         buffer, name = model.replay_buffer, type(model).__name__
@@ -71,6 +72,13 @@ class LearningLoop:
                 f"exploration='ladder' needs an algorithm that takes random actions (DQN, QR-DQN), but {name} explores with "
                 "its policy or action_noise. Use exploration=None"
             )
+        hooks.require_own(buffer, "add_steps")
+        for method in ("to_torch", "_normalize_obs", "_normalize_reward"):
+            if hooks.is_overridden(buffer, method) and _sends_td_errors(self.crew, model):
+                raise NotImplementedError(
+                    f"{type(buffer).__name__} overrides {method}(), which actors do not call when they compute TD errors: set "
+                    "make_actors(..., initial_priorities='max')"
+                )
         wrappers_of(model.env, np.arange(model.n_envs))
 
     @contextlib.contextmanager
@@ -162,10 +170,7 @@ class Run:
         space = model.action_space
         with random_state.RandomNumbers(random_state.current(space), space).drawing():  # does not change that state
             self._seed = np.random.randint(2**31), crew.n_runs, model.num_timesteps
-        # An explicit `initial_priority` of the buffer wins.
-        given = model.replay_buffer_kwargs.get("initial_priority", "td_error")
-        is_asked_for = self.settings.initial_priorities == "actor" and given == "td_error"
-        self._with_td_errors = is_asked_for and not model.replay_buffer.scheme.draws_uniformly
+        self._with_td_errors = _sends_td_errors(crew, model)
         crew.begin(n_steps, chunk, self._get_ready, self._act)
 
     # ---- messages to actors
@@ -226,3 +231,10 @@ class Run:
             set_last_obs(self.model, (None, last_obs(self.model)[1]))
         self.model.logger.info(self.metrics.line)
         return is_complete
+
+
+def _sends_td_errors(crew: Crew, model: ActingMixin) -> bool:
+    """Say whether actors send TD errors with their transitions. An explicit ``initial_priority`` of the buffer wins."""
+    given = model.replay_buffer_kwargs.get("initial_priority", "td_error")
+    is_asked_for = crew.settings.initial_priorities == "actor" and given == "td_error"
+    return is_asked_for and not model.replay_buffer.scheme.draws_uniformly

@@ -1,0 +1,392 @@
+"""A method of SB3's buffers that a user's class overrides is called as SB3 calls it, or the class is refused."""
+
+import copy
+import inspect
+import re
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
+from sb3_per.buffers.hooks import CALLED, REFUSED
+from sb3_per.storage.arrays import tree_map
+from tests.distributed.helpers import local
+from tests.utils import (
+    ACTION_SPACES,
+    OBSERVATION_SPACES,
+    ROOT,
+    assert_same_batches,
+    batch_of,
+    counting_env,
+    fill,
+    make_buffer,
+    normalizer,
+)
+
+STOCK_CLASSES = (BaseBuffer, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer)
+OUR_CLASSES = (
+    PrioritizedReplayBuffer,
+    PrioritizedDictReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+    PrioritizedDictSequenceReplayBuffer,
+)
+
+
+def methods_of(cls: type) -> set[str]:
+    kinds = (FunctionType, staticmethod, classmethod, property)
+    return {name for name, value in vars(cls).items() if isinstance(value, kinds)}
+
+
+METHODS = set().union(*map(methods_of, STOCK_CLASSES))
+
+
+def test_no_method_of_sb3_is_unknown():
+    """A method that a new version of SB3 adds must be called or refused, too."""
+    special = {name for name in METHODS if name.startswith("__")}
+    assert special == {"__init__", "__getstate__", "__setstate__"}
+    assert METHODS - special == CALLED | REFUSED.keys()
+    assert not CALLED & REFUSED.keys()
+
+
+def test_the_page_lists_every_method():
+    rows = [line for line in (ROOT / "docs" / "extending.md").read_text().splitlines() if line.startswith("| `")]
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert METHODS - {"__init__"} <= listed
+    refused = {name for row in rows if "| refused" in row for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert refused == REFUSED.keys()
+
+
+# ---- methods that are called
+
+
+def scaled(factor: float, original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: tree_map(lambda part: part * np.float32(factor), original(*args, **kwargs))
+
+
+def with_larger_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda obs, next_obs, action, reward, done, infos: original(obs, next_obs, action, reward * 2 + 1, done, infos)
+
+
+def with_extended_rewards(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda obs, next_obs, action, reward, *rest: original(obs, next_obs, action, [each + 5 for each in reward], *rest)
+
+
+def with_other_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    def sample(batch_size: int, env: Any = None) -> Any:
+        batch = original(batch_size, env)
+        return batch._replace(rewards=batch.rewards * 3)
+
+    return sample
+
+
+#: What a user makes of each method: a function of the original.
+CHANGES: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "_maybe_cast_dtype": lambda original: lambda dtype: np.float16,
+    "_normalize_obs": lambda original: scaled(3.0, original),
+    "_normalize_reward": lambda original: scaled(0.5, original),
+    "_sample_goals": lambda original: lambda rows, envs: original(rows, envs) * 0 + np.float32(rows * 10 + envs)[:, None],
+    "add": with_larger_rewards,
+    "extend": with_extended_rewards,
+    "reset": lambda original: lambda: original(),
+    "sample": with_other_batch,
+    "set_env": lambda original: lambda env: original(env),
+    "size": lambda original: lambda: original() * 100,
+    "swap_and_flatten": lambda original: lambda array: original(array) + 1,
+    "to_torch": lambda original: lambda array, copy=True: original(array, copy).double(),
+    "truncate_last_trajectory": lambda original: lambda: original(),
+}
+
+BOX, IMAGE = OBSERVATION_SPACES["box"], OBSERVATION_SPACES["image"]
+SPACES = {"box": BOX, "dict": spaces.Dict({"vector": BOX, "image": IMAGE})}
+
+PAIRS: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {
+    "plain": (ReplayBuffer, PrioritizedReplayBuffer, "box", {}),
+    "dict": (DictReplayBuffer, PrioritizedDictReplayBuffer, "dict", {}),
+    "n steps": (NStepReplayBuffer, PrioritizedReplayBuffer, "box", dict(n_steps=3, gamma=0.9)),
+    "her": (HerReplayBuffer, PrioritizedHerReplayBuffer, "her", {}),
+}
+
+
+def with_mixin(cls: type, name: str, calls: list[str]) -> type:
+    """A class whose mixin, left of the buffer, overrides one method."""
+
+    class Mixin:
+        pass
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return CHANGES[name](getattr(super(Mixin, self), name))(*args, **kwargs)
+
+    setattr(Mixin, name, method)
+    return type("Mine", (Mixin, cls), {})
+
+
+def set_on_object(buffer: Any, name: str, calls: list[str]) -> None:
+    changed = CHANGES[name](getattr(buffer, name))
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return changed(*args, **kwargs)
+
+    setattr(buffer, name, method)
+
+
+def use(cls: type, obs_space: str, name: str, on_object: bool, **kwargs: Any) -> tuple[list[Any], list[str]]:
+    """Use a buffer with one changed method in all ways that SB3 has; list what it returned, and the calls of the method."""
+    calls: list[str] = []
+    env = counting_env(goals=True) if obs_space == "her" else None
+    space = SPACES[obs_space] if env is None else env.observation_space
+    action_space = ACTION_SPACES["box64"] if env is None else env.action_space
+    buffer_class: Any = cls if on_object else with_mixin(cls, name, calls)
+    own = {} if env is None else dict(env=env)
+    buffer = buffer_class(20, space, action_space, device="cpu", n_envs=2, **own, **kwargs)
+    if on_object:
+        set_on_object(buffer, name, calls)
+    fill([buffer], 8, p_end=0.4)
+    obs = [batch_of(space, 2) for _ in range(3)]
+    actions = np.stack([batch_of(action_space, 2) for _ in range(3)])
+    buffer.extend(obs, obs, actions, np.ones((3, 2)), np.ones((3, 2)), [[{}, {}]] * 3)
+    returned: list[Any] = [buffer.size(), buffer.swap_and_flatten(buffer.rewards)]
+    np.random.seed(0)
+    returned += [buffer.sample(30), buffer.sample(30, normalizer(copy.deepcopy(space), action_space))]
+    if env is not None:
+        buffer.env = None
+        buffer.set_env(env)
+        fill([buffer], 1, p_end=0.0)
+        buffer.truncate_last_trajectory()
+        returned.append(buffer.sample(30))
+    buffer.reset()
+    return [*returned, buffer.size()], calls
+
+
+@pytest.mark.filterwarnings("ignore:The last trajectory")
+@pytest.mark.parametrize("on_object", [False, True], ids=["mixin", "attribute"])
+@pytest.mark.parametrize(
+    "kind, name",
+    [(kind, name) for kind, (stock, *_) in PAIRS.items() for name in sorted(CALLED) if hasattr(stock, name)],
+)
+def test_an_overridden_method_is_called_and_its_result_used(kind, name, on_object):
+    """The same change gives the same batches, bit for bit, as in SB3's own buffer."""
+    if name == "_maybe_cast_dtype" and on_object:
+        pytest.skip("SB3 calls it in the constructor only")
+    stock, ours, obs_space, kwargs = PAIRS[kind]
+    expected, _ = use(stock, obs_space, name, on_object, **kwargs)
+    actual, calls = use(ours, obs_space, name, on_object, scheme="uniform", stratified=False, **kwargs)
+    assert calls
+    for one, other in zip(actual, expected, strict=True):
+        if isinstance(other, tuple):
+            assert_same_batches(one, other, [field for field in other._fields if field != "discounts" or kwargs])
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["_normalize_obs", "_normalize_reward", "to_torch", "sample"])
+def test_overridden_methods_are_called_with_sequences(name):
+    calls: list[str] = []
+    batches = []
+    for cls in (PrioritizedSequenceReplayBuffer, with_mixin(PrioritizedSequenceReplayBuffer, name, calls)):
+        buffer: Any = cls(20, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", sequence_length=2, burn_in=1)
+        fill([buffer], 12)
+        np.random.seed(0)
+        batches.append(buffer.sample(10))
+    plain, changed = batches
+    assert calls
+    factor = {"_normalize_obs": 3.0}.get(name, 1.0)
+    assert th.equal(changed.observations, plain.observations * factor) and th.equal(changed.prefix, plain.prefix * factor)
+    factor = {"_normalize_reward": 0.5, "sample": 3.0}.get(name, 1.0)
+    assert th.equal(changed.rewards, plain.rewards * factor)
+    assert changed.rewards.dtype == (th.float64 if name == "to_torch" else th.float32)
+
+
+def test_demonstrations_are_normalized_by_an_overridden_method():
+    calls: list[str] = []
+    cls: Any = with_mixin(PrioritizedReplayBuffer, "_normalize_obs", calls)
+    buffer = cls(8, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", demonstration_fraction=0.5)
+    ones = np.ones((6, 1, 3), np.float32)
+    steps = (ones, ones, np.zeros((6, 1, 2)), np.zeros((6, 1)), np.zeros((6, 1)), [[{}]] * 6)
+    buffer.add_demonstrations(*steps)
+    buffer.extend(*steps)
+    assert (buffer.sample(8).observations == 3.0).all() and (buffer.sample_observations(8) == 3.0).all()
+
+
+def test_a_batch_shares_no_memory_with_what_a_users_method_keeps():
+    """As in SB3: tensors are copies."""
+
+    class Constant(PrioritizedReplayBuffer):
+        kept = np.ones((4, 3), np.float32)
+
+        def _normalize_obs(self, obs: Any, env: Any = None) -> Any:  # type: ignore[override]
+            return self.kept
+
+    buffer = Constant(8, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu")
+    fill([buffer], 8)
+    buffer.sample(4).observations.zero_()
+    assert (Constant.kept == 1.0).all()
+
+
+def test_padding_of_windows_changes_no_array_of_a_user():
+    """Also if it cannot be written to."""
+
+    class Constant(PrioritizedSequenceReplayBuffer):
+        def _normalize_obs(self, obs: Any, env: Any = None) -> Any:  # type: ignore[override]
+            return np.broadcast_to(np.float32(1.0), obs.shape)
+
+    buffer = Constant(20, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu", sequence_length=3, burn_in=2)
+    fill([buffer], 15, p_end=0.4)
+    observations = buffer.sample(20).observations
+    assert set(observations.unique().tolist()) == {0.0, 1.0}
+
+
+def test_a_wrong_number_of_goals_is_refused():
+    env = counting_env(goals=True)
+
+    class TooFew(PrioritizedHerReplayBuffer):
+        def _sample_goals(self, batch_indices: np.ndarray, env_indices: np.ndarray) -> np.ndarray:
+            return super()._sample_goals(batch_indices, env_indices)[:3]
+
+    buffer = TooFew(20, env.observation_space, env.action_space, env, "cpu", 2)
+    fill([buffer], 8, p_end=0.5)
+    with pytest.raises(ValueError, match="shape"):
+        buffer.sample(10)
+
+
+# ---- steps that come in another way than by `add`
+
+
+class Clipped(PrioritizedReplayBuffer):
+    """Changes what is stored."""
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, *args: Any, **kwargs: Any) -> None:
+        super().add(obs, next_obs, action, np.clip(reward, -1, 1), *args, **kwargs)
+
+
+class ClippedEverywhere(Clipped):
+    """Does so in all methods that store steps."""
+
+    def add_steps(self, envs: Any, obs: Any, next_obs: Any, actions: Any, rewards: Any, *args: Any, **kwargs: Any) -> None:
+        super().add_steps(envs, obs, next_obs, actions, np.clip(rewards, -1, 1), *args, **kwargs)
+
+    def add_demonstrations(self, obs: Any, next_obs: Any, action: Any, reward: Any, *rest: Any) -> None:
+        super().add_demonstrations(obs, next_obs, action, np.clip(reward, -1, 1), *rest)
+
+
+def many_steps(n_envs: int = 1) -> tuple[Any, ...]:
+    obs = np.zeros((4, n_envs, 3), np.float32)
+    return obs, obs, np.zeros((4, n_envs, 2)), np.full((4, n_envs), 9.0), np.zeros((4, n_envs))
+
+
+@pytest.mark.parametrize("has_dictionaries", [False, True])
+def test_extend_calls_an_overridden_add(has_dictionaries):
+    """Once a step, with dictionaries of arrays too."""
+    cls: Any = Clipped
+    if has_dictionaries:
+        cls = type("ClippedDict", (Clipped, PrioritizedDictReplayBuffer), {})
+    space = OBSERVATION_SPACES["dict" if has_dictionaries else "box"]
+    buffer = cls(8, space, ACTION_SPACES["box"], "cpu")
+    obs, next_obs, *rest = many_steps()
+    if has_dictionaries:
+        obs = next_obs = {"vec": obs, "num": np.zeros((4, 1), np.int64)}
+    buffer.extend(obs, next_obs, *rest, [[{}]] * 4)
+    assert buffer.rewards[:4, 0].tolist() == [1.0] * 4
+    with pytest.raises(NotImplementedError, match=f"add.., which {cls.__name__} overrides"):
+        buffer.extend(obs, next_obs, *rest, [[{}]] * 4, masses=np.ones((4, 1)))
+    assert buffer.size() == 4
+
+
+@pytest.mark.parametrize("method", ["add_steps", "add_demonstrations"])
+def test_methods_that_do_not_call_an_overridden_add_are_refused(method):
+    buffer = Clipped(8, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu")
+    steps = (np.zeros(1, np.int64), *many_steps(), np.zeros((4, 1))) if method == "add_steps" else (*many_steps(), [[{}]] * 4)
+    with pytest.raises(NotImplementedError, match=rf"Clipped overrides add\(\).*override {method}\(\) too"):
+        getattr(buffer, method)(*steps)
+    assert buffer.size() == len(buffer.demonstrations) == 0
+    buffer = ClippedEverywhere(8, OBSERVATION_SPACES["box"], ACTION_SPACES["box"], "cpu")
+    getattr(buffer, method)(*steps)
+    storage = buffer.storage if method == "add_steps" else buffer.demonstrations.storage
+    assert storage.rewards[:4, 0].tolist() == [1.0] * 4
+
+
+class Halved(PrioritizedReplayBuffer):
+    def _normalize_obs(self, obs: Any, env: Any = None) -> Any:  # type: ignore[override]
+        return super()._normalize_obs(obs, env) * 0.5
+
+
+@pytest.mark.parametrize(
+    "buffer_class, kwargs, said",
+    [
+        (Clipped, {}, r"Clipped overrides add\(\).*override add_steps\(\) too"),
+        (Halved, {}, r"Halved overrides _normalize_obs\(\).*initial_priorities='max'"),
+        (ClippedEverywhere, {}, None),
+        (Halved, dict(initial_priorities="max"), None),
+    ],
+)
+def test_actors_bypass_no_overridden_method(buffer_class, kwargs, said):
+    env = local("CartPole-v1", **kwargs)
+
+    def make() -> PERDQN:
+        return PERDQN("MlpPolicy", env, replay_buffer_class=buffer_class, buffer_size=50)
+
+    if said is None:
+        make()
+    else:
+        with pytest.raises(NotImplementedError, match=said):
+            make()
+    env.close()
+
+
+# ---- methods that are refused
+
+
+def define(bases: tuple[type, ...], **methods: Any) -> type:
+    return type("Mine", bases, methods)
+
+
+@pytest.mark.parametrize("ours", OUR_CLASSES)
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_class_with_a_method_that_is_never_called_is_refused(name, ours):
+    """The message names the class, the method and what to override. Ours are not refused."""
+    if not hasattr(ours, name):
+        pytest.skip("SB3's class does not have it")
+    mixin = type("Mixin", (), {name: lambda self, *args: None})
+    for bases, methods, owner in (((ours,), {name: lambda self, *args: None}, "Mine"), ((mixin, ours), {}, "Mixin")):
+        with pytest.raises(TypeError, match=rf"{owner}\.{name}\(\) would never be called.*override \w+\(\)"):
+            define(bases, **methods)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_such_a_method_cannot_be_set_on_an_object(name):
+    buffer = make_buffer(4)
+    with pytest.raises(AttributeError, match=rf"PrioritizedReplayBuffer\.{name}\(\) would never be called.*override"):
+        setattr(buffer, name, lambda *args: None)
+    assert name not in vars(buffer)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in CALLED if hasattr(PrioritizedReplayBuffer, name)))
+def test_a_mixin_that_is_never_reached_is_refused(name):
+    """Right of our class, or right of SB3's."""
+    stock = type("Stock", (ReplayBuffer,), {name: lambda self, *args: None})
+    plain = type("Plain", (), {name: lambda self, *args: None})
+    order = r"Change the order of the classes: class Mine\({}, PrioritizedReplayBuffer\)"
+    with pytest.raises(TypeError, match=rf"Plain\.{name}\(\) would never be called. {order.format('Plain')}"):
+        define((PrioritizedReplayBuffer, plain))
+    define((plain, PrioritizedReplayBuffer))
+    if name in vars(PrioritizedReplayBuffer):
+        with pytest.raises(TypeError, match=rf"Stock\.{name}\(\) would never be called. {order.format('Stock')}"):
+            define((PrioritizedReplayBuffer, stock))
+    define((stock, PrioritizedReplayBuffer))
+
+
+def test_classes_without_methods_of_sb3_are_accepted():
+    other = type("Other", (), {"my_own": lambda self: 3})
+    for ours in OUR_CLASSES:
+        cls = define((ours, other), also=lambda self: 4)
+        assert inspect.isclass(cls) and not inspect.isabstract(cls)
