@@ -13,6 +13,7 @@ from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.algorithms.checkpoints import CheckpointMixin
 from sb3_per.algorithms.constructors import require_arguments, require_order, signature_of
 from sb3_per.algorithms.metrics import MeanMetrics
+from sb3_per.algorithms.normalization import require_normalized_last
 from sb3_per.algorithms.pretraining import PretrainingMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
@@ -98,6 +99,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         self.logger.record("per/max_priority", self.replay_buffer.max_priority)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        require_normalized_last(self.env, self.get_vec_normalize_env(), self.observation_space)
         buffer, last_obs = self.replay_buffer, self._last_obs
         self._require_prioritized(type(buffer))
         prepared = super()._setup_learn(*args, **kwargs)

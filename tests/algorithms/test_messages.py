@@ -1,10 +1,17 @@
 """Error messages for names from other libraries, typing errors and old files say what to write."""
 
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import yaml
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import SimpleMultiObsEnv
+from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_per import LAP, PERDQN, PERSAC, PrioritizedReplayBuffer
 from sb3_per.monitoring.plots import plot_buffer
@@ -96,3 +103,48 @@ def test_a_plot_takes_a_model_and_refuses_a_model_without_priorities():
     model = PERDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=100).learn(40)
     assert len(plot_buffer(model).axes) == 1
     assert "plot_buffer() takes a prioritized buffer" in message_of(lambda: plot_buffer([1, 2]))
+
+
+class Images(gym.Env):
+    """Images with channels last, which SB3 transposes by itself."""
+
+    observation_space, action_space = gym.spaces.Box(0, 255, (36, 40, 1), np.uint8), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("norm_obs", [False, True])
+@pytest.mark.parametrize(
+    "make_env, policy, wrappers, right_order",
+    [
+        ("CartPole-v1", "MlpPolicy", [lambda env: VecFrameStack(env, 4)], "VecNormalize(VecFrameStack(env))"),
+        (
+            SimpleMultiObsEnv,
+            "MultiInputPolicy",
+            [lambda env: VecFrameStack(env, 2), VecMonitor],
+            "VecNormalize(VecTransposeImage(VecFrameStack(env)))",
+        ),
+        (Images, "CnnPolicy", [], "VecNormalize(VecTransposeImage(env))"),
+        (Images, "CnnPolicy", [lambda env: VecFrameStack(env, 4)], "VecNormalize(VecTransposeImage(VecFrameStack(env)))"),
+    ],
+)
+def test_vec_normalize_inside_of_another_wrapper_gets_the_right_order(make_env, policy, wrappers, right_order, norm_obs):
+    """Before the first step. SB3 stores observations from before normalization, which have another shape then."""
+    keys = ["vec"] if make_env is SimpleMultiObsEnv else None
+    env: Any = VecNormalize(make_vec_env(make_env), norm_obs=norm_obs and make_env is not Images, norm_obs_keys=keys)
+    for wrapper in wrappers:
+        env = wrapper(env)
+    model = PERDQN(policy, env, buffer_size=20)
+    with pytest.raises(ValueError, match=f"VecNormalize on the outside: {re.escape(right_order)}$"):
+        model.learn(10)
+    assert model.num_timesteps == 0 and model._last_obs is None
+
+
+def test_vec_normalize_outside_or_inside_of_wrappers_of_the_same_shape_is_accepted():
+    make = partial(make_vec_env, "CartPole-v1")
+    for env in (VecNormalize(VecFrameStack(make(), 4)), VecMonitor(VecNormalize(make()))):
+        PERDQN("MlpPolicy", env, buffer_size=20, learning_starts=5).learn(10)
