@@ -8,7 +8,7 @@ import torch as th
 from stable_baselines3 import DQN, SAC
 
 from sb3_per import PERDQN, PERSAC, PrioritizedReplayBuffer
-from tests.utils import STOCK, caught_user_warnings
+from tests.utils import STOCK, caught_user_warnings, counting_env
 
 
 @pytest.mark.parametrize("cls", STOCK)
@@ -58,3 +58,25 @@ def test_prioritized_algorithms_do_not_warn(cls, env, tmp_path, recwarn):
     model = cls("MlpPolicy", env, learning_starts=5, batch_size=4, train_freq=1, policy_kwargs=dict(net_arch=[4]))
     model.learn(60)
     assert not [w for w in recwarn if "update_priorities" in str(w.message)]
+
+
+@pytest.mark.parametrize("handles_timeouts", [False, True])
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_second_learn_ends_the_episode_that_its_reset_leaves(resets, handles_timeouts):
+    """
+    The stock class joins the two episodes. With `handle_timeout_termination=False`, SB3 stores a truncation as a termination.
+    """
+    found = []
+    for cls in (DQN, PERDQN):
+        kwargs = dict(handle_timeout_termination=handles_timeouts)
+        model = cls("MlpPolicy", counting_env(1), learning_starts=99, buffer_size=100, replay_buffer_kwargs=kwargs)
+        for _ in range(2):
+            model.learn(8, reset_num_timesteps=resets)
+        buffer = model.replay_buffer
+        found.append((np.flatnonzero(buffer.dones), np.flatnonzero(buffer.timeouts)))
+        is_terminal = buffer.dones[7, 0] * (1 - buffer.timeouts[7, 0])
+        assert is_terminal == (cls is PERDQN and resets and not handles_timeouts)
+    (stock_dones, stock_timeouts), (dones, timeouts) = found
+    assert stock_dones.size == stock_timeouts.size == 0
+    assert dones.tolist() == ([7] if resets else [])
+    assert timeouts.tolist() == ([7] if resets and handles_timeouts else [])

@@ -261,3 +261,19 @@ def test_infos_that_need_a_pickle_are_refused(value, name, tmp_path):
     with pytest.raises(ValueError, match=rf"info\['deep'\].*{name}.* can only be saved as a pickle"):
         save_buffer(buffer, path, full=True)
     assert sorted(os.listdir(path)) == before
+
+
+@pytest.mark.parametrize("scheme", ["proportional", "lap", "pal", "uniform"])
+def test_masses_with_age_decay_come_back_up_to_rounding(scheme, tmp_path):
+    """The files hold masses without the age. Without masses by priority, and in a pickle, the numbers are the same."""
+    buffer = make_buffer(10, 2, scheme=scheme, age_decay=3.0)
+    fill([buffer], 25)
+    for seed in range(5):
+        ids = buffer.sample(8).indices
+        buffer.update_priorities(ids, np.random.default_rng(seed).normal(size=8))
+        fill([buffer], 2, seed=seed)
+    save_buffer(buffer, tmp_path / "x.buffer")
+    loaded = load_buffer(make_buffer(10, 2, scheme=scheme, age_decay=3.0), tmp_path / "x.buffer")
+    tolerance = 1e-13 if scheme in ("proportional", "lap") else 0.0
+    np.testing.assert_allclose(loaded.priorities, buffer.priorities, rtol=tolerance, atol=0.0)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(buffer)).priorities, buffer.priorities)
