@@ -233,6 +233,15 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         if self.sampler.tree.written()[self.ep_length.ravel() == 0].any():
             raise ValueError("a transition whose episode is not finished has a mass")
 
+    def to_replay_buffer(self) -> HerReplayBuffer:  # noqa: D102 - inherited
+        stock: Any = super().to_replay_buffer()
+        stock.ep_start = self.ep_start
+        stock.ep_length = self.ep_length
+        stock._current_ep_start = self._current_ep_start  # noqa: SLF001 - SB3 has no other name for it
+        if not self.copy_info_dict:
+            stock.infos = np.full((self.buffer_size, self.n_envs), {})
+        return stock
+
     # ---- writing
 
     def _compute_episode_length(self, env_idx: int) -> None:

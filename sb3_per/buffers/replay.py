@@ -8,13 +8,14 @@ The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step 
 import dataclasses
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -24,7 +25,7 @@ from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, columns_of,
 from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions, restore, state_of
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings, takes_settings
-from sb3_per.buffers.stock import arguments_of, episodes_of, new_storage, storage_of
+from sb3_per.buffers.stock import arguments_of, episodes_of, fill_stock, new_storage, stock_class_of, storage_of
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -205,6 +206,43 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         made.demonstrations.copy(buffer.demonstrations, made.storage, keeps_masses)
         made.load(buffer.state(), keeps_masses)
         return made
+
+    def to_replay_buffer(self) -> ReplayBuffer:
+        """
+        Make a buffer of SB3 with the same transitions, for stock algorithms: ``ReplayBuffer``, ``DictReplayBuffer`` or
+        ``HerReplayBuffer``, and ``NStepReplayBuffer`` for ``n_steps > 1``. Its pickle loads without this package.
+
+        It shares the arrays, so do not use this buffer any more. It gets copies instead with ``frames``, ``storage_folder`` or
+        a ``store_class``, and where environments have added different numbers of steps.
+
+        :return: the buffer
+        :warns UserWarning: if something is left out that SB3's class does not hold: demonstrations, recurrent states, n-step
+            returns of Dict observations, or steps that only some of the environments have
+        """
+        with self.lock:
+            stock_class = stock_class_of(self, self.n_steps)
+            arguments = arguments_of(self)
+            if stock_class is NStepReplayBuffer:
+                arguments.update(n_steps=self.n_steps, gamma=self.gamma)
+            left_out = self._not_in_stock(stock_class)
+            if left_out:
+                warnings.warn(f"{stock_class.__name__} of SB3 does not hold everything. Left out: {', '.join(left_out)}")
+            stock = stock_class(self.n_envs, **arguments)
+            fill_stock(stock, self.ring, self.storage)
+        return stock
+
+    def _not_in_stock(self, stock_class: type[ReplayBuffer]) -> list[str]:
+        """List what SB3's class does not hold, in words."""
+        left_out = []
+        if len(self.demonstrations):
+            left_out.append(f"{len(self.demonstrations)} demonstrations")
+        if self.n_steps > 1 and stock_class is not NStepReplayBuffer:
+            left_out.append(f"n_steps={self.n_steps}")
+        n_held = self.ring.added - self.ring.first
+        n_ahead = int((n_held - n_held.min()).sum())
+        if n_ahead:
+            left_out.append(f"{n_ahead} old steps of environments that have added more than others")
+        return left_out
 
     def settings_without(self, changed: Collection[str], cls: type["PrioritizedReplayBuffer"] | None = None) -> dict[str, Any]:
         """

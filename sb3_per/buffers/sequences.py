@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -127,6 +128,10 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         self.states = RecurrentStates(*rows, self.period, self.burn_in, self.state_shapes, self.store_state)
         self.windows = CompleteWindows(self.ring, self.storage, self.states, self.sequence_length + self.n_steps - 1)
         return self.windows
+
+    def _not_in_stock(self, stock_class: type[ReplayBuffer]) -> list[str]:
+        recurrent_states = ["recurrent states"] if self.store_state and self.state_shapes else []
+        return [*super()._not_in_stock(stock_class), *recurrent_states]
 
     # ---- writing
 

@@ -2,16 +2,19 @@
 
 import shutil
 import warnings
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.storage.mapped import Folder
+from sb3_per.storage.ring import Ring
 
 try:
     import psutil
@@ -54,9 +57,51 @@ def episodes_of(buffer: ReplayBuffer) -> dict[str, Any]:
     """
     if not isinstance(buffer, HerReplayBuffer):
         return {}
-    n = buffer.size()
+    n = buffer.buffer_size if buffer.full else buffer.pos
     current = buffer._current_ep_start  # noqa: SLF001 - SB3 has no other name for it
     return {"ep_start": buffer.ep_start[:n], "ep_length": buffer.ep_length[:n], "current_ep_start": current}
+
+
+def stock_class_of(buffer: ReplayBuffer, n_steps: int) -> type[ReplayBuffer]:
+    """
+    Choose SB3's class for the transitions of a prioritized buffer.
+
+    :param buffer: prioritized
+    :param n_steps: number of steps of its n-step returns
+    :return: class of SB3; one without n-step returns where SB3 does not have them
+    """
+    if isinstance(buffer, HerReplayBuffer):
+        return HerReplayBuffer
+    if isinstance(buffer, DictReplayBuffer):
+        return DictReplayBuffer
+    return NStepReplayBuffer if n_steps > 1 and not buffer.optimize_memory_usage else ReplayBuffer
+
+
+def fill_stock(stock: ReplayBuffer, ring: Ring, storage: ArrayStorage) -> None:
+    """
+    Put transitions into a new buffer of SB3. Arrays are shared if they have SB3's form, and all environments stand at the same
+    step. Otherwise SB3's buffer gets copies: of each environment as many of the newest transitions as all of them hold.
+
+    :param stock: buffer of one row
+    :param ring: of the transitions
+    :param storage: of the same transitions
+    """
+    n_held = int((ring.added - ring.first).min())
+    if not (ring.is_even and storage.has_plain_arrays):
+        first_steps = ring.added - n_held
+        # Rows stay where all environments have the same ones. SB3 has one cursor for all.
+        first_rows = np.zeros(ring.n_envs, np.int64) if not ring.is_even else first_steps % ring.n_rows
+        copied = replace(storage, store_class=None).emptied(ring.n_rows, {})
+        for envs, steps in ring.blocks(first_steps):
+            slots = steps % ring.n_rows * ring.n_envs + envs
+            rows = (steps - first_steps[envs] + first_rows[envs]) % ring.n_rows
+            copied.write(rows, envs, storage.read_steps(slots))
+        storage = copied
+    stock.buffer_size = ring.n_rows
+    stock.pos = ring.pos if ring.is_even else n_held % ring.n_rows
+    stock.full = n_held == ring.n_rows
+    for name, array in storage.arrays().items():
+        setattr(stock, name, array)
 
 
 def new_storage(one_row: ArrayStorage, n_rows: int, settings: PrioritySettings, space: spaces.Space) -> ArrayStorage:

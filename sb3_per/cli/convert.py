@@ -1,13 +1,18 @@
 """
-Convert a pickled buffer to a directory, which loads without running code.
+Convert a pickled buffer to a directory, which loads without running code, or to a pickle for stock algorithms.
 
     sb3-per convert old.pkl new.buffer --trust
+    sb3-per convert prioritized.pkl stock.pkl --trust
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from sb3_per.utils.arguments import Parser
+
+DESCRIPTION = (
+    "Turn a pickled replay buffer into a directory that runs no code when loaded, or a prioritized one into SB3's own class"
+)
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per convert") -> None:
@@ -17,13 +22,18 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per convert") 
     :param arguments: arguments of the command line; ``None``: those of the process
     :param prog: program name shown in usage and errors
     :raises FileNotFoundError: if there is no such file
-    :raises ValueError: for a file that holds no buffer, or another target than a new ``.buffer`` directory
+    :raises ValueError: for a file that holds no buffer, or another target than a new ``.buffer`` directory or ``.pkl`` file
     """
-    parser = Parser(prog, description="Turn a pickled replay buffer into a directory that runs no code when loaded")
+    parser = Parser(prog, description=DESCRIPTION)
     parser.add_argument("source", help="pickled buffer, e.g. replay_buffer.pkl")
-    parser.add_argument("target", help="directory to make, e.g. replay_buffer.buffer")
+    parser.add_argument("target", help="what to make: NAME.buffer, or NAME.pkl for stock algorithms")
     parser.add_argument("--trust", action="store_true", help="allow the pickle to run code: only if you know who made it")
     options = parser.parse_args(arguments)
+    if Path(options.source).is_dir():
+        raise ValueError(
+            f"{options.source} is a directory, which a model loads: model.load_replay_buffer({options.source!r}). For a stock "
+            "algorithm, save model.replay_buffer.to_replay_buffer() with stable_baselines3.common.save_util.save_to_pkl"
+        )
     if not Path(options.source).is_file():
         raise FileNotFoundError(f"There is no file {options.source}")
     if not options.trust:

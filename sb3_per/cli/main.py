@@ -19,7 +19,7 @@ from sb3_per.zoo.scripts import run
 # Purpose of each command that has a module of its own.
 MODULES = {
     "compare": "find out whether prioritization pays on your task",
-    "convert": "turn a pickled replay buffer into a directory that runs no code when loaded",
+    "convert": "turn a pickled replay buffer into a directory that runs no code when loaded, or into SB3's own class",
     "doctor": "print versions, cache, threads and GPU, and test the installation",
 }
 

@@ -170,6 +170,11 @@ class ArrayStorage:
         """Folder of the files; ``None``: everything is in RAM."""
         return None if self.files is None else self.files.folder
 
+    @property
+    def has_plain_arrays(self) -> bool:
+        """Whether everything is in RAM in arrays of SB3's form."""
+        return self.files is None and all(isinstance(store, ArrayStore) for store in self.stores.values())
+
     def frames_per(self, n_transitions: int) -> float:
         """
         Count the frames that a transition takes.

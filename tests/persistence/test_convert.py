@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 
 import sb3_per.cli.main
 from sb3_per.cli.convert import main
@@ -34,7 +34,20 @@ def test_a_pickle_is_converted_only_with_trust(tmp_path):
             main([str(source), str(target), "--trust"])
     assert_same(snapshot(loaded), snapshot(ours))
     with pytest.raises(ValueError, match=r"ends in \.buffer"):
-        main([str(source), str(tmp_path / "x.pkl"), "--trust"])
+        main([str(source), str(tmp_path / "x.zip"), "--trust"])
+
+
+def test_a_prioritized_pickle_becomes_one_of_a_stock_class(tmp_path):
+    ours = make_buffer(10, 2, scheme="rank", n_steps=3)
+    fill([ours], 13)
+    source, target = tmp_path / "ours.pkl", tmp_path / "stock.pkl"
+    source.write_bytes(pickle.dumps(ours))
+    main([str(source), str(target), "--trust"])
+    stock = pickle.loads(target.read_bytes())
+    assert type(stock) is NStepReplayBuffer and (stock.n_steps, stock.pos, stock.full) == (3, 3, True)
+    np.testing.assert_array_equal(stock.observations, ours.observations)
+    with pytest.raises(ValueError, match=r"stock\.pkl holds a NStepReplayBuffer of SB3 already"):
+        main([str(target), str(tmp_path / "again.pkl"), "--trust"])
 
 
 def test_bad_arguments_are_one_line(tmp_path, monkeypatch, capsys):
@@ -48,6 +61,9 @@ def test_bad_arguments_are_one_line(tmp_path, monkeypatch, capsys):
         ("none.pkl", "new.buffer", "There is no file none.pkl"),
         ("list.pkl", "there.buffer", "there.buffer must be a new directory, and it exists"),
         ("list.pkl", "new", "new must be a new directory whose name ends in .buffer, e.g. new.buffer"),
+        ("there.buffer", "new.pkl", "there.buffer is a directory, which a model loads: model.load_replay_buffer("),
+        ("list.pkl", "list.pkl", "list.pkl must be a new file, and it exists"),
+        ("list.pkl", "new.pkl", "list.pkl holds a list"),
         ("list.pkl", "new.buffer", "list.pkl holds a list"),
         ("x.zip", "new.buffer", "x.zip is not a pickled replay buffer"),
         ("empty.pkl", "new.buffer", "empty.pkl is not a pickled replay buffer"),
