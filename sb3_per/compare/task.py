@@ -12,7 +12,6 @@ from rl_zoo3.utils import ALGOS
 from stable_baselines3 import HerReplayBuffer
 
 import sb3_per
-from sb3_per import public
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.buffers.settings import PrioritySettings, ignored
 from sb3_per.compare.campaign import Job
@@ -155,7 +154,7 @@ def evaluated(setting: str) -> dict[str, Any]:
     :raises ValueError: if it is no list of keyword arguments
     """
     try:
-        return dict(eval(f"dict({setting})", vars(public)))
+        return dict(eval(f"dict({setting})", vars(sb3_per)))
     except (SyntaxError, NameError, TypeError) as error:
         message = f"--setting takes keyword arguments such as \"scheme='lap', kappa=0.1\", not {setting!r}: {error}"
         raise ValueError(message) from error

@@ -80,7 +80,7 @@ def register(sbx: bool = False) -> None:
     hyperparams_opt.HYPERPARAMS_SAMPLER.update({algo: functools.partial(tuning.sample, algo) for algo in names})
     hyperparams_opt.HYPERPARAMS_CONVERTER.update({algo: functools.partial(tuning.convert, algo) for algo in names})
     # The Zoo evaluates the strings of its YAML files with the names of this module.
-    vars(exp_manager).update({name: getattr(sb3_per, name) for name in sb3_per.__all__})  # type: ignore[attr-defined]
+    vars(exp_manager).update({name: getattr(sb3_per, name) for name in sb3_per.__all__})
     # Importing MinAtar, as the Zoo's --gym-packages does, registers none of its environments.
     with contextlib.suppress(ImportError):
         from minatar.gym import register_envs
