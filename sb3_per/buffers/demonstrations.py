@@ -6,7 +6,7 @@ RLPD (Ball et al. 2023, arXiv 2302.02948) draws half of every batch from offline
 """
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,13 +15,14 @@ from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, require_scaled, scaled, unscaled
 from sb3_per.buffers.batches import Transitions, read_transitions
 from sb3_per.buffers.eligibility import HeldTransitions, restore, state_of
 from sb3_per.buffers.incoming import as_matrix
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.storage.arrays import ArrayStorage, StepArrays
+from sb3_per.storage.arrays import ArrayStorage, StepArrays, keyed, read_slots
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
 
@@ -30,8 +31,11 @@ FIRST_ID = 2**62
 
 _ENV = np.zeros(1, np.int64)
 
-#: By how much rounding can move a scaled action out of [-1, 1].
-ROUNDING = 1e-4
+# Number of observations to read at a time: as stacks of frames, all of them could take many times their RAM.
+_BLOCK = 1024
+
+#: A collection of transitions: their position, and where they are stored.
+Part = tuple[Ring, ArrayStorage]
 
 
 class Demonstrations:
@@ -68,6 +72,10 @@ class Demonstrations:
     def __len__(self) -> int:
         """Number of demonstrations."""
         return self.ring.most
+
+    def parts(self) -> list[Part]:
+        """Return their ring and storage, in a list that is empty if there are none."""
+        return [] if self.storage is None else [(self.ring, self.storage)]
 
     # ---- writing
 
@@ -248,6 +256,29 @@ class Demonstrations:
             metrics["demonstrations/td_error_of_experience"] = errors[~is_demonstration].mean()
         return metrics
 
+    def update_statistics(self, normalize: VecNormalize) -> None:
+        """
+        Count the demonstrations in the statistics of a VecNormalize, as if its environments had made these steps.
+
+        :param normalize: wrapper whose statistics change
+        """
+        storage = self.storage
+        if storage is None:
+            return
+        if normalize.norm_obs:
+            for begin in range(0, len(self), _BLOCK):
+                observations = keyed(storage.read_observations(np.arange(begin, min(begin + _BLOCK, len(self)))))
+                for key, statistics in keyed(normalize.obs_rms).items():
+                    statistics.update(observations[key])
+        returns = np.empty(len(self))
+        discounted = 0.0
+        for i, (reward, done) in enumerate(zip(storage.rewards[: len(self), 0], storage.dones[: len(self), 0], strict=True)):
+            discounted = discounted * normalize.gamma + float(reward)
+            returns[i] = discounted
+            if done:
+                discounted = 0.0
+        normalize.ret_rms.update(returns)
+
     # ---- saving
 
     def state(self) -> dict[str, Any]:
@@ -289,54 +320,63 @@ class Demonstrations:
 # ---- what comes in
 
 
-def require_scaled(actions: np.ndarray, space: spaces.Space) -> None:
-    """
-    Check that actions are scaled as SB3 stores them. Discrete actions are not scaled.
-
-    :param actions: actions of demonstrations, shape (..., action_dim)
-    :param space: action space
-    :raises ValueError: for an action outside [-1, 1] if the space is a Box with finite bounds
-    """
-    if not isinstance(space, spaces.Box) or not np.isfinite([space.low, space.high]).all():
-        return
-    is_outside = np.abs(actions) > 1.0 + ROUNDING
-    if is_outside.any():
-        raise ValueError(
-            f"Actions of demonstrations must be scaled to [-1, 1], as SB3 stores them, not {actions[is_outside][0]}. Give "
-            f"model.policy.scale_action(actions), which scales actions of {space}; from_minari() scales them itself"
-        )
-
-
 def require_demonstrations_in(other: Any, observation_space: spaces.Space, action_space: spaces.Space) -> None:
     """
     Check that the transitions of another buffer can become demonstrations.
 
     :param other: buffer with the transitions
     :param observation_space: observation space that it must have
-    :param action_space: action space that it must have
+    :param action_space: action space that it must have, except for the bounds of a Box
     :raises TypeError: for anything but a buffer, e.g. a model
-    :raises ValueError: for other spaces, actions that are not scaled, or an empty buffer
+    :raises ValueError: for other spaces
     """
     if not isinstance(other, ReplayBuffer):
         hint = ": give model.replay_buffer" if isinstance(other, BaseAlgorithm) else ""
         raise TypeError(f"add_demonstrations_from() takes a replay buffer, not a {type(other).__name__}{hint}")
-    for name, wanted in (("observation_space", observation_space), ("action_space", action_space)):
-        if getattr(other, name) != wanted:
-            raise ValueError(f"The other buffer has {name} {getattr(other, name)}, and this one {wanted}")
-    if other.size() == 0:
-        raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
-    require_scaled(other.actions[: other.size()], action_space)
+    if other.observation_space != observation_space:
+        raise ValueError(f"The other buffer has observation_space {other.observation_space}, and this one {observation_space}")
+    has_other_bounds = can_be_rescaled(other.action_space, action_space) and is_scaled(other.action_space)
+    if other.action_space != action_space and not (has_other_bounds and is_scaled(action_space)):
+        raise ValueError(f"The other buffer has action_space {other.action_space}, and this one {action_space}")
 
 
-def columns_of(ring: Ring, storage: ArrayStorage) -> Iterable[StepArrays]:
+def require_actions_in(parts: Sequence[Part], recorded: spaces.Space, space: spaces.Space) -> None:
     """
-    Read a buffer environment by environment.
+    Check the actions of another buffer.
 
-    :param ring: of a buffer
-    :param storage: of the same buffer
+    :param parts: rings and storages of the other buffer
+    :param recorded: action space of the other buffer
+    :param space: action space that the demonstrations are for
+    :raises ValueError: for actions that are not scaled, or that are outside of other bounds
+    """
+    actions = np.concatenate([read_slots(storage.actions, slots) for storage, slots in _recordings_in(parts)])
+    if recorded == space:
+        require_scaled(actions, space)
+    else:
+        require_inside(unscaled(actions.reshape(-1, *recorded.shape), recorded), space)
+
+
+def columns_of(parts: Sequence[Part], recorded: spaces.Space, space: spaces.Space) -> Iterator[StepArrays]:
+    """
+    Read a buffer environment by environment. Actions that were recorded with other bounds are scaled anew.
+
+    :param parts: rings and storages of the buffer
+    :param recorded: action space of the buffer
+    :param space: action space that the steps are for
     :return: of each environment all complete steps that it holds, arrays of shape (n, 1, ...)
     """
-    for env in range(ring.n_envs):
-        steps = np.arange(ring.oldest[env], ring.added[env])
-        if len(steps):
-            yield storage.read_steps((steps % ring.n_rows * ring.n_envs + env)[:, None])
+    for storage, slots in _recordings_in(parts):
+        obs, next_obs, actions, *rest = storage.read_steps(slots[:, None])
+        if recorded != space:
+            raw = unscaled(actions.reshape(-1, *recorded.shape), recorded)
+            actions = scaled(raw, space).reshape(actions.shape)
+        yield (obs, next_obs, actions, *rest)
+
+
+def _recordings_in(parts: Sequence[Part]) -> Iterator[tuple[ArrayStorage, np.ndarray]]:
+    """Of each environment that has complete steps, return the storage, and their slots, oldest first, int64 of shape (n,)."""
+    for ring, storage in parts:
+        for env in range(ring.n_envs):
+            steps = np.arange(ring.oldest[env], ring.added[env])
+            if len(steps):
+                yield storage, steps % ring.n_rows * ring.n_envs + env

@@ -20,8 +20,15 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import hooks, incoming
+from sb3_per.buffers.action_scaling import require_scaled
 from sb3_per.buffers.batches import Relabel, joined, located, read_transitions
-from sb3_per.buffers.demonstrations import FIRST_ID, Demonstrations, columns_of, require_demonstrations_in, require_scaled
+from sb3_per.buffers.demonstrations import (
+    FIRST_ID,
+    Demonstrations,
+    columns_of,
+    require_actions_in,
+    require_demonstrations_in,
+)
 from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions, restore, state_of
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings, takes_settings
@@ -577,7 +584,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         refuse(self._unsupported(self.optimize_memory_usage, True))
         lead = np.shape(reward)
         if len(lead) != 2 or 0 in lead:
-            raise ValueError(f"rewards of demonstrations must have shape (n, k), with n and k above 0, not {lead}")
+            raise ValueError(
+                f"rewards of demonstrations must have shape (n, k), not {lead}: n successive steps of each of k environments, "
+                "both at least 1. For the steps of one environment k is 1: give each array as array[:, None]"
+            )
         steps = incoming.checked_steps(self.storage, lead, (obs, next_obs, action, reward, done), infos)
         require_scaled(steps[2], self.action_space)
         with self.lock:
@@ -586,19 +596,27 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def add_demonstrations_from(self, other: ReplayBuffer) -> None:
         """
-        Store all transitions of another buffer as demonstrations, see :meth:`add_demonstrations`. With HER, their goals stay
-        as they were.
+        Store all transitions of another buffer as demonstrations, its own demonstrations too, see :meth:`add_demonstrations`.
+        With HER, their goals stay as they were. Actions that were recorded with other bounds are scaled anew.
 
-        :param other: prioritized or SB3's, with the same observation and action space
+        :param other: prioritized or SB3's, with the same observation and action space. The bounds of a Box of actions may
+            differ, if every action is inside of those of this buffer
         :raises TypeError: for anything but a buffer
-        :raises ValueError: for a buffer with other spaces, or with actions outside [-1, 1] of a Box, or an empty one
+        :raises ValueError: for a buffer with other spaces, or with actions outside [-1, 1] or outside of the new bounds, or an
+            empty one
         :raises NotImplementedError: with sequences and ``optimize_memory_usage``
         """
         refuse(self._unsupported(self.optimize_memory_usage, True))
         require_demonstrations_in(other, self.observation_space, self.action_space)
         with self.lock:
-            ring, storage = _parts_of(other)
-            self.demonstrations.add(columns_of(ring, storage), ring.n_whole, self.storage)
+            parts = [_parts_of(other)]
+            if isinstance(other, PrioritizedReplayBuffer) and other is not self:
+                parts += other.demonstrations.parts()
+            n_steps = sum(ring.n_whole for ring, _ in parts)
+            if n_steps == 0:
+                raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
+            require_actions_in(parts, other.action_space, self.action_space)
+            self.demonstrations.add(columns_of(parts, other.action_space, self.action_space), n_steps, self.storage)
 
     # ---- drawing
 

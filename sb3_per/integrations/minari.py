@@ -15,7 +15,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecTransposeImage
 
-from sb3_per.buffers.demonstrations import ROUNDING
+from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, scaled, unscaled
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.storage.arrays import keyed, read_slots, tree_map
 from sb3_per.utils.extras import require
@@ -42,8 +42,8 @@ def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -
     Actions are scaled back to their space; SB3 stores actions of a Box scaled to [-1, 1]. Rewards and observations are written
     as stored, without loss: ``jpeg_encoding`` is off by default.
 
-    Priorities, ids and infos are not written. Without ``handle_timeout_termination`` the buffer does not know truncations, and
-    they become terminations. Other threads cannot add or draw during the export.
+    Priorities, ids, infos and demonstrations are not written. Without ``handle_timeout_termination`` the buffer does not know
+    truncations, and they become terminations. Other threads cannot add or draw during the export.
 
     :param buffer: buffer of this package
     :param dataset_id: name of a new dataset, e.g. ``"pendulum/replay-v0"``
@@ -60,7 +60,8 @@ def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -
     channels_last = _channels_last(settings["observation_space"], buffer.observation_space)
     with buffer.lock:
         if buffer.ring.n_whole == 0:
-            raise ValueError("An empty buffer has no episodes to export")
+            hint = ", and its demonstrations are not exported" if len(buffer.demonstrations) else ""
+            raise ValueError(f"The buffer holds no experience: it has no episodes to export{hint}")
         if buffer.optimize_memory_usage:
             warnings.warn(
                 "With optimize_memory_usage the last observation of an episode is lost: the dataset has the first observation "
@@ -135,7 +136,7 @@ def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: 
     """
     from minari.data_collector import EpisodeBuffer
 
-    storage, space, (middle, half) = buffer.storage, buffer.action_space, _scaling(buffer.action_space)
+    storage, space = buffer.storage, buffer.action_space
     join = functools.partial(_join, axes=(1, 3))
     obs, last = storage.read_observations(slots), storage.read_next_observations(slots[-1:])
     actions = read_slots(buffer.actions, slots).reshape(-1, *(space.shape or ()))
@@ -143,7 +144,7 @@ def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: 
     is_terminated = is_last & (read_slots(buffer.dones, slots) != 0) & (read_slots(buffer.timeouts, slots) == 0)
     return EpisodeBuffer(
         observations=tree_map(join, _spaces_of(buffer.observation_space), channels_last, obs, last),
-        actions=(actions * half + middle).astype(space.dtype),
+        actions=unscaled(actions, space).astype(space.dtype),
         rewards=read_slots(buffer.rewards, slots),
         terminations=is_terminated,
         truncations=is_last & ~is_terminated,
@@ -163,8 +164,9 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
 
     Terminations stay terminations. Truncations, cuts and episodes that end without a flag become timeouts, so that the value
     of the next observation counts; without ``handle_timeout_termination`` they become terminations, as everywhere in SB3.
-    Actions of a Box are scaled to [-1, 1], as SB3 stores them, and not clipped. Images with channels last are transposed.
-    Infos are not read. The dataset must fit into RAM beside the buffer.
+    Actions of a Box are scaled to [-1, 1], as SB3 stores them, and not clipped. The dataset may have other bounds, if every
+    action is inside of those of the buffer. Images with channels last are transposed. Infos are not read. The dataset must fit
+    into RAM beside the buffer.
 
     Old transitions are overwritten only if the buffer is full. Episodes under way are cut before the import, and the imported
     ones after it, see :meth:`~sb3_per.PrioritizedReplayBuffer.end_episodes`. Other threads cannot add or draw in between.
@@ -177,14 +179,17 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
     :raises ImportError: without Minari
     :raises TypeError: for a buffer of another package
     :raises ValueError: for other spaces, a Box of actions without finite bounds or with integers, more transitions than the
-        buffer can hold, or fewer than it has environments, or demonstrations with actions outside of their space; nothing is
-        changed then
+        buffer can hold, or fewer than it has environments, or for demonstrations or other bounds an action outside of the
+        action space of the buffer; nothing is changed then
     """
     minari = _minari_for(buffer)
     dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
     channels_last = _channels_last(dataset.observation_space, buffer.observation_space)
     _require_fit(dataset, buffer, demonstrations)
     observations, places, actions, rewards, dones, terminations = _read(dataset, buffer, channels_last)
+    if isinstance(buffer.action_space, spaces.Box) and (demonstrations or dataset.action_space != buffer.action_space):
+        require_inside(actions, buffer.action_space)
+    actions = scaled(actions, buffer.action_space)
 
     def at(numbers: np.ndarray) -> tuple[Any, ...]:
         """Arguments of ``extend`` for these transitions, shape (n, k)."""
@@ -195,8 +200,6 @@ def from_minari(dataset: "MinariDataset | str", buffer: PrioritizedReplayBuffer,
         return obs, next_obs, actions[numbers], rewards[numbers], dones[numbers], infos
 
     if demonstrations:
-        if isinstance(buffer.action_space, spaces.Box) and (np.abs(actions) > 1.0 + ROUNDING).any():
-            raise ValueError(f"The dataset has actions outside of its action space {dataset.action_space}")
         buffer.add_demonstrations(*at(np.arange(len(rewards))[:, None]))
         return len(rewards)
     n_steps, n_left_out = divmod(len(rewards), buffer.n_envs)
@@ -218,10 +221,9 @@ def _require_fit(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, demo
     :param demonstrations: whether its size does not matter
     :raises ValueError: if actions or number of transitions do not fit
     """
-    if dataset.action_space != buffer.action_space:
-        raise ValueError(
-            f"The action space of the dataset is not that of the buffer: {dataset.action_space} and {buffer.action_space}"
-        )
+    theirs, ours = dataset.action_space, buffer.action_space
+    if theirs != ours and not can_be_rescaled(theirs, ours):
+        raise ValueError(f"The action space of the dataset is not that of the buffer: {theirs} and {ours}")
     least, most = 1, math.inf
     if not demonstrations:
         least, most = buffer.n_envs, (buffer.buffer_size - buffer.optimize_memory_usage) * buffer.n_envs
@@ -240,7 +242,7 @@ def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_la
     :param buffer: buffer that they are for
     :param channels_last: from :func:`_channels_last`
     :return: observations of all episodes, one more than transitions for each; place of the observation of each transition,
-        where the next place has its next observation; actions as the buffer stores them, rewards, ends of episodes and
+        where the next place has its next observation; actions of the environment, rewards, ends of episodes and
         terminations: arrays of shape (n, ...)
     """
 
@@ -253,8 +255,6 @@ def _read(dataset: "MinariDataset", buffer: PrioritizedReplayBuffer, channels_la
     actions, rewards, terminations, truncations = map(np.concatenate, zip(*columns, strict=True))
     dones = terminations | truncations
     dones[np.cumsum(lengths) - 1] = True
-    middle, half = _scaling(buffer.action_space)
-    actions = (actions - middle) / np.where(half == 0, 1, half)  # 0 where the bounds are equal
     return observations, places, actions, rewards, dones, terminations
 
 
@@ -275,7 +275,7 @@ def _minari_for(buffer: ReplayBuffer) -> Any:
         convert = "PrioritizedReplayBuffer.from_replay_buffer()"
         raise TypeError(f"A {type(buffer).__name__} is not a prioritized buffer: convert it with {convert}")
     space = buffer.action_space
-    if isinstance(space, spaces.Box) and not (space.dtype.kind == "f" and np.isfinite([space.low, space.high]).all()):
+    if isinstance(space, spaces.Box) and not is_scaled(space):
         raise ValueError(f"SB3 stores actions scaled to [-1, 1], which needs floats with finite bounds, not {space}")
     return require("minari", "minari", "A dataset of demonstrations")
 
@@ -317,17 +317,3 @@ def _channels_last(outside: spaces.Space, inside: spaces.Space) -> Any:
 
 def _is_transposed(outside: Any, inside: Any) -> bool:
     return is_image_space(outside) and VecTransposeImage.transpose_space(outside) == inside
-
-
-def _scaling(space: spaces.Space) -> tuple[Any, Any]:
-    """
-    Return the scaling of actions: of a Box, (a - middle) / half is stored, in [-1, 1]. SB3 computes the same from the bounds.
-    This form loses no bit for ranges like [-1, 1] and [-2, 2].
-
-    :param space: action space
-    :return: middle and half of its range; 0 and 1 for spaces that are not scaled
-    """
-    if not isinstance(space, spaces.Box):
-        return 0, 1
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    return (low + high) / 2, (high - low) / 2

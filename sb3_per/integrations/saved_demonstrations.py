@@ -5,12 +5,20 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+import numpy as np
+from gymnasium import spaces
+
+from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.integrations.minari import from_minari
+from sb3_per.persistence import contents
 from sb3_per.persistence.buffer_files import load_buffer
 from sb3_per.persistence.generations import Manifest, manifests_in
+from sb3_per.persistence.npz import READING, as_damage
 
-_PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (PrioritizedReplayBuffer, PrioritizedDictReplayBuffer)}
+# Kinds of buffers that demonstrations can come from.
+_KINDS: dict[str, Any] = {
+    cls.__name__: cls for cls in (PrioritizedReplayBuffer, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer)
+}
 
 
 def require_saved(path: str | Path) -> None:
@@ -33,28 +41,61 @@ def require_saved(path: str | Path) -> None:
 
 def add_saved_demonstrations(buffer: PrioritizedReplayBuffer, path: str | Path) -> int:
     """
-    Add saved transitions to the demonstrations of a buffer.
+    Add saved transitions to the demonstrations of a buffer. The demonstrations of a saved buffer count like its experience.
 
     :param buffer: buffer that gets the demonstrations
     :param path: a ``.buffer`` directory, of any size and number of environments, or the name of a Minari dataset on this
         machine
     :return: number of demonstrations that were added
-    :raises ValueError: for a directory of another kind or with other spaces, and as :func:`~sb3_per.from_minari`
+    :raises ValueError: for a directory of another kind or with other spaces, for actions outside of other bounds, and as
+        :func:`~sb3_per.from_minari`
     :raises FileNotFoundError: if nothing is saved there
     """
     require_saved(path)
     if not Path(path).is_dir():
         return from_minari(str(path), buffer, demonstrations=True)
-    about = Manifest.read(Path(path, manifests_in(Path(path))[0])).about
-    form = buffer
-    if about["kind"] in _PLAIN:
-        spaces, n_envs = (buffer.observation_space, buffer.action_space), about["n_envs"]
-        size, frames = about["buffer_size"] * n_envs, buffer.settings.frames
-        form = _PLAIN[about["kind"]](size, *spaces, "cpu", n_envs, frames=frames)
+    form = _form_of(Path(path, manifests_in(Path(path))[0]), buffer)
     with warnings.catch_warnings():
         # Demonstrations get new masses whatever the scheme was.
-        warnings.filterwarnings("ignore", message=".*was saved with the scheme")
+        warnings.filterwarnings("ignore", message=".*all transitions get the largest priority")
         source = load_buffer(form, path)
     before = len(buffer.demonstrations)
     buffer.add_demonstrations_from(source)
     return len(buffer.demonstrations) - before
+
+
+def _form_of(manifest: Path, buffer: PrioritizedReplayBuffer) -> PrioritizedReplayBuffer:
+    """
+    Make an empty buffer that a saved one can be loaded into.
+
+    :param manifest: path of the manifest of the saved buffer
+    :param buffer: buffer that gets the demonstrations
+    :return: buffer of the kind, size, number of environments and bounds of actions of the saved one
+    :raises ValueError: for a kind that has no demonstrations, or other observations
+    """
+    about, ours = Manifest.read(manifest).about, buffer.observation_space
+    if about["kind"] not in _KINDS:
+        raise ValueError(f"{manifest.parent} is a {about['kind']}, and demonstrations come from one of {', '.join(_KINDS)}")
+    if about["observation_space"] != (expected := contents.about(buffer)["observation_space"]):
+        raise ValueError(f"{manifest.parent} has observation_space {about['observation_space']}, and the model has {expected}")
+    settings: dict[str, Any] = {"device": "cpu", "n_envs": about["n_envs"], "frames": buffer.settings.frames}
+    if about["kind"] == PrioritizedHerReplayBuffer.__name__:
+        settings |= {"env": None, "copy_info_dict": about["copy_info_dict"]}  # nothing is drawn from it
+    with as_damage(manifest, READING):
+        actions = _saved_space(about["action_space"], buffer.action_space)
+        size = about["buffer_size"] * about["n_envs"]
+    return _KINDS[about["kind"]](size, ours, actions, **settings)
+
+
+def _saved_space(described: dict[str, Any], otherwise: spaces.Space) -> spaces.Space:
+    """
+    Make an action space from its description.
+
+    :param described: description in a manifest
+    :param otherwise: action space if this is not a Box
+    :return: a Box with the bounds that were saved, or ``otherwise``, which is compared when the buffer is loaded
+    """
+    if described["type"] != "Box":
+        return otherwise
+    low, high = (np.array(described[name], described["dtype"]) for name in ("low", "high"))
+    return spaces.Box(low, high, dtype=low.dtype.type)

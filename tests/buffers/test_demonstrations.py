@@ -343,6 +343,87 @@ def test_add_demonstrations_from_takes_all_transitions_of_a_buffer(kind):
     assert set(rewards.ravel().tolist()) == set(other.rewards.ravel().tolist())
 
 
+def rewards_of(buffer: PrioritizedReplayBuffer) -> list[float]:
+    """Rewards of all demonstrations, sorted."""
+    return sorted(buffer.demonstrations.storage.rewards[: len(buffer.demonstrations), 0].tolist())
+
+
+@pytest.mark.parametrize("has_experience", [True, False])
+def test_add_demonstrations_from_takes_experience_and_demonstrations(has_experience):
+    other, buffer = mixed(n_demonstrations=9), make_buffer(5, 3, demonstration_fraction=1.0)
+    if not has_experience:
+        other.reset()
+    expected = np.concatenate([other.rewards[: other.size()].ravel(), rewards_of(other)])
+    buffer.add_demonstrations_from(other)
+    assert rewards_of(buffer) == sorted(expected.tolist())
+    assert len(expected) == (24 + 9 if has_experience else 9)
+
+
+def test_a_buffer_that_adds_itself_has_its_demonstrations_once():
+    buffer = mixed(n_demonstrations=9)
+    expected = sorted([*buffer.rewards.ravel().tolist(), *rewards_of(buffer)])
+    buffer.add_demonstrations_from(buffer)
+    assert rewards_of(buffer) == expected
+
+
+# ---- actions that were recorded with other bounds
+
+
+def bounded(low: Any, high: Any, shape: tuple[int, ...] = (2,), dtype: Any = np.float32) -> PrioritizedReplayBuffer:
+    """Make a buffer for actions with these bounds."""
+    space = spaces.Box(np.full(shape, low, dtype), np.full(shape, high, dtype), dtype=dtype)
+    return PrioritizedReplayBuffer(12, OBSERVATION_SPACES["box"], space, device="cpu", n_envs=2, demonstration_fraction=0.5)
+
+
+def record(buffer: PrioritizedReplayBuffer, actions: np.ndarray, is_demonstration: bool) -> None:
+    """Store actions of the environment, shape (n, 2, ...), as experience or as demonstrations."""
+    low, high = buffer.action_space.low, buffer.action_space.high
+    steps = demonstrations(buffer.observation_space, len(actions), 2)
+    steps[2] = (2 * (actions - low) / (high - low) - 1).reshape(len(actions), 2, -1)
+    (buffer.add_demonstrations if is_demonstration else buffer.extend)(*steps)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3)])
+@pytest.mark.parametrize("is_demonstration", [True, False])
+def test_actions_recorded_with_other_bounds_are_scaled_anew(is_demonstration, shape):
+    recorded, buffer = bounded(-4, 4, shape), bounded(-1, 3, shape, np.float64)
+    raw = np.random.default_rng(0).uniform(-1, 3, (6, 2, *shape))
+    record(recorded, raw, is_demonstration)
+    buffer.add_demonstrations_from(recorded)
+    stored = buffer.demonstrations.storage.actions[:12, 0]
+    expected = ((raw - 1) / 2).reshape(6, 2, -1).swapaxes(0, 1).reshape(12, -1)  # environment by environment
+    np.testing.assert_allclose(stored, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_demonstration", [True, False])
+def test_an_action_outside_of_the_new_bounds_is_named_and_nothing_changes(is_demonstration):
+    recorded, buffer = bounded(-4, 4), bounded(-1, 3)
+    raw = np.full((6, 2, 2), 0.5)
+    raw[4, 0, 1], raw[2, 1, 0] = -2.0, 3.5
+    record(recorded, raw, is_demonstration)
+    record(buffer, np.zeros((3, 2, 2)), is_demonstration=True)
+    before = buffer.demonstrations.storage.actions.copy()
+    with pytest.raises(ValueError, match=r"Action 4 of 12 .* is \[ 0\.5 -2\. \], outside of .* Box\(-1\.0, 3\.0"):
+        buffer.add_demonstrations_from(recorded)
+    assert len(buffer.demonstrations) == 6
+    np.testing.assert_array_equal(buffer.demonstrations.storage.actions, before)
+
+
+def test_another_number_of_actions_is_refused():
+    recorded = bounded(-1, 1, (3,))
+    fill([recorded], 3)
+    with pytest.raises(ValueError, match="other buffer has action_space"):
+        bounded(-1, 1, (2,)).add_demonstrations_from(recorded)
+
+
+def test_arrays_of_one_environment_are_told_to_have_one_column():
+    buffer = mixed()
+    steps = [part[:, 0] if isinstance(part, np.ndarray) else part for part in demonstrations(buffer.observation_space, 4)]
+    with pytest.raises(ValueError, match=r"\(n, k\), not \(4,\): .* each of k environments.* k is 1.* array\[:, None\]"):
+        buffer.add_demonstrations(*steps)
+    buffer.add_demonstrations(*(part[:, None] if isinstance(part, np.ndarray) else part for part in steps))
+
+
 # ---- copies
 
 

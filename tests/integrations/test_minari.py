@@ -344,7 +344,7 @@ def test_metadata_is_passed_to_minari(datasets_folder):
 
 def test_a_failed_export_leaves_no_dataset(datasets_folder, monkeypatch):
     buffer, name = make_buffer(), new_id()
-    with pytest.raises(ValueError, match="empty buffer"):
+    with pytest.raises(ValueError, match="no experience"):
         to_minari(buffer, name)
     fill([buffer], 10)
     with pytest.raises(gym.error.Error):
@@ -590,7 +590,7 @@ def test_other_observation_spaces_are_refused():
     ("theirs", "ours"),
     [
         (spaces.Discrete(3), spaces.Discrete(4)),
-        (ODD_ACTIONS, spaces.Box(-1, 1, (3,))),
+        (ODD_ACTIONS, spaces.Box(-1, 1, (4,))),
     ],
 )
 def test_other_action_spaces_are_refused(theirs, ours):
@@ -699,9 +699,33 @@ def test_demonstrations_with_actions_outside_of_their_space_are_refused():
     space = spaces.Box(-2, 2, (2,), np.float32)
     dataset = make_dataset(BOX, [(batch_of(BOX, 3), True)], space, np.array([[0.0, 2.0], [0.0, 2.5]], np.float32))
     buffer = PrioritizedReplayBuffer(10, BOX, space, device="cpu", demonstration_fraction=0.5)
-    with pytest.raises(ValueError, match="actions outside of its action space"):
+    with pytest.raises(ValueError, match=r"Action 1 of 2 .* is \[0\.  2\.5\], outside of the action space Box\(-2"):
         from_minari(dataset, buffer, demonstrations=True)
     assert len(buffer.demonstrations) == 0
+
+
+@pytest.mark.parametrize("demonstrations", [True, False])
+def test_actions_of_a_dataset_with_other_bounds_are_scaled_to_the_bounds_of_the_buffer(demonstrations):
+    wide, narrow = spaces.Box(-4, 4, (2,), np.float32), spaces.Box(-1, 3, (2,), np.float32)
+    raw = np.array([[0.0, 2.0], [-1.0, 3.0], [1.0, 1.5]], np.float32)
+    buffer = PrioritizedReplayBuffer(10, BOX, narrow, device="cpu", demonstration_fraction=0.5)
+    dataset = make_dataset(BOX, [(batch_of(BOX, 4), True)], wide, raw)
+    assert from_minari(dataset, buffer, demonstrations) == 3
+    stored = buffer.demonstrations.storage.actions[:3, 0] if demonstrations else buffer.actions[:3, 0]
+    np.testing.assert_allclose(stored, (raw - 1) / 2)
+    raw[2, 1] = -1.5
+    dataset = make_dataset(BOX, [(batch_of(BOX, 4), True)], wide, raw)
+    with pytest.raises(ValueError, match=r"Action 2 of 3 .* is \[ 1\.  -1\.5\], outside of the action space Box\(-1"):
+        from_minari(dataset, buffer, demonstrations)
+    assert len(buffer.demonstrations) + buffer.size() == 3
+
+
+def test_an_export_of_demonstrations_alone_says_that_they_are_not_exported():
+    source, buffer = make("box", 12, 1), make("box", 12, 1)
+    fill([source], 12)
+    buffer.add_demonstrations_from(source)
+    with pytest.raises(ValueError, match=r"no experience.* demonstrations are not exported"):
+        to_minari(buffer, new_id())
 
 
 def test_an_empty_dataset_is_refused_as_demonstrations():

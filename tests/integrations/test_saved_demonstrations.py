@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from sb3_per import PrioritizedHerReplayBuffer
 from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
-from tests.buffers.test_demonstrations import demonstration_ids, demonstrations, mixed
-from tests.utils import assert_same_batches, fill, make_buffer
+from tests.buffers.test_demonstrations import bounded, demonstration_ids, demonstrations, mixed, record
+from tests.buffers.test_her import Player, make_env, make_her
+from tests.utils import assert_same_batches, fill, make_buffer, no_user_warnings
 
 
 def assert_same_draws(first, second):
@@ -106,10 +108,52 @@ def test_a_saved_buffer_can_be_added_as_demonstrations(tmp_path, n_envs):
     fill([saved], 30)
     save_buffer(saved, tmp_path / "b.buffer")
     buffer = make_buffer(5, n_envs, demonstration_fraction=1.0)
-    assert add_saved_demonstrations(buffer, tmp_path / "b.buffer") == 24
+    with no_user_warnings():  # the scheme of the saved buffer does not matter
+        assert add_saved_demonstrations(buffer, tmp_path / "b.buffer") == 24
     assert set(buffer.sample(100).rewards.ravel().tolist()) == set(saved.rewards.ravel().tolist())
     with pytest.raises(ValueError, match="action_space"):
         add_saved_demonstrations(make_buffer(5, action_space="discrete"), tmp_path / "b.buffer")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="empty"):
         add_saved_demonstrations(buffer, tmp_path / "empty")
+
+
+@pytest.mark.parametrize("has_experience", [True, False])
+def test_demonstrations_of_a_saved_buffer_are_added_with_its_experience(tmp_path, has_experience):
+    saved = mixed(n_demonstrations=9)
+    if not has_experience:
+        saved.reset()
+    save_buffer(saved, tmp_path / "b.buffer")
+    buffer = make_buffer(5, 3, demonstration_fraction=1.0)
+    assert add_saved_demonstrations(buffer, tmp_path / "b.buffer") == (24 + 9 if has_experience else 9)
+    expected = [*saved.rewards[: saved.size()].ravel(), *saved.demonstrations.storage.rewards[:9, 0]]
+    assert sorted(buffer.demonstrations.storage.rewards[: len(buffer.demonstrations), 0]) == sorted(expected)
+
+
+def test_actions_of_a_saved_buffer_with_other_bounds_are_scaled_anew(tmp_path):
+    saved, buffer = bounded(-4, 4), bounded(-1, 3)
+    raw = np.random.default_rng(0).uniform(-1, 3, (6, 2, 2))
+    record(saved, raw, is_demonstration=False)
+    save_buffer(saved, tmp_path / "b.buffer")
+    assert add_saved_demonstrations(buffer, tmp_path / "b.buffer") == 12
+    expected = ((raw - 1) / 2).swapaxes(0, 1).reshape(12, 2)
+    np.testing.assert_allclose(buffer.demonstrations.storage.actions[:12, 0], expected, atol=1e-6)
+    with pytest.raises(ValueError, match="outside of the action space"):
+        add_saved_demonstrations(bounded(-1, 1), tmp_path / "b.buffer")
+
+
+def test_a_saved_buffer_with_hindsight_may_have_another_number_of_environments(tmp_path):
+    env, one_env = make_env(2), make_env(1)
+    saved = make_her(PrioritizedHerReplayBuffer, env)
+    Player(env, saved, seed=3).step(10)
+    save_buffer(saved, tmp_path / "b.buffer")
+    buffer = make_her(PrioritizedHerReplayBuffer, one_env, demonstration_fraction=0.5)
+    assert add_saved_demonstrations(buffer, tmp_path / "b.buffer") == 20
+
+
+def test_saved_observations_of_another_kind_are_refused(tmp_path):
+    saved = make_buffer(12, 1, "dict")
+    fill([saved], 5)
+    save_buffer(saved, tmp_path / "b.buffer")
+    with pytest.raises(ValueError, match=r"b\.buffer has observation_space"):
+        add_saved_demonstrations(make_buffer(5), tmp_path / "b.buffer")
