@@ -1,6 +1,6 @@
 """Learn from demonstrations before the first step in the environment."""
 
-from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, SelfOffPolicyAlgorithm
@@ -19,7 +19,8 @@ class PretrainingMixin(OffPolicyAlgorithm):
     ) -> SelfOffPolicyAlgorithm:
         """
         Update the networks from demonstrations alone, whatever ``demonstration_fraction`` is. Nothing counts as a step of the
-        environment. Target networks are updated as often as they would be while learning.
+        environment. Target networks are updated as often as they would be while learning. The statistics of a ``VecNormalize``
+        that has seen no step begin with the demonstrations.
 
         ::
 
@@ -29,10 +30,10 @@ class PretrainingMixin(OffPolicyAlgorithm):
 
         :param gradient_steps: number of updates
         :param log_interval: number of updates between two records, which go into a run of their own, ``..._pretrain``
-        :param progress_bar: whether to show a progress bar
+        :param progress_bar: whether to show a progress bar with tqdm and rich, as in ``learn``
         :return: this model
         :raises ValueError: for a number below 1, or without demonstrations
-        :raises ImportError: for a progress bar without tqdm
+        :raises ImportError: for a progress bar without tqdm or rich
         """
         require("gradient_steps", gradient_steps, integer())
         require("log_interval", log_interval, integer())
@@ -44,15 +45,37 @@ class PretrainingMixin(OffPolicyAlgorithm):
         frequency: Any = self.train_freq
         n_calls = frequency.frequency if frequency.unit == TrainFrequencyUnit.STEP else 1
         n_at_once = self.gradient_steps if self.gradient_steps > 0 else n_calls * self.n_envs
-        rounds: Iterable[int] = range(0, gradient_steps, n_at_once)
-        if progress_bar:
-            rounds = extras.require("tqdm", "extra", "progress_bar=True").tqdm(rounds, unit_scale=n_at_once)
-        with buffer.demonstrations.only():
-            for n_before in rounds:
+        with ExitStack() as stack:
+            stack.enter_context(buffer.demonstrations.only())
+            bar = stack.enter_context(_progress_bar(gradient_steps)) if progress_bar else None
+            self._begin_statistics()
+            for n_before in range(0, gradient_steps, n_at_once):
                 n_done = min(n_before + n_at_once, gradient_steps)
                 self.train(n_done - n_before, self.batch_size)
                 for _ in range(n_calls):
                     self._on_step()  # DQN's target network
                 if n_done // log_interval > n_before // log_interval or n_done == gradient_steps:
                     self.logger.dump(n_done)
+                if bar is not None:
+                    bar.update(n_done - n_before)
         return self
+
+    def _begin_statistics(self) -> None:
+        """Let the statistics of a VecNormalize that has seen no step begin with the demonstrations."""
+        normalize = self._vec_normalize_env
+        # Every step counts in `ret_rms`; resets count in the statistics of the observations alone.
+        if normalize is not None and normalize.training and normalize.ret_rms.count < 1.0:
+            buffer: Any = self.replay_buffer
+            buffer.demonstrations.update_statistics(normalize)
+
+
+def _progress_bar(total: int) -> Any:
+    """
+    Make the progress bar of SB3's ``learn``.
+
+    :param total: number of updates
+    :return: bar of tqdm and rich, a context manager
+    :raises ImportError: without tqdm or rich
+    """
+    extras.require("rich", "extra", "progress_bar=True")
+    return extras.require("tqdm.rich", "extra", "progress_bar=True").tqdm(total=total)

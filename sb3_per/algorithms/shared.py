@@ -102,6 +102,8 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         require_normalized_last(self.env, self.get_vec_normalize_env(), self.observation_space)
         buffer, last_obs = self.replay_buffer, self._last_obs
         self._require_prioritized(type(buffer))
+        if buffer.demonstrations.are_drawn:
+            self._begin_statistics()
         prepared = super()._setup_learn(*args, **kwargs)
         if not (self._last_obs is last_obs and buffer is self._continued_buffer):
             # The environments were reset, or the buffer comes from another run: the next step does not follow its newest one.

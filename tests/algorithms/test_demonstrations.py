@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERDQN, PERSAC, PERCrossQ
 from tests.utils import STOCK, fill
@@ -74,6 +76,94 @@ def test_pretraining_moves_the_target_network_as_often_as_learning():
         model.pretrain(1)
         is_copied = not th.equal(th.cat([p.ravel() for p in model.q_net_target.parameters()]), before)
         assert is_copied == (n_updates % 5 == 0)
+
+
+def normalized(**kwargs):
+    """Make a model under a fresh VecNormalize, with 60 demonstrations of two episodes."""
+    env = VecNormalize(make_vec_env("Pendulum-v1"), gamma=0.9)
+    settings = dict(policy_kwargs=dict(net_arch=[8]), buffer_size=200, learning_starts=0, batch_size=16, seed=0, device="cpu")
+    model = PERSAC("MlpPolicy", env, replay_buffer_kwargs=dict(demonstration_fraction=0.25), **{**settings, **kwargs})
+    rng = np.random.default_rng(0)
+    steps = [rng.normal([50.0, 0.0, -3.0], [5.0, 1.0, 0.1], (30, 2, 3)) for _ in range(2)]
+    rewards = rng.normal(-100.0, 30.0, (30, 2))
+    steps += [rng.uniform(-1, 1, (30, 2, 1)), rewards, np.zeros((30, 2), bool), [[{}, {}]] * 30]
+    model.replay_buffer.add_demonstrations(*steps)
+    return model, env, steps
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+def test_pretraining_begins_the_statistics_of_a_fresh_normalizer(is_reset):
+    """As many numbers would come from environments that make the same steps; a reset alone gives no statistics."""
+    model, env, (obs, _, _, rewards, _, _) = normalized()
+    if is_reset:
+        env.reset()
+    model.pretrain(1)
+    assert env.ret_rms.count == pytest.approx(60, abs=0.1)
+    if not is_reset:
+        np.testing.assert_allclose(env.obs_rms.mean, obs.reshape(-1, 3).mean(axis=0), rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(env.obs_rms.var, obs.reshape(-1, 3).var(axis=0), rtol=0.1)
+    returns = np.zeros((30, 2))
+    for t in range(30):
+        returns[t] = rewards[t] + (0.9 * returns[t - 1] if t > 0 else 0.0)
+    assert env.ret_rms.var == pytest.approx(returns.var(), rel=1e-2)
+    batch = model.replay_buffer.sample(50, env=env)
+    assert (batch.observations[batch.is_demonstration].abs() < 10).all()
+    count = env.obs_rms.count
+    model.pretrain(1)
+    assert env.obs_rms.count == count
+
+
+def test_learning_from_the_first_step_begins_the_statistics_of_a_fresh_normalizer():
+    model, env, _ = normalized()
+    model.learn(3)
+    assert env.ret_rms.count == pytest.approx(63, abs=0.1)
+
+
+@pytest.mark.parametrize("seen", ["steps", "not training", "no demonstrations are drawn"])
+def test_other_statistics_of_a_normalizer_stay(seen):
+    kwargs = dict(replay_buffer_kwargs={}) if "drawn" in seen else {}
+    env = VecNormalize(make_vec_env("Pendulum-v1"), training=seen != "not training")
+    if seen == "steps":
+        env.reset()
+        env.step(np.zeros((1, 1)))
+    settings = dict(policy_kwargs=dict(net_arch=[8]), buffer_size=200, learning_starts=100, batch_size=16, device="cpu")
+    model = PERSAC("MlpPolicy", env, **{"replay_buffer_kwargs": dict(demonstration_fraction=0.25), **kwargs}, **settings)
+    stored = type(model.replay_buffer)(10, model.observation_space, model.action_space)
+    fill([stored], 10)
+    stored.actions[:] = 0.0
+    model.replay_buffer.add_demonstrations_from(stored)
+    before = env.ret_rms.count
+    model.learn(1)
+    assert env.ret_rms.count == before + (seen != "not training")
+
+
+def test_the_progress_bar_of_pretraining_counts_updates(monkeypatch):
+    """The bar is that of SB3's `learn`. Its end is the number of updates, also if they are made several at a time."""
+    import tqdm.rich
+
+    bars = []
+
+    class Bar:
+        def __init__(self, total):
+            self.total, self.counts, self.is_closed = total, [], False
+            bars.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.is_closed = True
+
+        def update(self, n):
+            self.counts.append(n)
+
+    monkeypatch.setattr(tqdm.rich, "tqdm", Bar)
+    model, _ = make_model(PERSAC, gradient_steps=4, train_freq=4)
+    model.pretrain(10)
+    assert bars == []
+    model.pretrain(10, progress_bar=True)
+    (bar,) = bars
+    assert (bar.total, bar.counts, bar.is_closed) == (10, [4, 4, 2], True)
 
 
 def test_pretraining_without_demonstrations_is_refused():
