@@ -48,7 +48,7 @@ class PretrainingMixin(OffPolicyAlgorithm):
         with ExitStack() as stack:
             stack.enter_context(buffer.demonstrations.only())
             bar = stack.enter_context(_progress_bar(gradient_steps)) if progress_bar else None
-            self._begin_statistics()
+            buffer.demonstrations.begin_statistics(self._vec_normalize_env)
             for n_before in range(0, gradient_steps, n_at_once):
                 n_done = min(n_before + n_at_once, gradient_steps)
                 self.train(n_done - n_before, self.batch_size)
@@ -59,14 +59,6 @@ class PretrainingMixin(OffPolicyAlgorithm):
                 if bar is not None:
                     bar.update(n_done - n_before)
         return self
-
-    def _begin_statistics(self) -> None:
-        """Let the statistics of a VecNormalize that has seen no step begin with the demonstrations."""
-        normalize = self._vec_normalize_env
-        # Every step counts in `ret_rms`; resets count in the statistics of the observations alone.
-        if normalize is not None and normalize.training and normalize.ret_rms.count < 1.0:
-            buffer: Any = self.replay_buffer
-            buffer.demonstrations.update_statistics(normalize)
 
 
 def _progress_bar(total: int) -> Any:

@@ -103,7 +103,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         buffer, last_obs = self.replay_buffer, self._last_obs
         self._require_prioritized(type(buffer))
         if buffer.demonstrations.are_drawn:
-            self._begin_statistics()
+            buffer.demonstrations.begin_statistics(self._vec_normalize_env)
         prepared = super()._setup_learn(*args, **kwargs)
         if not (self._last_obs is last_obs and buffer is self._continued_buffer):
             # The environments were reset, or the buffer comes from another run: the next step does not follow its newest one.

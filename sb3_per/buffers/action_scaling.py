@@ -41,10 +41,10 @@ def unscaled(actions: np.ndarray, space: spaces.Space) -> np.ndarray:
 
     :param actions: actions as SB3 stores them, shape (..., action_dim)
     :param space: action space
-    :return: actions of the environment, in the same shape
+    :return: actions of the environment, shape (n, *space.shape)
     """
     middle, half = middle_and_half(space)
-    return np.asarray(middle + actions * half)
+    return np.asarray(middle + actions.reshape(-1, *(space.shape or ())) * half)
 
 
 def is_scaled(space: spaces.Space) -> bool:
@@ -60,8 +60,9 @@ def can_be_rescaled(recorded: spaces.Space, space: spaces.Space) -> bool:
     :param space: the other action space
     :return: whether both are a Box of floats of the same shape
     """
-    both_are_boxes = isinstance(recorded, spaces.Box) and isinstance(space, spaces.Box)
-    return both_are_boxes and recorded.dtype.kind == space.dtype.kind == "f" and recorded.shape == space.shape
+    if not (isinstance(recorded, spaces.Box) and isinstance(space, spaces.Box)):
+        return False
+    return recorded.dtype.kind == space.dtype.kind == "f" and recorded.shape == space.shape
 
 
 def require_scaled(actions: np.ndarray, space: spaces.Space) -> None:
@@ -82,12 +83,12 @@ def require_scaled(actions: np.ndarray, space: spaces.Space) -> None:
         )
 
 
-def require_inside(actions: np.ndarray, space: spaces.Box) -> None:
+def require_inside(actions: np.ndarray, space: spaces.Space) -> None:
     """
     Check that an environment can take actions.
 
-    :param actions: actions of an environment, which are not scaled, shape (n, action_dim)
-    :param space: action space
+    :param actions: actions of an environment, which are not scaled, shape (n, *space.shape)
+    :param space: action space, a Box
     :raises ValueError: with the first action outside of the bounds
     """
     middle, half = middle_and_half(space)

@@ -256,14 +256,17 @@ class Demonstrations:
             metrics["demonstrations/td_error_of_experience"] = errors[~is_demonstration].mean()
         return metrics
 
-    def update_statistics(self, normalize: VecNormalize) -> None:
+    def begin_statistics(self, normalize: VecNormalize | None) -> None:
         """
-        Count the demonstrations in the statistics of a VecNormalize, as if its environments had made these steps.
+        Let the statistics of a VecNormalize that has seen no step begin with the demonstrations, as if its environments had
+        made these steps.
 
-        :param normalize: wrapper whose statistics change
+        :param normalize: wrapper whose statistics may change; ``None``: there is none
         """
         storage = self.storage
-        if storage is None:
+        if storage is None or normalize is None or not normalize.training:
+            return
+        if normalize.ret_rms.count >= 1.0:  # every step counts there; resets count in the statistics of observations alone
             return
         if normalize.norm_obs:
             for begin in range(0, len(self), _BLOCK):
@@ -353,7 +356,7 @@ def require_actions_in(parts: Sequence[Part], recorded: spaces.Space, space: spa
     if recorded == space:
         require_scaled(actions, space)
     else:
-        require_inside(unscaled(actions.reshape(-1, *recorded.shape), recorded), space)
+        require_inside(unscaled(actions, recorded), space)
 
 
 def columns_of(parts: Sequence[Part], recorded: spaces.Space, space: spaces.Space) -> Iterator[StepArrays]:
@@ -368,8 +371,7 @@ def columns_of(parts: Sequence[Part], recorded: spaces.Space, space: spaces.Spac
     for storage, slots in _recordings_in(parts):
         obs, next_obs, actions, *rest = storage.read_steps(slots[:, None])
         if recorded != space:
-            raw = unscaled(actions.reshape(-1, *recorded.shape), recorded)
-            actions = scaled(raw, space).reshape(actions.shape)
+            actions = scaled(unscaled(actions, recorded), space).reshape(actions.shape)
         yield (obs, next_obs, actions, *rest)
 
 

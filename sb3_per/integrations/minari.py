@@ -139,12 +139,11 @@ def _episode(buffer: PrioritizedReplayBuffer, slots: np.ndarray, channels_last: 
     storage, space = buffer.storage, buffer.action_space
     join = functools.partial(_join, axes=(1, 3))
     obs, last = storage.read_observations(slots), storage.read_next_observations(slots[-1:])
-    actions = read_slots(buffer.actions, slots).reshape(-1, *(space.shape or ()))
     is_last = np.arange(len(slots)) == len(slots) - 1
     is_terminated = is_last & (read_slots(buffer.dones, slots) != 0) & (read_slots(buffer.timeouts, slots) == 0)
     return EpisodeBuffer(
         observations=tree_map(join, _spaces_of(buffer.observation_space), channels_last, obs, last),
-        actions=unscaled(actions, space).astype(space.dtype),
+        actions=unscaled(read_slots(buffer.actions, slots), space).astype(space.dtype),
         rewards=read_slots(buffer.rewards, slots),
         terminations=is_terminated,
         truncations=is_last & ~is_terminated,
