@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, require_scaled, scaled, unscaled
 from sb3_per.buffers.batches import Transitions, read_transitions

@@ -1,5 +1,5 @@
 """
-Find out whether prioritization pays on your task.
+Find out whether prioritization pays on your task::
 
     sb3-per compare --algo dqn --env LunarLander-v3 --setting "scheme='lap'" --dry-run
     sb3-per compare --algo dqn --env LunarLander-v3 --setting "scheme='lap'"

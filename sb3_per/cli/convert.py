@@ -1,5 +1,5 @@
 """
-Convert a pickled buffer to a directory, which loads without running code, or to a pickle for stock algorithms.
+Convert a pickled buffer to a directory, which loads without running code, or to a pickle for stock algorithms::
 
     sb3-per convert old.pkl new.buffer --trust
     sb3-per convert prioritized.pkl stock.pkl --trust

@@ -1,5 +1,5 @@
 """
-Print versions and facts of the machine, and test the installation. Begin a bug report with its output.
+Print versions and facts of the machine, and test the installation. Begin a bug report with its output::
 
     sb3-per doctor
 

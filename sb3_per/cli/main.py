@@ -1,5 +1,5 @@
 """
-The command ``sb3-per``, which passes its options to the module of each command.
+The command ``sb3-per``, which passes its options to the module of each command::
 
     sb3-per train --algo per_sac --env Pendulum-v1
     sb3-per doctor

@@ -1,5 +1,5 @@
 """
-Run the scripts of RL Zoo with the prioritized algorithms.
+Run the scripts of RL Zoo with the prioritized algorithms::
 
     python -m sb3_per.zoo train --algo per_sac --env Pendulum-v1
     python -m sb3_per.zoo enjoy --algo per_sac --env Pendulum-v1

@@ -1,5 +1,5 @@
 """
-Print the result of a run of RL Zoo, and draw its learning curve.
+Print the result of a run of RL Zoo, and draw its learning curve::
 
     python -m sb3_per.zoo.summary --algo per_sac --env Pendulum-v1 -f runs
 

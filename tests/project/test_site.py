@@ -113,6 +113,39 @@ def test_formulas_become_mathml(site, pages):
         assert not re.search(r"\\(frac|alpha|beta|delta|sum|mathrm)\b", text), path.name
 
 
+def text_of(path: Path) -> str:
+    """Return the words of a page, without its code."""
+    text = re.sub(r"<(pre|code|script|style|svg)\b.*?</\1>", " ", path.read_text(), flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]+>", " ", text))
+
+
+@pytest.mark.slow
+def test_options_keep_their_two_hyphens(pages):
+    """A dash before a word would be an option that nobody can copy."""
+    for path in pages:
+        assert re.findall(r"(?<!\w)[\N{EN DASH}\N{EM DASH}]\w+", text_of(path)) == [], path.name
+
+
+@pytest.mark.slow
+def test_commands_of_the_api_page_are_code(site):
+    assert re.findall(r"(?:sb3-per|python -m sb3_per\S*) [a-z]+.*", text_of(site / "api.html")) == []
+
+
+@pytest.mark.slow
+def test_long_pages_begin_with_a_table_of_contents(site, pages):
+    """Each of its entries is a link to a section of the page, or to a class or function."""
+    for path, page in pages.items():
+        headings = len(re.findall(r"<h[23]\b", path.read_text()))
+        contents = re.search(r'<div class="page-contents.*?</div>', path.read_text(), re.DOTALL)
+        if headings < 10 or path.name in ("genindex.html", "py-modindex.html"):
+            continue
+        assert contents is not None, path.name
+        links = re.findall(r'href="#([^"]+)"', contents[0])
+        assert len(links) >= headings, path.name
+        assert set(map(urllib.parse.unquote, links)) <= page.anchors, path.name
+    assert "#sb3_per.PERSAC" in (site / "api.html").read_text().partition("page-contents")[2].partition("</div>")[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("word", "page"), SOUGHT)
 def test_the_search_index_finds_the_right_page(site, word, page):
@@ -148,6 +181,8 @@ frame.style = "width: 390px; height: 800px; border: 0";
 document.body.append(frame);
 const open = address => new Promise(loaded => { frame.onload = () => loaded(frame.contentDocument); frame.src = address; });
 const size = element => { const box = element.getBoundingClientRect(); return Math.min(box.width, box.height); };
+const scrolls = element => ["auto", "scroll"].includes(getComputedStyle(element).overflowX)
+    || (element.tagName !== "ARTICLE" && scrolls(element.parentElement));
 const report = { pages: {}, hits: {} };
 const ids = {}, links = new Set();
 for (const name of PAGES) {
@@ -160,6 +195,12 @@ for (const name of PAGES) {
         cut: [...page.querySelectorAll("pre")].filter(block => block.scrollWidth > block.clientWidth).length,
         tables: [...page.querySelectorAll("table.docutils")].filter(table => !table.querySelector("th:nth-child(4)"))
             .filter(table => table.scrollWidth > table.parentElement.clientWidth).length,
+        uncontained: [...page.querySelectorAll("table.docutils, table.dataframe")]
+            .filter(table => table.scrollWidth > 390 && !scrolls(table.parentElement)).length,
+        wide: [...page.querySelectorAll("article img, article svg")]
+            .filter(image => image.getBoundingClientRect().right > 390).length,
+        fifth: [...page.querySelectorAll("table.docutils:has(th:nth-child(7)):not(:has(th:nth-child(8))) td:nth-child(5)")]
+            .map(cell => cell.getBoundingClientRect().right),
     };
     ids[page.location.pathname] = new Set([...page.querySelectorAll("[id]")].map(element => element.id));
     for (const link of page.querySelectorAll("a[href]"))
@@ -217,6 +258,9 @@ def test_formulas_and_figures_in_a_browser(probed, pages):
         assert page["width"] <= 390, name
         assert page["cut"] == 0, name
         assert page["tables"] == 0, name  # with up to three columns, no table has to be scrolled
+        assert page["uncontained"] == 0, name  # a wider one scrolls in its own box
+        assert page["wide"] == 0, name
+    assert max(probed["pages"]["benchmarks.html"]["fifth"]) <= 390  # the figures of a benchmark are on the screen
     assert len(probed["pages"]["how_it_works.html"]["formulas"]) >= 18
     shown = {Path(source).name for page in probed["pages"].values() for source, *_ in page["figures"]}
     assert shown >= {Path(figure).name for figure in FIGURES}
