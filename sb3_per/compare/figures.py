@@ -25,8 +25,17 @@ LOOKS = {
     "PAL": (SALMON, "--", "d"),
     "rank": (PURPLE, "-", "P"),
 }
-# For arms without a role, in this order.
-SPARE = (GREEN, SALMON, CYAN, PURPLE, OLIVE, MAGENTA, BLUE, ORANGE)
+# For arms without a role, in this order: colour, line and marker. Lines can be told apart without their colours.
+SPARE = (
+    (GREEN, "-", "<"),
+    (SALMON, "-", "p"),
+    (CYAN, "-", "*"),
+    (PURPLE, "-", ">"),
+    (OLIVE, "-", "h"),
+    (MAGENTA, "-", "x"),
+    (BLUE, "-", "1"),
+    (ORANGE, "-", "+"),
+)
 
 
 def looks(roles: dict[str, str]) -> dict[str, dict[str, Any]]:
@@ -41,8 +50,8 @@ def looks(roles: dict[str, str]) -> dict[str, dict[str, Any]]:
         if role in LOOKS and role not in known.values():
             known[name] = role
     taken = {LOOKS[role][0] for role in known.values()}
-    spare = cycle([color for color in SPARE if color not in taken] or SPARE)
-    found = {name: LOOKS[known[name]] if name in known else (next(spare), "-", "o") for name in roles}
+    spare = cycle([look for look in SPARE if look[0] not in taken] or SPARE)
+    found = {name: LOOKS[known[name]] if name in known else next(spare) for name in roles}
     return {name: dict(zip(("color", "linestyle", "marker"), look, strict=True)) for name, look in found.items()}
 
 

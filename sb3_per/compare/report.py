@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib import style
 from matplotlib.figure import Figure
-from scipy import stats
 
 from sb3_per.compare.figures import INK, STYLE, WIDTH, looks, thousands
-from sb3_per.compare.statistics import holm, paired_interval, tuned_p
+from sb3_per.compare.statistics import holm, mean_interval, paired_interval, tuned_p
 
 # Share of the evaluations, the last ones, whose mean is the score of a run.
 _FINAL = 5
@@ -341,7 +340,7 @@ def _impression(rows: list[Comparison], names: Names, uniform: Collection[str]) 
 
 def draw(results: Results, roles: dict[str, str], controls: dict[str, str], n_timesteps: int, path: Path) -> None:
     """
-    Draw learning curves: the mean over the runs and its standard error, a panel for each learning rate, one below the other.
+    Draw learning curves: the mean over the runs and its 95% interval, a panel for each learning rate, one below the other.
 
     :param results: returns of all runs
     :param roles: by name of an arm that is no control: its look, a key of :data:`~sb3_per.compare.figures.LOOKS`
@@ -350,7 +349,7 @@ def draw(results: Results, roles: dict[str, str], controls: dict[str, str], n_ti
     :param path: path of the PNG
     """
     look = looks(roles)
-    look.update({control: {**look[arm], "linestyle": ":"} for control, arm in controls.items()})
+    look.update({control: {**look[arm], "linestyle": ":", "markerfacecolor": "none"} for control, arm in controls.items()})
     labels = {arm: textwrap.fill(arm, 56) for arm in results.curves}
     n_lines = sum(1 + label.count("\n") for label in labels.values()) + 1
     n_panels, n_seeds, n_evaluations = next(iter(results.curves.values())).shape
@@ -360,14 +359,14 @@ def draw(results: Results, roles: dict[str, str], controls: dict[str, str], n_ti
         panels = figure.subplots(n_panels, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         for i, (axes, rate) in enumerate(zip(panels, results.rates, strict=True)):
             for arm, curves in results.curves.items():
-                line, middle = {**look[arm], "marker": ""}, curves[i].mean(axis=0)
-                axes.plot(steps, middle, label=labels[arm], **line)
+                axes.plot(steps, curves[i].mean(axis=0), label=labels[arm], markersize=6, **look[arm])
                 if n_seeds > 1:
-                    error = stats.sem(curves[i], axis=0)
-                    axes.fill_between(steps, middle - error, middle + error, color=line["color"], alpha=0.15, linewidth=0)
+                    _, low, high = mean_interval(curves[i])
+                    axes.fill_between(steps, low, high, color=look[arm]["color"], alpha=0.15, linewidth=0)
             axes.axhline(results.of_random.mean(), color=INK, linewidth=1, label="random policy")
             axes.set(ylabel="mean return", title=rate_text(rate) if n_panels > 1 else "")
             thousands(axes.xaxis)
-        panels[-1].set_xlabel(f"environment steps; {n_seeds} seeds, bands: standard error")
+        bands = f"{n_seeds} seeds, bands: 95% intervals" if n_seeds > 1 else "1 seed"
+        panels[-1].set_xlabel(f"environment steps; {bands}")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=1)
         figure.savefig(path)

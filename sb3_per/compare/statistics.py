@@ -78,6 +78,18 @@ def least_seeds(n_tests: int, level: float = 0.05) -> int:
     return next(n for n in itertools.count(1) if n_tests * 2.0 ** (1 - n) < level)
 
 
+def mean_interval(values: np.ndarray) -> np.ndarray:
+    """
+    Estimate the mean over the runs, with Student's 95% interval.
+
+    :param values: values of at least two runs, the first dimension
+    :return: mean, and the ends of its interval, shape (3, ...)
+    """
+    middle = values.mean(axis=0)
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values, axis=0)
+    return np.stack([middle, middle - half, middle + half])
+
+
 def paired_interval(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     """
     Estimate the difference of two arms, each at its own best learning rate.

@@ -21,7 +21,7 @@ from sb3_per.compare.campaign import Job, read, run_missing
 
 from .campaign import options
 from .figures import INK, figure_of, looks, save
-from .tables import table
+from .tables import table, with_interval
 
 SIZES, SEEDS = range(2, 15), 11
 # In the last two, new transitions enter with their own TD error in place of the maximum.
@@ -127,11 +127,11 @@ def jobs() -> list[Job]:
     return [(name, tuple(name.values())) for name in names]
 
 
-def quartiles(rows: list[dict[str, str]]) -> dict[str, np.ndarray]:
-    """Summarise the runs by replay: lower quartile, median and upper quartile of the updates, shape (sizes, 3)."""
+def medians(rows: list[dict[str, str]]) -> dict[str, np.ndarray]:
+    """Summarise the runs by replay: median of the updates, and the ends of its 95% interval, shape (3, sizes)."""
     updates = {(row["n_states"], row["replay"], int(row["seed"])): float(row["updates"]) for row in rows}
-    runs = {r: [[updates[str(n), r, seed] for seed in range(SEEDS)] for n in SIZES] for r in REPLAYS}
-    return {replayed: np.percentile(of, [25, 50, 75], axis=1).T for replayed, of in runs.items()}
+    runs = {r: np.array([[updates[str(n), r, seed] for n in SIZES] for seed in range(SEEDS)]) for r in REPLAYS}
+    return {replayed: with_interval(of, lambda values: np.median(values, axis=0)) for replayed, of in runs.items()}
 
 
 def growth(medians: np.ndarray) -> float:
@@ -143,13 +143,13 @@ def growth(medians: np.ndarray) -> float:
 def report(found: dict[str, np.ndarray]) -> str:
     cells = []
     for i, n in enumerate(SIZES):
-        figures = [f"{of[i, 1]:.0f} ({of[i, 0]:.0f} to {of[i, 2]:.0f})" for of in found.values()]
-        ratios = [f"{found['uniform'][i, 1] / found[r][i, 1]:.1f}" for r in ("proportional", "rank")]
+        figures = [f"{of[0, i]:.0f} [{of[1, i]:.0f}, {of[2, i]:.0f}]" for of in found.values()]
+        ratios = [f"{found['uniform'][0, i] / found[r][0, i]:.1f}" for r in ("proportional", "rank")]
         cells.append([str(n), str(2 ** (n + 1) - 2), *figures, *ratios])
     heading = ["n", "transitions", *REPLAYS, "uniform / proportional", "uniform / rank"]
-    lines = [f"Updates until learned: median (quartiles) of {SEEDS} seeds.", "", *table(heading, cells)]
+    lines = [f"Updates until learned: median [95% bootstrap interval] of {SEEDS} seeds.", "", *table(heading, cells)]
     lines += ["Factor for each further state, from n = 8 on:", ""]
-    lines += table(list(REPLAYS), [[f"{growth(of[:, 1]):.2f}" for of in found.values()]])
+    lines += table(list(REPLAYS), [[f"{growth(of[0]):.2f}" for of in found.values()]])
     return "\n".join(lines)
 
 
@@ -159,8 +159,8 @@ def draw(found: dict[str, np.ndarray], path: Path) -> None:
     axes = figure.subplots()
     look = looks({replayed: replayed.replace("proportional", "defaults") for replayed in found})
     for replayed, of in found.items():
-        axes.plot(SIZES, of[:, 1], markersize=4, label=replayed, **look[replayed])
-        axes.fill_between(SIZES, of[:, 0], of[:, 2], alpha=0.18, color=look[replayed]["color"], linewidth=0)
+        axes.plot(SIZES, of[0], markersize=4, label=replayed, **look[replayed])
+        axes.fill_between(SIZES, of[1], of[2], alpha=0.18, color=look[replayed]["color"], linewidth=0)
     n_transitions = [2 ** (n + 1) - 2 for n in SIZES]
     axes.plot(SIZES, n_transitions, color=INK, linestyle="-.", linewidth=1, label="number of transitions")
     axes.set(yscale="log", xlabel="number of states n", ylabel="updates until learned")
@@ -173,7 +173,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = options(__doc__, ["cliffwalk"]).parse_args(arguments)
     path, results = args.out / "data" / "cliffwalk.csv", args.out / "results"
     run_missing(path, jobs(), updates_until_learned, args.workers, args.deadline)
-    found = quartiles(read(path))
+    found = medians(read(path))
     (results / "cliffwalk.md").write_text(report(found))
     draw(found, results / "cliffwalk.png")
 

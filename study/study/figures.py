@@ -38,6 +38,8 @@ LOOKS.update(
         "zero state, burn-in": (PURPLE, ":", "P"),
     }
 )
+# Number of evaluations from one marker of a learning curve to the next.
+_EVERY = 3
 # Arms of bits-rates whose names are their settings.
 ARMS = {"epsilon 1e-06, no weights": "no weights", "epsilon 0.01, mean, eta 0.25": "candidate"}
 
@@ -96,15 +98,19 @@ def draw_arm(axes: Axes, x: Sequence[Any], estimate: np.ndarray, arm: str) -> No
 
 
 def draw_curves(panels: dict[str, Estimates], steps: list[int], what: str, path: Path) -> None:
-    """Draw learning curves with intervals: figures at each evaluation, by environment."""
+    """
+    Draw learning curves with intervals: figures at each evaluation, by environment. Each line has its own marker, and the
+    markers stand at different evaluations, so that lines which meet can be followed.
+    """
     variants = dict.fromkeys(variant for estimates in panels.values() for variant in estimates)
     look, lines = looks({variant: role_of(variant) for variant in variants}), {}
     figure = figure_of(2.9 * len(panels) + 0.3 + 0.25 * -(-len(variants) // 2))
     grid = figure.subplots(len(panels), squeeze=False).ravel()
     for axes, (environment, estimates) in zip(grid, panels.items(), strict=True):
         for variant, (values, low, high) in estimates.items():
-            line: dict[str, Any] = {**look[variant], "marker": ""}
-            (lines[variant],) = axes.plot(steps, values, **line)
+            line = look[variant]
+            places = (list(variants).index(variant) % _EVERY, _EVERY)
+            (lines[variant],) = axes.plot(steps, values, markersize=7, markevery=places, **line)
             axes.fill_between(steps, low, high, color=line["color"], alpha=0.18, linewidth=0)
         axes.set(title=environment, xlabel="environment steps", ylabel=what)
         thousands(axes.xaxis)

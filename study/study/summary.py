@@ -154,7 +154,7 @@ def summary_table(found: list[Comparison]) -> list[str]:
 
 
 def draw(found: list[Comparison], path: Path) -> None:
-    """Draw a dot for each setting, task and endpoint, relative to the reference; grey if the two cannot be told apart."""
+    """Draw a dot for each setting, task and endpoint, relative to the reference; grey if the corrected p is at least 0.05."""
     found = [each for each in found if each.kind in SUMMED_UP]
     # The largest size of dose and response, and the smallest at which no run ends at the first checks.
     sizes = {f"Blind Cliffwalk, 1 success in {2**n:,} episodes" for n in (10, 16)}
@@ -184,7 +184,7 @@ def draw(found: list[Comparison], path: Path) -> None:
     say_that_more_is_better(axes)
     markers = [Line2D([], [], color=LOOKS[kind][0], marker=LOOKS[kind][2], linestyle="") for kind in kinds]
     markers.append(Line2D([], [], color=INK, marker="o", linestyle="", markerfacecolor="none"))
-    figure.legend(markers, [*kinds, "cannot be told apart"], loc="outside upper center", ncols=3)
+    figure.legend(markers, [*kinds, "p of at least 0.05, corrected"], loc="outside upper center", ncols=3)
     save(figure, path)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sb3_per.compare.figures import MAGENTA, ORANGE
-from study import campaign, figures
+from study import campaign, figures, learning
 
 BACKGROUNDS = ("#ffffff", "#131416")
 COLORS = {look[0] for look in figures.LOOKS.values()}
@@ -76,6 +76,35 @@ def test_looks_have_fixed_colors_for_roles_and_different_ones_for_the_rest():
     found = figures.looks(roles)
     assert [found[name]["color"] for name in roles][:2] == [ORANGE, MAGENTA]
     assert len({look["color"] for look in found.values()}) == 4
+
+
+CURVES = [name for name, each in learning.CAMPAIGNS.items() if each.figure == "curves"]
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_learning_curves_can_be_told_apart_without_their_colors(name):
+    """The lines of a figure differ in style or in marker."""
+    arms = learning.CAMPAIGNS[name].arms
+    found = figures.looks({arm: figures.role_of(arm) for arm in arms})
+    assert len({(look["linestyle"], look["marker"]) for look in found.values()}) == len(arms)
+
+
+def test_spare_lines_can_be_told_apart_without_their_colors():
+    found = figures.looks({"stock DQN": "stock", "twin": "uniform", "a": "defaults", **{str(i): "" for i in range(5)}})
+    assert len({(look["linestyle"], look["marker"]) for look in found.values()}) == 8
+
+
+def test_learning_curves_have_markers(tmp_path, monkeypatch):
+    """Markers stand at some evaluations of each line, and in the legend."""
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
+    estimates = {arm: np.arange(3 * 8.0).reshape(3, 8) for arm in ("DQN", "PERDQN", "PERDQN, LAP", "other")}
+    figures.draw_curves({"task": estimates}, list(range(8)), "return", tmp_path / "x.png")
+    (axes,) = drawn[0].axes
+    assert len({line.get_marker() for line in axes.lines}) == 4
+    for line in axes.lines:
+        first, every = line.get_markevery()
+        assert first < every < 8 / 2
 
 
 def test_published_figures_are_small_wide_and_transparent():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy import stats
 
 from sb3_per.compare.report import Names, Results, comparisons, draw, pairs_of, table, verdict
 from sb3_per.compare.statistics import holm, paired_p
@@ -229,6 +230,22 @@ def test_nothing_in_the_figure_is_cut(tmp_path, monkeypatch):
         "the task's learning rate",
         "3 x the learning rate",
     ]
+
+
+def test_bands_of_the_figure_are_95_percent_intervals(tmp_path, monkeypatch):
+    """The axis says so, and the bands end where Student's intervals of the means do."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, path: figures.append(self))
+    results, roles = results_of(120, 100), {STOCK: "stock", TWIN: "uniform", SETTING: "LAP"}
+    draw(results, roles, {CONTROL: SETTING}, 1_000, tmp_path / "curves.png")
+    (axes,) = figures[0].axes
+    assert "bands: 95% intervals" in axes.get_xlabel()
+    assert len({(line.get_linestyle(), line.get_marker()) for line in axes.lines[:4]}) == 4
+    of_runs = results.curves[STOCK][0]
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    for evaluation in of_runs.T:
+        interval = stats.ttest_1samp(evaluation, 0.0).confidence_interval(0.95)
+        assert np.abs(band - interval.low).min() < 1e-6 and np.abs(band - interval.high).min() < 1e-6
 
 
 def test_an_arm_may_have_the_name_of_a_look(tmp_path):
