@@ -75,15 +75,15 @@ def test_unrolled_windows_have_the_states_of_acting(setting, n_layers):
             for id_ in ids:
                 obs, acting, _ = buffer.seen[id_]
                 for state, of_acting in zip(states, acting[own], strict=True):
-                    np.testing.assert_allclose(state[:, 0], of_acting, atol=1e-6)
+                    np.testing.assert_allclose(state[:, 0], of_acting, rtol=1e-4, atol=1e-5)
                 with th.no_grad():
                     outputs, states = network.step_memory(th.as_tensor(obs[None]), states)
                 expected.append(outputs)
             by_hand = th.cat(expected[-length:])
-            np.testing.assert_allclose(features[:length, i], by_hand, atol=1e-6)
+            np.testing.assert_allclose(features[:length, i], by_hand, rtol=1e-4, atol=1e-5)
             actions = batch.actions[:length, i]
             np.testing.assert_allclose(
-                heads(network, features[:length, i], actions), heads(network, by_hand, actions), atol=1e-6
+                heads(network, features[:length, i], actions), heads(network, by_hand, actions), rtol=1e-4, atol=1e-5
             )
         n_full += len(ids) - length > buffer.burn_in
         assert len(batch.states) == 4
@@ -124,8 +124,8 @@ def test_burn_in_warms_up_each_network():
     other = batch._replace(prefix=batch.prefix + 1.0)
     with th.no_grad():
         for network in networks(model):
-            differ = network.unroll_memory(batch) != network.unroll_memory(other)
-            np.testing.assert_array_equal(differ.any(dim=2).any(dim=0).numpy(), has_prefix)
+            changed = (network.unroll_memory(batch) - network.unroll_memory(other)).abs().amax(dim=(0, 2)).numpy()
+            np.testing.assert_array_equal(changed > 1e-5, has_prefix)
         # Other states show which states the actor uses, and which the critics use.
         for network, own in zip(networks(model), ([0, 1], [2, 3], [2, 3]), strict=True):
             for i in range(4):
@@ -145,7 +145,7 @@ def everything(model: PERRecurrentSAC) -> list[th.Tensor]:
 
 @pytest.mark.parametrize("form", ["box", "dict"])
 def test_nan_in_the_padding_has_no_effect(form):
-    """A gradient step gives the same networks, TD errors and metrics."""
+    """A gradient step gives the same networks, TD errors and metrics, except for rounding."""
     model = make(form).learn(200)
     batch = model.replay_buffer.sample(32)
     assert not batch.mask.all()
@@ -162,7 +162,8 @@ def test_nan_in_the_padding_has_no_effect(form):
         assert (td_errors[~batch.mask] == 0).all() and (td_errors[batch.mask] != 0).all()
         del metrics["per/replay_ratio"]  # over all steps so far
         found.append([td_errors.detach().clone(), *metrics.values(), *(part.clone() for part in everything(model))])
-    assert all(map(th.equal, *found))
+    for actual, expected in zip(found[1], found[0], strict=True):
+        th.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     assert not th.equal(found[0][-1], log_ent_coef)
 
 
@@ -249,7 +250,7 @@ def test_window_priorities_mix_maximum_and_mean_of_td_errors():
         errors = td_errors[batch.mask.numpy()[:, i], i]
         if id_ not in batch.indices[i + 1 :]:
             expected = 0.7 * errors.max() + 0.3 * errors.mean() + 0.01
-            assert buffer.priorities.reshape(-1)[id_ % buffer.priorities.size] == pytest.approx(expected, rel=1e-5)
+            assert buffer.priorities.reshape(-1)[id_ % buffer.priorities.size] == pytest.approx(expected, rel=1e-4)
 
 
 # ---- predict
@@ -265,13 +266,13 @@ def test_predict_takes_and_returns_states(form):
     assert action.shape == (2,) and [part.shape for part in state] == [(1, 1, 8)] * 2
     actions, states = model.predict(obs, deterministic=True)
     assert actions.shape == (3, 2) and [part.shape for part in states] == [(1, 3, 8)] * 2
-    np.testing.assert_allclose(actions[0], action, atol=1e-6)
-    np.testing.assert_allclose(states[0][:, :1], state[0], atol=1e-6)
+    np.testing.assert_allclose(actions[0], action, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(states[0][:, :1], state[0], rtol=1e-4, atol=1e-5)
     restarted = model.predict(obs, states, np.array([False, True, False]), deterministic=True)
     fresh, gone_on = (model.predict(obs, before, deterministic=True) for before in (None, states))
     for i, expected in enumerate((gone_on, fresh, gone_on)):
-        np.testing.assert_array_equal(restarted[0][i], expected[0][i])
-        np.testing.assert_array_equal(restarted[1][0][:, i], expected[1][0][:, i])
+        np.testing.assert_allclose(restarted[0][i], expected[0][i], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(restarted[1][0][:, i], expected[1][0][:, i], rtol=1e-4, atol=1e-5)
     assert not np.allclose(fresh[1][0], gone_on[1][0])
     # A sample is another action within the bounds, and the same state.
     model.action_space.seed(0)

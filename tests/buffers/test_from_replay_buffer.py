@@ -32,7 +32,7 @@ def test_adopting_an_sb3_buffer_shares_its_arrays(obs_space, n_rows_added):
     rows, envs = (batch.indices // 2) % 10, batch.indices % 2
     np.testing.assert_array_equal(batch.actions, adopted.actions[rows, envs])
     assert adopted.update_priorities(batch.indices, np.full(20, 0.1)) == 20
-    assert (adopted.priorities[rows, envs] == (0.1 + 1e-6) ** 0.5).all()
+    np.testing.assert_allclose(adopted.priorities[rows, envs], (0.1 + 1e-6) ** 0.5)
 
 
 @pytest.mark.parametrize("changed", [dict(gamma=0.9), dict(n_steps=3), dict(unique=True), dict(recency=0.99)], ids=str)

@@ -134,7 +134,10 @@ def test_windows_equal_the_reference_after_any_operations(data):
 @pytest.mark.parametrize("n_steps", [1, 3])
 @pytest.mark.parametrize("scheme", ["proportional", "rank", "uniform"])
 def test_windows_of_one_step_equal_transitions(scheme, n_steps):
-    """Draws, weights, rewards, discounts and priorities equal those of `PrioritizedReplayBuffer`, bit for bit."""
+    """
+    Draws, weights and priorities equal those of `PrioritizedReplayBuffer`. Other code adds up the rewards, so they may differ
+    by rounding.
+    """
     kwargs: dict[str, Any] = dict(n_steps=n_steps, scheme=scheme, gamma=0.97)
     windows = make_sequences(30, 2, sequence_length=1, burn_in=0, **kwargs)
     plain = PrioritizedReplayBuffer(60, *SPACES, device="cpu", n_envs=2, **kwargs)
@@ -167,7 +170,7 @@ def test_windows_of_one_step_equal_transitions(scheme, n_steps):
         assert th.equal(actual.observations[actual.next_steps[0], th.arange(16)], expected.next_observations)
         assert th.equal(actual.actions[0], expected.actions)
         for name in ("rewards", "dones") + ("discounts",) * (n_steps > 1):
-            assert th.equal(getattr(actual, name)[0], getattr(expected, name)[:, 0]), name
+            th.testing.assert_close(getattr(actual, name)[0], getattr(expected, name)[:, 0], rtol=1e-6, atol=1e-6, msg=name)
         td_errors = rng.normal(size=(16, 2)).astype(np.float32)
         written = (
             windows.update_priorities(actual.indices, td_errors[None]),

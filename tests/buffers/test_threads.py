@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,25 +11,27 @@ import pytest
 from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from tests.utils import counting_env, make_buffer
 
-SECONDS = 0.5
+# How often each thread does its work at least.
+N_TIMES = 250
 
 
 def run_together(*functions: Callable[[], None]) -> None:
-    """Repeat each function in its own thread for `SECONDS`, and raise the first error."""
+    """Repeat each function in its own thread until each was called `N_TIMES`, and raise the first error."""
     errors: list[BaseException] = []
-    end = time.monotonic() + SECONDS
+    n_calls = [0] * len(functions)
 
-    def repeat(function: Callable[[], None]) -> None:
+    def repeat(number: int) -> None:
         try:
-            while time.monotonic() < end and not errors:
-                function()
+            while min(n_calls) < N_TIMES and not errors:
+                functions[number]()
+                n_calls[number] += 1
         except BaseException as error:
             errors.append(error)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=repeat, args=(function,)) for function in functions]
+        threads = [threading.Thread(target=repeat, args=(number,)) for number in range(len(functions))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -88,7 +89,7 @@ def test_threads_add_sample_and_update_without_torn_or_lost_steps(kind):
         assert (buffer.priorities >= 0).all()
 
     run_together(write, learn, learn, read)
-    assert write.number > 3 * n_rows
+    assert write.number > 3 * n_rows  # several laps
     assert buffer.transition_ids.max() == write.number * n_envs - 1
     expected = buffer.ep_length > 0 if kind.startswith("her") else np.ones((n_rows, n_envs), bool)
     np.testing.assert_array_equal(buffer.priorities > 0, expected)
@@ -103,7 +104,7 @@ def test_an_error_releases_the_lock():
         buffer.sample(3)
     with pytest.raises(IndexError):
         buffer.update_priorities([7], [1.0])
-    other = threading.Thread(target=lambda: buffer.priorities)
+    other = threading.Thread(target=lambda: buffer.priorities, daemon=True)
     other.start()
-    other.join(timeout=10)
+    other.join(timeout=300)  # forever, if the lock is held
     assert not other.is_alive()

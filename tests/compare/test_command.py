@@ -359,7 +359,7 @@ from sb3_per.cli import compare
 from sb3_per.compare.campaign import run_missing
 
 def run_jobs(parser, *_):
-    job = "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(60)"
+    job = "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(3600)"
     try:
         run_missing(Path("runs.csv"), [({"seed": seed}, (job,)) for seed in range(3)], exec, 2)
     except KeyboardInterrupt:
@@ -385,7 +385,7 @@ def test_a_comparison_that_is_terminated_ends_cleanly(tmp_path):
     while not (tmp_path / "begun").exists() and process.poll() is None:
         time.sleep(0.1)
     process.terminate()
-    _, error = process.communicate(timeout=40)
+    _, error = process.communicate(timeout=600)
     assert (process.returncode, error) == (130, "stopped\n")
 
 

@@ -20,7 +20,7 @@ from tests.distributed.helpers import (
 
 @pytest.mark.parametrize("name", sorted(CONFIGURATIONS.keys() - {"sac-ratio", "sac-sde", "sac-n-steps", "ddpg"}))
 def test_actors_compute_the_td_errors_of_the_learner(name):
-    """With the same weights and random numbers, TD errors are equal to the bit. N-step windows end with the chunk."""
+    """With the same weights and random numbers, TD errors differ by rounding at most. N-step windows end with the chunk."""
     cls, env, kwargs = CONFIGURATIONS[name]
     env = local(env, 2, n_envs=2, chunk=5)
     model = small(cls, env, **kwargs)
@@ -36,7 +36,7 @@ def test_actors_compute_the_td_errors_of_the_learner(name):
         buffer.add_steps(np.arange(2), **steps)
         with before.drawing():
             of_learner = model.td_errors(buffer._gather(np.arange(10), np.ones((10, 1), np.float32), None)).numpy()
-        np.testing.assert_array_equal(of_actor.reshape(10, -1), of_learner)
+        np.testing.assert_allclose(of_actor.reshape(10, -1), of_learner, rtol=1e-4, atol=1e-5)
         assert np.abs(of_actor).max() > 0
 
 
@@ -53,7 +53,9 @@ def test_actors_use_the_target_network_of_the_learner(monkeypatch):
     assert not th.equal(model.q_net_target.q_net[0].weight, before["q_net_target.q_net.0.weight"])
     model.policy.load_state_dict(before)
     batch = model.replay_buffer._gather(np.arange(20), np.ones((20, 1), np.float32), None)
-    np.testing.assert_allclose(chunks[0][1].steps["td_errors"].ravel(), model.td_errors(batch).numpy().ravel(), rtol=1e-4)
+    np.testing.assert_allclose(
+        chunks[0][1].steps["td_errors"].ravel(), model.td_errors(batch).numpy().ravel(), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_new_transitions_get_the_priorities_of_actors():

@@ -124,14 +124,27 @@ def test_a_start_raises_if_no_process_runs_within_timeout(session):
 
 
 @pytest.mark.slow
-def test_building_an_environment_may_take_longer_than_timeout(session, closing):
+def test_building_an_environment_may_take_longer_than_timeout(session, closing, monkeypatch, tmp_path):
+    """The environment is not there before the engine was asked whether the process runs, which takes ``timeout``."""
+    from sb3_per.distributed.ray_engine import RayEngine
+
+    asked, has_started = tmp_path / "asked", RayEngine.has_started
+
     class Sleepy(Tracked):
         def __init__(self) -> None:
-            time.sleep(4)
+            while not asked.exists():
+                time.sleep(0.05)
             super().__init__()
 
+    def ask(self: RayEngine, actor: int) -> bool:
+        ray.wait([self._ready[actor]])  # a process that starts slowly is another case
+        is_running = has_started(self, actor)
+        asked.touch()
+        return is_running
+
+    monkeypatch.setattr(RayEngine, "has_started", ask)
     with pytest.warns(UserWarning, match=r"still starting.*\[0\]"):
-        env = closing(Sleepy, n_actors=1, timeout=1.5)
+        env = closing(Sleepy, n_actors=1, timeout=0.5)
     assert env.num_envs == 1
 
 
@@ -244,7 +257,7 @@ def living(pids: list[int]) -> list[int]:
     return [pid for pid in pids if is_alive(pid)]
 
 
-def wait_until(condition: Any, seconds: float = 30.0) -> bool:
+def wait_until(condition: Any, seconds: float = 300.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -298,7 +311,7 @@ def test_actors_end_with_a_killed_learner_and_the_run_resumes(tmp_path):
     assert wait_until(lambda: not living(pids))
     steps = int(latest_checkpoint(tmp_path / "checkpoints")[0].stem.split("_")[-2])
     learner = start(LEARNER.replace("TOTAL", str(steps + 200)), tmp_path)
-    output = learner.communicate(timeout=120)[0]
+    output = learner.communicate(timeout=600)[0]
     assert f"resumed {steps}" in output and f"end {steps + 200} " in output, output
 
 
@@ -318,7 +331,7 @@ def test_ctrl_c_ends_the_actors(tmp_path):
     try:
         pids = _acting(learner)
         learner.send_signal(signal.SIGINT)
-        output = learner.communicate(timeout=60)[0]
+        output = learner.communicate(timeout=600)[0]
     finally:
         learner.kill()
         learner.wait()
@@ -363,7 +376,7 @@ def test_two_nodes_give_the_local_result_and_the_run_survives_the_loss_of_one(cl
 
     def acting_on_both() -> Any:
         for _ in range(20):  # Ray spreads actors as a rule, but may start both on one node
-            env = closing(Located, n_actors=2, address=cluster.address, timeout=90, ray_options=dict(log_to_driver=False))
+            env = closing(Located, n_actors=2, address=cluster.address, timeout=600, ray_options=dict(log_to_driver=False))
             if len(set(env.env_method("node"))) == 2:
                 return env
             env.close()

@@ -5,6 +5,7 @@ Start it with ``python -m tests.persistence.crash_child``. It imports the packag
 task per line (JSON) from stdin, forks a child for each task, and prints the child's exit code.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -24,15 +25,18 @@ from sb3_per.persistence.generations import manifests_in
 from tests.persistence.saved import KINDS, Player, digest, files_in_manifests, in_sequence, make, names_of, watch_disk
 
 
-def run(kind: str, directory: str, seed: int, n_saves: int, fail_at: int = -1, **_: Any) -> None:
+def run(
+    kind: str, directory: str, seed: int, n_saves: int | None, fail_at: int = -1, begun: int | None = None, **_: Any
+) -> None:
     """
     Load the saved buffer, if there is one, then add steps and save it again ``n_saves`` times.
 
     :param kind: kind of the buffer, a key of ``KINDS``
     :param directory: directory of the saved buffer; the file ``log`` next to it records the start and the end of each save
     :param seed: seed of the random steps
-    :param n_saves: number of saves
+    :param n_saves: number of saves; ``None``: until the process is killed
     :param fail_at: number of the disk operation, from 0, at which the process kills itself; -1: none
+    :param begun: descriptor to which a byte is written when a save begins
     """
     path = Path(directory)
     log = os.open(path.parent / "log", os.O_CREAT | os.O_APPEND | os.O_RDWR)
@@ -54,9 +58,11 @@ def run(kind: str, directory: str, seed: int, n_saves: int, fail_at: int = -1, *
 
     if fail_at >= 0:
         watch_disk(announce, pytest.MonkeyPatch())
-    for i in range(number, number + n_saves):
+    for i in itertools.count(number) if n_saves is None else range(number, number + n_saves):
         player.play()
         os.write(log, f"begin {i} {digest(buffer)}\n".encode())
+        if begun is not None:
+            os.write(begun, b".")
         save_buffer(buffer, path, num_timesteps=i)
         os.write(log, f"done {i}\n".encode())
         assert names_of(path) == files_in_manifests(path), "the directory has a file that no manifest names"
@@ -90,13 +96,20 @@ def main() -> None:
     warm_up()
     for line in sys.stdin:
         task = json.loads(line)
+        reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
-            child(task)
-        if "killed_after" in task:
-            time.sleep(task["killed_after"])
+            os.close(reader)
+            child({**task, "begun": writer})
+        os.close(writer)
+        if "killed_in" in task:
+            for _ in range(task["killed_in"]):
+                os.read(reader, 1)  # waits until the next save has begun
+            time.sleep(task["delay"])
             os.kill(pid, task["signal"])
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        status = os.waitpid(pid, 0)[1]
+        os.close(reader)  # not before, because a write to a closed pipe is an error
+        print(os.waitstatus_to_exitcode(status), flush=True)
 
 
 if __name__ == "__main__":

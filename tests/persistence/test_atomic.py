@@ -1,6 +1,7 @@
 """Several writers may save to one name at the same time, and a killed writer leaves nothing for long."""
 
 import io
+import itertools
 import os
 import signal
 import subprocess
@@ -70,30 +71,28 @@ def write_zip(path: Path, seed: int) -> None:
 
 
 def test_two_threads_write_one_name_and_a_reader_sees_only_whole_files(tmp_path):
-    path, is_over = tmp_path / "model.zip", threading.Event()
+    path, is_over, n_written = tmp_path / "model.zip", threading.Event(), {1: 0, 2: 0}
     write_zip(path, 0)
 
     def write(seed: int) -> None:
-        for i in range(40):
+        for i in itertools.count():
             write_zip(path, 1000 * seed + i)
+            n_written[seed] += 1
+            if is_over.is_set():
+                break
 
-    def read() -> int:
-        n_read = 0
-        while not is_over.is_set():
-            with zipfile.ZipFile(path) as archive:
-                assert archive.testzip() is None
-            n_read += 1
-        return n_read
-
-    with ThreadPoolExecutor(3) as pool:
-        reader = pool.submit(read)
-        writers = [pool.submit(write, seed) for seed in (1, 2)]
+    def read() -> None:
+        """Read whole files while both writers write, until each has written many."""
         try:
-            for writer in writers:
-                writer.result()
+            while min(n_written.values()) < 40:
+                with zipfile.ZipFile(path) as archive:
+                    assert archive.testzip() is None
         finally:
             is_over.set()
-        assert reader.result() > 0
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(read), *(pool.submit(write, seed) for seed in n_written)]:
+            done.result()
     assert names_of(tmp_path) == {"model.zip"}
 
 

@@ -97,22 +97,24 @@ def assert_survived(kind: str, path: Path, at_least: int = -1) -> int:
 
 
 def kill_repeatedly(forker: Any, kind: str, tmp_path: Path, n_kills: int, signal_number: int, seed: int) -> None:
+    """
+    Kill a process that saves until it is killed, at least ``n_kills`` times, and until a kill has interrupted a save after
+    another one was done.
+    """
     path, rng, there = tmp_path / "x.buffer", np.random.default_rng(seed), -1
-    n_killed = 0
-    while n_killed < n_kills:
-        # Some kills come before the first save, and most of them during a save.
-        delay = rng.uniform(0.0, 0.25)
-        code = forker(
-            kind=kind, directory=path, seed=int(rng.integers(2**31)), n_saves=50, killed_after=delay, signal=signal_number
-        )
-        assert code in (-signal_number, 0)
-        n_killed += code != 0
+    log = path.parent / "log"
+    n_killed = n_begun = n_done = 0
+    while n_killed < n_kills or not n_begun > n_done > 0:
+        task = dict(kind=kind, directory=path, seed=int(rng.integers(2**31)), signal=signal_number)
+        # The kill comes some time after this save has begun. With 0, it may come before the first save.
+        code = forker(**task, n_saves=None, killed_in=int(rng.integers(4)), delay=rng.uniform(0.0, 0.02))
+        assert code == -signal_number
         there = assert_survived(kind, path, there)
+        n_killed += 1
+        n_begun, n_done = (log.read_text().count(word) if log.exists() else 0 for word in ("begin", "done"))
     assert forker(kind=kind, directory=path, seed=0, n_saves=1) == 0
     assert names_of(path) == files_in_manifests(path)
     assert assert_survived(kind, path, there) > there
-    log = (path.parent / "log").read_text()
-    assert log.count("begin") > log.count("done") > 1, "no save was interrupted"
 
 
 def test_saves_survive_sigterm_at_random_moments(forker, tmp_path):
@@ -303,9 +305,10 @@ def test_a_lock_ends_with_its_process(tmp_path):
     """A save is refused while another process has the lock, and works after that process was killed."""
     buffer = make("plain")
     save_buffer(buffer, tmp_path / "x.buffer")
-    code = f"import filelock, time; lock = filelock.FileLock({str(tmp_path / 'x.buffer' / '.lock')!r})\n"
-    code += "lock.acquire(); print('locked', flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    code = f"import filelock, sys; lock = filelock.FileLock({str(tmp_path / 'x.buffer' / '.lock')!r})\n"
+    code += "lock.acquire(); print('locked', flush=True); sys.stdin.read()"
+    pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
         assert process.stdout is not None and process.stdout.readline() == "locked\n"
         with pytest.raises(BlockingIOError):
             save_buffer(buffer, tmp_path / "x.buffer")

@@ -1,5 +1,9 @@
-"""Settings of JAX: compiling takes nearly all of the time of these tests, and unoptimized code takes half of that."""
+"""
+Settings of JAX: compiling takes nearly all of the time of these tests, and unoptimized code takes half of that. Flags of the
+user are kept, and win.
+"""
 
 import os
 
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+os.environ["XLA_FLAGS"] = f"{QUICK} {os.environ.get('XLA_FLAGS', '')}".strip()

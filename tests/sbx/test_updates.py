@@ -13,6 +13,9 @@ from sb3_per.algorithms.metrics import weight_metrics
 from tests.sbx.models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
 from tests.utils import fill
 
+# Two programs of XLA that compute the same may round differently, in ways that depend on the processor.
+RTOL, ATOL = 1e-4, 1e-6
+
 
 @pytest.fixture
 def give(monkeypatch):
@@ -53,12 +56,12 @@ def test_an_update_with_equal_weights_is_that_of_sbx(name):
                 patch.setattr(each.replay_buffer, "sample", lambda *args, batch=batch, **kwargs: batch)
                 each.train(gradient_steps=1, batch_size=BATCH_SIZE)
         for mine, theirs in zip(leaves(model), leaves(stock), strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
+            np.testing.assert_allclose(mine, theirs, rtol=RTOL, atol=ATOL)
         np.testing.assert_array_equal(model.key, stock.key)
     assert model._n_updates == stock._n_updates == 2
     assert logged(stock).keys() <= logged(model).keys()
     if name != "tqc":  # SBX logs the loss of the first critic alone
-        assert logged(model)["train/critic_loss"] == pytest.approx(logged(stock)["train/critic_loss"], rel=1e-5)
+        assert logged(model)["train/critic_loss"] == pytest.approx(logged(stock)["train/critic_loss"], rel=RTOL)
 
 
 #: Settings of SBX that change an update.
@@ -92,7 +95,7 @@ def test_an_update_with_settings_of_sbx_is_that_of_sbx(case):
                 patch.setattr(each.replay_buffer, "sample", lambda *args, batch=batch, **kwargs: batch)
                 each.train(gradient_steps=1, batch_size=BATCH_SIZE)
         for mine, theirs in zip(leaves(model), leaves(stock), strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)
+            np.testing.assert_allclose(mine, theirs, rtol=RTOL, atol=ATOL)
         np.testing.assert_array_equal(model.key, stock.key)
 
 
@@ -110,11 +113,11 @@ def test_a_uniform_actor_batch_is_what_the_actor_alone_learns_from():
             model.train(1, BATCH_SIZE)
     one, same, other = models
     for mine, theirs in zip(leaves(one), leaves(same), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(mine, theirs, rtol=RTOL, atol=ATOL)
     critics = [jax.tree.leaves(model.policy.qf_state.params) for model in (one, other)]
     actors = [jax.tree.leaves(model.policy.actor_state.params) for model in (one, other)]
     for mine, theirs in zip(*critics, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(mine, theirs, rtol=RTOL, atol=ATOL)
     assert any(np.abs(mine - theirs).max() > 1e-5 for mine, theirs in zip(*actors, strict=True))
 
 
@@ -259,7 +262,7 @@ def test_several_gradient_steps_of_a_call_are_as_many_calls_with_delayed_priorit
     together = give(model, *batches)
     model.train(3, BATCH_SIZE)
     for mine, other in zip(leaves(model), one_by_one, strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(mine, other, rtol=RTOL, atol=ATOL)
     np.testing.assert_array_equal(model.key, key)
     assert model._n_updates == 3 and logged(model).keys() == metrics.keys()
     for (ids, errors), (same_ids, same_errors) in zip(together, handed_back, strict=True):
