@@ -34,7 +34,7 @@ PROMISES: dict[str, tuple[list[str], list[str]]] = {
     "own_scheme": ([" critic_loss ", "max_priority", "effective_sample_size", "mean return"], []),
     "pairs_trading": (["SAC: mean return", "PERSAC: mean return", "rule: mean return"], ["pairs_trading.png"]),
     "resume": (
-        ["ended with -9, continues at 150 of 300", "end: 300 steps, mean return"],
+        ["ended with -9, continues at ", " of 300 steps\n", "end: 300 steps, mean return"],
         ["resume.png", "resume/*_300_steps.zip"],
     ),
     "start_from_demonstrations": (["transitions, mean return", "mean return after 200 steps"], []),
