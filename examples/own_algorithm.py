@@ -26,9 +26,12 @@ settings |= dict(train_freq=256, gradient_steps=128, exploration_fraction=0.16, 
 
 
 class PERMunchausenDQN(PrioritizedOffPolicyMixin, DQN):
-    """The mixin brings the loop, the buffer and the checkpoints; the algorithm its TD errors and its gradient step."""
+    """The mixin brings the loop, the buffer and the checkpoints; the algorithm its optimizers, TD errors and gradient step."""
 
     temperature, scale = 0.03, 0.9
+
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        return [self.policy.optimizer]
 
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         actions = batch.actions.long()

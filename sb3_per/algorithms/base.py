@@ -2,16 +2,16 @@
 The training loop of the prioritized algorithms of SB3 and sb3-contrib.
 
 Write the mixin left of the stock algorithm: ``class PERSAC(PrioritizedOffPolicyMixin, SAC)``. The algorithm implements
-``_value_losses`` and ``_gradient_step``.
+``_optimizers``, ``_value_losses`` and ``_gradient_step``.
 """
 
 from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.save_util import recursive_getattr
 
 from sb3_per.algorithms.metrics import MeanMetrics
+from sb3_per.algorithms.optimizers import use_fast_steps
 from sb3_per.algorithms.shared import PrioritizedReplayMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
 
@@ -33,6 +33,13 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
     """
 
     # ---- methods that an algorithm implements
+
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        """List the optimizers of the stock algorithm, whose learning rate follows the schedule."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must implement _optimizers(), which lists the optimizers whose learning rate follows the "
+            "schedule, e.g. [self.policy.optimizer]"
+        )
 
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         """
@@ -111,11 +118,6 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
                 buffer.copy_(before)
         return td_errors
 
-    def _optimizers(self) -> list[th.optim.Optimizer]:
-        """List the optimizers that are saved with the model. Their learning rate follows the schedule."""
-        names = self._get_torch_save_params()[0]
-        return [recursive_getattr(self, name) for name in names if name.endswith("optimizer")]
-
     # ---- the loop
 
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
@@ -129,10 +131,7 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
         self.policy.set_training_mode(True)
         optimizers = self._optimizers()
         self._update_learning_rate(optimizers)
-        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-            # Step all parameters in a few calls, as PyTorch does on GPUs, unless the user chose. The numbers stay the same.
-            if group.get("foreach", False) is None and not group.get("fused"):
-                group["foreach"] = True
+        use_fast_steps(optimizers)
         self._begin_training()
         metrics = MeanMetrics()
         for gradient_step in range(gradient_steps):

@@ -21,6 +21,9 @@ class DeepQMixin(PrioritizedOffPolicyMixin):
 
     double_q: bool
 
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        return [self.policy.optimizer]
+
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             next_q = self.q_net_target(batch.next_observations)

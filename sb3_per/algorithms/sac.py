@@ -30,6 +30,12 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
     ent_coef_optimizer: Any
     target_entropy: Any
 
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        optimizers = [self.actor.optimizer, self.critic.optimizer]
+        if self.ent_coef_optimizer is not None:
+            optimizers.append(self.ent_coef_optimizer)
+        return optimizers
+
     def _policy_value(self, observations: Any, actions: th.Tensor) -> th.Tensor:
         """
         Compute the value that the actor maximises: the least estimate of the critics.
@@ -84,7 +90,7 @@ class EntropyRegularizedMixin(PrioritizedOffPolicyMixin):
             minimise(ent_coef_loss, self.ent_coef_optimizer)
             metrics["ent_coef_loss"] = ent_coef_loss
         actor_loss = (weights * (ent_coef * log_prob - self._policy_value(observations, actions))).mean()
-        minimise(actor_loss, self.actor.optimizer, only_own=True)
+        minimise(actor_loss, self.actor.optimizer)
         return {**metrics, "actor_loss": actor_loss}
 
     def _next_actions(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:

@@ -30,6 +30,9 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         model.learn(10_000)
     """
 
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        return [self.actor.optimizer, self.critic.optimizer]
+
     def _value_losses(self, batch: PrioritizedReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
         with th.no_grad():
             # Target policy smoothing.
@@ -50,7 +53,7 @@ class PERTD3(PrioritizedOffPolicyMixin, TD3):
         observations, weights = self._actor_batch(batch)
         actions = self.actor(observations)
         actor_loss = -(weights * self.critic.q1_forward(observations, actions)).mean()
-        minimise(actor_loss, self.actor.optimizer, only_own=True)
+        minimise(actor_loss, self.actor.optimizer)
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.actor.parameters(), self.actor_target.parameters(), self.tau)
         polyak_update(self.critic_batch_norm_stats, self.critic_batch_norm_stats_target, 1.0)
