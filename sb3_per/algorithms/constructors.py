@@ -1,7 +1,8 @@
-"""Make the signatures of the prioritized algorithms, and check the arguments of their constructors."""
+"""Show and check the arguments of the constructors of the prioritized algorithms."""
 
 import difflib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -9,24 +10,48 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from sb3_per.buffers.settings import OTHER_NAMES, PrioritySettings, hint
 
 
-def signature_of(cls: type, defaults: dict[str, Any]) -> inspect.Signature:
+def show_arguments(cls: type, changed_defaults: dict[str, Any]) -> None:
     """
-    Join the arguments of the stock constructor and the arguments that this package adds.
+    Let ``inspect.signature`` and editors show the arguments of the stock constructor and those that this package adds, for the
+    class and for its ``__init__``.
+
+    ``__init__(self, *args, double_q=False, **kwargs)`` alone would show four names. Scripts that select hyperparameters by the
+    signature would lose all others.
 
     :param cls: class of an algorithm
-    :param defaults: defaults that differ from the stock constructor's, by name
-    :return: signature without ``self``; with ``**kwargs`` only if a constructor from outside this package has them
+    :param changed_defaults: defaults that differ from the stock constructor's, by name
     """
-    added: dict[str, inspect.Parameter] = {}
-    for init in (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)):
-        parameters = dict(inspect.signature(init).parameters)
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        if not (takes_any and init.__module__.startswith("sb3_per.")):
+    shown: dict[str, inspect.Parameter] = {}
+    for init in _constructors(cls):
+        parameters = inspect.signature(init).parameters
+        if not _is_ours(init):  # the stock constructor, or one of the user's
+            shown = {**parameters, **shown}
             break
-        added = {**{name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}, **added}
-    del parameters["self"]
-    stock = {name: p.replace(default=defaults.get(name, p.default)) for name, p in parameters.items()}
-    return inspect.Signature(sorted({**stock, **added}.values(), key=lambda p: p.kind))
+        added = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+        shown = {**added, **shown}
+    for name, default in changed_defaults.items():
+        if name in shown:
+            shown[name] = shown[name].replace(default=default)
+    signature = inspect.Signature(sorted(shown.values(), key=lambda p: p.kind))
+    own = vars(cls).get("__init__")
+    if own is not None and _is_ours(own):
+        own.__signature__ = signature
+    without_self = list(signature.parameters.values())[1:]
+    cls.__signature__ = signature.replace(parameters=without_self)  # type: ignore[attr-defined]
+
+
+def with_defaults(stock: type, args: tuple[Any, ...], kwargs: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """
+    Add defaults that differ from the stock constructor's to the keyword arguments of a call.
+
+    :param stock: class of the stock algorithm
+    :param args: positional arguments of the call
+    :param kwargs: keyword arguments of the call
+    :param defaults: defaults by name
+    :return: keyword arguments, with the defaults of all that the call does not give
+    """
+    positional = inspect.signature(stock).bind_partial(*args).arguments
+    return {**{name: default for name, default in defaults.items() if name not in positional}, **kwargs}
 
 
 def require_order(cls: type, mixin: type) -> None:
@@ -53,6 +78,7 @@ def require_arguments(cls: type, keywords: dict[str, Any]) -> None:
     :param keywords: keyword arguments of its constructor
     :raises TypeError: for an unknown keyword; the message names the argument or setting that was probably meant
     """
+    # `show_arguments` has set the signature of the class.
     parameters = inspect.signature(cls).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
@@ -60,6 +86,18 @@ def require_arguments(cls: type, keywords: dict[str, Any]) -> None:
     if unknown:
         hints = "; ".join(f"{name!r}{_meant(cls, name, keywords[name], list(parameters))}" for name in unknown)
         raise TypeError(f"{cls.__name__} has no argument {hints}")
+
+
+def _constructors(cls: type) -> Iterator[Any]:
+    """Yield the constructors of a class and its bases, in the order in which they are called."""
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            yield vars(base)["__init__"]
+
+
+def _is_ours(init: Any) -> bool:
+    """Whether a constructor is one of this package, which passes on all that it does not name."""
+    return str(init.__module__).startswith("sb3_per.")
 
 
 def _meant(cls: type, name: str, value: Any, known: list[str]) -> str:

@@ -11,7 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.algorithms.checkpoints import CheckpointMixin
-from sb3_per.algorithms.constructors import require_arguments, require_order, signature_of
+from sb3_per.algorithms.constructors import require_arguments, require_order, show_arguments
 from sb3_per.algorithms.metrics import MeanMetrics
 from sb3_per.algorithms.normalization import require_normalized_last
 from sb3_per.algorithms.pretraining import PretrainingMixin
@@ -39,7 +39,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.__signature__ = signature_of(cls, cls.defaults)  # type: ignore[attr-defined]
+        show_arguments(cls, cls.defaults)
 
     # Type checkers must look past this class, at the constructor of the stock algorithm.
     if not TYPE_CHECKING:

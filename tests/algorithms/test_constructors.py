@@ -50,8 +50,44 @@ def test_the_signature_is_that_of_the_stock_class(cls):
     stock = list(inspect.signature(STOCK[cls]).parameters.values())
     assert shown[: len(stock)] == stock
     assert {p.name: p.default for p in shown[len(stock) :]} == ({"double_q": False} if cls is PERDQN else {})
-    if cls is not PERDQN:
-        assert inspect.signature(cls.__init__) == inspect.signature(STOCK[cls].__init__)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_the_constructor_and_subclasses_of_users_show_the_same_arguments(cls):
+    """Scripts select hyperparameters by the names in the signature of the class or of its constructor."""
+
+    class Plain(cls):
+        pass
+
+    class WithOwnTraining(cls):
+        def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
+            super().train(gradient_steps, batch_size)
+
+    shown = list(inspect.signature(cls).parameters.values())
+    for each in (cls, Plain, WithOwnTraining):
+        of_init = list(inspect.signature(each.__init__).parameters.values())
+        assert (of_init[0].name, of_init[1:]) == ("self", shown)
+        assert list(inspect.signature(each).parameters.values()) == shown
+
+
+def test_recurrent_classes_show_all_arguments_and_their_own_defaults():
+    for cls, stock in ((PERRecurrentDQN, DQN), (PERRecurrentSAC, SAC)):
+        shown = inspect.signature(cls).parameters
+        for name, parameter in inspect.signature(stock).parameters.items():
+            assert shown[name].default == cls.defaults.get(name, parameter.default)
+        assert {"sequence_length", "burn_in"} < shown.keys()
+
+
+def test_defaults_of_a_recurrent_class_give_way_to_arguments_by_position():
+    model = PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", 1e-3, 200, 20, 8, burn_in=1, device="cpu")
+    assert (model.batch_size, model.n_steps, model.train_freq.frequency) == (8, 5, 64)
+
+
+def test_hyperparameters_selected_by_the_signature_reach_the_model():
+    wanted = dict(learning_rate=1e-2, gamma=0.9, batch_size=8, double_q=True, not_an_argument=1)
+    names = inspect.signature(PERDQN.__init__).parameters
+    model = PERDQN("MlpPolicy", "CartPole-v1", **{name: value for name, value in wanted.items() if name in names})
+    assert (model.learning_rate, model.gamma, model.batch_size, model.double_q) == (1e-2, 0.9, 8, True)
 
 
 def test_a_subclass_may_add_arguments():
@@ -79,6 +115,8 @@ def test_a_users_algorithm_keeps_its_arguments():
 
     model = PERLarger("MlpPolicy", "CartPole-v1", larger=3, double_q=True, **SMALL)
     assert (model.larger, model.double_q) == (3, True)
+    assert {"larger", "double_q"} < inspect.signature(PERLarger).parameters.keys()
+    assert inspect.signature(DQN.__init__).parameters.keys() < inspect.signature(PERLarger.__init__).parameters.keys()
 
 
 def test_learn_takes_the_arguments_of_the_stock_class():

@@ -1,4 +1,4 @@
-"""Networks that a user freezes stay as they are, and training goes on. Only an algorithm's own optimizers follow its schedule."""
+"""Frozen networks stay as they are, and training goes on. Only an algorithm's own optimizers follow its schedule."""
 
 from typing import Any
 

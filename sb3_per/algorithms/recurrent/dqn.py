@@ -6,6 +6,7 @@ import numpy as np
 import torch as th
 from stable_baselines3 import DQN
 
+from sb3_per.algorithms.constructors import with_defaults
 from sb3_per.algorithms.dqn import DeepQMixin
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.algorithms.recurrent.networks import Memory
@@ -68,9 +69,11 @@ class PERRecurrentDQN(RecurrentMixin, DeepQMixin, DQN):
         value_rescaling: bool = False,
         **kwargs: Any,
     ):
+        self.sequence_length = sequence_length
+        self.burn_in = burn_in
         self.double_q = double_q
         self.value_rescaling = value_rescaling
-        super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
+        super().__init__(*args, **with_defaults(DQN, args, kwargs, self.defaults))
 
     def predict(
         self, observation: Any, state: Memory = None, episode_start: np.ndarray | None = None, deterministic: bool = False

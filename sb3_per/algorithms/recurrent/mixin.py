@@ -4,7 +4,6 @@ Act and learn with recurrent states.
 Acting carries the states from step to step and stores each step with the states before it. Learning unrolls windows.
 """
 
-import inspect
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +29,9 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
     # The dictionary must not contradict arguments of this class, even if they are defaults.
     buffer_arguments = PrioritizedOffPolicyMixin.buffer_arguments | dict.fromkeys(("sequence_length", "burn_in"))
 
+    sequence_length: int
+    burn_in: int
+
     # Attributes of the stock algorithm.
     policy: Any
     policy_class: Any
@@ -39,13 +41,6 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     # States before the next observation; None before the first step.
     _memory: Memory = None
-
-    def __init__(self, *args: Any, sequence_length: int, burn_in: int, **kwargs: Any):
-        self.sequence_length = sequence_length
-        self.burn_in = burn_in
-        positional = list(inspect.signature(super().__init__).parameters)[: len(args)]
-        defaults = {name: default for name, default in self.defaults.items() if name not in positional}
-        super().__init__(*args, **{**defaults, **kwargs})
 
     # ---- acting
 

@@ -3,9 +3,11 @@
 from typing import Any, ClassVar
 
 import torch as th
+from stable_baselines3 import SAC
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
+from sb3_per.algorithms.constructors import with_defaults
 from sb3_per.algorithms.recurrent.mixin import RecurrentMixin
 from sb3_per.algorithms.recurrent.sac_policies import CnnLstmPolicy, MlpLstmPolicy, MultiInputLstmPolicy
 from sb3_per.algorithms.sac import PERSAC
@@ -54,8 +56,10 @@ class PERRecurrentSAC(RecurrentMixin, PERSAC):
         **kwargs: Any,
     ):
         require("lstm_learning_rate", lstm_learning_rate, AT_LEAST_0, Allowed("a schedule", callable), none=True)
+        self.sequence_length = sequence_length
+        self.burn_in = burn_in
         self.lstm_learning_rate = lstm_learning_rate
-        super().__init__(*args, sequence_length=sequence_length, burn_in=burn_in, **kwargs)
+        super().__init__(*args, **with_defaults(SAC, args, kwargs, self.defaults))
 
     def _update_learning_rate(self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer) -> None:
         super()._update_learning_rate(optimizers)
