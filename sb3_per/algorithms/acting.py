@@ -85,7 +85,8 @@ class ActingMixin(OffPolicyAlgorithm):
         :param total_timesteps: number of steps, over all environments
         :param callback: called at every step
         :param log_interval: number of episodes between two records
-        :param tb_log_name: name of the run in TensorBoard; ``None``: the name of the class
+        :param tb_log_name: name of the run in TensorBoard; ``None``: that of the stock algorithm, e.g. ``DQN``, so that a run
+            which either class resumes stays one run
         :param reset_num_timesteps: ``False``: continue counting, in the newest run of this name
         :param progress_bar: whether to show a progress bar
         :return: this model
@@ -93,10 +94,18 @@ class ActingMixin(OffPolicyAlgorithm):
         """
         if self.tensorboard_log is not None:
             require("tensorboard", "extra", "tensorboard_log")
-        name = tb_log_name or type(self).__name__
+        arguments: dict[str, Any] = dict(
+            total_timesteps=total_timesteps,
+            callback=callback,
+            log_interval=log_interval,
+            reset_num_timesteps=reset_num_timesteps,
+            progress_bar=progress_bar,
+        )
+        if tb_log_name is not None:
+            arguments["tb_log_name"] = tb_log_name
         loop = _learning_loop_of(self.env)
         with nullcontext() if loop is None else loop.acting_for(self):
-            return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
+            return super().learn(**arguments)
 
     def collect_rollouts(self, env: VecEnv, *args: Any, **kwargs: Any) -> RolloutReturn:
         """

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import IdentityEnvBox
 
@@ -83,15 +84,20 @@ def test_a_diverged_network_raises_an_error():
         model.train(1, 8)
 
 
-def test_a_run_has_the_name_of_its_class(tmp_path):
+def test_a_run_has_the_name_of_the_stock_class(tmp_path):
+    """A run that the stock class began continues in the same log."""
+
     class Mine(PERDQN):
         pass
 
-    kwargs = dict(learning_starts=20, batch_size=8, buffer_size=100, tensorboard_log=str(tmp_path))
-    model = PERDQN("MlpPolicy", "CartPole-v1", **kwargs).learn(20)
-    model.learn(20, reset_num_timesteps=False)  # continues in the same folder
-    assert [path.name for path in tmp_path.iterdir()] == ["PERDQN_1"]
+    kwargs: Any = dict(learning_starts=20, batch_size=8, buffer_size=100, tensorboard_log=str(tmp_path / "log"))
+    DQN("MlpPolicy", "CartPole-v1", **kwargs).learn(20).save(tmp_path / "model")
+    model = PERDQN.load(tmp_path / "model", env=make_vec_env("CartPole-v1"))
+    model.learn(20, reset_num_timesteps=False)
+    assert [path.name for path in (tmp_path / "log").iterdir()] == ["DQN_1"]
+    assert len(list((tmp_path / "log" / "DQN_1").iterdir())) == 2
     model.learn(20, None, 4, "mine")
     Mine("MlpPolicy", "CartPole-v1", **kwargs).learn(10)
     PERRecurrentDQN("MlpLstmPolicy", "CartPole-v1", **kwargs).learn(10)
-    assert {path.name for path in tmp_path.iterdir()} == {"PERDQN_1", "mine_1", "Mine_1", "PERRecurrentDQN_1"}
+    PERSAC("MlpPolicy", "Pendulum-v1", **kwargs).learn(10)
+    assert {path.name for path in (tmp_path / "log").iterdir()} == {"DQN_1", "DQN_2", "DQN_3", "mine_1", "SAC_1"}

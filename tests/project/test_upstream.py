@@ -51,10 +51,7 @@ def put_ours_in_place(path: Path) -> None:
     ours = [f"from sb3_per import {STOCK_TO_OURS[name]} as {name}" for name in sorted(names & STOCK_TO_OURS.keys())]
     if ours:
         end = imports[-1].end()
-        # A run has the name of its class, e.g. PERDQN_1 in place of DQN_1.
-        rest = text[end:].replace("logname = model_name.upper()", "logname = MODEL_DICT[model_name][0].__name__")
-        rest = rest.replace('tmp_path / "DQN_1"', 'tmp_path / f"{DQN.__name__}_1"')
-        path.write_text("\n".join([text[:end], *ours, ""]) + rest)
+        path.write_text("\n".join([text[:end], *ours, ""]) + text[end:])
 
 
 @pytest.mark.slow
