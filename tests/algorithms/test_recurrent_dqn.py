@@ -367,6 +367,30 @@ def test_evaluate_policy_passes_the_state_on():
 # ---- the algorithm as a whole
 
 
+@pytest.mark.parametrize("algorithm", [PERRecurrentDQN, PERRecurrentSAC])
+def test_no_update_is_made_before_the_first_window_is_complete(algorithm, tmp_path):
+    """From the first step on with ``learning_starts=0``, and in a run that continues without its buffer."""
+    env = envs(2, is_continuous=algorithm is PERRecurrentSAC)
+    arguments = copy.deepcopy({**SMALL, "train_freq": 1, "learning_starts": 0})
+    model = algorithm("MlpLstmPolicy", env, **arguments).learn(4)
+    assert model._n_updates == 0
+    model.learn(60, reset_num_timesteps=False)
+    assert model._n_updates > 0
+    model.save(tmp_path / "model")
+    resumed = algorithm.load(tmp_path / "model", env=env)
+    before = resumed._n_updates
+    resumed.learn(4, reset_num_timesteps=False)
+    assert resumed._n_updates == before
+    resumed.learn(60, reset_num_timesteps=False)
+    assert resumed._n_updates > before
+
+
+def test_an_update_without_any_step_is_an_error():
+    model = make()
+    with pytest.raises(ValueError, match="Cannot sample"):
+        model.train(1)
+
+
 @pytest.mark.parametrize("form, n_envs", [("box", 1), ("dict", 2), ("image", 2)])
 def test_a_saved_model_continues_with_its_buffer_and_states(form, n_envs, tmp_path):
     """The networks change while learning, the zip and the buffer are loaded with the states, and learning continues."""

@@ -82,6 +82,23 @@ class RecurrentMixin(PrioritizedOffPolicyMixin):
 
     # ---- learning
 
+    def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
+        """
+        See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin.train`. Until the first window is complete, e.g. in a run
+        that continues without its buffer, nothing is updated.
+
+        :param gradient_steps: number of updates
+        :param batch_size: number of windows of an update; ``None``: the ``batch_size`` of the constructor
+        """
+        buffer = self.replay_buffer
+        # An empty buffer, or one that is too small for any window, is an error of `sample`.
+        is_filling = buffer.size() > 0 and not buffer.full
+        with buffer.lock:
+            has_window = buffer.sampler.can_draw()
+        if is_filling and not has_window:
+            return
+        super().train(gradient_steps, batch_size)
+
     def td_errors(self, batch: Any) -> th.Tensor:
         """
         See :meth:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin.td_errors`.
