@@ -3,11 +3,10 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.algorithms.buffer_choice import BufferChoiceMixin
 from sb3_per.utils.extras import require
 
 SelfActingMixin = TypeVar("SelfActingMixin", bound="ActingMixin")
@@ -52,10 +51,8 @@ class CollectingVecEnv(VecEnv):
     learning_loop: CollectingLoop
 
 
-class ActingMixin(OffPolicyAlgorithm):
+class ActingMixin(BufferChoiceMixin):
     """Let the loop of a :class:`CollectingVecEnv` collect in place of the algorithm."""
-
-    replay_buffer: PrioritizedReplayBuffer
 
     #: Number of priorities that came too late, after their transition was overwritten. Counts all calls of ``train``; not
     #: saved.

@@ -2,19 +2,19 @@
 
 import copy
 import io
+import json
 import pathlib
 import pickle
 import re
 import warnings
+import zipfile
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import SelfOffPolicyAlgorithm
-from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
-from stable_baselines3.common.save_util import data_to_json, json_to_data
+from stable_baselines3.common.save_util import data_to_json, json_to_data, open_path
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -36,15 +36,91 @@ PathOrFile = str | pathlib.Path | io.BufferedIOBase
 # Keyword arguments that SB3's buffers do not have.
 _PRIORITIZED_SETTINGS = frozenset((*PrioritySettings.names(), *HER_ARGUMENTS, *SEQUENCE_ARGUMENTS))
 
+# The attribute, and so the entry of the zip, that this package adds.
+_ENTRY = "prioritized_replay"
+
+
+class _Saved(NamedTuple):
+    """
+    What a zip says about the buffer of a model.
+
+    :param policy_class: class of the policy; ``None`` if it cannot be read
+    :param stock_settings: ``replay_buffer_kwargs`` that the stock algorithm knows
+    :param own: what this package has added, settings and beta; ``None`` in a zip of the stock algorithm
+    :param n_steps: number of steps of the algorithm
+    """
+
+    policy_class: type | None
+    stock_settings: dict[str, Any]
+    own: dict[str, Any] | None
+    n_steps: int
+
+    @property
+    def beta(self) -> float:
+        """Beta of the saved run; 0 for the zip of a stock algorithm."""
+        return 0.0 if self.own is None else float(self.own["beta"])
+
+    def buffer_settings(self) -> dict[str, Any]:
+        """
+        Join all settings of the buffer.
+
+        :return: ``replay_buffer_kwargs`` of the saved model
+        :raises ValueError: if they cannot be read, e.g. because the class of a scheme is missing
+        """
+        stock = dict(self.stock_settings)
+        if self.n_steps > 1:  # SB3 has copied both from the attributes, which may have changed since
+            stock.pop("n_steps", None)
+            stock.pop("gamma", None)
+        if self.own is None:
+            return stock
+        if "settings" not in self.own:
+            raise ValueError(
+                "The buffer settings of this zip cannot be read, perhaps because the class of its scheme is missing. Make the "
+                "class importable under its old name, or pass replay_buffer_kwargs to load()"
+            )
+        settings = dict(self.own["settings"])
+        if settings.get("storage_folder") is not None:
+            try:
+                Folder(settings["storage_folder"])  # released at once
+            except OSError as error:
+                # The run that holds the folder may continue while this model is evaluated.
+                warnings.warn(f"The loaded model keeps its transitions in RAM: {error}")
+                del settings["storage_folder"]
+        return {**stock, **settings}
+
+
+def _read_saved(path: PathOrFile, custom_objects: dict[str, Any] | None) -> _Saved:
+    """
+    Read what a zip says about the buffer, without its networks.
+
+    :param path: path of the zip, or an open file, which is left as it was
+    :param custom_objects: objects that replace objects of the zip
+    :return: policy, settings and beta
+    :raises ValueError: for a file that is no zip
+    """
+    file: Any = open_path(path, "r", suffix="zip")
+    position = file.tell()
+    try:
+        with zipfile.ZipFile(file) as archive:
+            content = json.loads(archive.read("data")) if "data" in archive.namelist() else {}
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is not a zip of a model") from error
+    finally:
+        if file is path:
+            file.seek(position)
+        else:
+            file.close()
+    names = ("policy_class", "replay_buffer_kwargs", _ENTRY, "n_steps")
+    read = json_to_data(json.dumps({name: content[name] for name in names if name in content}), custom_objects)
+    own = None if read.get(_ENTRY) is None else json_to_data(read[_ENTRY])
+    return _Saved(read.get("policy_class"), read.get("replay_buffer_kwargs") or {}, own, read.get("n_steps", 1))
+
 
 class CheckpointMixin(BufferChoiceMixin):
     """Save and load a model with a prioritized buffer, see :class:`~sb3_per.algorithms.base.PrioritizedOffPolicyMixin`."""
 
-    # The buffer whose newest step comes right before `_last_obs`.
-    _continued_buffer: PrioritizedReplayBuffer | None = None
-
     # Whether the training progress is of this run. In a loaded model it is of the saved run until `learn` counts again.
-    _progress_is_current = True
+    _progress_is_current = False
 
     # ---- the model
 
@@ -59,7 +135,7 @@ class CheckpointMixin(BufferChoiceMixin):
         :warns UserWarning: if the stock algorithm refuses the zip, because of n-step returns that it does not support
         """
         checkpoint = copy.copy(self)
-        excluded = {*(exclude or ()), "_continued_buffer", "_progress_is_current", "n_stale_updates"}
+        excluded = {*(exclude or ()), "_buffer_continues", "_progress_is_current", "n_stale_updates"}
         if self.replay_buffer_class is self._default_buffer_class():
             excluded.add("replay_buffer_class")
         settings = {k: v for k, v in self.replay_buffer_kwargs.items() if k in _PRIORITIZED_SETTINGS}
@@ -73,7 +149,7 @@ class CheckpointMixin(BufferChoiceMixin):
         # SB3 allows users to delete the buffer, to save RAM.
         beta = float(getattr(getattr(self, "replay_buffer", None), "beta", 0.0))
         # As one string: SB3 would unpickle a scheme object, which fails without this package.
-        vars(checkpoint)["prioritized_replay"] = data_to_json({"settings": settings, "beta": beta})
+        vars(checkpoint)[_ENTRY] = data_to_json({"settings": settings, "beta": beta})
         save = super(CheckpointMixin, checkpoint).save
         if isinstance(path, (str, pathlib.Path)):
             path = pathlib.Path(path)
@@ -110,60 +186,49 @@ class CheckpointMixin(BufferChoiceMixin):
         """
         if kwargs.get("replay_buffer_class", cls) is None:
             del kwargs["replay_buffer_class"]  # take the class of the zip, so that HER stays HER
-        # SB3 sets these attributes before it calls `_setup_model`.
-        kwargs["_replaced_by_load"] = {*kwargs, *(custom_objects or {})}
-        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+        saved = _read_saved(path, custom_objects)
+        if saved.policy_class is not None:
+            cls._require_own_policy(saved.policy_class)  # type: ignore[attr-defined]
+        replaced = {*kwargs, *(custom_objects or {})}
+        beta = 0.0
+        if "replay_buffer_kwargs" not in replaced:
+            # SB3 sets keyword arguments as attributes before it makes the buffer. An `n_steps` or `gamma` given here wins.
+            outdated = replaced & cls.buffer_arguments.keys()  # type: ignore[attr-defined]
+            settings = saved.buffer_settings()
+            kwargs["replay_buffer_kwargs"] = {name: value for name, value in settings.items() if name not in outdated}
+            beta = saved.beta
+        model: Any = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+        vars(model).pop(_ENTRY, None)
+        model.replay_buffer.beta = max(model.replay_buffer.beta, beta)
+        return model
 
-    def _restore_settings(self) -> float:
-        """
-        Restore the settings of the buffer from the attributes that a zip has set.
-
-        :return: beta of the saved run; 0 for a new model
-        :raises ValueError: for the zip of another algorithm, or settings that cannot be read, e.g. because the class of a
-            scheme is missing
-        """
-        replaced = vars(self).pop("_replaced_by_load", None)
-        if replaced is None:
-            return 0.0
-        self._require_own_policy()
-        self._progress_is_current = False
-        saved = vars(self).pop("prioritized_replay", None)
-        if "replay_buffer_kwargs" in replaced:
-            return 0.0
-        # A zip of the stock algorithm has none.
-        content: dict[str, Any] = {"settings": {}, "beta": 0.0} if saved is None else json_to_data(saved)
-        if "settings" not in content:
-            raise ValueError(
-                "The buffer settings of this zip cannot be read, perhaps because the class of its scheme is missing. Make the "
-                "class importable under its old name, or pass replay_buffer_kwargs to load()"
-            )
-        settings, of_algorithm = content["settings"], {"n_steps", "gamma"}
-        if settings.get("storage_folder") is not None:
-            try:
-                Folder(settings["storage_folder"])  # released at once
-            except OSError as error:
-                # The run that holds the folder may continue while this model is evaluated.
-                warnings.warn(f"The loaded model keeps its transitions in RAM: {error}")
-                del settings["storage_folder"]
-        # Arguments of `load` win. SB3 copies both from the algorithm into the dictionary of an `NStepReplayBuffer`.
-        is_copied = self.replay_buffer_class is NStepReplayBuffer and self.n_steps > 1
-        outdated = of_algorithm if is_copied else of_algorithm & replaced
-        self.replay_buffer_kwargs = {k: v for k, v in {**self.replay_buffer_kwargs, **settings}.items() if k not in outdated}
-        return float(content["beta"])
-
-    def _require_own_policy(self) -> None:
+    @classmethod
+    def _require_own_policy(cls, policy_class: type) -> None:
         """
         Check by the policy that a zip is one of this algorithm. A policy that is entirely the user's may be of any.
 
+        :param policy_class: class of the policy in the zip
         :raises ValueError: for the zip of another algorithm
         """
-        name, own = type(self).__name__, tuple(self.policy_aliases.values())
-        found = next((base for base in self.policy_class.__mro__ if _OF_ONE_ALGORITHM.match(base.__module__)), None)
-        if found is not None and found not in own:
-            raise ValueError(
-                f"This zip is not one of {name}: its policy is {found.__name__}, and {name} has {own[0].__name__}. Load it "
-                "with the class that saved it, or with the prioritized class of the same algorithm, e.g. PERSAC for SAC"
+        own = tuple(cls.policy_aliases.values())
+        known = (base for base in policy_class.__mro__ if base in own or _OF_ONE_ALGORITHM.match(base.__module__))
+        found = next(known, None)
+        if found is None or found in own or not own:
+            return
+        name = cls.__name__
+        is_jax = found.__module__.startswith("sbx.")
+        if is_jax != own[0].__module__.startswith("sbx."):
+            networks, package, own_package = (
+                ("JAX", "sb3_per.sbx", "sb3_per") if is_jax else ("PyTorch", "sb3_per", "sb3_per.sbx")
             )
+            raise ValueError(
+                f"This zip holds networks of {networks}, which {name} of {own_package} cannot load: import the class from "
+                f"{package}. A saved replay buffer loads in both"
+            )
+        raise ValueError(
+            f"This zip is not one of {name}: its policy is {found.__name__}, and {name} has {own[0].__name__}. Load it "
+            "with the class that saved it, or with the prioritized class of the same algorithm, e.g. PERSAC for SAC"
+        )
 
     # ---- the buffer
 
@@ -224,40 +289,22 @@ class CheckpointMixin(BufferChoiceMixin):
                     f"{path} is damaged, or is the zip of a model, not a replay buffer: load it with load(), and give "
                     "load_replay_buffer() what save_replay_buffer() wrote"
                 ) from error
-            loaded = self._adopted(loader.replay_buffer)
+            loaded = self._with_own_settings(loader.replay_buffer)
             if isinstance(loaded, HerReplayBuffer) and not self._has_her:
                 self.replay_buffer_class = type(loaded)
         loaded.beta = max(loaded.beta, beta)
         self.replay_buffer = loaded
-        self._continued_buffer = None  # the next step does not follow the loaded ones
 
-    def _adopted(self, buffer: ReplayBuffer) -> PrioritizedReplayBuffer:
+    def _with_own_settings(self, buffer: PrioritizedReplayBuffer) -> PrioritizedReplayBuffer:
         """
         Give a loaded buffer the settings of this model.
 
-        :param buffer: any buffer from a file
+        :param buffer: prioritized buffer from a file
         :return: prioritized buffer with the same transitions and the settings of this model
         """
         self._require_fit(buffer)
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            self._require_supported(buffer)
-            changed = self._contradictions(buffer)
-            return type(buffer).from_replay_buffer(buffer, **changed) if changed else buffer
-        becomes_her = isinstance(buffer, HerReplayBuffer) and not self._has_her
-        buffer_class: Any = PrioritizedHerReplayBuffer if becomes_her else self.replay_buffer_class
-        return buffer_class.from_replay_buffer(buffer, **self._buffer_kwargs())
-
-    def _require_fit(self, buffer: ReplayBuffer) -> None:
-        facts = {
-            "n_envs": (buffer.n_envs, self.n_envs),
-            "observations of shape": (buffer.obs_shape, get_obs_shape(self.observation_space)),
-            "actions of dimension": (buffer.action_dim, get_action_dim(self.action_space)),
-        }
-        for what, (found, expected) in facts.items():
-            if found != expected:
-                raise ValueError(f"The loaded buffer does not fit this model: it has {what} {found}, the model {expected}")
-        if self._has_her and not isinstance(buffer, HerReplayBuffer):
-            raise ValueError(f"The loaded {type(buffer).__name__} does not fit this model, which needs a buffer with HER")
+        changed = self._contradictions(buffer)
+        return type(buffer).from_replay_buffer(buffer, **changed) if changed else buffer
 
     def _contradictions(self, buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
         """

@@ -21,6 +21,8 @@ class DeepQMixin(PrioritizedOffPolicyMixin):
 
     double_q: bool
 
+    has_actor = False
+
     def _optimizers(self) -> list[th.optim.Optimizer]:
         return [self.policy.optimizer]
 

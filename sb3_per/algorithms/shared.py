@@ -6,7 +6,6 @@ priorities.
 import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_per.algorithms.acting import ActingMixin
@@ -16,8 +15,6 @@ from sb3_per.algorithms.metrics import MeanMetrics
 from sb3_per.algorithms.normalization import require_normalized_last
 from sb3_per.algorithms.pretraining import PretrainingMixin
 from sb3_per.buffers import PrioritizedReplayBufferSamples
-from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
-from sb3_per.storage.frame_setting import frames_of_env
 
 
 class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
@@ -100,39 +97,35 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         require_normalized_last(self.env, self.get_vec_normalize_env(), self.observation_space)
-        buffer, last_obs = self.replay_buffer, self._last_obs
-        self._require_prioritized(type(buffer))
-        if buffer.demonstrations.are_drawn:
-            buffer.demonstrations.begin_statistics(self._vec_normalize_env)
+        if self.replay_buffer is None:
+            raise ValueError(
+                f"This {type(self).__name__} has no replay buffer: assign one to model.replay_buffer, or load one with "
+                "load_replay_buffer()"
+            )
+        if self.replay_buffer.demonstrations.are_drawn:
+            self.replay_buffer.demonstrations.begin_statistics(self._vec_normalize_env)
+        last_obs = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)
-        if not (self._last_obs is last_obs and buffer is self._continued_buffer):
-            # The environments were reset, or the buffer comes from another run: the next step does not follow its newest one.
-            buffer.end_episodes()
-        self._continued_buffer, self._progress_is_current = buffer, True
+        was_reset = self._last_obs is not last_obs
+        if was_reset or not self._buffer_continues:
+            # The next step does not follow the newest one in the buffer.
+            self.replay_buffer.end_episodes()
+        self._buffer_continues = True
+        self._progress_is_current = True
         return prepared
 
     # ---- the buffer
 
     def _setup_model(self) -> None:
-        if not isinstance(self.replay_buffer_kwargs, dict):
-            raise TypeError(
-                "replay_buffer_kwargs must be a dictionary of settings, e.g. dict(scheme='lap'), not "
-                f"{self.replay_buffer_kwargs!r} ({type(self.replay_buffer_kwargs).__name__})"
-            )
-        saved_beta = self._restore_settings()
-        if self.replay_buffer_kwargs.get("frames") == "auto":
-            # In a new dictionary, since the caller's must not change. Saved with the model.
-            self.replay_buffer_kwargs = self.replay_buffer_kwargs | {"frames": frames_of_env(self.env, self.observation_space)}
-        given = self.replay_buffer_class or ReplayBuffer
-        is_default = given in PRIORITIZED_CLASSES and not self._has_her
-        self.replay_buffer_class = self._default_buffer_class() if is_default else PRIORITIZED_CLASSES.get(given, given)
-        self._require_prioritized(self.replay_buffer_class)
+        self._choose_buffer()
+        given = vars(self)["replay_buffer"]
+        if given is not None:  # `load` may have set it beside the property
+            self.replay_buffer = given
         # The stock algorithm makes the buffer, with all settings. The model keeps and saves only the user's.
-        settings, self.replay_buffer_kwargs = self.replay_buffer_kwargs, self._buffer_kwargs()
+        settings = self.replay_buffer_kwargs
+        self.replay_buffer_kwargs = self._buffer_kwargs()
         with warnings.catch_warnings():
             # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
             warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
             super()._setup_model()
         self.replay_buffer_kwargs = settings
-        self.replay_buffer.beta = max(self.replay_buffer.beta, saved_beta)
-        self._require_supported(self.replay_buffer)

@@ -21,7 +21,7 @@ from sb3_per.distributed.algorithm_state import learned_arrays, n_updates
 # Attributes that an actor does not get.
 _NOT_SENT = frozenset(
     "env replay_buffer _logger _vec_normalize_env _last_obs _last_original_obs "
-    "_last_episode_starts _continued_buffer tensorboard_log ent_coef_optimizer".split()
+    "_last_episode_starts _buffer_continues tensorboard_log ent_coef_optimizer".split()
 )
 
 

@@ -30,6 +30,7 @@ class PERDQN(PrioritizedJaxMixin, DQN):  # type: ignore[misc]
     :param kwargs: keyword arguments of ``sbx.DQN``
     """
 
+    has_actor = False
     option_names = (*PrioritizedJaxMixin.option_names, "double_q")
 
     def __init__(self, *args: Any, double_q: bool = False, **kwargs: Any):

@@ -161,14 +161,6 @@ def test_double_q_is_restored(tmp_path):
     DQN.load(tmp_path / "model", env=gym.make("CartPole-v1")).learn(30)
 
 
-def test_training_with_a_stock_buffer_raises():
-    model = trained(PERDQN, 0)
-    buffer = model.replay_buffer
-    model.replay_buffer = ReplayBuffer(40, buffer.observation_space, buffer.action_space, device="cpu")
-    with pytest.raises(ValueError, match="ReplayBuffer is not"):
-        model.learn(40)
-
-
 # ---- a buffer that conflicts with the model
 
 

@@ -25,6 +25,7 @@ from tests.utils import ROOT, CountingEnv, fill
 def test_constructors_are_those_of_sbx(name):
     mine, stock, _ = ALGORITHMS[name]
     parameters = dict(inspect.signature(mine).parameters)
+    assert list(inspect.signature(mine.__init__).parameters) == ["self", *parameters]
     if name == "dqn":
         assert parameters.pop("double_q").default is False
     assert parameters == dict(inspect.signature(stock).parameters)
@@ -88,7 +89,44 @@ def test_other_buffers_are_refused():
         make("dqn", n_steps=3, replay_buffer_kwargs=dict(n_steps=2))
 
 
+# ---- what a user's script does to a model
+
+
+def test_a_stock_buffer_that_is_assigned_becomes_prioritized():
+    model = make("dqn")
+    spaces_ = (model.observation_space, model.action_space)
+    stock = stable_baselines3.common.buffers.ReplayBuffer(60, *spaces_, device="cpu")
+    fill([stock], 30)
+    model.replay_buffer = stock
+    assert type(model.replay_buffer) is PrioritizedReplayBuffer
+    assert np.shares_memory(model.replay_buffer.rewards, stock.rewards)
+    before = model.replay_buffer
+    own = type("Own", (stable_baselines3.common.buffers.ReplayBuffer,), {})
+    with pytest.raises(ValueError, match="Own is not: use a subclass of PrioritizedReplayBuffer,"):
+        model.replay_buffer = own(60, *spaces_, device="cpu")
+    assert model.replay_buffer is before
+    model.set_logger(Logger(None, []))
+    model.train(1, BATCH_SIZE)
+    assert (before.priorities[:30] != 1.0).any()
+
+
+def test_a_run_begins_with_the_first_step_and_has_the_name_of_the_stock_class(tmp_path):
+    model = make("dqn", learning_starts=0, train_freq=1, tensorboard_log=str(tmp_path)).learn(2)
+    assert model._n_updates > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["DQN_1"]
+
+
 # ---- files
+
+
+def test_a_zip_of_the_other_package_is_refused_with_its_name(tmp_path):
+    torch_model = sb3_per.PERDQN("MlpPolicy", "CartPole-v1", buffer_size=80, policy_kwargs=dict(net_arch=[4]))
+    torch_model.save(tmp_path / "torch")
+    make("dqn").save(tmp_path / "jax")
+    with pytest.raises(ValueError, match=r"networks of JAX, which PERDQN of sb3_per cannot load: .* from sb3_per\.sbx\."):
+        sb3_per.PERDQN.load(tmp_path / "jax")
+    with pytest.raises(ValueError, match=r"networks of PyTorch, which PERDQN of sb3_per\.sbx cannot load: .* from sb3_per\."):
+        ALGORITHMS["dqn"][0].load(tmp_path / "torch")
 
 
 @pytest.mark.parametrize("name", names("dqn"))
