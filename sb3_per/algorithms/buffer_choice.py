@@ -59,6 +59,7 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
         if buffer is not None:
             buffer = self._prioritized(buffer)
             self._require_supported(buffer)
+            buffer.sampler.learner = self._own_train()
         vars(self)["replay_buffer"] = buffer
         self._buffer_continues = False
 
@@ -93,6 +94,11 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
                 stacklevel=3,
             )
         return made
+
+    def _own_train(self) -> str | None:
+        """Name a ``train`` that a user wrote, which may forget the priorities; ``None`` if it is one of this package."""
+        owner = next(base for base in type(self).__mro__ if "train" in vars(base))
+        return None if owner.__module__.startswith("sb3_per.") else f"{owner.__name__}.train()"
 
     def _choose_buffer(self) -> None:
         """

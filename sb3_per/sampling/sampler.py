@@ -15,10 +15,16 @@ from sb3_per.utils.checks import ABOVE_0, integer, require
 
 # Number of draws in a row without an update after which a warning is given, once.
 _MANY_DRAWS = 10
-_NO_UPDATES = (
-    f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. A stock algorithm neither weights "
-    "its loss nor updates priorities, and learns from a biased draw: use the class of sb3_per in its place (PERSAC for SAC, "
-    'PERDQN for DQN, ...), or scheme="uniform"'
+_NO_UPDATES = f"{_MANY_DRAWS} batches were drawn by priority and update_priorities() was not called. "
+_OF_ANY_LEARNER = (
+    "A stock algorithm neither weights its loss nor updates priorities, and learns from a biased draw: use the class of "
+    'sb3_per in its place (PERSAC for SAC, PERDQN for DQN, ...), or scheme="uniform". In a loop of your own, multiply the '
+    "loss by batch.weights, and call update_priorities(batch.indices, td_errors) after each update"
+)
+_OF_OWN_TRAIN = (
+    "{} learns from a biased draw: multiply its loss by batch.weights, and call "
+    "self.replay_buffer.update_priorities(batch.indices, td_errors) after each update. Or override _value_losses() in place "
+    'of train(), or set scheme="uniform"'
 )
 
 
@@ -42,6 +48,7 @@ class Sampler:
     :param recency: factor in (0, 1]: emphasizes recent experience (ERE, Wang & Ross 2019, arXiv 1906.04009); 1: off
     :param recency_min: least number of transitions to draw from with ``recency``
     :param age_decay: c of :class:`~sb3_per.sampling.aged_tree.AgedTree`; 0: age has no influence
+    :param learner: a user's method that draws, for the warning that nobody updates priorities; ``None``: it is not known
     """
 
     scheme: PriorityScheme
@@ -55,6 +62,7 @@ class Sampler:
     recency: float = 1.0
     recency_min: int = 1
     age_decay: float = 0.0
+    learner: str | None = None
 
     def __post_init__(self) -> None:
         scheme, eligible, capacity = self.scheme, self.eligible, self.eligible.ring.capacity
@@ -98,7 +106,7 @@ class Sampler:
         """
         self.n_unanswered += 1
         if self.n_unanswered == _MANY_DRAWS and self.scheme.alpha > 0.0:
-            warnings.warn(_NO_UPDATES)
+            warnings.warn(_NO_UPDATES + (_OF_OWN_TRAIN.format(self.learner) if self.learner else _OF_ANY_LEARNER))
         n = self.eligible.n
         if self.is_stock:
             return self.eligible.stock_draw(batch_size), np.ones(batch_size)

@@ -8,7 +8,7 @@ import torch as th
 from stable_baselines3 import DQN, SAC
 
 from sb3_per import PERDQN, PERSAC, PrioritizedReplayBuffer
-from tests.utils import STOCK, caught_user_warnings, counting_env
+from tests.utils import STOCK, caught_user_warnings, counting_env, no_user_warnings
 
 
 @pytest.mark.parametrize("cls", STOCK)
@@ -54,6 +54,34 @@ def test_a_stock_algorithm_with_a_prioritized_buffer_warns_once(cls, env, kwargs
     said = [text for text in caught if "update_priorities() was not called" in text]
     assert len(said) == complains
     assert all("PERSAC for SAC" in text for text in said)
+
+
+class Base(PERDQN):
+    def train(self, gradient_steps: int, batch_size: int = 4) -> None:
+        for _ in range(gradient_steps):
+            self.replay_buffer.sample(batch_size)
+
+
+class OwnTraining(Base):
+    """The method is a parent's."""
+
+
+class CountsUpdates(PERDQN):
+    def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
+        super().train(gradient_steps, batch_size)
+
+
+def test_a_train_method_of_the_user_that_forgets_priorities_is_named():
+    model = OwnTraining("MlpPolicy", "CartPole-v1", learning_starts=5, batch_size=4, train_freq=1)
+    with pytest.warns(
+        UserWarning, match=r"Base\.train\(\) learns from a biased draw.*_value_losses\(\) in place of"
+    ) as caught:
+        model.learn(30)
+    assert len([w for w in caught if "update_priorities() was not called" in str(w.message)]) == 1
+    with no_user_warnings():
+        CountsUpdates("MlpPolicy", "CartPole-v1", learning_starts=5, batch_size=4, train_freq=1).learn(30)
+        uniform = dict(scheme="uniform")
+        Base("MlpPolicy", "CartPole-v1", learning_starts=5, train_freq=1, replay_buffer_kwargs=uniform).learn(30)
 
 
 @pytest.mark.parametrize("cls, env", [(PERDQN, "CartPole-v1"), (PERSAC, "Pendulum-v1")])

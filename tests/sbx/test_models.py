@@ -110,6 +110,16 @@ def test_a_stock_buffer_that_is_assigned_becomes_prioritized():
     assert (before.priorities[:30] != 1.0).any()
 
 
+def test_a_train_method_of_the_user_that_forgets_priorities_is_named():
+    class Own(ALGORITHMS["dqn"][0]):  # type: ignore[misc]
+        def train(self, gradient_steps: int, batch_size: int) -> None:
+            self.replay_buffer.sample(batch_size)
+
+    model = Own("MlpPolicy", "CartPole-v1", learning_starts=0, train_freq=1, batch_size=4)
+    with pytest.warns(UserWarning, match=r"Own\.train\(\) learns from a biased draw"):
+        model.learn(12)
+
+
 def test_a_run_begins_with_the_first_step_and_has_the_name_of_the_stock_class(tmp_path):
     model = make("dqn", learning_starts=0, train_freq=1, tensorboard_log=str(tmp_path)).learn(2)
     assert model._n_updates > 0
