@@ -23,15 +23,17 @@ def show_arguments(cls: type, changed_defaults: dict[str, Any]) -> None:
     """
     shown: dict[str, inspect.Parameter] = {}
     for init in _constructors(cls):
-        parameters = inspect.signature(init).parameters
-        if not _is_ours(init):  # the stock constructor, or one of the user's
-            shown = {**parameters, **shown}
-            break
-        added = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-        shown = {**added, **shown}
-    for name, default in changed_defaults.items():
-        if name in shown:
-            shown[name] = shown[name].replace(default=default)
+        parameters = dict(inspect.signature(init).parameters)
+        if _is_ours(init):
+            added = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+            shown = {**added, **shown}
+            continue
+        # The stock constructor, or one of the user's.
+        if shown:  # ours stands left of it, and gives it our defaults
+            for name in changed_defaults.keys() & parameters.keys():
+                parameters[name] = parameters[name].replace(default=changed_defaults[name])
+        shown = {**parameters, **shown}
+        break
     signature = inspect.Signature(sorted(shown.values(), key=lambda p: p.kind))
     own = vars(cls).get("__init__")
     if own is not None and _is_ours(own):

@@ -104,6 +104,14 @@ def test_a_subclass_may_add_arguments():
     assert inspect.signature(Plain) == inspect.signature(SAC)
 
 
+def test_a_subclass_of_a_recurrent_class_shows_its_own_defaults():
+    class Mine(PERRecurrentDQN):
+        def __init__(self, env: Any, batch_size: int = 64, **kwargs: Any):
+            super().__init__("MlpLstmPolicy", env, batch_size=batch_size, **kwargs)
+
+    assert inspect.signature(Mine).parameters["batch_size"].default == 64
+
+
 def test_a_users_algorithm_keeps_its_arguments():
     class Larger(DQN):
         def __init__(self, *args: Any, larger: int = 0, **kwargs: Any):
