@@ -36,7 +36,7 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
     # Whether the newest step in the buffer comes right before `_last_obs`.
     _buffer_continues = False
 
-    @property  # type: ignore[override]
+    @property
     def replay_buffer(self) -> PrioritizedReplayBuffer:
         """
         The prioritized buffer.

@@ -99,6 +99,7 @@ def _read_saved(path: PathOrFile, custom_objects: dict[str, Any] | None) -> _Sav
     :raises ValueError: for a file that is no zip
     """
     file: Any = open_path(path, "r", suffix="zip")
+    is_path = isinstance(path, (str, pathlib.Path))
     position = file.tell()
     try:
         with zipfile.ZipFile(file) as archive:
@@ -106,10 +107,10 @@ def _read_saved(path: PathOrFile, custom_objects: dict[str, Any] | None) -> _Sav
     except zipfile.BadZipFile as error:
         raise ValueError(f"{path} is not a zip of a model") from error
     finally:
-        if file is path:
-            file.seek(position)
-        else:
+        if is_path:
             file.close()
+        else:
+            file.seek(position)  # SB3 reads it next
     names = ("policy_class", "replay_buffer_kwargs", _ENTRY, "n_steps")
     read = json_to_data(json.dumps({name: content[name] for name in names if name in content}), custom_objects)
     own = None if read.get(_ENTRY) is None else json_to_data(read[_ENTRY])

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
@@ -387,6 +388,7 @@ def test_no_update_is_made_before_the_first_window_is_complete(algorithm, tmp_pa
 
 def test_an_update_without_any_step_is_an_error():
     model = make()
+    model.set_logger(Logger(folder=None, output_formats=[]))
     with pytest.raises(ValueError, match="Cannot sample"):
         model.train(1)
 
