@@ -82,7 +82,7 @@ class _Saved(NamedTuple):
         if settings.get("storage_folder") is not None:
             try:
                 Folder(settings["storage_folder"])  # released at once
-            except OSError as error:
+            except (OSError, NotImplementedError) as error:
                 # The run that holds the folder may continue while this model is evaluated.
                 warnings.warn(f"The loaded model keeps its transitions in RAM: {error}")
                 del settings["storage_folder"]

@@ -128,4 +128,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
             # SB3 warns that it ignores `n_steps` for a buffer class that it does not know. Ours has received it.
             warnings.filterwarnings("ignore", message=f"`n_steps={self.n_steps}` is ignored")
             super()._setup_model()
+        if settings.get("storage_folder") is not None:
+            # The absolute path. In a new dictionary, since the caller's must not change.
+            settings = settings | {"storage_folder": self.replay_buffer.settings.storage_folder}
         self.replay_buffer_kwargs = settings

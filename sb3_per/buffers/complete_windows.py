@@ -44,6 +44,11 @@ class CompleteWindows(MarkedTransitions):
         self._known = 0
         self._no_starts = np.zeros(ring.n_envs, np.bool_)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the marks and of the recurrent states."""
+        return self.episode_steps.nbytes + self.is_ready.nbytes + sum(array.nbytes for array in self.states.arrays)
+
     # ---- writing
 
     def before_write(self, starts: np.ndarray | None = None, states: Sequence[np.ndarray | th.Tensor] | None = None) -> Any:

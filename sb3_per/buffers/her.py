@@ -40,6 +40,11 @@ class FinishedEpisodes(MarkedTransitions):
         # Slots of episodes that were finished since the sampler was told last.
         self._finished: list[np.ndarray] = []
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the episodes."""
+        return self.ep_start.nbytes + self.ep_length.nbytes
+
     def after_write(self, rows: int, steps: StepArrays, prepared: None) -> np.ndarray | None:
         """Drop the finished episodes whose first transition was overwritten, and finish those that end here."""
         gone = [self._drop(rows, int(env)) for env in np.flatnonzero(self.ep_length[rows])]

@@ -32,14 +32,22 @@ from sb3_per.buffers.demonstrations import (
 from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions, restore, state_of
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings, takes_settings
-from sb3_per.buffers.stock import arguments_of, episodes_of, fill_stock, new_storage, stock_class_of, storage_of
+from sb3_per.buffers.stock import (
+    arguments_of,
+    episodes_of,
+    fill_stock,
+    new_storage,
+    stock_class_of,
+    storage_of,
+    warn_of_size,
+)
 from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.weights import ImportanceWeights
 from sb3_per.storage.arrays import ArrayStorage, StepArrays, tree_map
 from sb3_per.storage.frame_setting import frames_by_key
-from sb3_per.storage.mapped import Folder
+from sb3_per.storage.mapped import Folder, folder_of_copy
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.store import ObservationStore
@@ -128,6 +136,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         one_row = storage_of(self)
         one_row.store_class = self.store_class
         self.make_parts(new_storage(one_row, max(buffer_size // n_envs, 1), self.settings, observation_space))
+        warn_of_size(self.storage, self.sampler.nbytes)
         #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
         self.draw_record: Any = None
 
@@ -201,8 +210,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         made = cls(buffer.n_envs, **wanted)
         made.settings = dataclasses.replace(made.settings, storage_folder=path)
         frames = frames_by_key(made.settings.frames, made.observation_space)
-        folder = None if path is None else Folder.shared(path)
         ring, storage = _parts_of(buffer)
+        if "storage_folder" in settings:
+            folder = None if path is None else Folder.shared(path)
+        else:
+            folder = folder_of_copy(storage.folder)
         made.make_parts(storage.converted(ring, frames, folder))
         if not isinstance(buffer, PrioritizedReplayBuffer):
             made.ring.load(ring.state())
@@ -290,13 +302,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __getstate__(self) -> dict[str, Any]:
         inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
         state = dict(inherited() if inherited else vars(self))
-        del state["lock"]
+        for name in ("lock", *self.storage.arrays()):  # the storage brings the arrays
+            del state[name]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         inherited = getattr(super(), "__setstate__", None)
         inherited(state) if inherited else vars(self).update(state)
-        self.use_storage(self.storage)  # whose arrays may have moved
+        self.use_storage(self.storage)
         self.lock = threading.RLock()
 
     # ---- what SB3 and users read
@@ -333,8 +346,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         n_held = int((self.ring.added - self.ring.first).sum())
         facts = [f"{n_held:,} of {self.ring.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
         facts += [f"{name}={getattr(self, name)}" for name in ("n_steps", *self.own_arguments)]
-        optional = self.settings.some("frames storage_folder").items()
-        facts += [f"{name}={value}" for name, value in optional if value is not None]
+        if self.frames is not None:
+            facts.append(f"frames={self.frames}")
+        if self.storage.folder is not None:
+            facts.append(f"storage_folder={self.storage.folder.path}")
         facts += [f"{len(self.demonstrations):,} demonstrations"] * (len(self.demonstrations) > 0)
         return f"{type(self).__name__}({', '.join(facts)})"
 

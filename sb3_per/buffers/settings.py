@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
+from sb3_per.storage.mapped import absolute
 from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, Reasons, integer, number, refuse, require, words
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -66,6 +67,9 @@ class PrioritySettings:
         for field in dataclasses.fields(self):
             if "allowed" in field.metadata:
                 require(field.name, getattr(self, field.name), *field.metadata["allowed"], none=field.default is None)
+        if self.storage_folder is not None:
+            # It stays the same folder when the working directory changes.
+            object.__setattr__(self, "storage_folder", absolute(self.storage_folder))
         if self.beta_end < self.beta_start:
             raise ValueError(f"beta never decreases: beta_end={self.beta_end} is below beta_start={self.beta_start}")
         end, start = self.demonstration_fraction_end, self.demonstration_fraction

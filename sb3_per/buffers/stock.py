@@ -115,19 +115,27 @@ def new_storage(one_row: ArrayStorage, n_rows: int, settings: PrioritySettings, 
     :return: an empty storage
     :raises ValueError: if the setting ``frames`` does not fit the observations
     :raises OSError: if ``storage_folder`` belongs to another buffer, or cannot be made
-    :warns UserWarning: if the full storage would be larger than the memory or the space that is free
     """
     frames, path = frames_by_key(settings.frames, space), settings.storage_folder
-    folder = None if path is None else Folder(path)
-    storage = one_row.emptied(n_rows, frames, folder=folder)
+    return one_row.emptied(n_rows, frames, folder=None if path is None else Folder(path))
+
+
+def warn_of_size(storage: ArrayStorage, sampler_nbytes: int) -> None:
+    """
+    Warn if a full buffer would be larger than the memory or the space that is free.
+
+    :param storage: of the buffer, still empty
+    :param sampler_nbytes: bytes of the priorities, which are in RAM
+    :warns UserWarning: if it would be
+    """
     n_ram, n_disk = storage.full_nbytes()
+    n_ram += sampler_nbytes
     if psutil is not None and n_ram > (available := psutil.virtual_memory().available):
         warnings.warn(
             "This system does not have apparently enough memory to store the complete replay buffer "
             f"{n_ram / 1e9:.2f}GB > {available / 1e9:.2f}GB. Set frames=... if observations are stacks, "
             "storage_folder=... to keep transitions on a disk, or a smaller buffer_size"
         )
-    if folder is not None and n_disk > (free := shutil.disk_usage(folder.path).free):
+    if storage.folder is not None and n_disk > (free := shutil.disk_usage(storage.folder.path).free):
         sizes = f"{free / 1e9:.2f}GB of free space, and the complete replay buffer takes {n_disk / 1e9:.2f}GB"
-        warnings.warn(f"The disk of storage_folder={str(folder.path)!r} has {sizes}")
-    return storage
+        warnings.warn(f"The disk of storage_folder={str(storage.folder.path)!r} has {sizes}")

@@ -8,6 +8,7 @@ import numpy as np
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frame_setting import frames_by_key
+from sb3_per.storage.mapped import folder_of_copy
 
 BufferT = TypeVar("BufferT", bound=PrioritizedReplayBuffer)
 
@@ -28,7 +29,8 @@ def emptied(buffer: BufferT, n_rows: int | None = None, frames: Any = None, stor
         twin.settings = dataclasses.replace(buffer.settings, frames=frames)
     if storage is None:
         by_key = frames_by_key(twin.settings.frames, twin.observation_space)
-        storage = buffer.storage.emptied(n_rows or buffer.buffer_size, by_key, folder=buffer.storage.folder)
+        folder = folder_of_copy(buffer.storage.folder)
+        storage = buffer.storage.emptied(n_rows or buffer.buffer_size, by_key, folder=folder)
     twin.make_parts(storage)
     if buffer.draw_record is not None:
         twin.draw_record = buffer.draw_record.emptied(twin.ring.capacity)

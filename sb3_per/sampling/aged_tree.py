@@ -124,6 +124,11 @@ class AgedTree(SumTree):
         self._count_ages(lead)
         self._write(slots, masses, are_moved=True)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both trees."""
+        return super().nbytes + self._factors.nbytes
+
     # ---- masses
 
     @property
@@ -228,6 +233,11 @@ class AgeDraw(SumTree):
         ring = self.ring
         if ring.added is not self._added:
             self._added, self._runs = ring.added, _runs_of_ages(ring.added, ring.oldest, ring.is_even, self.rate)
+
+    @property
+    def nbytes(self) -> int:
+        """Nothing is stored by slot."""
+        return 0
 
     @property
     def total(self) -> float:

@@ -24,6 +24,11 @@ class Eligibility(Protocol):
     def n(self) -> int:
         """Number of transitions that can be drawn."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept by slot."""
+        return 0
+
     def before_write(self, *about: Any) -> Any:
         """
         Prepare for a step that is about to be written, which may fail: nothing changes.

@@ -38,6 +38,11 @@ class RankTree(SumTree):
         self._cumulative = np.concatenate([[0.0], np.cumsum(np.arange(1.0, self.capacity + 1) ** -alpha)])
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the order, and of the sums of the masses."""
+        return sum(part.nbytes for part in self._order) + self._cumulative.nbytes
+
+    @property
     def total(self) -> float:
         """Sum of rank^-alpha over the slots that can be drawn."""
         return float(self._cumulative[n_ranked(self._order)])

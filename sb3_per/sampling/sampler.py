@@ -88,6 +88,11 @@ class Sampler:
         #: masses that transitions came with, by slot, until they are in the tree; NaN for none. Allocated when first needed
         self.given: np.ndarray | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tree, and of what says which transitions can be drawn."""
+        return self.tree.nbytes + self.eligible.nbytes
+
     # ---- drawing
 
     def can_draw(self) -> bool:

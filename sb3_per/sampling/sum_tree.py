@@ -228,6 +228,11 @@ class SumTree:
         return self.capacity
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all masses and sums."""
+        return self._sums.nbytes
+
+    @property
     def total(self) -> float:
         """Sum of all masses."""
         return float(self._sums[-1])

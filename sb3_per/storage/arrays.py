@@ -2,8 +2,10 @@
 Storage of transitions: observations in stores, see :mod:`sb3_per.storage.store`, and everything else in SB3's arrays.
 """
 
+import os
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +20,9 @@ from sb3_per.storage.store import ObservationStore, StoredArray
 #: environments, (T, k, ...) for T steps of k environments. Observations are dictionaries for Dict observation spaces; timeouts
 #: and infos may be ``None``. A plain tuple: a class with names takes a tenth of the time of ``add``.
 StepArrays = tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, Any]
+
+# Attributes of a storage whose arrays are in files, if it has any.
+_LARGE = ("observations", "next_observations", "actions")
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -154,6 +159,8 @@ class ArrayStorage:
         self._only_store = self.stores.get(None)
         # Rows below this one have room.
         self._n_ready = self._count_ready()
+        if self.files is not None:
+            _IN_FILES.add(self)
 
     def _count_ready(self) -> int:
         if not all(isinstance(store, ArrayStore) for store in self.stores.values()):
@@ -368,13 +375,60 @@ class ArrayStorage:
         """
         return self.read_observations(slots, True)
 
+    # ---- processes and copies
+
+    def protect(self) -> None:
+        """Refuse all writes into the files from now on: they belong to the process that this one was forked from."""
+        self._n_ready = 0  # so that the next write reserves its rows, which is refused
+        for name in _LARGE:
+            for array in keyed(getattr(self, name)).values():
+                if isinstance(array, np.ndarray):
+                    array.flags.writeable = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the stores, and rows of files that were never written: on some disks, reading them takes space."""
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.files is not None:
+            n_written = self.files.n_reserved
+            for name in _LARGE:
+                state[name] = tree_map(lambda part: part[:n_written] if isinstance(part, np.ndarray) else part, state[name])
+        return state
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Move the arrays of a copy into files of its own. Without the folder of the original, they stay in RAM."""
         vars(self).update(state)
-        if self.files is not None:
-            for name in ("observations", "next_observations", "actions"):
-                setattr(self, name, tree_map(self.files.moved, getattr(self, name)))
+        n_written, n_rows = len(self.actions), len(self.rewards)
+        if self.files is not None or n_written < n_rows:
+            make = np.zeros if self.files is None else self.files.array
+            copies: list[tuple[np.ndarray, np.ndarray]] = []
+
+            def complete(part: Any) -> Any:
+                if not isinstance(part, np.ndarray):
+                    return part
+                copies.append((make((n_rows, *part.shape[1:]), part.dtype), part))
+                return copies[-1][0]
+
+            for name in _LARGE:
+                setattr(self, name, tree_map(complete, getattr(self, name)))
+            if self.files is not None:
+                self.files.reserve(n_written)
+            for array, part in copies:
+                array[:n_written] = part
         self.__post_init__()
+
+
+# Storages whose arrays are in files.
+_IN_FILES: "weakref.WeakSet[ArrayStorage]" = weakref.WeakSet()
+
+
+def _protect_files() -> None:
+    """In a forked process, protect the files of the process that it was forked from."""
+    for storage in list(_IN_FILES):
+        storage.protect()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_protect_files)
 
 
 def keyed(observations: Any) -> dict[str | None, Any]:

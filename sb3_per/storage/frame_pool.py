@@ -63,7 +63,7 @@ class FramePool:
     def __init__(self, frame_bytes: int, n_slots: int, files: Files | None = None):
         self.frame_bytes, self.files = frame_bytes, files
         n_frames = max(n_slots // 64, 8)
-        if files is None:  # each file takes one of the few descriptors of a process
+        if files is None:  # a folder has few files, however large the pool is
             n_frames = min(max(_PIECE_BYTES // max(frame_bytes, 1), 1), n_frames)
         self.shift = int(np.log2(n_frames))
         #: number of the first frame that is held, and of the frame that comes next
@@ -89,7 +89,7 @@ class FramePool:
 
     def _piece(self) -> np.ndarray:
         n_bytes = self.frame_bytes << self.shift
-        return np.empty(n_bytes, np.uint8) if self.files is None else self.files.array((n_bytes,), np.uint8, is_whole=True)
+        return np.empty(n_bytes, np.uint8) if self.files is None else self.files.block(n_bytes)
 
     def release(self, number: int) -> None:
         """

@@ -211,7 +211,7 @@ def test_a_full_disk_is_an_error_before_the_step_is_stored(kind, tmp_path, monke
         buffer.add(**step_of(buffer, i))
     buffer.priorities  # noqa: B018
     for store in [*buffer.storage.frame_stores.values()]:
-        monkeypatch.setattr(store.pool, "reserve", lambda n: store.pool.files.array((n,), np.uint8, is_whole=True))  # noqa: B023
+        monkeypatch.setattr(store.pool, "reserve", lambda n: store.pool.files.block(n))  # noqa: B023
     buffer.storage.files.n_reserved = buffer.storage._n_ready = 0
     before, masses = pickle.dumps(contents_of(buffer)), buffer.priorities
 
