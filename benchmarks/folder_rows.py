@@ -5,6 +5,7 @@ Measure buffers in the files of a folder: against RAM while the files are cached
     python benchmarks/folder_rows.py --quick    # small buffers, to try it
 """
 
+import ctypes
 import functools
 import itertools
 import mmap
@@ -22,6 +23,9 @@ from timing import MILLION, add_again, box, compare, sample_and_update, seconds
 
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.storage import mapped
+
+_MADVISE = ctypes.CDLL(None).madvise
+_MADVISE.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def _vectors() -> Iterator[tuple[Any, ...]]:
@@ -42,12 +46,8 @@ def _drop_cache(buffer: PrioritizedReplayBuffer) -> int:
     """Write all files of a buffer to the disk and drop them from RAM. Return their size in bytes."""
     arrays = [array for array, _ in buffer.storage.files._arrays]
     arrays += [piece for store in buffer.storage.frame_stores.values() for piece in store.pool._pieces]
-    for array in arrays:
-        mapped: Any = array
-        while not isinstance(mapped, mmap.mmap):
-            mapped = mapped.base
-        mapped.flush()
-        mapped.madvise(mmap.MADV_DONTNEED)
+    for array in arrays:  # each begins with its file
+        _MADVISE(array.ctypes.data, array.nbytes, mmap.MADV_DONTNEED)
     n_bytes = 0
     for path in buffer.storage.folder.path.glob("*.mapped"):
         descriptor = os.open(path, os.O_RDONLY)

@@ -4,7 +4,6 @@ Kill a run with SIGKILL, and continue it from its newest complete checkpoint: ru
     python examples/resume.py
 """
 
-import glob
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERSAC, BufferCheckpointCallback, latest_checkpoint
 
@@ -25,19 +25,19 @@ FOLDER = "runs/resume"
 def train() -> None:
     """Train from the newest checkpoint, or from the start: call this at first, and after every kill."""
     if checkpoint := latest_checkpoint(FOLDER):
-        model = PERSAC.load(checkpoint[0], env=make_vec_env("Pendulum-v1"))
-        model.load_replay_buffer(checkpoint[1])
+        model = PERSAC.load(checkpoint.model, VecNormalize.load(str(checkpoint.vec_normalize), make_vec_env("Pendulum-v1")))
+        model.load_replay_buffer(checkpoint.buffer)
     else:
-        model = PERSAC("MlpPolicy", "Pendulum-v1", learning_rate=1e-3, seed=0)
-    log_path = f"{FOLDER}/from_{model.num_timesteps:06}"
-    evaluate = EvalCallback(make_vec_env("Pendulum-v1"), eval_freq=EVERY, log_path=log_path, verbose=0)
-    checkpoint_callback = BufferCheckpointCallback(EVERY, FOLDER)
-    model.learn(STEPS - model.num_timesteps, callback=[evaluate, checkpoint_callback], reset_num_timesteps=False)
+        model = PERSAC("MlpPolicy", VecNormalize(make_vec_env("Pendulum-v1")), learning_rate=1e-3, seed=0)
+    eval_env = VecNormalize(make_vec_env("Pendulum-v1"), training=False, norm_reward=False)
+    evaluate = EvalCallback(eval_env, eval_freq=EVERY, log_path=f"{FOLDER}/from_{model.num_timesteps:06}", verbose=0)
+    callbacks = [evaluate, BufferCheckpointCallback(EVERY, FOLDER, save_vecnormalize=True)]
+    model.learn(STEPS - model.num_timesteps, callback=callbacks, reset_num_timesteps=False)
 
 
 def n_safe_steps() -> int:
     """Return the number of steps in the newest complete checkpoint, 1234 for rl_model_1234_steps.zip."""
-    return int(checkpoint[0].stem.split("_")[-2]) if (checkpoint := latest_checkpoint(FOLDER)) else 0
+    return int(checkpoint.model.stem.split("_")[-2]) if (checkpoint := latest_checkpoint(FOLDER)) else 0
 
 
 if "--train" in sys.argv:
@@ -49,7 +49,7 @@ while n_safe_steps() < STEPS / 2 and process.poll() is None:
 process.kill()
 print(f"ended with {process.wait()}, continues at {n_safe_steps()} of {STEPS} steps")
 subprocess.run(command, check=True)
-parts = [np.load(path) for path in sorted(glob.glob(f"{FOLDER}/from_*/evaluations.npz"))]
+parts = [np.load(f"{FOLDER}/{name}/evaluations.npz") for name in sorted(os.listdir(FOLDER)) if name.startswith("from_")]
 plt.style.use("sb3_per.compare.figures")
 for part, line, label in zip(parts, ("C0s-", "C0o:"), ("until it was killed", "from the checkpoint on"), strict=True):
     plt.plot(part["timesteps"], part["results"].mean(axis=1), line, label=label)

@@ -1,10 +1,12 @@
 """Save checkpoints of a run that may be killed at any moment, and find the newest complete one."""
 
+import glob
 import pickle
+import pickletools
 import re
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stable_baselines3.common.callbacks import CheckpointCallback
 
@@ -86,21 +88,64 @@ class BufferCheckpointCallback(CheckpointCallback):
             print(f"Saved checkpoint of the {what} to {path}")
 
 
-def latest_checkpoint(folder: str | Path) -> tuple[Path, Path] | None:
+class Checkpoint(NamedTuple):
     """
-    Find the newest model whose buffer was saved at the same step, both complete.
+    A model and the buffer that was saved at the same step: ``model_path, buffer_path = checkpoint``.
+
+    :param model: path of the model, for ``load``
+    :param buffer: path for ``load_replay_buffer``: the directory of the buffer or, if the directory has a newer complete
+        generation, the manifest that belongs to the model
+    """
+
+    model: Path
+    buffer: Path
+
+    @property
+    def vec_normalize(self) -> Path | None:
+        """
+        Path of the statistics of ``VecNormalize`` at the same step, for ``VecNormalize.load``. ``None`` without
+        ``save_vecnormalize``.
+        """
+        n_steps = self.model.name.split("_")[-2]
+        path = self.model.with_name(f"{self._prefix}_vecnormalize_{n_steps}_steps.pkl")
+        return path if path.exists() else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether model and statistics are there and complete. Statistics may be missing if the run saved none at any step."""
+        if self.vec_normalize is not None:
+            return _is_whole_zip(self.model) and _is_whole_pickle(self.vec_normalize)
+        pattern = f"{glob.escape(self._prefix)}_vecnormalize_*_steps.pkl"
+        return _is_whole_zip(self.model) and not any(self.model.parent.glob(pattern))
+
+    @property
+    def _prefix(self) -> str:
+        return self.model.name.rsplit("_", 2)[0]
+
+
+def latest_checkpoint(folder: str | Path) -> Checkpoint | None:
+    """
+    Find the newest model whose buffer was saved at the same step, both complete. If the run saves the statistics of
+    ``VecNormalize``, those of the same step are complete too.
+
+    ::
+
+        if checkpoint := latest_checkpoint("runs/pendulum"):
+            env = VecNormalize.load(checkpoint.vec_normalize, env)  # with `save_vecnormalize=True`
+            model = PERSAC.load(checkpoint.model, env=env)
+            model.load_replay_buffer(checkpoint.buffer)
 
     :param folder: folder that :class:`BufferCheckpointCallback` saves to; it need not exist
-    :return: path of the model, and a path for ``load_replay_buffer``: the directory of the buffer or, if the directory has a
-        newer complete generation, the manifest that belongs to the model. ``None`` if there is no such pair
+    :return: paths of the model and of the buffer, which can be unpacked, and of the statistics. ``None`` if there is no such
+        checkpoint
     """
-    found: list[tuple[int, Path, Path]] = []
+    found: list[tuple[int, Checkpoint]] = []
     for path in Path(folder).glob(f"*{BUFFER}"):
         for i, manifest in enumerate(whole_generations(path, with_contents=True)):
             model = path.with_name(f"{path.name.removesuffix(BUFFER)}_{manifest.num_timesteps}_steps.zip")
-            found.append((manifest.num_timesteps, model, path / manifest.name if i else path))
+            found.append((manifest.num_timesteps, Checkpoint(model, path / manifest.name if i else path)))
     found.sort(key=lambda entry: entry[0], reverse=True)
-    return next(((model, path) for _, model, path in found if _is_whole_zip(model)), None)
+    return next((checkpoint for _, checkpoint in found if checkpoint.is_whole), None)
 
 
 def manifest_of(path: Path, num_timesteps: int) -> Path | None:
@@ -123,3 +168,14 @@ def _is_whole_zip(path: Path) -> bool:
             return archive.testzip() is None
     except (OSError, zipfile.BadZipFile, RuntimeError, ValueError, EOFError):
         return False
+
+
+def _is_whole_pickle(path: Path) -> bool:
+    """Tell whether a pickle has an end, without running its code. It has no checksum."""
+    try:
+        with open(path, "rb") as file:
+            for _ in pickletools.genops(file):
+                pass
+    except (OSError, ValueError):
+        return False
+    return True

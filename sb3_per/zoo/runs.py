@@ -97,11 +97,10 @@ class RunManager(exp_manager.ExperimentManager):
             print(f"There is no whole checkpoint in {folder}: a new run begins")
             return
         self.save_path, self.params_path = str(folder), str(folder / self.env_name)
-        self.trained_agent, self.continue_training = str(checkpoint[0]), True
-        self.resumed_from = int(checkpoint[0].stem.split("_")[-2])
-        statistics = folder / f"rl_model_vecnormalize_{self.resumed_from}_steps.pkl"
-        if statistics.exists():
-            shutil.copy(statistics, Path(self.params_path, "vecnormalize.pkl"))  # which the Zoo loads
+        self.trained_agent, self.continue_training = str(checkpoint.model), True
+        self.resumed_from = int(checkpoint.model.stem.split("_")[-2])
+        if checkpoint.vec_normalize is not None:
+            shutil.copy(checkpoint.vec_normalize, Path(self.params_path, "vecnormalize.pkl"))  # which the Zoo loads
         print(f"Resumes the run in {folder} at {self.resumed_from} steps")
 
     def load_trial(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -167,6 +167,39 @@ def test_latest_checkpoint_skips_damaged_files(what, how, tmp_path):
     assert_same(snapshot(loaded.replay_buffer), states.states[100])
 
 
+def damage_statistics(path: Path, how: str) -> None:
+    path.unlink() if how == "missing" else path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("how", ["missing", "cut"])
+def test_a_checkpoint_has_the_statistics_of_its_step(how, tmp_path):
+    """Where a run saves them, a model and a buffer without them are no checkpoint."""
+    model = make_model(VecNormalize(make_vec_env("Pendulum-v1")))
+    model.learn(30, callback=BufferCheckpointCallback(10, str(tmp_path), "a[1]_b", save_vecnormalize=True))
+    statistics = [tmp_path / f"a[1]_b_vecnormalize_{n}_steps.pkl" for n in (10, 20, 30)]
+    for n_steps, is_newest in ((30, True), (20, False)):
+        checkpoint = latest_checkpoint(tmp_path)
+        model_path, buffer_path = checkpoint
+        assert (model_path, buffer_path) == (checkpoint.model, checkpoint.buffer)
+        assert model_path == tmp_path / f"a[1]_b_{n_steps}_steps.zip"
+        assert buffer_path.suffix == (".buffer" if is_newest else ".json")
+        assert checkpoint.vec_normalize == tmp_path / f"a[1]_b_vecnormalize_{n_steps}_steps.pkl"
+        damage_statistics(checkpoint.vec_normalize, how)
+    assert latest_checkpoint(tmp_path) is None  # the buffer keeps two generations
+    for path in statistics:
+        path.unlink(missing_ok=True)
+    checkpoint = latest_checkpoint(tmp_path)
+    assert checkpoint.model == tmp_path / "a[1]_b_30_steps.zip" and checkpoint.vec_normalize is None
+
+
+def test_statistics_of_another_run_in_the_folder_do_not_matter(tmp_path):
+    (tmp_path / "other_vecnormalize_5_steps.pkl").write_bytes(b"")
+    make_model().learn(10, callback=BufferCheckpointCallback(10, str(tmp_path)))
+    checkpoint = latest_checkpoint(tmp_path)
+    assert checkpoint == (tmp_path / "rl_model_10_steps.zip", tmp_path / "rl_model_replay_buffer.buffer")
+    assert checkpoint.vec_normalize is None
+
+
 def test_temporary_files_of_a_killed_run_are_removed(tmp_path):
     """Temporary files of a run with another name stay."""
     (tmp_path / "rl_model_10_steps.zip.tmp").write_bytes(b"half")

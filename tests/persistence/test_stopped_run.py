@@ -1,15 +1,26 @@
 """A run that was stopped and resumed equals a run that was not stopped."""
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PrioritizedHerReplayBuffer
+from sb3_per import (
+    PERDQN,
+    PERQRDQN,
+    PERSAC,
+    PERTD3,
+    PERTQC,
+    BufferCheckpointCallback,
+    PrioritizedHerReplayBuffer,
+)
 from tests.buffers.test_her import make_env
 from tests.persistence.saved import assert_same, snapshot
+from tests.utils import ROOT, benchmark
 
 
 def seed_all(seed: int) -> None:
@@ -83,3 +94,42 @@ def test_a_resumed_run_equals_an_unstopped_one(run, n_envs, tmp_path):
         np.testing.assert_array_equal(actual, expected)
     assert_same(snapshot(second.replay_buffer), snapshot(first.replay_buffer))
     assert second.num_timesteps == first.num_timesteps and second._n_updates == first._n_updates
+
+
+def statistics_of(env: VecNormalize) -> list[np.ndarray]:
+    return [np.asarray(value) for rms in (env.obs_rms, env.ret_rms) for value in vars(rms).values()]
+
+
+def test_a_run_that_is_resumed_as_long_runs_says_has_the_same_statistics(tmp_path, monkeypatch):
+    """
+    The code of the page starts the run, which is stopped 5 steps after a checkpoint. The same code continues it with the
+    statistics of ``VecNormalize`` at the checkpoint.
+    """
+    monkeypatch.chdir(tmp_path)
+    code = next(block.code for block in benchmark("pages").blocks_of(ROOT / "docs/long_runs.md") if block.language == "python")
+    at_step: dict[int, list[np.ndarray]] = {}
+    on_step, learn = BufferCheckpointCallback._on_step, PERSAC.learn
+
+    def stop(self: Any) -> bool:
+        at_step[self.num_timesteps] = copy.deepcopy(statistics_of(self.training_env))
+        on_step(self)
+        if self.num_timesteps == 105:
+            raise KeyboardInterrupt
+        return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BufferCheckpointCallback, "_on_step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            exec(code, {})
+    resumed: list[Any] = []
+    monkeypatch.setattr(PERSAC, "learn", lambda self, *args, **kwargs: resumed.append(self))
+    exec(code, {})
+    (model,) = resumed
+    assert model.num_timesteps == 100 and model.replay_buffer.size() == 99
+    found = statistics_of(model.get_vec_normalize_env())
+    for actual, expected in zip(found, at_step[100], strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    assert model.get_vec_normalize_env().training
+    monkeypatch.setattr(PERSAC, "learn", learn)
+    assert not all(np.array_equal(*pair) for pair in zip(found, at_step[105], strict=True))
+    model.learn(10, reset_num_timesteps=False)
