@@ -68,11 +68,12 @@ class FrameStore:
         :raises MemoryError: if there is no memory for another piece of the pool; nothing has changed then
         :raises OSError: if there is no space on the disk for it; nothing has changed then
         """
-        self.pool.reserve(2 * self.n_frames * (self.n_envs if envs is None else rows.size))
+        n_steps = self.n_envs if envs is None else len(rows) * len(envs)
+        self.pool.reserve(2 * self.n_frames * n_steps)
 
     def write(self, rows: Any, envs: np.ndarray | None, observations: np.ndarray, next_observations: np.ndarray) -> None:
         """
-        Store successive steps, see :class:`~sb3_per.storage.store.ObservationStore`. There must be room for them.
+        Store successive steps, see :class:`~sb3_per.storage.store.ObservationStore`.
 
         :param rows: row of one step of all environments, or int64 of shape (T, k)
         :param envs: environments of the steps, int64 of shape (k,); ``None``: all of them
@@ -86,6 +87,8 @@ class FrameStore:
         else:
             return
         frames, next_frames = self._as_frames(observations), self._as_frames(next_observations)
+        # There is room already, unless a caller left `reserve` out: the kernel writes to addresses, which nothing checks.
+        self.pool.reserve(2 * self.n_frames * len(frames) * len(envs))
         self._table.cursors[envs, 0] = rows
         self.pool.end, first = encode(frames, next_frames, envs, self._table, self.pool.memory, self.pool.end)
         self.pool.release(first)

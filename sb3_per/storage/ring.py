@@ -192,13 +192,14 @@ class Ring:
         number of steps, otherwise one environment after the other.
 
         :param first: first step of each environment, shape (n_envs,)
-        :return: environments, shape (k,), and their steps, shape (T, 1)
+        :return: environments, shape (k,), and their steps, shape (T, k)
         """
         groups = [np.arange(self.n_envs)] if self.is_even else [np.array([env]) for env in range(self.n_envs)]
         for envs in groups:
             end = int(self.added[envs[0]])
             for begin in range(int(first[envs[0]]), end, _BLOCK):
-                yield envs, np.arange(begin, min(begin + _BLOCK, end))[:, None]
+                steps = np.arange(begin, min(begin + _BLOCK, end))
+                yield envs, np.repeat(steps[:, None], len(envs), axis=1)
 
     # ---- the newest transitions
 

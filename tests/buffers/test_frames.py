@@ -156,3 +156,38 @@ def test_resizing_a_framed_buffer_keeps_the_newest_steps(n_rows):
             rows, old_rows = ((each.pos - n + np.arange(n)) % each.buffer_size for each in (other, buffer))
             same_bytes(getattr(other, name)[rows], getattr(buffer, name)[old_rows])
         assert (other.settings.frames, other.size()) == (frames, n)
+
+
+def filled_by_hand(n_envs: int, k: int, n_rows: int, n_steps: int) -> ReplayBuffer:
+    """Make a buffer of SB3 whose rows hold stacks of random frames; now and then one that is no stack."""
+    rng = np.random.default_rng([n_envs, k, n_rows, n_steps])
+    buffer = ReplayBuffer(n_rows * n_envs, spaces.Box(0, 255, (k, 2, 3), np.uint8), ACTIONS, "cpu", n_envs)
+    frames = rng.integers(0, 255, (n_steps + k, n_envs, 2, 3), np.uint8)
+    frames[rng.random((n_steps + k, n_envs)) < 0.1] = 0
+    held = np.arange(max(n_steps - n_rows, 0), n_steps)
+    for array, shift in ((buffer.observations, 0), (buffer.next_observations, 1)):
+        stacks = frames[held[:, None] + shift + np.arange(k)].swapaxes(1, 2)
+        stacks[rng.random((len(held), n_envs)) < 0.1] = rng.integers(0, 255, (k, 2, 3), np.uint8)
+        array[held % n_rows] = stacks
+    buffer.pos, buffer.full = n_steps % n_rows, n_steps >= n_rows
+    return buffer
+
+
+@pytest.mark.parametrize("n_envs", range(1, 21))
+def test_any_number_of_environments_converts_to_frames_and_back(n_envs, tmp_path):
+    """Compare with the plain buffer's bytes, for stacks of 1 to 4 frames, several sizes, and less than a lap to several."""
+    for k in range(1, 5):
+        for n_rows, n_steps in ((1, 1), (2, 5), (7, 6), (30, 30), (40, 39), (280, 580)):
+            stock = filled_by_hand(n_envs, k, n_rows, n_steps)
+            n = stock.size()
+            framed = PrioritizedReplayBuffer.from_replay_buffer(stock, frames=k)
+            store = framed.storage.stores[None]
+            forms = [framed]
+            if (n_envs, k, n_rows) in ((9, 1, 7), (16, 4, 40)):
+                folder = tmp_path / f"{n_rows}-{n_steps}"
+                forms.append(PrioritizedReplayBuffer.from_replay_buffer(framed, storage_folder=folder))
+            forms.append(PrioritizedReplayBuffer.from_replay_buffer(forms[-1], frames=None, storage_folder=None))
+            for buffer in forms:
+                same_bytes(buffer.observations[:n], stock.observations[:n])
+                same_bytes(buffer.next_observations[:n], stock.next_observations[:n])
+            assert n * n_envs <= store.pool.end <= 2 * k * n * n_envs + 1

@@ -377,6 +377,16 @@ def test_observations_that_are_no_stacks_warn_once(is_stack):
     same_bytes(framed.next_observations[:], plain.next_observations)
 
 
+def test_a_write_without_a_reservation_makes_room_itself():
+    """No caller can make the kernel write beyond the frames that have memory."""
+    store = FrameStore(500, 3, (2, 5), np.uint8, 2)
+    steps = np.random.default_rng(0).integers(0, 255, (2, 500, 3, 2, 5), np.uint8)
+    store.write(np.arange(500)[:, None], np.arange(3), *steps)
+    slots = np.arange(1500).reshape(500, 3)
+    for is_next in (False, True):
+        same_bytes(store.read(slots, is_next), steps[int(is_next)])
+
+
 def test_a_store_of_one_row_and_one_byte_works():
     """The smallest possible store has one row with one frame of one byte."""
     store = FrameStore(1, 1, (1,), np.uint8, 1)
