@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, require_scaled, scaled, unscaled
 from sb3_per.buffers.batches import Transitions, read_transitions
 from sb3_per.buffers.eligibility import HeldTransitions, restore, state_of
-from sb3_per.buffers.incoming import as_matrix
+from sb3_per.buffers.incoming import as_matrix, require_finite_rewards
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
@@ -332,7 +332,7 @@ def require_demonstrations_in(other: Any, observation_space: spaces.Space, actio
     :param observation_space: observation space that it must have
     :param action_space: action space that it must have, except for the bounds of a Box
     :raises TypeError: for anything but a buffer, e.g. a model
-    :raises ValueError: for other spaces
+    :raises ValueError: for other spaces, or a reward that is NaN or infinite
     """
     if not isinstance(other, ReplayBuffer):
         hint = ": give model.replay_buffer" if isinstance(other, BaseAlgorithm) else ""
@@ -342,6 +342,7 @@ def require_demonstrations_in(other: Any, observation_space: spaces.Space, actio
     has_other_bounds = can_be_rescaled(other.action_space, action_space) and is_scaled(other.action_space)
     if other.action_space != action_space and not (has_other_bounds and is_scaled(action_space)):
         raise ValueError(f"The other buffer has action_space {other.action_space}, and this one {action_space}")
+    require_finite_rewards(other.rewards[: other.size()])
 
 
 def require_actions_in(parts: Sequence[Part], recorded: spaces.Space, space: spaces.Space) -> None:

@@ -163,7 +163,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
     batch is virtual, with a goal that was reached later; as in SB3 the real transitions come first, and the ids are
     in the order of the rows. Which transitions become virtual is independent of their priority. ``sample`` raises
     ``RuntimeError`` before the end of the first episode, as in SB3, and ``ValueError`` if the environment's ``compute_reward``
-    does not give one reward for each goal.
+    does not give one finite reward for each goal.
 
     For environments with goals that are rarely reached: observations are a Dict with ``observation``, ``achieved_goal`` and
     ``desired_goal``, and the environment has ``compute_reward``. ``learning_starts`` must be longer than an episode.
@@ -316,6 +316,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         :param slots: of transitions, shape (n,)
         :param goals: one for each, shape (n, ...)
         :return: what the environment would have paid, shape (n,)
+        :raises ValueError: for rewards of another shape, or NaN or infinite
         """
         assert self.env is not None, "HER needs its environment to compute rewards: call set_env() first"
         infos: Any = copy.deepcopy(flat(self.infos)[slots]) if self.copy_info_dict else [{} for _ in slots]
@@ -327,6 +328,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
                 f"compute_reward() of the environment returned shape {rewards.shape} for {n} goals: HER gives it arrays of "
                 f"shape ({n}, ...), and it must return one reward for each row, shape ({n},)"
             )
+        if not np.isfinite(rewards).all():
+            wrong = rewards[~np.isfinite(rewards)][0]
+            raise ValueError(f"compute_reward() of the environment returned {wrong}: rewards of new goals must be finite")
         return rewards.reshape(n)
 
 

@@ -426,7 +426,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param infos: one dictionary per environment
         :param td_errors: of these transitions, shape (n_envs,) or (n_envs, n_critics), which become their priorities. Needs
             ``initial_priority="td_error"``
-        :raises ValueError: for another shape, or values that are not numbers; nothing is stored then
+        :raises ValueError: for another shape, values that are not numbers, or a reward that is NaN or infinite; nothing is
+            stored then
         """
         steps = incoming.checked_steps(self.storage, (self.n_envs,), (obs, next_obs, action, reward, done), infos)
         masses = None if td_errors is None else self.sampler.masses_of(incoming.finite_abs(td_errors, self.n_envs))
@@ -462,8 +463,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param td_errors: of these transitions, shape (T, k) or (T, k, n_critics), which become their priorities but do not
             raise ``max_priority``. Needs ``initial_priority="td_error"``
         :param initial_priority: in place of the setting, for these steps; ``None``: the setting
-        :raises ValueError: for another shape, unknown or repeated environments, more steps than rows, or TD errors that are
-            NaN or infinite; nothing is stored then
+        :raises ValueError: for another shape, unknown or repeated environments, more steps than rows, or rewards or TD errors
+            that are NaN or infinite; nothing is stored then
         :raises NotImplementedError: with HER, for sequences, and in a class that overrides :meth:`add` alone
         """
         hooks.require_own(self, "add_steps")
@@ -495,8 +496,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param infos: for each step, one dictionary per environment
         :param masses: sampling masses, in the unit of :attr:`priorities` (rank: of the priorities), shape (n, n_envs);
             ``None``: that of ``max_priority``
-        :raises ValueError: if the numbers of steps differ, or for a mass that is not allowed, before anything is stored. A
-            class with its own :meth:`add` stores the steps before the first error, as SB3 does
+        :raises ValueError: if the numbers of steps differ, or for a reward that is NaN or infinite, or a mass that is not
+            allowed, before anything is stored. A class with its own :meth:`add` stores the steps before the first error, as
+            SB3 does
         :raises NotImplementedError: for ``masses`` in a class with its own :meth:`add`
         :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
@@ -590,8 +592,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param reward: rewards, shape (n, k)
         :param done: ends of episodes, shape (n, k)
         :param infos: for each step, one dictionary per column; SB3's ``TimeLimit.truncated`` marks truncations
-        :raises ValueError: for another shape, values that are not numbers, or actions that are not scaled; nothing is stored
-            then
+        :raises ValueError: for another shape, values that are not numbers, a reward that is NaN or infinite, or actions that
+            are not scaled; nothing is stored then
         :raises NotImplementedError: with sequences and ``optimize_memory_usage``, and in a class that overrides :meth:`add`
             alone
         """
@@ -617,8 +619,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param other: prioritized or SB3's, with the same observation and action space. The bounds of a Box of actions may
             differ, if every action is inside of those of this buffer
         :raises TypeError: for anything but a buffer
-        :raises ValueError: for a buffer with other spaces, or with actions outside [-1, 1] or outside of the new bounds, or an
-            empty one
+        :raises ValueError: for a buffer with other spaces, with actions outside [-1, 1] or outside of the new bounds, with a
+            reward that is NaN or infinite, or an empty one
         :raises NotImplementedError: with sequences and ``optimize_memory_usage``
         """
         refuse(self._unsupported(self.optimize_memory_usage, True))

@@ -163,7 +163,7 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         :param states: the agent's recurrent states **before** this step, when it received ``obs``: one for each of
             ``state_shapes``, of shape (n_layers, n_envs, hidden), as in ``th.nn.LSTM``. ``None``: zeros. At the start
             of an episode the state is always zero
-        :raises ValueError: for starts or states of another shape; nothing is stored then
+        :raises ValueError: for starts or states of another shape, and as in the base class; nothing is stored then
         """
         starts = None if episode_starts is None else np.asarray(episode_starts, np.bool_)
         if starts is not None and starts.shape != (self.n_envs,):

@@ -84,6 +84,17 @@ def test_a_diverged_network_raises_an_error():
         model.train(1, 8)
 
 
+def test_a_reward_of_nan_stops_a_run_before_the_networks_change(monkeypatch):
+    env = IdentityEnvBox(eps=0.5)
+    model = PERSAC("MlpPolicy", env, learning_starts=5, batch_size=8, buffer_size=100, policy_kwargs=SMALL, seed=0).learn(20)
+    before = copy.deepcopy(parameters(model))
+    monkeypatch.setattr(IdentityEnvBox, "_get_reward", lambda *args: np.nan)
+    with pytest.raises(ValueError, match=r"reward\[0\] must be a finite number, not nan"):
+        model.learn(20, reset_num_timesteps=False)
+    for key, value in parameters(model).items():
+        assert th.equal(value, before[key]), key
+
+
 def test_a_run_has_the_name_of_the_stock_class(tmp_path):
     """A run that the stock class began continues in the same log."""
 

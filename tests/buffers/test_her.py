@@ -325,6 +325,16 @@ def test_compute_reward_must_return_one_reward_per_row(form, accepted, n_steps, 
     assert_same(batches[0].rewards, batches[1].rewards)
 
 
+def test_rewards_of_new_goals_must_be_finite(monkeypatch):
+    monkeypatch.setattr(OddGoals, "form", staticmethod(lambda rewards: rewards))
+    env = make_vec_env(lambda: OddGoals(n_bits=N_BITS, max_steps=5))
+    buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=40)
+    Player(env, buffer).step(30)
+    monkeypatch.setattr(OddGoals, "form", staticmethod(lambda rewards: np.full(len(rewards), -np.inf)))
+    with pytest.raises(ValueError, match=r"compute_reward\(\) of the environment returned -inf"):
+        buffer.sample(20)
+
+
 @pytest.mark.parametrize(
     "achieved, desired, fits",
     [

@@ -3,6 +3,7 @@
 import copy
 import functools
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,16 @@ from sb3_per import (
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.frames import FrameStore
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, assert_same_state, batch_of, contents_of, counting_env
+from tests.utils import (
+    ACTION_SPACES,
+    OBSERVATION_SPACES,
+    assert_same_state,
+    batch_of,
+    contents_of,
+    counting_env,
+    make_buffer,
+    stock_like,
+)
 
 N_ENVS, N_ROWS = 2, 6
 BOX, STACK, DISCRETE = OBSERVATION_SPACES["box"], spaces.Box(0, 255, (4, 2, 2), np.uint8), OBSERVATION_SPACES["discrete"]
@@ -116,6 +126,7 @@ def wrong_values(buffer: Any, kind: str) -> list[tuple[str, Any]]:
             wrong += [(name, value) for value in [*wrong_arrays(good[name]), {"image": good[name]}]]
     for name in ("action", "reward", "done"):
         wrong += [(name, value) for value in wrong_arrays(good[name])]
+    wrong += [("reward", value) for value in rewards_that_are_not_finite()]
     if "optimize_memory" not in kind and "without" not in kind:
         wrong += [("infos", value) for value in (good["infos"][:0], [{}] * 3, [None, {}], [{}, 5], None, 5)]
         wrong.append(("infos", [{"TimeLimit.truncated": "no"}, {}]))
@@ -128,6 +139,12 @@ def wrong_values(buffer: Any, kind: str) -> list[tuple[str, Any]]:
         wrong.append(("states", [np.full((1, N_ENVS, 3), "a")]))
         wrong.append(("states", [th.zeros((1, N_ENVS, 3), dtype=th.complex64)]))
     return wrong
+
+
+def rewards_that_are_not_finite() -> list[Any]:
+    """The last one is finite, but not as the float32 that is stored; the sum of the two before is none."""
+    rewards = [[np.nan, 1.0], [1.0, np.inf], [-np.inf, np.inf], [1e300, -1e39]]
+    return [*map(np.array, rewards), np.array([0.0, np.nan], np.float16), *rewards, [[-np.inf], [0.0]]]
 
 
 def wrong_arrays(good: np.ndarray) -> list[Any]:
@@ -176,7 +193,57 @@ def test_a_refused_add_steps_changes_nothing(kind):
                 with pytest.raises(ValueError, match=name):
                     buffer.add_steps(np.arange(N_ENVS), **{**good, name: bad if key is None else {**value, key: bad}})
                 assert pickle.dumps(buffer) == before, (name, key, bad)
+    for bad in rewards_that_are_not_finite():
+        with pytest.raises(ValueError, match=r"rewards\[0, \d\] must be a finite number, not -?(nan|inf|1e)"):
+            buffer.add_steps(np.arange(N_ENVS), **{**good, "rewards": np.reshape(bad, (1, N_ENVS))})
+        assert pickle.dumps(buffer) == before, bad
     buffer.add_steps(np.arange(N_ENVS), **good)
+
+
+@pytest.mark.parametrize("n_envs", [1, 2, 40])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64, np.bool_])
+def test_every_finite_reward_is_stored(n_envs, dtype):
+    """Sums and squares of large rewards may be infinite; the rewards are not."""
+    largest = {np.bool_: 1, np.int64: 2**63 - 1, np.float16: 65504.0}.get(dtype, float(np.finfo(np.float32).max))
+    buffer = make_buffer(3, n_envs, "discrete", "discrete")
+    zeros = np.zeros((n_envs, 1), np.int64)
+    for reward in (largest, -largest, 0, 1):
+        rewards = np.full(n_envs, reward).astype(dtype)
+        buffer.add(zeros, zeros, zeros, rewards, np.zeros(n_envs), [{}] * n_envs)
+        np.testing.assert_array_equal(buffer.rewards[buffer.pos - 1], rewards.astype(np.float32))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 1e39])
+def test_a_reward_that_is_not_finite_is_named(wrong):
+    """One environment and many, where the check takes different ways."""
+    for n_envs, env in ((1, 0), (2, 1), (40, 17)):
+        buffer = make_buffer(3, n_envs)
+        zeros, rewards = np.zeros((n_envs, 3)), np.zeros(n_envs)
+        rewards[env] = wrong
+        with pytest.raises(ValueError, match=rf"reward\[{env}\] must be a finite number, not {re.escape(str(wrong))}"):
+            buffer.add(zeros, zeros, zeros[:, :2], rewards, np.zeros(n_envs), [{}] * n_envs)
+        assert buffer.size() == 0
+
+
+def test_demonstrations_with_rewards_that_are_not_finite_are_refused():
+    """Those of another buffer too: SB3's stores any reward."""
+    for bad in rewards_that_are_not_finite()[:4]:
+        buffer, stock = filled("plain"), stock_like(filled("plain"))
+        steps = {name: [part] * 3 for name, part in step_of(buffer).items()}
+        with np.errstate(over="ignore"):
+            stock.add(**{**step_of(buffer), "reward": bad})
+        before = pickle.dumps(buffer)
+        for demonstrate in (
+            lambda buffer=buffer, steps=steps, bad=bad: buffer.add_demonstrations(
+                **{**steps, "reward": [steps["reward"][0], bad, bad]}
+            ),
+            lambda buffer=buffer, stock=stock: buffer.add_demonstrations_from(stock),
+        ):
+            with pytest.raises(ValueError, match=r"rewards\[\d, \d\] must be a finite number"):
+                demonstrate()
+            assert pickle.dumps(buffer) == before
+        stock.rewards[0] = 1.0
+        buffer.add_demonstrations_from(stock)
 
 
 @pytest.mark.parametrize("kind", ["plain", "dict", "her"])
