@@ -17,7 +17,7 @@ from sb3_per.buffers import (
 )
 from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
 from sb3_per.buffers.settings import PrioritySettings
-from sb3_per.storage.frame_setting import frames_of_env
+from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
 from sb3_per.utils.checks import Reasons, refuse
 
 
@@ -115,6 +115,7 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
         if self.replay_buffer_kwargs.get("frames") == "auto":
             # In a new dictionary, since the caller's must not change. Saved with the model.
             self.replay_buffer_kwargs = self.replay_buffer_kwargs | {"frames": frames_of_env(self.env, self.observation_space)}
+        require_stack_of_env(self.replay_buffer_kwargs.get("frames"), self.env)
         given = self.replay_buffer_class or ReplayBuffer
         is_default = given in PRIORITIZED_CLASSES and not self._has_her
         buffer_class = self._default_buffer_class() if is_default else PRIORITIZED_CLASSES.get(given, given)

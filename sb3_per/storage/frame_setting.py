@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium as gym
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, unwrap_vec_wrapper
 
@@ -81,3 +82,33 @@ def frames_of_env(env: VecEnv | None, space: spaces.Space) -> int | dict[str, in
     if not isinstance(space, spaces.Dict):
         return n_frames
     return {key: n_frames for key, part in space.spaces.items() if isinstance(part, spaces.Box) and key not in GOALS}
+
+
+def require_stack_of_env(frames: Any, env: VecEnv | None) -> None:
+    """
+    Check the setting ``frames`` of a model against its environment, where it is known how many frames that stacks. Another
+    number may divide an axis of the observations as well, e.g. 3 one of 84 pixels, but then no frame is ever shared.
+
+    :param frames: the setting, see :func:`frames_by_key`, which checks the rest
+    :param env: environment of the model
+    :raises ValueError: for another number; 1, which shares whole observations, is always allowed
+    """
+    n_stacked = None if env is None else _stack_of_env(env)
+    if n_stacked is None:
+        return
+    given = frames.values() if isinstance(frames, dict) else [frames]
+    if any(n_frames not in (1, n_stacked) for n_frames in given if n_frames is not None):
+        right = dict.fromkeys(frames, n_stacked) if isinstance(frames, dict) else n_stacked
+        raise ValueError(
+            f"frames={frames} does not fit the environment, which stacks {n_stacked} frames: write frames={right}, or 'auto'"
+        )
+
+
+def _stack_of_env(env: VecEnv) -> int | None:
+    """Number of frames that an environment stacks; ``None``: not known."""
+    if stack := unwrap_vec_wrapper(env, VecFrameStack):
+        return int(stack.stacked_obs.n_stack)
+    wrapper: Any = getattr(gym.wrappers, "FrameStackObservation", None)  # gymnasium 1.0
+    if wrapper is not None and all(env.env_is_wrapped(wrapper)):
+        return int(env.get_attr("stack_size")[0])
+    return None

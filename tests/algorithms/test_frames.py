@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -65,6 +66,13 @@ def test_training_on_a_game_with_frames_equals_training_without():
     same_bytes(found[0].replay_buffer.next_observations[:], found[1].replay_buffer.next_observations)
 
 
+def stacked_by_gymnasium() -> VecEnv:
+    stack = getattr(gym.wrappers, "FrameStackObservation", None)
+    if stack is None:
+        pytest.skip("gymnasium 0.29 has another wrapper")
+    return make_vec_env(lambda: Frames((36, 36)), 2, wrapper_class=stack, wrapper_kwargs=dict(stack_size=4))
+
+
 def test_frames_auto_without_a_stack_is_refused():
     with pytest.raises(ValueError, match=r"frames='auto' found no VecFrameStack.*frames=4"):
         PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_kwargs=dict(frames="auto"))
@@ -94,3 +102,28 @@ def test_frames_work_with_continuous_actions():
     model = PERSAC("MlpPolicy", env, learning_starts=20, batch_size=8, replay_buffer_kwargs=dict(frames="auto", n_steps=3))
     model.learn(60)
     assert model.replay_buffer.settings.frames == 3
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: VecFrameStack(make_vec_env(lambda: Frames((36, 36, 1)), 2), 4), stacked_by_gymnasium]
+)
+def test_another_number_of_frames_than_the_environment_stacks_is_refused(make):
+    """2 divides the first axis of the observations as well, and 84 / 3 is an integer, but no frame would ever be shared."""
+    env = make()
+    for frames in (2, 3, 36):
+        with pytest.raises(ValueError, match=rf"frames={frames}.* stacks 4 frames: write frames=4"):
+            PERDQN("CnnPolicy", env, buffer_size=10, replay_buffer_kwargs=dict(frames=frames))
+    for frames in (4, 1):
+        model = PERDQN("CnnPolicy", env, buffer_size=10, replay_buffer_kwargs=dict(frames=frames))
+        assert model.replay_buffer.frames == frames
+
+
+def test_another_number_of_frames_of_a_key_is_refused():
+    class One(Frames):
+        def __init__(self) -> None:
+            super().__init__((36, 36, 1))
+            self.observation_space = spaces.Dict({"image": self.observation_space})
+
+    env = VecFrameStack(make_vec_env(One, 1), 4)
+    with pytest.raises(ValueError, match=r"frames=\{'image': 2\}.* stacks 4 frames: write frames=\{'image': 4\}"):
+        PERDQN("MultiInputPolicy", env, buffer_size=10, replay_buffer_kwargs=dict(frames=dict(image=2)))
