@@ -344,8 +344,8 @@ def _require_goals_to_fit(observation_space: spaces.Space) -> None:
         )
     achieved, desired = parts["achieved_goal"], parts["desired_goal"]
     source, target = np.dtype(achieved.dtype), np.dtype(desired.dtype)
-    # Rounding a float is what SB3 does everywhere.
-    is_fitting_type = np.can_cast(source, target, "safe") or source.kind == target.kind == "f"
+    # To round a number to a float is what SB3 does everywhere.
+    is_fitting_type = np.can_cast(source, target, "safe") or (target.kind == "f" and source.kind in "iuf")
     if achieved.shape != desired.shape or not is_fitting_type:
         raise ValueError(
             f"An achieved goal becomes a desired goal, and {source} of shape {achieved.shape} (achieved_goal) does not fit "

@@ -340,6 +340,8 @@ def test_rewards_of_new_goals_must_be_finite(monkeypatch):
     [
         (spaces.Box(-1, 1, (3,), np.float64), spaces.Box(-1, 1, (3,), np.float32), True),
         (spaces.MultiBinary(3), spaces.Box(0, 1, (3,), np.float32), True),
+        (spaces.Box(-9, 9, (3,), np.int64), spaces.Box(-9, 9, (3,), np.float32), True),
+        (spaces.Box(-9, 9, (3,), np.float32), spaces.Box(-9, 9, (3,), np.int64), False),
         (spaces.Box(-1, 1, (3,), np.float32), spaces.MultiBinary(3), False),
         (spaces.Box(-9, 9, (3,), np.int64), spaces.Box(-9, 9, (3,), np.int8), False),
         (spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32), False),
@@ -355,6 +357,34 @@ def test_achieved_goals_that_do_not_fit_desired_goals_are_refused(achieved, desi
     first, second = (re.escape(f"{goal.dtype} of shape {goal.shape}") for goal in (achieved, desired))
     with pytest.raises(ValueError, match=rf"{first} \(achieved_goal\) does not fit.*{second} \(desired_goal\)"):
         PrioritizedHerReplayBuffer(*arguments)
+
+
+class IntegerGoals(BitFlippingEnv):
+    """A BitFlippingEnv that achieves int64 goals, and desires float32."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        box = spaces.Box(0, 1, (N_BITS,), np.float32)
+        parts = {**self.observation_space.spaces, "achieved_goal": spaces.Box(0, 1, (N_BITS,), np.int64), "desired_goal": box}
+        self.observation_space = spaces.Dict(parts)
+
+    def _get_obs(self) -> Any:
+        obs = super()._get_obs()
+        return {**obs, "achieved_goal": np.int64(obs["achieved_goal"]), "desired_goal": np.float32(obs["desired_goal"])}
+
+
+def test_integer_goals_become_float_goals_as_in_stock():
+    env = make_vec_env(lambda: IntegerGoals(n_bits=N_BITS, max_steps=5), n_envs=2)
+    buffer = make_her(PrioritizedHerReplayBuffer, env, scheme="uniform", stratified=False)
+    stock = make_her(HerReplayBuffer, env)
+    Player(env, buffer, stock).step(40)
+    batches = []
+    for each in (buffer, stock):
+        np.random.seed(0)
+        batches.append(each.sample(21))
+    assert buffer.observations["achieved_goal"].dtype == np.int64
+    for name in batches[1]._fields[:5]:
+        assert_same(getattr(batches[0], name), getattr(batches[1], name))
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
