@@ -262,8 +262,9 @@ class CheckpointMixin(BufferChoiceMixin):
         transitions the largest priority.
 
         A pickle of a prioritized buffer keeps priorities, ids, beta and the largest priority. A buffer of SB3 becomes
-        prioritized without a copy of its data. If ``n_steps``, ``gamma`` or a setting in ``replay_buffer_kwargs`` differs, the
-        model's value wins, with a warning. If the scheme differs, all transitions get the largest priority.
+        prioritized without a copy of its data, unless this model stores them in another form. If ``n_steps``, ``gamma`` or a
+        setting in ``replay_buffer_kwargs`` differs, the model's value wins, with a warning. If the scheme differs, all
+        transitions get the largest priority.
 
         :param path: path of the directory, of the manifest of one of its generations, or of a pickle. **Unpickling runs code
             from the file**
@@ -305,6 +306,12 @@ class CheckpointMixin(BufferChoiceMixin):
         """
         self._require_fit(buffer)
         changed = self._contradictions(buffer)
+        own_class = self.replay_buffer_class
+        assert own_class is not None
+        if own_class is not type(buffer) and issubclass(own_class, type(buffer)):
+            # The class of this model, e.g. a user's, stores more, or elsewhere.
+            arguments = {k: v for k, v in self._buffer_kwargs().items() if k in own_class.own_arguments}
+            return own_class.from_replay_buffer(buffer, **{**arguments, **changed})
         return type(buffer).from_replay_buffer(buffer, **changed) if changed else buffer
 
     def _contradictions(self, buffer: PrioritizedReplayBuffer) -> dict[str, Any]:

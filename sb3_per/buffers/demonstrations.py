@@ -318,7 +318,8 @@ class Demonstrations:
         :param keeps_masses: whether it has the same scheme
         """
         if other.storage is not None:
-            self._use(other.storage.converted(other.ring, like.frames, like.folder), other.state(), keeps_masses)
+            storage = other.storage.converted(other.ring, like.frames, like.folder, like.store_class)
+            self._use(storage, other.state(), keeps_masses)
 
 
 # ---- what comes in

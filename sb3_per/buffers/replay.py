@@ -215,7 +215,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             folder = None if path is None else Folder.shared(path)
         else:
             folder = folder_of_copy(storage.folder)
-        made.make_parts(storage.converted(ring, frames, folder))
+        made.make_parts(storage.converted(ring, frames, folder, made.store_class))
         if not isinstance(buffer, PrioritizedReplayBuffer):
             made.ring.load(ring.state())
             made.sampler.eligible.load(episodes_of(buffer), False)

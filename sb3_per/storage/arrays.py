@@ -257,18 +257,25 @@ class ArrayStorage:
         actions = empty(self.actions, files)
         return replace(self, observations=obs, next_observations=next_obs, actions=actions, **rest, files=files)
 
-    def converted(self, ring: Ring, frames: dict[str | None, int], folder: Folder | None) -> "ArrayStorage":
+    def converted(
+        self,
+        ring: Ring,
+        frames: dict[str | None, int],
+        folder: Folder | None,
+        store_class: Callable[..., ObservationStore] | None,
+    ) -> "ArrayStorage":
         """
-        Move observations from arrays to frames, or from RAM to files, or back.
+        Move observations from arrays to frames, or from RAM to files, or to stores of another class, or back.
 
         :param ring: ring, which says what is held
         :param frames: number of frames in a stack, by key
         :param folder: folder for files; ``None``: in RAM
+        :param store_class: see the class
         :return: a new storage in this form; this one if it has the form already
         """
-        if frames == self.frames and folder is self.folder:
+        if frames == self.frames and folder is self.folder and store_class is self.store_class:
             return self
-        storage = self.emptied(self.n_rows, frames, folder=folder)
+        storage = replace(self, store_class=store_class).emptied(self.n_rows, frames, folder=folder)
         for envs, steps in ring.blocks(ring.first):
             rows = steps % ring.n_rows
             storage.write(rows, envs, self.read_steps(rows * ring.n_envs + envs))

@@ -1,13 +1,16 @@
 """`from_replay_buffer` makes a buffer of another kind or with other settings; stored transitions stay."""
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
+from stable_baselines3 import DQN
 
-from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
-from sb3_per.storage.arrays import keyed
-from tests.utils import drawable_ids, fill, filled_buffer, make_buffer, stock_like
+from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
+from sb3_per.storage.arrays import ArrayStore, keyed
+from tests.buffers.test_add import OtherStoreBuffer, OtherStoreDictBuffer, PickledObservations
+from tests.utils import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, stock_like
 
 
 @pytest.mark.parametrize("n_rows_added", [4, 27])
@@ -83,6 +86,56 @@ def test_masses_given_to_extend_are_dropped_if_the_scheme_changes():
     assert (changed.priorities[:3] == 1.0).all()
 
 
+def test_an_sb3_buffer_with_a_reward_of_nan_is_refused():
+    fill([stock := stock_like(make_buffer(10, 2))], 4)
+    stock.rewards[5] = np.nan  # holds nothing
+    PrioritizedReplayBuffer.from_replay_buffer(stock)
+    stock.rewards[2, 1] = np.nan
+    with pytest.raises(ValueError, match=r"rewards\[2, 1\] must be a finite number, not nan"):
+        PrioritizedReplayBuffer.from_replay_buffer(stock)
+
+
 def test_a_dict_buffer_refuses_to_take_over_a_plain_buffer():
     with pytest.raises(ValueError, match="PrioritizedDictReplayBuffer cannot take over a PrioritizedReplayBuffer"):
         PrioritizedDictReplayBuffer.from_replay_buffer(make_buffer(4))
+
+
+@pytest.mark.parametrize("obs_space", ["box", "dict"])
+def test_a_store_of_the_user_stays(obs_space):
+    """Its class is that of the buffer that is made, whatever the other buffer has; demonstrations move as well."""
+    plain = make_buffer(10, 2, obs_space)
+    fill([stock := stock_like(plain), plain], 14)
+    plain.add_demonstrations_from(stock)
+    cls = OtherStoreDictBuffer if obs_space == "dict" else OtherStoreBuffer
+    other = cls.from_replay_buffer(plain, n_steps=1)
+    for buffer in (cls.from_replay_buffer(stock), other, cls.from_replay_buffer(copy.deepcopy(other), alpha=0.3)):
+        assert type(buffer) is cls
+        assert {type(store) for store in buffer.storage.stores.values()} == {PickledObservations}
+        assert_same_state(contents_of(buffer)["observations"], contents_of(plain)["observations"])
+        assert_same_state(contents_of(buffer)["next_observations"], contents_of(plain)["next_observations"])
+        fill([buffer], 3, seed=1)
+        buffer.sample(5)
+    back = type(plain).from_replay_buffer(cls.from_replay_buffer(stock))
+    assert {type(store) for store in back.storage.stores.values()} == {ArrayStore}
+    assert_same_state(contents_of(back)["observations"], contents_of(plain)["observations"])
+    with other.demonstrations.only():
+        other.sample(5)
+    assert {type(store) for store in other.demonstrations.storage.stores.values()} == {PickledObservations}
+    back = type(plain).from_replay_buffer(stock)
+    for name in ("observations", "next_observations"):
+        assert all(part is keyed(getattr(stock, name))[key] for key, part in keyed(getattr(back, name)).items())
+
+
+@pytest.mark.parametrize("saved_class", [DQN, PERDQN])
+def test_a_loaded_buffer_becomes_one_of_the_users_class(saved_class, tmp_path):
+    kwargs: dict[str, Any] = dict(buffer_size=60, learning_starts=10, batch_size=8, policy_kwargs=dict(net_arch=[4]), seed=0)
+    saved = saved_class("MlpPolicy", "CartPole-v1", **kwargs).learn(40)
+    saved.save_replay_buffer(tmp_path / "buffer.pkl")
+    model = PERDQN("MlpPolicy", "CartPole-v1", replay_buffer_class=OtherStoreBuffer, **kwargs)
+    model.load_replay_buffer(tmp_path / "buffer.pkl")
+    buffer = model.replay_buffer
+    assert type(buffer) is OtherStoreBuffer and type(buffer.storage.stores[None]) is PickledObservations
+    np.testing.assert_array_equal(buffer.observations[:40], saved.replay_buffer.observations[:40])
+    if saved_class is PERDQN:
+        np.testing.assert_array_equal(buffer.priorities, saved.replay_buffer.priorities)
+    model.learn(20)
