@@ -84,6 +84,14 @@ class CompleteWindows(MarkedTransitions):
         """Ends of episodes were written, so windows may have become complete."""
         self._known = -1
 
+    def find_episodes(self, dones: np.ndarray, timeouts: np.ndarray) -> None:
+        """Number the steps by the ends of episodes. No recurrent states belong to them."""
+        first, end = int(self.ring.first[0]), self.ring.most
+        number_by_dones(self.episode_steps, dones, timeouts, first, end)
+        self.states.clear()
+        self.oldest_admitted = first
+        self.forget_changes()
+
     # ---- which windows can be drawn
 
     @property
@@ -151,9 +159,7 @@ class CompleteWindows(MarkedTransitions):
         ring.require_even()
         if "episode_steps" not in state:
             # Only the ends of episodes are known: each start follows an end.
-            number_by_dones(self.episode_steps, self.storage.dones, self.storage.timeouts, first, ring.most)
-            self.oldest_admitted = first
-            self.forget_changes()
+            self.find_episodes(self.storage.dones, self.storage.timeouts)
             return
         steps, oldest = np.asarray(state["episode_steps"]), int(state["oldest_admitted"])
         if steps.shape != (ring.n_rows_used, ring.n_envs) or steps.min(initial=0) < 0 or not 0 <= oldest <= ring.most:

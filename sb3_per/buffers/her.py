@@ -72,6 +72,19 @@ class FinishedEpisodes(MarkedTransitions):
         for env in np.flatnonzero(self.current_ep_start != self.ring.pos):
             self.finish(int(env), self.ring.pos)
 
+    def find_episodes(self, dones: np.ndarray, timeouts: np.ndarray) -> None:
+        """Find episodes by their ends. The one after the last end is under way."""
+        ring = self.ring
+        rows = np.arange(ring.most - ring.n_rows_used, ring.most) % ring.n_rows
+        self.current_ep_start[:] = (ring.most - ring.n_rows_used) % ring.n_rows
+        for env in range(ring.n_envs):
+            begin = 0
+            for end in (np.flatnonzero(dones[rows, env]) + 1).tolist():
+                self.ep_start[rows[begin:end], env] = self.current_ep_start[env]
+                self.finish(env, int(rows[end - 1]) + 1)
+                begin = end
+            self.ep_start[rows[begin:], env] = self.current_ep_start[env]
+
     def _drop(self, row: int, env: int) -> np.ndarray:
         """Stop drawing the transitions of a finished episode from this row on, and return their slots."""
         slots = self._slots(row, self.ep_start[row, env] + self.ep_length[row, env] - row, env)
@@ -226,11 +239,16 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         super()._init_stock(buffer_size, observation_space, action_space, self.env, *args, *self._her_arguments)
 
     def _make_eligibility(self) -> FinishedEpisodes:
-        self.episodes = FinishedEpisodes(self.ring)
+        self.episodes = episodes = FinishedEpisodes(self.ring)
         # SB3's code works on the same arrays.
-        self.ep_start, self.ep_length = self.episodes.ep_start, self.episodes.ep_length
-        self._current_ep_start = self.episodes.current_ep_start
-        return self.episodes
+        same = {"ep_start": episodes.ep_start, "ep_length": episodes.ep_length, "_current_ep_start": episodes.current_ep_start}
+        vars(self).update(same)
+        return episodes
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("ep_start", "ep_length", "_current_ep_start") and "episodes" in vars(self):
+            raise ValueError(f"{name} cannot be assigned: set pos or full, and the buffer finds the episodes by its dones")
+        super().__setattr__(name, value)
 
     def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """See :meth:`PrioritizedReplayBuffer.load`."""

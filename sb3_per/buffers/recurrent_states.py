@@ -79,6 +79,11 @@ class RecurrentStates:
         for array, state in zip(self.arrays, states, strict=False):
             array[row // self.period, envs] = state.swapaxes(0, 1)[envs]
 
+    def clear(self) -> None:
+        """Let all states be zero."""
+        for array in self.arrays:
+            array[:] = 0.0
+
     def _are_unrolled_from(self, episode_steps: np.ndarray) -> np.ndarray:
         """Whether a window is unrolled from these steps of an episode, and not from its start."""
         return (episode_steps > 0) & ((episode_steps + self.burn_in) % self.period == 0)

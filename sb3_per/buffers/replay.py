@@ -45,7 +45,7 @@ from sb3_per.sampling.eligibility import Eligibility
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.weights import ImportanceWeights
-from sb3_per.storage.arrays import ArrayStorage, StepArrays, tree_map
+from sb3_per.storage.arrays import ARRAY_NAMES, ArrayStorage, StepArrays, tree_map
 from sb3_per.storage.frame_setting import frames_by_key
 from sb3_per.storage.mapped import Folder, folder_of_copy
 from sb3_per.storage.n_step import NStepReturns
@@ -72,8 +72,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ...  # a gradient step on the loss times batch.weights, which gives td_errors
         buffer.update_priorities(batch.indices, td_errors)
 
-    Rows should come through :meth:`add`, :meth:`add_steps` or :meth:`extend`. SB3's arrays can be changed in place, but
-    not replaced by others; setting ``pos`` or ``full`` by hand makes all transitions new. Several threads may share a buffer.
+    Rows should come through :meth:`add`, :meth:`add_steps` or :meth:`extend`. SB3's arrays can be changed in place, and others
+    of the same shape can be assigned (``buffer.rewards = array``): they are shared, or copied with ``frames`` and in files of
+    ``storage_folder``. Setting ``pos`` or ``full`` by hand makes all transitions new. Several threads may share a buffer.
 
     :param buffer_size: number of transitions, over all environments
     :param observation_space: of the environment
@@ -106,9 +107,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         cls._has_own_reading = any(hooks.is_overridden_in(cls, name) for name in hooks.READING)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Treat a method that is set on this object like one of its class."""
+        """Treat a method that is set on this object like one of its class, and use an array in place of one of SB3's."""
         if name in hooks.REFUSED:
             raise AttributeError(hooks.refusal(type(self), name))
+        if name in ARRAY_NAMES and "storage" in vars(self):  # SB3's constructor sets them before there is a storage
+            self._assign(name, value)
+            return
         super().__setattr__(name, value)
         if name in hooks.READING:
             self._has_own_reading = True
@@ -187,6 +191,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _make_eligibility(self) -> Eligibility:
         return HeldTransitions(self.ring)
 
+    def _assign(self, name: str, value: Any) -> None:
+        """Use an array, or a dictionary of them, in place of one of SB3's."""
+        with self.lock:
+            fitting = self.storage.fitting(name, value)
+            if name == "rewards":
+                incoming.require_finite_rewards(fitting[: self.size()])
+            self.storage.put(name, fitting)
+            vars(self).update(self.storage.arrays())
+
     # ---- from one kind or setting to another
 
     @classmethod
@@ -200,10 +213,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param buffer: of the kind of storage of this class; not to be used any more
         :param settings: of prioritization; storage arguments are those of the buffer
         :return: the prioritized buffer
-        :raises ValueError: for a buffer of another kind
+        :raises ValueError: for a buffer of another kind, or with a reward that is NaN or infinite
         """
         if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
             raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
+        if not isinstance(buffer, PrioritizedReplayBuffer):
+            incoming.require_finite_rewards(buffer.rewards[: buffer.size()])
         kept = buffer.settings_without(settings, cls) if isinstance(buffer, PrioritizedReplayBuffer) else {}
         wanted: dict[str, Any] = {**kept, **settings, **arguments_of(buffer)}
         path = wanted.pop("storage_folder", None)
@@ -335,11 +350,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self._stand_at(self.pos, value)
 
     def _stand_at(self, pos: int, full: bool) -> None:
-        """Make all rows before ``pos``, or all rows, new transitions, which were written into SB3's arrays by hand."""
-        if (pos, full) != (self.pos, self.full):
+        """
+        Make all rows before ``pos``, or all rows, new transitions, which were written into SB3's arrays by hand.
+
+        :param pos: row that is written next
+        :param full: whether all rows hold transitions
+        :raises ValueError: for a row outside of the buffer, or a reward that is NaN or infinite; nothing has changed then
+        """
+        if not 0 <= pos < self.buffer_size:
+            raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {pos}: a full buffer has full=True, too")
+        incoming.require_finite_rewards(self.rewards[: self.buffer_size if full else pos])
+        with self.lock:
             self.ring.clear()
             self.sampler.clear()
-            self.ring.advance(None, pos + self.buffer_size * full)
+            self.storage.reorder(pos)
+            self.ring.advance(None, pos + self.buffer_size * bool(full))
+            self.sampler.eligible.find_episodes(self.storage.dones, self.storage.timeouts)
 
     def __repr__(self) -> str:
         """Say what the buffer holds, and how it draws."""

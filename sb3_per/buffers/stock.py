@@ -101,7 +101,7 @@ def fill_stock(stock: ReplayBuffer, ring: Ring, storage: ArrayStorage) -> None:
     stock.pos = ring.pos if ring.is_even else n_held % ring.n_rows
     stock.full = n_held == ring.n_rows
     for name, array in storage.arrays().items():
-        setattr(stock, name, array)
+        setattr(stock, name, dict(array) if isinstance(array, dict) else array)
 
 
 def new_storage(one_row: ArrayStorage, n_rows: int, settings: PrioritySettings, space: spaces.Space) -> ArrayStorage:

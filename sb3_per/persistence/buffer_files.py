@@ -43,9 +43,9 @@ _MAX_THREADS = 4
 _MOST_SLOTS = 2**27
 
 
-# Files that the next save can keep, by storage, directory and stream. A copied buffer, or one whose frames were stored again,
-# has another storage and writes everything.
-_SAVED: "weakref.WeakKeyDictionary[ArrayStorage, dict[tuple[Path, str], list[Part]]]" = weakref.WeakKeyDictionary()
+# Files that the next save can keep, by storage, directory, stream, and how many arrays were assigned before. A copied buffer,
+# or one whose frames were stored again, has another storage and writes everything.
+_SAVED: "weakref.WeakKeyDictionary[ArrayStorage, dict[tuple[Path, str, int], list[Part]]]" = weakref.WeakKeyDictionary()
 
 
 # ---- saving
@@ -143,7 +143,9 @@ def _saved_at(directory: Path, streams: list[contents.Stream]) -> dict[str, list
     :param streams: streams whose files are looked for
     :return: files that the next save can keep, by stream
     """
-    saved = {stream.name: _SAVED.get(stream.storage, {}).get((directory, stream.name), []) for stream in streams}
+    saved = {}
+    for stream in streams:
+        saved[stream.name] = _SAVED.get(stream.storage, {}).get((directory, stream.name, stream.storage.n_put), [])
     try:
         for part in itertools.chain(*saved.values()):
             part.read(directory, {})
@@ -157,7 +159,7 @@ def _remember(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manife
     """Note which files the next save can keep: those with rows that do not change any more."""
     for stream in contents.streams_of(buffer):
         parts = [part for part in manifest.of_stream(stream.name) if part.end <= stream.end_of_final]
-        _SAVED.setdefault(stream.storage, {})[directory, stream.name] = parts
+        _SAVED.setdefault(stream.storage, {})[directory, stream.name, stream.storage.n_put] = parts
 
 
 def _plan(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], list[Part]]:

@@ -53,6 +53,15 @@ class Eligibility(Protocol):
         """Take note that the newest steps were truncated, see ``end_episodes`` of the buffer."""
         return None
 
+    def find_episodes(self, dones: np.ndarray, timeouts: np.ndarray) -> None:
+        """
+        Find the episodes of rows that were written by hand. The ring counts them already, and holds nothing else.
+
+        :param dones: ends of episodes, shape (n_rows, n_envs)
+        :param timeouts: which of these ends are truncations, shape (n_rows, n_envs)
+        """
+        return None
+
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """
         Report what has changed since the last call.

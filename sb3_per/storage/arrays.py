@@ -25,6 +25,10 @@ StepArrays = tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray | No
 _LARGE = ("observations", "next_observations", "actions")
 
 
+#: attributes of SB3's buffers that are arrays, or dictionaries of them
+ARRAY_NAMES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts", "infos")
+
+
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """
     Apply a function to an array, or to every array of a dictionary.
@@ -58,6 +62,41 @@ def flat(stored: np.ndarray) -> np.ndarray:
     :return: a view of shape (capacity, ...); a copy if the array is not contiguous
     """
     return stored.reshape(-1, *stored.shape[2:])
+
+
+class KeyedArrays(dict[str, Any]):
+    """
+    Arrays of Dict observations by key. One that is put in place of another is used from then on.
+
+    :param arrays: arrays, or views of stores, by key
+    :param put: as :meth:`ArrayStorage.put`, with the name of the attribute; it may be gone before the arrays
+    """
+
+    def __init__(self, arrays: dict[str, Any], put: "weakref.WeakMethod[Callable[[str, Any], None]]", name: str):
+        super().__init__(arrays)
+        self._put, self._name = put, name
+
+    def __setitem__(self, key: str, array: Any) -> None:
+        self.update({key: array})
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Put arrays in place of others."""
+        put = self._put()
+        if put is None:
+            raise ReferenceError(f"The buffer of these {self._name} does not exist any more: keep the buffer as well")
+        put(self._name, {**self, **dict(*args, **kwargs)})
+
+    def __ior__(self, arrays: Any) -> "KeyedArrays":  # type: ignore[override, misc]
+        self.update(arrays)
+        return self
+
+    def show(self, arrays: dict[Any, Any]) -> None:
+        """Show the arrays that are used from now on."""
+        super().update(arrays)
+
+    def __reduce__(self) -> Any:
+        """A copy is a plain dictionary until a storage takes it."""
+        return dict, (dict(self),)
 
 
 class ArrayStore:
@@ -110,6 +149,26 @@ class ArrayStore:
     def clear(self) -> None:
         """Do nothing: new steps overwrite the rows."""
 
+    def put(self, array: np.ndarray, is_next: bool) -> np.ndarray:
+        """
+        Use another array, or copy it into the file.
+
+        :param array: of the shape and type of the present one. Files have room for all of it
+        :param is_next: whether it has next observations
+        :return: the array that is used from now on
+        """
+        if self.files is not None:
+            used = self.next_observations if is_next else self.observations
+            assert used is not None
+            used[...] = array
+            return used
+        used = shared(array)
+        if is_next:
+            self.next_observations = used
+        else:
+            self.observations = used
+        return used
+
 
 @dataclass(eq=False, repr=False)
 class ArrayStorage:
@@ -144,6 +203,11 @@ class ArrayStorage:
 
     def __post_init__(self) -> None:
         self.n_rows, self.n_envs = self.rewards.shape
+        #: counts the arrays that were put in place of others
+        self.n_put = 0
+        for name in ("observations", "next_observations"):
+            if isinstance(arrays := getattr(self, name), dict):
+                setattr(self, name, KeyedArrays(arrays, weakref.WeakMethod(self.put), name))
         #: shape of one observation, or a dictionary of shapes; and shape of one action
         self.obs_shape: Any = tree_map(lambda part: part.shape[2:], self.observations)
         self.action_shape: tuple[int, ...] = self.actions.shape[2:]
@@ -196,8 +260,7 @@ class ArrayStorage:
 
     def arrays(self) -> dict[str, Any]:
         """Return the arrays that SB3's buffers have as attributes, by name."""
-        names = "observations next_observations actions rewards dones timeouts infos"
-        return {name: array for name in names.split() if (array := getattr(self, name)) is not None}
+        return {name: array for name in ARRAY_NAMES if (array := getattr(self, name)) is not None}
 
     def full_nbytes(self) -> tuple[int, int]:
         """
@@ -280,6 +343,76 @@ class ArrayStorage:
             rows = steps % ring.n_rows
             storage.write(rows, envs, self.read_steps(rows * ring.n_envs + envs))
         return storage
+
+    def put(self, name: str, given: Any) -> None:
+        """
+        Use an array in place of one of SB3's, or a dictionary of them for Dict observations. It is shared if it is in RAM, not
+        in frames, and of the type that is stored; otherwise it is copied.
+
+        :param name: name of the attribute, see :meth:`arrays`
+        :param given: of the same shape
+        :raises ValueError: for another shape, or values that are no numbers; nothing has changed then
+        :raises MemoryError: if there is no memory for frames; nothing has changed then
+        :raises OSError: if there is no space on the disk; nothing has changed then
+        """
+        new = self.fitting(name, given)
+        if name in ("observations", "next_observations"):
+            self._put_observations(name, keyed(new))
+        elif name == "actions" and self.files is not None:
+            self._reserve_files()
+            self.actions[...] = new
+        else:
+            setattr(self, name, shared(new))
+        self.n_put += 1
+
+    def fitting(self, name: str, given: Any) -> Any:
+        """
+        Check arrays that are to be used in place of others.
+
+        :param name: as in :meth:`put`
+        :param given: as in :meth:`put`
+        :return: an array of the stored shape and type, or a dictionary of them
+        :raises ValueError: if they do not fit
+        """
+        stored = getattr(self, name)
+        if stored is None:
+            raise ValueError(f"{name} cannot be assigned: this buffer does not store them")
+        return _fitting(name, given, stored)
+
+    def _put_observations(self, name: str, new: dict[str | None, np.ndarray]) -> None:
+        is_next = name == "next_observations"
+        for key in new:
+            if not isinstance(self.stores[key], (ArrayStore, FrameStore)):
+                kind = type(self.stores[key]).__name__
+                raise ValueError(f"{name} cannot be assigned: they are in a {kind}. Write steps with add() or extend()")
+        frames = {key: store.with_rows(new[key], is_next) for key, store in self.frame_stores.items()}
+        if self.files is not None:
+            self._reserve_files()
+        for key, store in frames.items():
+            self.stores[key] = self.frame_stores[key] = store
+            for views in (self.observations, self.next_observations):
+                keyed(views)[key].store = store
+        self._only_store = self.stores.get(None)
+        arrays = {key: store.put(new[key], is_next) for key, store in self.stores.items() if isinstance(store, ArrayStore)}
+        if isinstance(shown := getattr(self, name), KeyedArrays):
+            shown.show(arrays)
+        elif arrays:
+            setattr(self, name, arrays[None])
+
+    def _reserve_files(self) -> None:
+        """Make room for all rows of all files."""
+        assert self.files is not None
+        self.files.reserve(self.n_rows)
+        self._n_ready = self._count_ready()
+
+    def reorder(self, pos: int) -> None:
+        """
+        Note that rows were written by hand, so that the next step follows another row.
+
+        :param pos: row that is written next; the one after it is the oldest
+        """
+        for store in self.frame_stores.values():
+            store.reorder(pos)
 
     def clear(self) -> None:
         """Forget all observations; new steps overwrite the rows."""
@@ -436,6 +569,35 @@ def _protect_files() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_protect_files)
+
+
+def shared(array: np.ndarray) -> np.ndarray:
+    """
+    Return an array that kernels can read and steps can be written into.
+
+    :param array: of any order in memory
+    :return: the same array, or a copy if it is read-only or not contiguous
+    """
+    return np.require(array, requirements=["C", "W"])
+
+
+def _fitting(name: str, given: Any, stored: Any) -> Any:
+    """See :meth:`ArrayStorage.fitting`; ``stored`` is what the array takes the place of."""
+    if isinstance(stored, dict):
+        if not isinstance(given, dict) or given.keys() != stored.keys():
+            found = sorted(given) if isinstance(given, dict) else f"a {type(given).__name__}"
+            raise ValueError(f"{name} must be a dictionary with the keys {sorted(stored)}, not {found}")
+        return {key: _fitting(f"{name}[{key!r}]", given[key], part) for key, part in stored.items()}
+    try:
+        array = np.asarray(given)
+        if array.shape == stored.shape:
+            return array.astype(stored.dtype, copy=False)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{name} must be an array of {stored.dtype} of shape {stored.shape}: {error}") from None
+    raise ValueError(
+        f"{name} must have shape {stored.shape}, which is (rows, environments, ...), not {array.shape}. To change some rows "
+        f"only, write into them: buffer.{name}[rows] = values"
+    )
 
 
 def keyed(observations: Any) -> dict[str | None, Any]:

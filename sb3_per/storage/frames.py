@@ -19,6 +19,9 @@ from sb3_per.storage.mapped import Files
 # Rows whose references are checked at a time.
 _CHECKED_ROWS = 2**14
 
+# Rows that are copied at a time.
+_COPIED_ROWS = 256
+
 # Number of adds after which a warning says that the observations are no stacks.
 _JUDGED_ADDS = 1000
 
@@ -83,12 +86,12 @@ class FrameStore:
         if envs is None:
             envs, observations, next_observations = self._all_envs, observations[None], next_observations[None]
         elif rows.size:
+            # The kernel writes to addresses, which nothing checks: make room for what is written, whatever was reserved.
+            self.pool.reserve(2 * self.n_frames * len(observations) * len(envs))
             rows = rows[0]
         else:
             return
         frames, next_frames = self._as_frames(observations), self._as_frames(next_observations)
-        # There is room already, unless a caller left `reserve` out: the kernel writes to addresses, which nothing checks.
-        self.pool.reserve(2 * self.n_frames * len(frames) * len(envs))
         self._table.cursors[envs, 0] = rows
         self.pool.end, first = encode(frames, next_frames, envs, self._table, self.pool.memory, self.pool.end)
         self.pool.release(first)
@@ -148,6 +151,36 @@ class FrameStore:
         if self.axis != 0:
             frames = np.moveaxis(frames.reshape(flat.size, n, *shape[:-1], shape[-1] // n), 1, -2)
         return np.ascontiguousarray(frames).reshape(*slots.shape, *shape)
+
+    # ---- rows that were not added one after the other
+
+    def with_rows(self, observations: np.ndarray, are_next: bool) -> "FrameStore":
+        """
+        Copy a store, with other observations.
+
+        :param observations: of all rows, shape (n_rows, n_envs, *shape)
+        :param are_next: whether they take the place of the next observations
+        :return: a new store in the same files
+        :raises MemoryError: see :meth:`reserve`
+        :raises OSError: see :meth:`reserve`
+        """
+        new = FrameStore(self.n_rows, self.n_envs, self.shape, self.dtype, self.n_frames, self.pool.files)
+        new._is_judged = True
+        oldest, envs = self._table.cursors[:, 0], self._all_envs
+        for first in range(0, self.n_rows, _COPIED_ROWS):
+            rows = (np.arange(first, min(first + _COPIED_ROWS, self.n_rows))[:, None] + oldest) % self.n_rows
+            given, kept = observations[rows, envs], self.read(rows * self.n_envs + envs, not are_next)
+            new.write(rows, envs, *((kept, given) if are_next else (given, kept)))
+        return new
+
+    def reorder(self, pos: int) -> None:
+        """
+        Let the next step of every environment follow another row.
+
+        :param pos: row that is written next. All rows stay, and count as the steps before it
+        """
+        end = np.full(self.n_envs, self.n_rows + pos)
+        self.adopt(end - self.n_rows, end)
 
     # ---- saving
 
