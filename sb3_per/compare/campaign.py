@@ -1,6 +1,7 @@
 """Run long campaigns. Each run becomes a row of a CSV file as soon as it ends, so that a stopped campaign continues."""
 
 import csv
+import io
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -14,15 +15,17 @@ Job = tuple[dict[str, Any], Sequence[Any]]
 
 def read(path: Path) -> list[dict[str, str]]:
     """
-    Read the rows of a file.
+    Read the rows of a file. A row that a full disk or a kill has cut, and one that was appended to it, are left out.
 
     :param path: path of a CSV file, which need not exist
-    :return: its rows
+    :return: its complete rows
     """
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    text = path.read_text(encoding="utf-8")
+    rows = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    # Too many values stand under the name None, and missing ones are None.
+    return [row for row in rows if None not in row and None not in row.values()]
 
 
 def missing(path: Path, jobs: Iterable[Job]) -> list[Job]:
@@ -97,8 +100,15 @@ def _timed(function: Callable[..., dict[str, Any]], arguments: Sequence[Any]) ->
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if file.tell() == 0:
+    """Append a row, in place of what an earlier write has left of one."""
+    path.touch()
+    with path.open("r+b") as file:
+        end = file.read().rfind(b"\n") + 1
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, list(row), lineterminator="\n")
+        if end == 0:
             writer.writeheader()
         writer.writerow(row)
+        file.seek(end)
+        file.truncate()
+        file.write(lines.getvalue().encode())
