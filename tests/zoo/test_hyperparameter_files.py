@@ -4,6 +4,7 @@ import argparse
 import copy
 import dataclasses
 import inspect
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ RECURRENT = {algo: class_of(algo) for algo in ALL if algo.endswith("_lstm")}
 ALGORITHMS = {algo: class_of(algo) for algo in ALL if algo not in RECURRENT}
 
 CONFIGS: dict[str, dict[str, Any]] = {algo: yaml.safe_load(config_path(algo).read_text()) for algo in ALGORITHMS}
+
+CHOOSING = (ROOT / "docs" / "choosing.md").read_text()
 
 DISCRETE = ("per_dqn", "per_qrdqn")
 
@@ -90,19 +93,50 @@ def test_the_first_line_names_the_source_of_the_numbers():
         assert "RL Zoo" in first_line and stock in first_line
 
 
-def test_buffer_settings_are_those_of_the_page():
-    """docs/choosing.md names the numbers of LAP. All else are defaults, written out, and no setting is without effect."""
-    page = (ROOT / "docs" / "choosing.md").read_text()
-    for algo in ALGORITHMS:
-        for name, entry in CONFIGS[algo].items():
-            settings = entry["replay_buffer_kwargs"]
-            assert [key for key in settings if ignored(settings["scheme"], key)] == [], name
-            made = buffer_of(settings)
-            if isinstance(made.scheme, LAP):
-                assert f"alpha={made.scheme.alpha:g}, kappa={made.scheme.kappa:g}" in page, name
-            else:
-                assert_defaults(made, buffer_of({}))
-            assert (settings.get("frames") == "auto") == ("frame_stack" in entry), name
+# The row of the table in docs/choosing.md for an entry. All other entries have frequent rewards.
+KINDS = {
+    "atari": "Atari",
+    "MountainCar-v0": "each step costs until the goal is reached",
+    "Acrobot-v1": "each step costs until the goal is reached",
+    "MountainCarContinuous-v0": "the agent sees success rarely",
+}
+
+
+def recommendation(algo: str, name: str) -> str:
+    """Look up what docs/choosing.md says about the kind of task of an entry."""
+    table = CHOOSING.partition("| kind of task |")[2].partition("\n\n")[0]
+    verdicts = {row.split(" | ")[0]: row.split(" | ")[1] for row in re.findall(r"^\| (.+) \|$", table, re.MULTILINE)}
+    frequent = "discrete actions, frequent rewards" if algo in DISCRETE else "continuous actions, dense rewards"
+    return verdicts[KINDS.get(name, frequent)]
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_entries_have_the_settings_that_the_page_recommends(algo):
+    """
+    The defaults are written out. An algorithm that has LAP takes it where the page gives its numbers. No setting is without
+    effect.
+    """
+    for name, entry in CONFIGS[algo].items():
+        verdict, settings = recommendation(algo, name), entry["replay_buffer_kwargs"]
+        assert [key for key in settings if ignored(settings["scheme"], key)] == [], name
+        made = buffer_of(settings)
+        numbers_of_lap = re.search(r"`alpha=([\d.]+), kappa=([\d.]+)`", verdict)
+        if numbers_of_lap is not None and algo != "per_qrdqn":
+            assert isinstance(made.scheme, LAP), name
+            assert (made.scheme.alpha, made.scheme.kappa) == tuple(map(float, numbers_of_lap.groups())), name
+        else:
+            assert_defaults(made, buffer_of({}))
+        assert (settings.get("frames") == "auto") == ("frame_stack" in entry), name
+        if algo == "per_dqn":
+            assert ("double_q=True, n_steps=3" in verdict) == (entry.get("double_q", False) and "n_steps" in entry), name
+
+
+def test_pages_that_show_hindsight_draw_uniformly_as_recommended():
+    assert "uniform draws" in re.findall(r"^\| goals are reached by chance, with HER \|(.*?)\|", CHOOSING, re.MULTILINE)[0]
+    shown = [block for page in ("start.md", "zoo.md") for block in benchmark("pages").blocks_of(ROOT / "docs" / page)]
+    shown = [block.code for block in shown if "PrioritizedHerReplayBuffer" in block.code]
+    assert len(shown) == 2
+    assert all(re.search("""scheme(=|: )"?uniform""", code) for code in shown)
 
 
 def buffer_of(settings: dict[str, Any], cls: Any = PrioritizedReplayBuffer) -> Any:
