@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per compare") 
 
     # Otherwise the workers of a stopped comparison go on.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    compare(parser, options, QUICK_SEEDS if options.quick else SEEDS)
+    compare(parser, options, SEEDS, QUICK_SEEDS)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -51,7 +51,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser = Parser(prog, usage, _DESCRIPTION, allow_abbrev=False)
     add = parser.add_argument
     add("-a", "--algo", required=True, help="algorithm with RL Zoo's hyperparameters, e.g. dqn, or with ours, e.g. per_dqn")
-    add("-e", "--env", required=True, help="id of the environment, e.g. LunarLander-v3")
+    add("-e", "--env", required=True, help="id of the environment, e.g. LunarLander-v3 or module:Name-v0")
     add("--setting", action="append", default=[], help="setting to judge, e.g. \"scheme='lap', kappa=0.1\"; repeatable")
     add("-n", "--n-timesteps", type=count, default=-1, metavar="N", help="environment steps of a run; default: of the file")
     add("-conf", "--conf-file", metavar="FILE", help="your own hyperparameter file")

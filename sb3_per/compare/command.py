@@ -1,6 +1,7 @@
 """Plan a comparison, run the jobs that are missing, and report: what ``sb3-per compare`` does with its options."""
 
 import argparse
+import dataclasses
 import hashlib
 from collections import Counter
 from pathlib import Path
@@ -11,9 +12,12 @@ from tqdm import tqdm
 
 from sb3_per.compare.campaign import Job, missing, read, run_missing
 from sb3_per.compare.report import UNIFORM, Names, Results, comparisons, draw, pairs_of, table, verdict
-from sb3_per.compare.runs import Facts, entry_of, inspect_arm, prepare, run, seconds_of
+from sb3_per.compare.runs import Facts, Seconds, entry_of, inspect_arm, prepare, run, seconds_of
 from sb3_per.compare.statistics import least_seeds
 from sb3_per.compare.task import TWIN, Arm, Task, arms_of, jobs_of
+from sb3_per.zoo.names import split_env
+
+_DAY = 86_400.0
 
 # Columns of the file of results.
 _COLUMNS = ("arm", "rate", "seed", "task", "seconds", "returns", "spread")
@@ -43,25 +47,28 @@ class Plan(NamedTuple):
     impression: str
 
 
-def compare(parser: argparse.ArgumentParser, options: argparse.Namespace, default_seeds: int) -> None:
+def compare(parser: argparse.ArgumentParser, options: argparse.Namespace, seeds: int, quick_seeds: int) -> None:
     """
     Run what is missing, print a table and an answer, and draw the learning curves.
 
     :param parser: parser of the command, for messages
     :param options: options of the command
-    :param default_seeds: number of seeds, unless the options say it, or more are needed
+    :param seeds: number of seeds, unless the options say it, or more are needed
+    :param quick_seeds: number of seeds with ``--quick``
     :raises SystemExit: for options that cannot be used, and if the user stops the runs
     """
     try:
-        plan = _plan(options, default_seeds)
+        plan = _plan(options, quick_seeds if options.quick else seeds)
         n_missing = Counter(arm for _, (_, arm, *_) in missing(plan.path, plan.jobs))
         if n_missing:
             if not options.dry_run:
                 _make_folder(plan.path.parent)
             print("measuring the time of a run ...", flush=True)
-            minutes = sum(n * seconds_of(plan.task, arm) for arm, n in n_missing.items()) / options.workers / 60
-            duration = f"{max(minutes, 1):.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
-            print(f"about {duration} for {n_missing.total()} missing runs, the random policy included", flush=True)
+            seconds = {arm: seconds_of(plan.task, arm) for arm in n_missing}
+            total = sum(n * sum(seconds[arm]) for arm, n in n_missing.items()) / options.workers
+            print(f"about {duration_text(total)} for {n_missing.total()} missing runs, the random policy included", flush=True)
+            if total > _DAY:
+                print(_shorter(plan, seconds, n_missing, options, quick_seeds), flush=True)
     except KeyboardInterrupt:
         parser.exit(130, f"\n{parser.prog}: stopped before any run\n")
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
@@ -73,7 +80,39 @@ def compare(parser: argparse.ArgumentParser, options: argparse.Namespace, defaul
             run_missing(plan.path, plan.jobs, run, options.workers, show=lambda _: bar.update())
     except KeyboardInterrupt:
         parser.exit(130, f"\n{parser.prog}: stopped; the same command goes on\n")
+    except OSError as error:  # e.g. a full disk
+        parser.exit(1, f"\n{parser.prog}: stopped by an error: {error}; the same command goes on\n")
     _report(plan)
+
+
+def duration_text(seconds: float) -> str:
+    """
+    Format a duration.
+
+    :param seconds: duration in seconds
+    :return: e.g. ``"12 min"``, ``"3.4 h"`` or ``"5 days"``
+    """
+    minutes, hours, days = seconds / 60, seconds / 3_600, seconds / _DAY
+    if minutes < 100:
+        return f"{max(minutes, 1):.0f} min"
+    return f"{hours:.1f} h" if hours < 48 else f"{days:,.0f} days"
+
+
+def _shorter(
+    plan: Plan, seconds: dict[Arm, Seconds], n_missing: Counter[Arm], options: argparse.Namespace, quick_seeds: int
+) -> str:
+    """Say how long fewer steps and a first impression would take."""
+    n_tenth = max(plan.n_timesteps // 10, 1)
+
+    def estimate(n_runs: dict[Arm, int], share: float) -> str:
+        total = sum(n * (share * seconds[arm].training + seconds[arm].evaluation) for arm, n in n_runs.items())
+        return duration_text(total / options.workers)
+
+    ways = [f"-n {n_tenth}: about {estimate(n_missing, 0.1)}"]
+    if not options.quick:
+        n_quick = dict.fromkeys(n_missing, quick_seeds)
+        ways += [f"--quick: about {estimate(n_quick, 1.0)}", f"both: about {estimate(n_quick, 0.1)}"]
+    return f"shorter, with {'; '.join(ways)}"
 
 
 def _plan(options: argparse.Namespace, default_seeds: int) -> Plan:
@@ -86,6 +125,9 @@ def _plan(options: argparse.Namespace, default_seeds: int) -> Plan:
     :raises ValueError: for options that cannot be used
     """
     task = Task(**{name: value for name, value in vars(options).items() if name in Task.__annotations__})
+    module, env = split_env(task.env)
+    if module:
+        task = dataclasses.replace(task, env=env, gym_packages=[*task.gym_packages, module])
     prepare(task)
     entry = entry_of(task)
     arms = arms_of(task, options.setting)

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import functools
-import importlib
 import inspect
 import io
 import os
@@ -14,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch as th
 from rl_zoo3 import utils
@@ -25,9 +23,11 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import set_random_seed
 
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import SCHEME_SETTINGS, IgnoredSettingWarning, hint
+from sb3_per.buffers.settings import SCHEME_SETTINGS, IgnoredSettingWarning
 from sb3_per.compare.task import Arm, Task
 from sb3_per.monitoring.monitor import PriorityMonitor, statistics
+from sb3_per.zoo.environments import register_environment
+from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
 from sb3_per.zoo.names import uses_sbx
 from sb3_per.zoo.registry import register
 from sb3_per.zoo.summary import evaluate_random
@@ -65,6 +65,15 @@ class ArmManager(ExperimentManager):
             config=task.config,
         )
         self.task, self.arm, self.rate = task, arm, rate
+
+    def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """
+        Read the hyperparameters of the file and of the command line.
+
+        :return: hyperparameters for the run, and those to save
+        """
+        hyperparams, saved = super().read_hyperparameters()
+        return with_numbers(hyperparams), with_numbers(saved)
 
     def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
         processed, env_wrapper, callbacks, vec_env_wrapper = super()._preprocess_hyperparams(hyperparams)
@@ -121,11 +130,11 @@ def prepare(task: Task) -> None:
     Register algorithms and environments in this process, and take one core.
 
     :param task: task
+    :raises ValueError: if a module of environments does not exist, or if the environment is not registered
     """
     th.set_num_threads(1)
     register(uses_sbx(task.algo))
-    for package in task.gym_packages:
-        importlib.import_module(package)  # its error names it
+    register_environment(task.env, task.gym_packages)
 
 
 def entry_of(task: Task) -> dict[str, Any]:
@@ -134,20 +143,18 @@ def entry_of(task: Task) -> dict[str, Any]:
 
     :param task: task
     :return: hyperparameters of the file, with those of the command line, before they are processed
-    :raises ValueError: for an unknown algorithm or environment, with the nearest name; if the file has no hyperparameters for
-        the environment; and for words of the command line that cannot be read
+    :raises ValueError: for an unknown algorithm, with the nearest name; if the file has no hyperparameters for the
+        environment, or a learning rate that cannot be read; and for words of the command line that cannot be read
     """
-    algo = task.our_algo
-    if task.env not in gym.registry:
-        meant = hint(task.env, gym.registry) or ": register it in a module, and name the module with --gym-packages"
-        raise ValueError(f"--env {task.env} is not registered{meant}")
-    with _manager_of(task, Arm("", algo, "uniform")) as manager:
+    with _manager_of(task, Arm("", task.our_algo, "uniform")) as manager:
         try:
-            return dict(manager.read_hyperparameters()[1])
+            entry = dict(manager.read_hyperparameters()[1])
         except (ValueError, KeyError) as error:
             raise ValueError(
                 f"{task.config} has no hyperparameters for --env {task.env}: try another --algo, or name a file with -conf"
             ) from error
+    check_schedules(entry)
+    return entry
 
 
 class Facts(NamedTuple):
@@ -260,13 +267,25 @@ def run(task: Task, arm: Arm, rate: float, seed: int | None) -> dict[str, Any]:
     return {"returns": " ".join(f"{mean:.6g}" for mean in means), "spread": f"{np.median(spreads or [1.0]):.6g}"}
 
 
-def seconds_of(task: Task, arm: Arm) -> float:
+class Seconds(NamedTuple):
+    """
+    Estimated time of a run.
+
+    :param training: seconds of all environment steps and updates
+    :param evaluation: seconds of all evaluations
+    """
+
+    training: float
+    evaluation: float
+
+
+def seconds_of(task: Task, arm: Arm) -> Seconds:
     """
     Estimate how long a run takes, from a short one.
 
     :param task: task
     :param arm: arm
-    :return: seconds, evaluations included
+    :return: seconds
     """
     with _manager_of(task, arm) as manager:
         model: Any = manager.setup_experiment()[0]  # type: ignore[index]
@@ -283,4 +302,4 @@ def seconds_of(task: Task, arm: Arm) -> float:
         evaluation = (time.perf_counter() - start) * task.n_episodes
         env.close()
         model.env.close()
-    return manager.n_timesteps * seconds / n_steps + task.n_evaluations * evaluation
+    return Seconds(manager.n_timesteps * seconds / n_steps, task.n_evaluations * evaluation)

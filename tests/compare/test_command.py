@@ -1,5 +1,6 @@
 """`sb3-per compare`: the arms differ only as declared, and a comparison runs, stops and continues."""
 
+import errno
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from sb3_per import LAP, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.cli.main import main
 from sb3_per.compare import campaign, runs
 from sb3_per.compare.campaign import read
+from sb3_per.compare.command import duration_text
 from sb3_per.compare.task import RANDOM, TWIN, Arm, Task, arms_of, jobs_of
 from sb3_per.zoo import register
 from tests.utils import ROOT
@@ -294,7 +296,8 @@ REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("-params", "learning_start:50"): ("learning_start",),
     ("--env-kwargs", "n_bits=4"): ("n_bits=4", "n_bits:4"),
     ("--env-kwargs", "n_bit:4"): ("n_bit",),
-    ("--gym-packages", "no_such_module"): ("no_such_module",),
+    ("--gym-packages", "no_such_module"): ("--gym-packages no_such_module: there is no module 'no_such_module'",),
+    ("--env", "no_such_module:Flipping-v0"): ("there is no module 'no_such_module'",),
     ("--workers", "0"): ("--workers", "'0'"),
     ("--seeds", "0"): ("--seeds", "'0'"),
     ("--seeds", "-3"): ("--seeds", "'-3'"),
@@ -305,6 +308,7 @@ REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("-f", "own.yml"): ("-f: the folder own.yml/compare cannot be made (Not a directory)",),
     ("-f", "/proc/none"): ("-f: the folder /proc/none/compare cannot be made",),
     ("-conf", "missing.yml"): ("missing.yml",),
+    ("-params", "learning_rate:'fast'"): ("learning_rate: 'fast' is neither a number nor a linear schedule",),
     ("--device", "abacus"): ("abacus",),
     ("--rates", "0"): ("--rates", "'0'"),
     ("--rates", "a/b"): ("--rates", "'a/b'"),
@@ -387,6 +391,45 @@ def test_a_comparison_that_is_terminated_ends_cleanly(tmp_path):
     process.terminate()
     _, error = process.communicate(timeout=600)
     assert (process.returncode, error) == (130, "stopped\n")
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_long_comparison_says_what_shorter_ones_take(quick, folder, monkeypatch, capsys):
+    monkeypatch.setattr("sb3_per.compare.command.seconds_of", lambda *_: runs.Seconds(training=90_000.0, evaluation=900.0))
+    compare("--dry-run", *(["--quick"] if quick else ["--seeds", "8"]))
+    shown = capsys.readouterr().out
+    if quick:
+        assert re.search(r"about 14 days for 13 missing runs.*\nshorter, with -n 12: about 35.8 h\n", shown)
+    else:
+        assert "about 102 days for 97 missing runs" in shown
+        assert "shorter, with -n 12: about 11 days; --quick: about 13 days; both: about 33.0 h" in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(10, "1 min"), (5_940, "99 min"), (7_200, "2.0 h"), (170_000, "47.2 h"), (864_000, "10 days"), (1.0864e8, "1,257 days")],
+)
+def test_durations_have_a_unit_that_one_can_read(seconds, text):
+    assert duration_text(seconds) == text
+
+
+def test_the_module_of_an_environment_may_stand_before_its_id(folder, capsys):
+    """As in Gymnasium. Results are those of the same environment."""
+    command = COMMAND.replace(" --gym-packages flipping_env", "").replace("Flipping-v0", "flipping_env:Flipping-v0")
+    compare("--quick", "--seeds", "1", "--dry-run", command=command)
+    assert "Flipping-v0, dqn, 120 steps a run" in capsys.readouterr().out
+
+
+def test_a_full_disk_stops_a_comparison_with_one_line(folder, in_this_process, monkeypatch, capsys):
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(campaign, "_append", full)
+    with pytest.raises(SystemExit) as stopped:
+        compare("--quick", "--seeds", "1")
+    assert stopped.value.code == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("sb3-per compare: stopped by an error: ") and "No space left on device" in last
 
 
 def test_results_of_another_version_are_not_mixed(folder, capsys):
