@@ -1,10 +1,9 @@
 """Facts of the machine, and checks of the installation, which ``sb3-per doctor`` prints."""
 
-import importlib.util
 import os
 import time
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +20,10 @@ def facts() -> dict[str, str]:
     """Collect versions and facts of the machine, by name."""
     lines = {"sb3_per": f"{sb3_per.__version__}, {Path(sb3_per.__file__).parent}", **get_system_info(print_info=False)[0]}
     lines.update({package: version(package) for package in ("sb3_contrib", "numba")})
+    installed = packages_distributions()  # a folder of the same name is no package
     for extra, modules in EXTRAS.items():
-        missing = [module for module in modules if importlib.util.find_spec(module) is None]
-        lines[f"extra {extra}"] = f"lacks {', '.join(missing)}: {install(extra, *missing)}" if missing else "installed"
+        missing = [module for module in modules if module not in installed]
+        lines[f"extra {extra}"] = f"optional, not installed: {install(extra, *missing)}" if missing else "installed"
     folder = spread.stats.cache_path  # type: ignore[attr-defined]
     if folder is None:
         lines["cache"] = "no folder can be written to, so every process compiles the kernels. Set NUMBA_CACHE_DIR to a folder"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import sb3_per
 from sb3_per.utils.arguments import Parser
+from sb3_per.utils.extras import missing_packages_in_one_line
 from sb3_per.zoo.options import SCRIPTS
 from sb3_per.zoo.scripts import run
 
@@ -28,10 +29,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per") -> int:
     """
     Run one of the commands.
 
-    :param arguments: name of the command and its options; ``None``: arguments of the process
+    :param arguments: name of the command and its options; ``None``: those of the process, which may choose PyTorch's threads
     :param prog: program name shown in usage and errors
     :return: exit status
     """
+    is_command = arguments is None
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     commands = "\n".join(f"  {name:14}{what}" for name, what in {**SCRIPTS, **MODULES}.items())
     epilog = f"commands:\n{commands}\n\n{prog} COMMAND --help lists the options of a command."
@@ -43,13 +45,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per") -> int:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # as `python -m` has it: modules of --gym-packages lie there
     try:
-        if command in MODULES:
-            return int(importlib.import_module(f"sb3_per.cli.{command}").main(options, prog) or 0)
-        run(command, options, prog)
-        return 0
-    except Exception as error:
-        # Gymnasium's error about a missing package is no ImportError.
-        is_of_user = isinstance(error, ValueError | FileNotFoundError) and command == "convert"
-        if not is_of_user and "pip install" not in str(error):
+        with missing_packages_in_one_line(prog):
+            if command in MODULES:
+                return int(importlib.import_module(f"sb3_per.cli.{command}").main(options, prog) or 0)
+            run(command, options, prog, is_command)
+            return 0
+    except (ValueError, FileNotFoundError) as error:
+        if command != "convert":
             raise
         parser.exit(1, f"{prog}: {error}\n")

@@ -28,6 +28,17 @@ def nearest(algo: str, names: Iterable[str]) -> str:
     return f"did you mean {plain[found[0]]}?" if found else f"choose from {', '.join(plain.values())}"
 
 
+def split_env(env: str) -> tuple[str, str]:
+    """
+    Split the id of an environment as Gymnasium does.
+
+    :param env: id of an environment, e.g. ``"Pendulum-v1"``, or ``"module:id"`` with the module that registers it
+    :return: name of the module, empty if there is none, and the id
+    """
+    module, _, name = env.rpartition(":")
+    return module, name
+
+
 def runs_of(folder: str | Path, algo: str, env: str) -> Path:
     """
     Find the folder with the runs of an algorithm, and check that there are runs on an environment.

@@ -21,7 +21,6 @@ _OF_ANY_RUN = """
   -conf FILE              your own hyperparameter file
   -params NAME:VALUE ...  replace hyperparameters of the file
   --env-kwargs NAME:VALUE ...  arguments of the environment
-  --gym-packages MODULE ...  modules that register environments
 """
 _OF_PLAYERS = """
   -n N                    number of steps; default: 1000
@@ -34,6 +33,7 @@ _OF_ZOO = {
     "train": f"""
   -n N                    number of environment steps; default: of the file{_OF_ANY_RUN.rstrip()}
   --seed N                seed of the run; default: a random one
+  --num-threads N         threads of PyTorch; default: OMP_NUM_THREADS, or 1, with images PyTorch's own number
   --eval-freq N           evaluate every N steps; default: 25000, -1: never
   --save-freq N           save a checkpoint every N steps
   --save-replay-buffer    save the replay buffer too
@@ -43,8 +43,6 @@ _OF_ZOO = {
   -n N                    number of environment steps of a trial; default: of the file{_OF_ANY_RUN.rstrip()}
   --seed N                seed of the search; default: a random one
   --n-trials N            number of trials; default: 500
-  --storage PATH          file of the study, e.g. logs/study.log: a search continues from it, and several share it
-  --study-name NAME       name of the study in the storage
   --n-jobs N              number of trials at a time; default: 1
   --n-startup-trials N    random trials at the beginning; default: 10
   --n-evaluations N       evaluations of a trial; default: one for 100,000 steps
@@ -79,16 +77,22 @@ def parser_of(script: str, prog: str) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-a", "--algo", required=True, metavar="ALGO", help="algorithm, e.g. per_sac, or one of the Zoo's, e.g. sac")
     n_envs = "+" if script == "plot" else 1
-    add("-e", "--env", required=True, nargs=n_envs, metavar="ENV", help="id of the environment, e.g. Pendulum-v1")
+    what = "id of the environment, e.g. Pendulum-v1 or module:Name-v0"
+    add("-e", "--env", required=True, nargs=n_envs, metavar="ENV", help=what)
+    if script != "plot":
+        add("--gym-packages", nargs="+", default=[], metavar="MODULE", help="modules that register environments")
     names = ("-f", "--folder", "--log-folder", "--exp-folder")  # all of the Zoo's scripts
     add(*names, default="logs", metavar="FOLDER", help="folder of the runs; default: logs")
     if script == "train":
-        add("--resume", action="store_true", help="go on with the newest run, if it was killed")
+        add("--resume", action="store_true", help="go on with the newest run, up to the number of steps")
         add("--demonstrations", metavar="PATH", help="draw a share of each batch from a .buffer directory or a Minari dataset")
         what = "this share, above 0 and at most 1; default: of the hyperparameter file, or 0.25"
         add("--demonstration-fraction", type=share, metavar="SHARE", help=what)
         add("--actors", type=count, default=0, metavar="N", help="let N processes collect while one learns")
     elif script == "tune":
+        what = "file of the study: a search continues from it, and several share it; default: tune.log beside the runs"
+        add("--storage", metavar="PATH", help=what)
+        add("--study-name", metavar="NAME", help="name of the study in the storage; default: environment and time")
         parser.set_defaults(resume=False, demonstrations=None, demonstration_fraction=None, actors=0)
     elif script == "plot":
         add("-o", "--output", metavar="FILE", help="write a picture, e.g. plot.png, and open no window")

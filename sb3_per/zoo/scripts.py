@@ -4,6 +4,7 @@ import argparse
 import functools
 import runpy
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +12,8 @@ from typing import Any
 from unittest import mock
 
 from sb3_per.utils.arguments import Parser
-from sb3_per.utils.extras import require
-from sb3_per.zoo.names import nearest, runs_of, uses_sbx
+from sb3_per.utils.extras import missing_packages_in_one_line, require
+from sb3_per.zoo.names import nearest, runs_of, split_env, uses_sbx
 from sb3_per.zoo.options import MODULES, SCRIPTS, parser_of
 from sb3_per.zoo.registry import OURS, class_of, config_path, register
 
@@ -21,22 +22,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     Run one of the Zoo's scripts with the prioritized algorithms.
 
-    :param arguments: name of the script and its options; ``None``: those of the command line
+    :param arguments: name of the script and its options; ``None``: those of the command line, which may choose the number of
+        PyTorch's threads
     """
+    is_command = arguments is None
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = Parser("python -m sb3_per.zoo", description="RL Zoo with prioritized experience replay")
     parser.add_argument("script", choices=SCRIPTS, help="the Zoo's script; its own options follow, see SCRIPT --help")
     script = parser.parse_args(arguments[:1]).script
-    run(script, arguments[1:], f"{parser.prog} {script}")
+    prog = f"{parser.prog} {script}"
+    with missing_packages_in_one_line(prog):
+        run(script, arguments[1:], prog, is_command)
 
 
-def run(script: str, options: list[str], prog: str) -> None:
+def run(script: str, options: list[str], prog: str, is_command: bool = False) -> None:
     """
     Run one of the Zoo's scripts with the prioritized algorithms.
 
     :param script: name of the script
     :param options: its options
     :param prog: program name shown in usage and errors
+    :param is_command: whether this process runs the script alone. Then PyTorch takes one thread where observations have no
+        images, unless the user has chosen a number. A call from Python keeps the threads of its caller
     :raises SystemExit: after ``--help``, for options that cannot be used, and if there is nothing to play or to plot
     """
     parser = parser_of(script, prog)
@@ -44,26 +51,41 @@ def run(script: str, options: list[str], prog: str) -> None:
     if script == "plot" and known.output:
         require("matplotlib", "extra", prog).use("Agg")  # needs no display; before the Zoo imports pyplot
     register(uses_sbx(known.algo))
+    import torch as th
     from rl_zoo3.utils import ALGOS
+
+    from sb3_per.zoo.environments import register_environment
+    from sb3_per.zoo.threads import default_threads
 
     if known.algo not in ALGOS and not Path(known.folder, known.algo).is_dir():  # the runs of another program can be plotted
         parser.error(f"there is no algorithm {known.algo!r}: {nearest(known.algo, ALGOS)}")
-    if script == "tune":
-        of_zoo = ["-optimize", *of_zoo]
+    known.default_threads = default_threads() if is_command else 0
     trains = script in ("train", "tune")
+    names = [split_env(env)[1] for env in known.env]
+    try:
+        if not trains:
+            runs_of(known.folder, known.algo, names[0])  # the Zoo would look for them on a hub
+        if script != "plot":
+            register_environment(known.env[0], known.gym_packages)
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+    if script in ("train", "tune", "enjoy") and known.gym_packages:
+        of_zoo = ["--gym-packages", *known.gym_packages, *of_zoo]  # for what it saves with the run
+    if script == "tune":
+        # A study of its own, which the command printed at the end can read.
+        storage = known.storage or str(Path(known.folder, known.algo, "tune.log"))
+        study = known.study_name or f"{names[0]}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+        of_zoo = ["-optimize", "--storage", storage, "--study-name", study, *of_zoo]
     if trains:
         of_zoo = ["--conf-file", str(config_path(known.algo)), *of_zoo]
-    else:
-        try:
-            runs_of(known.folder, known.algo, known.env[0])  # the Zoo would look for them on a hub
-        except FileNotFoundError as error:
-            parser.error(str(error))
-    with mock.patch.object(sys, "argv", [prog, "--algo", known.algo, "--env", *known.env, "-f", known.folder, *of_zoo]):
+    with mock.patch.object(sys, "argv", [prog, "--algo", known.algo, "--env", *names, "-f", known.folder, *of_zoo]):
         if trains:
             _train(parser, known)
         elif script == "plot":
             _plot(parser, known)
         else:
+            if known.default_threads:
+                th.set_num_threads(1)  # a policy acts on one observation at a time; --num-threads is read later
             _play(parser, script)
 
 

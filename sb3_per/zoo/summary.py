@@ -19,7 +19,8 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_per.utils.arguments import Parser
-from sb3_per.utils.extras import require
+from sb3_per.utils.extras import missing_packages_in_one_line, require
+from sb3_per.zoo.environments import register_environment
 from sb3_per.zoo.names import runs_of
 from sb3_per.zoo.registry import register
 
@@ -109,13 +110,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--algo", required=True, help="algorithm, e.g. per_sac")
     parser.add_argument("--env", required=True, help="environment, e.g. Pendulum-v1")
     parser.add_argument("-f", "--folder", type=Path, default=Path("logs"), help="folder of the runs")
+    parser.add_argument("--gym-packages", nargs="+", default=[], metavar="MODULE", help="modules that register environments")
     parser.add_argument("--next", help="command to suggest at the end")
     args = parser.parse_args(arguments)
-    require("rl_zoo3", "zoo", parser.prog)
-    register()
+    with missing_packages_in_one_line(parser.prog):
+        require("rl_zoo3", "zoo", parser.prog)
+        register()
     try:
+        args.env = register_environment(args.env, args.gym_packages)
         run = newest_run(args.folder, args.algo, args.env)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
     if not (run / "evaluations.npz").exists():
         parser.error(f"{run} has no evaluations: train with --eval-freq 1000")

@@ -44,7 +44,11 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
         raise ValueError(f"Tuning chooses among named schemes and cannot replace {of_file['scheme']}: name a scheme instead")
     has_hindsight = not _HINDSIGHT.isdisjoint(of_file)
     choices = _choices(algo, trial, has_hindsight)
-    tuned = {name: choose(name) for name, choose in choices.items() if name in _ALWAYS or name not in of_file}
+    tuned: dict[str, Any] = {}
+    for name, choose in choices.items():  # the scheme first
+        is_tuned = name in _ALWAYS or name not in of_file
+        if is_tuned and (name == "scheme" or _has_effect(name, tuned["scheme"])):
+            tuned[name] = choose(name)
     # The Zoo sets this only for SB3's own class.
     additional_args["using_her_replay_buffer"] = has_hindsight
     stock = algo.removeprefix("sbx_").removeprefix("per_").removesuffix("_lstm")
@@ -117,13 +121,16 @@ def join(of_file: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """
     scheme = tuned["scheme"]
     kept = {name: value for name, value in of_file.items() if name not in _ALWAYS}
-    joined = {name: value for name, value in {**kept, **tuned}.items() if ignored(scheme, name) is None}
-    if scheme == "rank":
-        joined.pop("initial_priority", None)  # ranks have no mean
+    joined = {name: value for name, value in {**kept, **tuned}.items() if _has_effect(name, scheme)}
     if "beta_end" in joined:
         # Beta never decreases. Its range is the same in all trials, whatever the file says of its end.
         joined["beta_start"] = min(joined["beta_start"], joined["beta_end"])
     return joined
+
+
+def _has_effect(name: str, scheme: str) -> bool:
+    """Say whether a scheme uses a setting. Ranks have no mean for a first priority."""
+    return ignored(scheme, name) is None and not (scheme == "rank" and name == "initial_priority")
 
 
 def _is_recurrent(algo: str) -> bool:

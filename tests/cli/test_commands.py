@@ -16,6 +16,8 @@ import sb3_per.zoo
 from sb3_per.cli import checks, compare, doctor
 from sb3_per.cli import main as cli
 from sb3_per.monitoring.plots import plot_buffer
+from sb3_per.utils import extras
+from sb3_per.zoo import summary
 from sb3_per.zoo.options import SCRIPTS
 from tests.utils import ROOT, fill, make_buffer
 
@@ -25,7 +27,7 @@ def test_commands_call_scripts_of_the_zoo(monkeypatch):
     monkeypatch.setattr(cli, "run", lambda *call: calls.append(call))
     for command in SCRIPTS:
         assert cli.main([command, "--algo", "per_sac"]) == 0
-        assert calls.pop() == (command, ["--algo", "per_sac"], f"sb3-per {command}")
+        assert calls.pop() == (command, ["--algo", "per_sac"], f"sb3-per {command}", False)
 
 
 # Packages of extras: a plain installation has none of them.
@@ -121,10 +123,13 @@ def test_version_is_printed(capsys):
 
 def test_a_missing_zoo_names_the_command_that_installs_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rl_zoo3", None)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["train", "--algo", "per_sac", "--env", "Pendulum-v1"])
-    assert stopped.value.code == 1
-    assert 'pip install ".[zoo]"' in capsys.readouterr().err
+    task = ["--algo", "per_sac", "--env", "Pendulum-v1"]
+    for program, words in ((cli.main, ["train", *task]), (sb3_per.zoo.main, ["enjoy", *task]), (summary.main, task)):
+        with pytest.raises(SystemExit) as stopped:
+            program(words)
+        assert stopped.value.code == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert 'pip install ".[zoo]"' in line
 
 
 def test_a_package_that_an_environment_lacks_is_one_line(monkeypatch, capsys):
@@ -188,9 +193,30 @@ def test_doctor_finds_a_buffer_that_ignores_priorities(monkeypatch):
 def test_doctor_names_the_extra_of_what_is_missing(monkeypatch, capsys):
     monkeypatch.setitem(checks.EXTRAS, "zoo", ("no_such_module",))
     assert doctor.main(["--no-test"]) == 0
-    assert 'lacks no_such_module: pip install "no_such_module", or pip install ".[zoo]"' in capsys.readouterr().out
-    extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert set(checks.EXTRAS) <= set(extras)
+    expected = 'extra zoo          optional, not installed: pip install "no_such_module", or pip install ".[zoo]"'
+    assert expected in capsys.readouterr().out
+    names = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert set(checks.EXTRAS) <= set(names)
+
+
+def test_doctor_names_every_package_once(monkeypatch, capsys):
+    monkeypatch.setattr(checks, "packages_distributions", dict)
+    assert doctor.main(["--no-test"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("extra ")]
+    assert len(lines) == len(checks.EXTRAS) and not any("lacks" in line for line in lines)
+    for line in lines:
+        packages = re.findall(r'"([^"]+)"', line.partition(", or pip")[0])
+        assert packages and len(packages) == len(set(packages)), line
+
+
+def test_a_folder_of_the_user_is_no_installed_package(monkeypatch, tmp_path, capsys):
+    (tmp_path / "no_such_ray").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(checks.EXTRAS, "distributed", ("no_such_ray",))
+    assert doctor.main(["--no-test"]) == 0
+    assert "extra distributed  optional, not installed" in capsys.readouterr().out
+    with pytest.raises(ImportError, match='engine needs no_such_ray: pip install "no_such_ray"'):
+        extras.require("no_such_ray", "distributed", "engine")
 
 
 def test_the_package_runs_as_a_module():

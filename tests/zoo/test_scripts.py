@@ -192,7 +192,7 @@ def test_a_killed_run_is_resumed_by_the_same_command(zoo, tmp_path, capsys):
     assert not (run / f"{env}.zip").exists()
 
     assert zoo("train", algo, *options, entry=entry) == run
-    assert "at 200 steps" in capsys.readouterr().out
+    assert "at 200 of 450 steps" in capsys.readouterr().out
     model = loaded(algo, run)
     assert model.num_timesteps == 450
     # The last of 200 steps was not stored yet at the checkpoint.

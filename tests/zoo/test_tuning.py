@@ -1,7 +1,9 @@
 """The tuner's search spaces for the prioritized algorithms give settings that work."""
 
 import re
+import shlex
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +15,11 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
 
 from sb3_per import LAP, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS, IgnoredSettingWarning, PrioritySettings
-from sb3_per.zoo import ALGORITHMS, register
+from sb3_per.zoo import ALGORITHMS, main, register
+from sb3_per.zoo.runs import RunManager
 from sb3_per.zoo.tuning import join
 from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, ROOT, make_buffer
-from tests.zoo.test_scripts import DISCRETE, RECURRENT, loaded, settings_of, zoo
+from tests.zoo.test_scripts import DISCRETE, RECURRENT, error_of, loaded, settings_of, zoo
 
 __all__ = ["zoo"]  # a fixture
 
@@ -62,7 +65,7 @@ def test_a_tuned_trial_can_be_trained_again(algo, zoo):
     assert len(study.trials) == 2
     assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials)
     for trial in study.trials:
-        assert {"alpha", "beta_start", "scheme", "learning_rate"} <= set(trial.params)
+        assert {"alpha", "scheme", "learning_rate"} <= set(trial.params)
     assert study.trials[0].params["alpha"] != study.trials[1].params["alpha"]
 
     params = study.trials[1].params
@@ -82,6 +85,52 @@ def test_a_tuned_trial_can_be_trained_again(algo, zoo):
         assert (model.sequence_length, model.burn_in, buffer.eta) == (length, params["burn_in"], params["eta"])
         assert model.batch_size == max(2 ** params["batch_size_pow"] // length, 1)
         assert model.policy.state_shapes[0] == (1, 2 ** params["lstm_hidden_size_pow"])
+
+
+def test_a_search_ends_with_the_command_that_trains_with_its_best_trial(zoo, capsys):
+    """The Zoo alone takes trial 0 for none, and has no name for a study without a storage."""
+    entry = settings_of("per_dqn", n_timesteps=60, learning_starts=20)
+    Path("own.yml").write_text(yaml.safe_dump({"CartPole-v1": entry}))
+    short = ["-conf", "own.yml", "-params", "gamma:0.9", "--n-trials", "1", "--n-evaluations", "1", "--no-optim-plots"]
+    zoo("tune", "per_dqn", *short)
+    *_, title, command = capsys.readouterr().out.splitlines()
+    assert title == "Train with the best trial:"
+    words = shlex.split(command)
+    assert words[:4] == ["python", "-m", "sb3_per.zoo", "train"] and words[words.index("--trial-id") + 1] == "0"
+    main([*words[3:], "--eval-freq", "-1"])
+    (study_path,) = Path("logs", "per_dqn").glob("tune.log")
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(study_path)))
+    (trial,) = optuna.load_study(study_name=None, storage=storage).trials
+    model = loaded("per_dqn", Path("logs", "per_dqn", "CartPole-v1_2"))  # the search has made the first folder
+    assert model.gamma == 0.9  # the command line wins over the trial
+    assert model.learning_rate(1.0) == trial.params["learning_rate"]
+    assert model.replay_buffer.scheme.alpha == trial.params["alpha"]
+
+
+def test_a_search_without_a_finished_trial_is_one_line(zoo, capsys, monkeypatch):
+    def prune(*_: Any) -> None:
+        raise optuna.exceptions.TrialPruned
+
+    monkeypatch.setattr(RunManager, "objective", prune)
+    with pytest.raises(SystemExit) as ended:
+        zoo("tune", "per_dqn", "--n-trials", "1", "--no-optim-plots", "-n", "50")
+    assert ended.value.code == 1
+    assert "tune: no trial has come to its end" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--trial-id 3", "--trial-id 3 needs the study of the trial: --storage PATH and --study-name NAME"),
+        (
+            "--trial-id 3 --storage none.log --study-name some",
+            "there is no --trial-id 3 of --study-name some",
+        ),
+        ("--resume -optimize", "--resume continues a run, not a search"),
+    ],
+)
+def test_a_trial_that_does_not_exist_is_one_line(options, said, zoo, capsys):
+    assert said in error_of(capsys, zoo, "train", "per_dqn", *options.split())
 
 
 def test_tuning_tries_only_settings_that_the_algorithm_accepts():
@@ -166,8 +215,13 @@ def test_a_trial_has_no_setting_that_its_scheme_ignores():
     """A trial of LAP has no beta_start, which the user has not asked for."""
     study, schemes = study_of(), set()
     for _ in range(30):
-        kwargs = sampled("per_sac", study.ask())
+        trial = study.ask()
+        kwargs = sampled("per_sac", trial)
         schemes.add(kwargs["scheme"])
+        # What the Zoo prints of the best trial are its parameters.
+        assert ("epsilon" in trial.params) == (kwargs["scheme"] == "proportional")
+        assert ("kappa" in trial.params) == (kwargs["scheme"] == "lap")
+        assert ("beta_start" in trial.params) == (kwargs["scheme"] != "lap")
         with warnings.catch_warnings():
             warnings.simplefilter("error", IgnoredSettingWarning)
             buffer_of("per_sac", **kwargs)

@@ -1,0 +1,43 @@
+"""Read what YAML leaves as text in a hyperparameter file, and check learning rates."""
+
+import re
+from typing import Any
+
+# A number in scientific notation without a point, such as 1e-3, is text for YAML.
+_NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+"
+_PLAIN_NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+
+# Hyperparameters that may be schedules.
+_SCHEDULES = ("learning_rate", "clip_range", "clip_range_vf", "delta_std")
+
+
+def with_numbers(hyperparams: dict[str, Any]) -> dict[str, Any]:
+    """
+    Turn text such as ``"1e-3"`` into numbers.
+
+    :param hyperparams: hyperparameters of a file; its ``replay_buffer_kwargs`` may be a dictionary
+    :return: hyperparameters, with an integer where a number is whole
+    """
+    return {name: _with_number(value) for name, value in hyperparams.items()}
+
+
+def _with_number(value: Any) -> Any:
+    if isinstance(value, dict):
+        return with_numbers(value)
+    if not isinstance(value, str) or re.fullmatch(_NUMBER, value.strip()) is None:
+        return value
+    number = float(value)
+    return int(number) if number.is_integer() else number
+
+
+def check_schedules(hyperparams: dict[str, Any]) -> None:
+    """
+    Refuse a schedule that the Zoo cannot read.
+
+    :param hyperparams: hyperparameters, after :func:`with_numbers`
+    :raises ValueError: for text that is not a linear schedule; the message names the value and says what is allowed
+    """
+    for name in _SCHEDULES:
+        value = hyperparams.get(name)
+        if isinstance(value, str) and re.fullmatch(rf"[^_]+_{_PLAIN_NUMBER}", value) is None:
+            raise ValueError(f"{name}: {value!r} is neither a number nor a linear schedule: write e.g. 0.001 or lin_0.001")

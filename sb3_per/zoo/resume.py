@@ -1,0 +1,55 @@
+"""Find the model that a stopped run of RL Zoo continues from."""
+
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+from sb3_per.persistence.checkpoint_callback import latest_checkpoint
+
+
+class SavedModel(NamedTuple):
+    """
+    A complete model of a run.
+
+    :param path: its zip file
+    :param num_timesteps: environment steps that it was trained for
+    """
+
+    path: Path
+    num_timesteps: int
+
+
+def newest_model(run: Path, env: str, with_buffer: bool) -> SavedModel | None:
+    """
+    Find the newest complete model of a run: the one of its end or of an interrupt, or a checkpoint.
+
+    :param run: folder of the run
+    :param env: name of the environment in file names
+    :param with_buffer: whether the run saves its buffer. Then a checkpoint with its buffer is better than a newer one without,
+        which a kill can leave
+    :return: the model; ``None`` if there is none
+    """
+    checkpoints = sorted(run.glob("rl_model_*_steps.zip"), key=_number_in_name, reverse=True)
+    newest = next((saved for saved in map(_read, checkpoints) if saved is not None), None)
+    if with_buffer and (pair := latest_checkpoint(run)) is not None:
+        newest = _read(Path(pair[0]))
+    found = [saved for saved in (_read(run / f"{env}.zip"), newest) if saved is not None]
+    return max(found, key=lambda saved: saved.num_timesteps, default=None)
+
+
+def _number_in_name(path: Path) -> int:
+    (number,) = re.findall(r"_([0-9]+)_steps", path.name) or ["0"]
+    return int(number)
+
+
+def _read(path: Path) -> SavedModel | None:
+    """Read the number of steps from a model's file. A file that is damaged, or not there, is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is None:
+                return SavedModel(path, int(json.loads(archive.read("data"))["num_timesteps"]))
+    except (OSError, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, EOFError):
+        pass
+    return None
