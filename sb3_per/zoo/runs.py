@@ -16,6 +16,8 @@ import numpy as np
 import optuna
 import torch as th
 import yaml
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from rl_zoo3 import exp_manager
 from rl_zoo3.utils import get_latest_run_id
 from stable_baselines3.common.callbacks import EvalCallback
@@ -284,7 +286,7 @@ class RunManager(exp_manager.ExperimentManager):
     def _command_of_best_trial(self) -> str:
         storage: Any = self.storage
         if storage.endswith(".log"):  # as the Zoo does
-            storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(storage))
+            storage = JournalStorage(JournalFileBackend(storage))
         best = optuna.load_study(study_name=self.study_name, storage=storage).best_trial.number
         program = self.parser.prog.removesuffix(" tune").removesuffix(" train")
         words = [*program.split(), "train", "--algo", self.algo, "--env", self.env_name.gym_id]
