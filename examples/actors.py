@@ -6,11 +6,15 @@ Eight actors collect in their own processes while one learner learns. Only the l
 
 import os
 
+import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PERSAC
 from sb3_per.distributed import make_actors
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 SHORT = bool(os.environ.get("SB3_PER_SHORT"))
 STEPS, N_ACTORS = (600, 2) if SHORT else (8_000, 8)

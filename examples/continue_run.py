@@ -7,8 +7,12 @@ Stop a run and continue it later, with the same priorities, ids, beta and larges
 import os
 
 import gymnasium as gym
+import torch as th
 
 from sb3_per import PERSAC
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 2_500
 os.makedirs("runs", exist_ok=True)

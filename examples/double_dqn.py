@@ -6,10 +6,14 @@ Double DQN with 3-step returns and prioritized replay.
 
 import os
 
+import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PERDQN
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 STEPS = 2_000 if os.environ.get("SB3_PER_SHORT") else 50_000
 os.makedirs("runs", exist_ok=True)

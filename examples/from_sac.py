@@ -8,11 +8,15 @@ one.
 import os
 
 import gymnasium as gym
+import torch as th
 from stable_baselines3 import SAC
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PERSAC
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 2_500
 os.makedirs("runs", exist_ok=True)

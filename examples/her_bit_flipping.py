@@ -9,10 +9,14 @@ The goal is reached in at least 80% of the episodes after 1,500 steps of both en
 import os
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_per import PERDQN, PrioritizedHerReplayBuffer
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 STEPS = 400 if os.environ.get("SB3_PER_SHORT") else 1_500
 

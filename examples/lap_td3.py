@@ -7,11 +7,15 @@ TD3 with loss-adjusted prioritization (LAP), which replaces importance-sampling 
 import os
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
 
 from sb3_per import PERTD3
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 STEPS = 300 if os.environ.get("SB3_PER_SHORT") else 8_000
 os.makedirs("runs", exist_ok=True)

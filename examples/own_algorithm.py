@@ -18,6 +18,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from sb3_per import PrioritizedOffPolicyMixin, PrioritizedReplayBufferSamples
 from sb3_per.algorithms.optimizers import minimise
 
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
+
 # RL Zoo's for DQN, and 3 steps, for which _td_target is there.
 settings: dict[str, Any] = dict(
     n_steps=3, learning_rate=2.3e-3, batch_size=64, learning_starts=1_000, target_update_interval=10

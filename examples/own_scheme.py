@@ -9,10 +9,14 @@ A mean return above -250 after 6,000 steps (docs/recipes.md).
 import os
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PERSAC, PriorityScheme
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 
 class Disagreement(PriorityScheme):

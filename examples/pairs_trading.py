@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 import numpy as np
+import torch as th
 from matplotlib.figure import Figure
 from pairs_trading_env import PairsTradingEnv
 from stable_baselines3 import SAC
@@ -17,6 +18,9 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PERSAC
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 STEPS = 800 if os.environ.get("SB3_PER_SHORT") else 80_000
 N_EPISODES = 20

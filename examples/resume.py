@@ -12,11 +12,15 @@ import time
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch as th
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERSAC, BufferCheckpointCallback, latest_checkpoint
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 STEPS, EVERY = (300, 50) if os.environ.get("SB3_PER_SHORT") else (6_000, 500)
 FOLDER = "runs/resume"

@@ -11,10 +11,14 @@ import os
 
 import gymnasium as gym
 import numpy as np
+import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PERSAC, PrioritizedReplayBuffer
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 TASK = "MountainCarContinuous-v0"
 

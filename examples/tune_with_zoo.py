@@ -9,7 +9,12 @@ the Zoo; 10 short trials show how, a search needs more and longer ones. Needs RL
 
 import os
 
+import torch as th
+
 from sb3_per.zoo import main
+
+if "OMP_NUM_THREADS" not in os.environ:
+    th.set_num_threads(1)  # more would wait for each other, see docs/troubleshooting.md
 
 STEPS, TRIALS = (500, 2) if os.environ.get("SB3_PER_SHORT") else (10_000, 10)
 
