@@ -1,5 +1,7 @@
 """A campaign continues after a stop, and loses no finished run."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from sb3_per.compare import campaign
@@ -38,8 +40,13 @@ def test_no_run_begins_after_the_deadline(tmp_path):
     assert len(campaign.missing(path, jobs(*range(50)))) == 50 - n_run
 
 
+@pytest.fixture
+def in_this_process(monkeypatch):
+    monkeypatch.setattr(campaign, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers))
+
+
 @pytest.mark.parametrize("n_cut", [1, 3, 8, 15])
-def test_a_cut_row_runs_again_and_leaves_no_trace(n_cut, tmp_path):
+def test_a_cut_row_runs_again_and_leaves_no_trace(n_cut, in_this_process, tmp_path):
     """A full disk ends a write anywhere: in the last value, in the name, or before the first value."""
     whole, path = tmp_path / "whole.csv", tmp_path / "runs.csv"
     campaign.run_missing(whole, jobs(0, 1, 2, result=12345), dict, workers=1)
@@ -51,14 +58,14 @@ def test_a_cut_row_runs_again_and_leaves_no_trace(n_cut, tmp_path):
     assert len(path.read_text().splitlines()) == 4
 
 
-def test_rows_that_were_glued_to_a_cut_one_run_again(tmp_path):
+def test_rows_that_were_glued_to_a_cut_one_run_again(in_this_process, tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("seed,seconds,result\n0,1.0,5\n1,1.02,1.0,5\n3,1.0\n4,1.0,5\n")
     assert [row["seed"] for row in campaign.read(path)] == ["0", "4"]
     assert campaign.run_missing(path, jobs(0, 1, 2, 3, 4, result=5), dict, workers=1) == 3
 
 
-def test_a_file_with_half_a_header_begins_anew(tmp_path):
+def test_a_file_with_half_a_header_begins_anew(in_this_process, tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("seed,seco")
     assert campaign.run_missing(path, jobs(0, result=5), dict, workers=1) == 1
