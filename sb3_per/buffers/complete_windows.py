@@ -13,7 +13,7 @@ import torch as th
 
 from sb3_per.buffers.eligibility import NO_SLOTS, MarkedTransitions
 from sb3_per.buffers.recurrent_states import RecurrentStates
-from sb3_per.buffers.windows import IS_UNROLLED_FROM, LEAVES_OPEN, admit_windows, number_by_dones, number_next
+from sb3_per.buffers.windows import IS_UNROLLED_FROM, LEAVES_OPEN, find_complete, number_by_dones, number_next
 from sb3_per.storage.arrays import ArrayStorage
 from sb3_per.storage.ring import Ring
 
@@ -40,8 +40,11 @@ class CompleteWindows(MarkedTransitions):
         self.oldest_admitted = 0
         # By environment, the first step that has not been looked at yet.
         self._n_looked_at = np.zeros(ring.n_envs, np.int64)
-        # Number of steps at the last call of `changes`; -1 if ends of episodes were written since.
+        # Number of steps that the tree has; -1 if ends of episodes were written since.
         self._known = 0
+        # What `changes` has found: slots of new windows, of windows that are gone, the next `_n_looked_at` and
+        # `oldest_admitted`.
+        self._found = NO_SLOTS, NO_SLOTS, self._n_looked_at, 0
         self._no_starts = np.zeros(ring.n_envs, np.bool_)
 
     @property
@@ -71,26 +74,19 @@ class CompleteWindows(MarkedTransitions):
             cut = np.flatnonzero(starts & (storage.dones[row_before] == 0))
         return numbers, cut, self.states.as_arrays(states) if found & IS_UNROLLED_FROM else None
 
-    def after_write(self, rows: int, steps: Any, prepared: Any) -> None:
+    def after_write(self, rows: int, prepared: Any) -> None:
         """Store the numbers of the step and the recurrent states, and end the episodes that it does not continue."""
         numbers, cut, states = prepared
         self.episode_steps[rows] = numbers
         if cut is not None:
+            self.end_episodes()
             self.storage.truncate(rows - 1, cut)
         if states is not None:
             self.states.store(rows, numbers, states)
 
     def end_episodes(self) -> None:
-        """Ends of episodes were written, so windows may have become complete."""
+        """Ends of episodes are about to be written, so windows may become complete."""
         self._known = -1
-
-    def find_episodes(self, dones: np.ndarray, timeouts: np.ndarray) -> None:
-        """Number the steps by the ends of episodes. No recurrent states belong to them."""
-        first, end = int(self.ring.first[0]), self.ring.most
-        number_by_dones(self.episode_steps, dones, timeouts, first, end)
-        self.states.clear()
-        self.oldest_admitted = first
-        self.forget_changes()
 
     # ---- which windows can be drawn
 
@@ -114,15 +110,29 @@ class CompleteWindows(MarkedTransitions):
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """Anchors of windows that became complete, and of those whose beginning is being overwritten."""
         ring = self.ring
+        if self._begin != ring.begin:
+            self.clear()
         if self._known == ring.most:
             return NO_SLOTS, NO_SLOTS
         retired, oldest = self.oldest_admitted, min(self.oldest_anchor, ring.most)
-        arrays = (self.is_ready, self._n_looked_at, self.episode_steps, self.storage.dones, self.storage.timeouts)
-        new, n_gone = admit_windows(*arrays, retired, oldest, ring.most, self.period, self.n_recorded)
+        arrays = (self._n_looked_at, self.episode_steps, self.storage.dones, self.storage.timeouts)
+        new, n_looked_at = find_complete(*arrays, oldest, ring.most, self.period, self.n_recorded)
         gone = np.arange(max(retired, oldest - ring.n_rows) * ring.n_envs, oldest * ring.n_envs) % ring.capacity
-        self._n_marked += new.size - n_gone
-        self.oldest_admitted, self._known = oldest, ring.most
+        self._found = new, gone, n_looked_at, oldest
+        if not new.size and not gone.size:
+            self.confirm_changes()  # there is nothing that the tree could lack
         return new, gone
+
+    def confirm_changes(self) -> None:
+        """Admit the new windows, and retire the others."""
+        new, gone, n_looked_at, oldest = self._found
+        self._mark(gone, 0)
+        self._mark(new, 1)
+        n_steps = self.ring.most
+        # Plain assignments only, so that an interrupt comes before all of them or after.
+        self._n_looked_at = n_looked_at
+        self.oldest_admitted = oldest
+        self._known = n_steps
 
     def forget_changes(self) -> None:
         """Report all complete windows as new."""
@@ -131,9 +141,14 @@ class CompleteWindows(MarkedTransitions):
         self._n_marked, self._known = 0, -1
 
     def clear(self) -> None:
-        """The ring is empty."""
-        self.oldest_admitted = self.ring.begin
+        """The ring was emptied. The ends of episodes say what belongs together of the steps that are there already."""
+        ring, storage = self.ring, self.storage
+        number_by_dones(self.episode_steps, storage.dones, storage.timeouts, ring.begin, ring.most)
+        if ring.most > ring.begin:
+            self.states.clear()  # those that are stored belong to other steps
+        self.oldest_admitted = ring.begin
         self.forget_changes()
+        self._begin = ring.begin
 
     def stock_draw(self, n: int) -> np.ndarray:
         """SB3 has no sequences: any uniform draw."""
@@ -157,9 +172,13 @@ class CompleteWindows(MarkedTransitions):
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`; also of a buffer without sequences."""
         ring, first = self.ring, int(self.ring.first[0])
         ring.require_even()
+        self._begin = ring.begin
         if "episode_steps" not in state:
             # Only the ends of episodes are known: each start follows an end.
-            self.find_episodes(self.storage.dones, self.storage.timeouts)
+            number_by_dones(self.episode_steps, self.storage.dones, self.storage.timeouts, first, ring.most)
+            self.states.clear()
+            self.oldest_admitted = first
+            self.forget_changes()
             return
         steps, oldest = np.asarray(state["episode_steps"]), int(state["oldest_admitted"])
         if steps.shape != (ring.n_rows_used, ring.n_envs) or steps.min(initial=0) < 0 or not 0 <= oldest <= ring.most:
@@ -183,6 +202,7 @@ class CompleteWindows(MarkedTransitions):
     def copy_rows(self, source: "CompleteWindows", rows: np.ndarray, old_rows: np.ndarray) -> None:
         """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
         ring = self.ring
+        self._begin = ring.begin
         self.episode_steps[rows] = source.episode_steps[old_rows]
         self.oldest_admitted = max(source.oldest_admitted + ring.most - source.ring.most, ring.most - len(rows))
         self.states.copy_rows(source.states, rows, old_rows, self.episode_steps[rows])

@@ -61,14 +61,16 @@ class Demonstrations:
         self._progress = 0.0
         # None until there is a first demonstration.
         self.storage: ArrayStorage | None = None
-        self._make_parts(1)
+        #: whether the storage holds steps that the ring does not count, because an interrupt came.
+        self.holds_more = False
+        self.sampler = self._make_sampler(1)
+        self.ring = self.sampler.eligible.ring
 
-    def _make_parts(self, n_rows: int) -> None:
+    def _make_sampler(self, n_rows: int) -> Sampler:
         settings = self.settings.some("max_priority_interval stratified uniform_fraction unique")
         settings["initial_priority"] = "mean" if self.settings.initial_priority == "mean" else "max"
         settings["bonus"] = self.settings.demonstration_bonus
-        self.ring = Ring(n_rows, 1)
-        self.sampler = Sampler(self.scheme, HeldTransitions(self.ring), **settings)
+        return Sampler(self.scheme, HeldTransitions(Ring(n_rows, 1)), **settings)
 
     def __len__(self) -> int:
         """Number of demonstrations."""
@@ -91,6 +93,7 @@ class Demonstrations:
         """
         end = len(self)
         storage = self._storage_of(end + n, like)
+        self.holds_more = True
         for steps in columns:
             rows = np.arange(end, end + len(steps[3]))[:, None]
             storage.write(rows, _ENV, steps)
@@ -99,6 +102,7 @@ class Demonstrations:
                 storage.truncate(rows[-1], _ENV)
         self._use(storage, self.state())
         self.ring.advance(_ENV, n)
+        self.holds_more = False
         self._are_unused = True
 
     def reserve(self, n_rows: int, like: ArrayStorage) -> None:
@@ -115,7 +119,7 @@ class Demonstrations:
         Return the storage, or a larger one with all demonstrations. It at least doubles, so that adding episode by episode
         takes linear time.
         """
-        if self.storage is not None and n_rows <= self.ring.n_rows:
+        if self.storage is not None and n_rows <= self.ring.n_rows and not self.holds_more:
             return self.storage
         storage = like.emptied(max(n_rows, 2 * self.ring.n_rows), like.frames, n_envs=1, with_infos=False, folder=like.folder)
         if self.storage is not None:
@@ -126,9 +130,12 @@ class Demonstrations:
     def _use(self, storage: ArrayStorage, state: dict[str, Any], keeps_masses: bool = True) -> None:
         """Use a storage that holds the demonstrations already, with their state, see :meth:`load`."""
         if storage is not self.storage:
+            sampler = self._make_sampler(storage.n_rows)
+            self._restore(sampler, state, keeps_masses)
+            # Plain assignments only, so that an interrupt comes before all of them or after.
             self.storage = storage
-            self._make_parts(storage.n_rows)
-            self.load(state, keeps_masses)
+            self.sampler = sampler
+            self.ring = sampler.eligible.ring
 
     # ---- drawing
 
@@ -301,13 +308,17 @@ class Demonstrations:
         :param keeps_masses: whether they are of the same scheme; otherwise all get the largest priority
         :raises ValueError: if it contradicts itself. Discard the demonstrations after this error
         """
+        self._restore(self.sampler, state, keeps_masses)
+
+    def _restore(self, sampler: Sampler, state: dict[str, Any], keeps_masses: bool) -> None:
+        """Restore a state in a sampler, see :meth:`load`."""
         progress = float(state["progress"])
         if not 0.0 <= progress <= 1.0:
             raise ValueError(f"progress must be in [0, 1], not {progress}")
-        self._progress = progress
-        if state["ring"]["begin"] or max(state["ring"]["added"]) > self.ring.n_rows:
+        if state["ring"]["begin"] or max(state["ring"]["added"]) > sampler.eligible.ring.n_rows:
             raise ValueError(f"demonstrations are never overwritten, but their ring stands at {state['ring']}")
-        restore(self.sampler, state, keeps_masses)
+        restore(sampler, state, keeps_masses)
+        self._progress = progress
 
     def copy(self, other: "Demonstrations", like: ArrayStorage, keeps_masses: bool) -> None:
         """
@@ -318,6 +329,7 @@ class Demonstrations:
         :param keeps_masses: whether it has the same scheme
         """
         if other.storage is not None:
+            self.holds_more = other.holds_more
             storage = other.storage.converted(other.ring, like.frames, like.folder, like.store_class)
             self._use(storage, other.state(), keeps_masses)
 

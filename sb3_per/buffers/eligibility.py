@@ -23,7 +23,7 @@ class HeldTransitions(Eligibility):
 
     def __init__(self, ring: Ring):
         self.ring = ring
-        # By environment, the number of steps that `changes` has reported, shape (n_envs,).
+        # By environment, the number of steps that the tree has, shape (n_envs,).
         self._known = ring.added
 
     @property
@@ -39,16 +39,15 @@ class HeldTransitions(Eligibility):
         oldest = ring.oldest
         new = ring.slots_between(np.maximum(known, oldest), ring.added)
         gone = ring.slots_between(ring.first, oldest) if ring.n_spoilt else NO_SLOTS
-        self._known = ring.added  # the ring replaces this array, and never writes to it
         return new, gone
+
+    def confirm_changes(self) -> None:
+        """All transitions are known."""
+        self._known = self.ring.added  # the ring replaces this array, and never writes to it
 
     def forget_changes(self) -> None:
         """Report all transitions as new."""
         self._known = np.full(self.ring.n_envs, self.ring.begin)
-
-    def clear(self) -> None:
-        """The ring is empty."""
-        self._known = self.ring.added
 
     def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
         """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
@@ -66,7 +65,7 @@ class HeldTransitions(Eligibility):
         return rows * ring.n_envs + np.random.randint(0, high=ring.n_envs, size=n)
 
     def state(self) -> dict[str, Any]:
-        """Number of steps that :meth:`changes` has reported."""
+        """Number of steps that the tree has."""
         return {"known": self._known}
 
     def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
@@ -92,12 +91,32 @@ class MarkedTransitions(Eligibility):
 
     def __init__(self, ring: Ring, marks: np.ndarray):
         self.ring, self._marks = ring, marks
+        # Below 0 after an interrupt while marks changed: they are counted anew.
         self._n_marked = 0
+        # Where the ring began when this was last emptied.
+        self._begin = ring.begin
 
     @property
     def n(self) -> int:
         """Number of marks."""
+        if self._n_marked < 0:
+            self._n_marked = int(np.count_nonzero(self._marks))
         return self._n_marked
+
+    def _mark(self, slots: np.ndarray, mark: int) -> None:
+        """
+        Set marks. Twice is as good as once.
+
+        :param slots: different slots, int64 of shape (n,)
+        :param mark: above 0; 0 removes the marks
+        """
+        marks = flat(self._marks)
+        n_marked = self.n - int(np.count_nonzero(marks[slots]))
+        if mark > 0:
+            n_marked += len(slots)
+        self._n_marked = -1
+        marks[slots] = mark
+        self._n_marked = n_marked
 
     def among(self, slots: np.ndarray) -> np.ndarray:
         """Tell which slots have a mark."""
@@ -119,6 +138,7 @@ def state_of(sampler: Sampler) -> dict[str, Any]:
     :param sampler: of a buffer, or of its demonstrations
     :return: numbers and arrays, in dictionaries. Arrays by slot end at the last slot that holds anything
     """
+    sampler.settle()
     eligible, ring = sampler.eligible, sampler.eligible.ring
     n_slots = ring.n_rows_used * ring.n_envs
     return {"ring": ring.state(), "eligible": eligible.state(), "sampler": sampler.state(n_slots)}

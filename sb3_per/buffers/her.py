@@ -1,6 +1,7 @@
 """Prioritized hindsight experience replay."""
 
 import copy
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
 from sb3_per.buffers.eligibility import NO_SLOTS, MarkedTransitions
 from sb3_per.buffers.settings import HER_ARGUMENTS, takes_settings
-from sb3_per.storage.arrays import StepArrays, flat
+from sb3_per.storage.arrays import ArrayStorage, flat
 from sb3_per.storage.frame_setting import GOALS
 from sb3_per.storage.ring import Ring
 from sb3_per.utils.checks import Reasons
@@ -26,71 +27,75 @@ class FinishedEpisodes(MarkedTransitions):
     Eligibility with HER: transitions of finished episodes that are still complete, see
     :class:`~sb3_per.sampling.eligibility.Eligibility`.
 
+    It follows the ring, see :meth:`follow_ring`. After an interrupt, the next call does what is left.
+
     :param ring: position of every environment
+    :param storage: of the steps, which knows the ends of episodes
     """
 
     unit = "transition"
 
-    def __init__(self, ring: Ring):
+    def __init__(self, ring: Ring, storage: ArrayStorage):
+        self.storage = storage
         #: SB3's: first row, and length if it is finished, of the episode of each transition, shape (n_rows, n_envs)
         self.ep_start, self.ep_length = (np.zeros((ring.n_rows, ring.n_envs), np.int64) for _ in range(2))
         #: SB3's: first row of the episode under way, shape (n_envs,)
         self.current_ep_start = np.zeros(ring.n_envs, np.int64)
         super().__init__(ring, self.ep_length)
-        # Slots of episodes that were finished since the sampler was told last.
+        # Slots of episodes that were finished, and of those that were dropped, since the sampler was told last.
         self._finished: list[np.ndarray] = []
+        self._dropped: list[np.ndarray] = []
+        # Number of steps that belong to an episode, and number of those after which episodes were finished.
+        self._n_begun = self._n_ended = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of the episodes."""
         return self.ep_start.nbytes + self.ep_length.nbytes
 
-    def after_write(self, rows: int, steps: StepArrays, prepared: None) -> np.ndarray | None:
-        """Drop the finished episodes whose first transition was overwritten, and finish those that end here."""
-        gone = [self._drop(rows, int(env)) for env in np.flatnonzero(self.ep_length[rows])]
-        self.ep_start[rows] = self.current_ep_start
-        for env in np.flatnonzero(steps[4]):  # where an episode is done
-            self.finish(int(env), rows + 1)
-        return np.concatenate(gone) if gone else None
+    def follow_ring(self) -> None:
+        """
+        Bring episodes up to date with the steps that the ring has counted: drop the finished episodes whose first transition
+        was overwritten, and finish those that end.
+        """
+        ring = self.ring
+        if self._begin != ring.begin:
+            self.clear()
+        while self._n_ended < ring.most:
+            row = self._n_ended % ring.n_rows
+            if self._n_begun == self._n_ended:
+                for env in np.flatnonzero(self.ep_length[row]):
+                    self._drop(row, int(env))
+                self.ep_start[row] = self.current_ep_start
+                self._n_begun += 1
+            for env in np.flatnonzero(self.storage.dones[row]):
+                self.finish(int(env), row + 1)
+            self._n_ended += 1
 
     def finish(self, env: int, end: int) -> None:
         """
-        Finish the current episode, so that its transitions can be drawn.
+        Finish the current episode, so that its transitions can be drawn. If it has no step, nothing changes.
 
         :param env: environment whose episode ends
         :param end: row after its last step
         """
         start = self.current_ep_start[env]
         slots = self._slots(start, (end - start) % self.ring.n_rows, env)
-        flat(self.ep_length)[slots] = len(slots)
+        self._finished.append(slots)  # first: without marks, these slots are not reported
+        self._mark(slots, len(slots))
         self.current_ep_start[env] = end % self.ring.n_rows
-        self._finished.append(slots)
-        self._n_marked += len(slots)
 
     def end_episodes(self) -> None:
-        """Finish the current episode of each environment, if it has a step."""
-        for env in np.flatnonzero(self.current_ep_start != self.ring.pos):
-            self.finish(int(env), self.ring.pos)
+        """Look at the newest steps once more, which are about to be truncated."""
+        self.follow_ring()
+        if self._n_ended > self.ring.begin:
+            self._n_ended -= 1
 
-    def find_episodes(self, dones: np.ndarray, timeouts: np.ndarray) -> None:
-        """Find episodes by their ends. The one after the last end is under way."""
-        ring = self.ring
-        rows = np.arange(ring.most - ring.n_rows_used, ring.most) % ring.n_rows
-        self.current_ep_start[:] = (ring.most - ring.n_rows_used) % ring.n_rows
-        for env in range(ring.n_envs):
-            begin = 0
-            for end in (np.flatnonzero(dones[rows, env]) + 1).tolist():
-                self.ep_start[rows[begin:end], env] = self.current_ep_start[env]
-                self.finish(env, int(rows[end - 1]) + 1)
-                begin = end
-            self.ep_start[rows[begin:], env] = self.current_ep_start[env]
-
-    def _drop(self, row: int, env: int) -> np.ndarray:
-        """Stop drawing the transitions of a finished episode from this row on, and return their slots."""
+    def _drop(self, row: int, env: int) -> None:
+        """Stop drawing the transitions of a finished episode from this row on."""
         slots = self._slots(row, self.ep_start[row, env] + self.ep_length[row, env] - row, env)
-        flat(self.ep_length)[slots] = 0
-        self._n_marked -= len(slots)
-        return slots
+        self._dropped.append(slots)
+        self._mark(slots, 0)
 
     def _slots(self, row: int, n_steps: int, env: int) -> np.ndarray:
         return np.arange(row, row + n_steps) % self.ring.n_rows * self.ring.n_envs + env
@@ -101,21 +106,37 @@ class FinishedEpisodes(MarkedTransitions):
         return np.asarray(slots[flat(self.ep_length)[slots] > 0])  # part of an episode may have been overwritten since
 
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Slots of the episodes that were finished since the last call."""
-        if not self._finished:
+        """Slots of the episodes that were finished, and of those that were dropped."""
+        self.follow_ring()
+        if not self._finished and not self._dropped:
             return NO_SLOTS, NO_SLOTS
-        slots, self._finished = self._newly_finished(), []
-        return slots, NO_SLOTS
+        return self._newly_finished(), np.concatenate([NO_SLOTS, *self._dropped])
+
+    def confirm_changes(self) -> None:
+        """All finished episodes are known."""
+        self._finished = []
+        self._dropped = []
 
     def forget_changes(self) -> None:
         """Report all finished episodes as new."""
-        self._finished = [np.flatnonzero(self.ep_length)]
-        self._n_marked = len(self._finished[0])
+        slots = np.flatnonzero(self.ep_length)
+        self._finished = [slots]
+        self._dropped = []
+        self._n_marked = len(slots)
 
     def clear(self) -> None:
-        """The ring is empty."""
-        self.ep_length[:], self.current_ep_start[:], self._n_marked = 0, 0, 0
-        self._finished.clear()
+        """The ring was emptied. The ends of episodes say what belongs together of the steps that are there already."""
+        self.ep_length[:] = 0
+        self.current_ep_start[:] = 0
+        self._n_marked = 0
+        self.confirm_changes()
+        self._stand(self.ring.begin)
+
+    def _stand(self, n_steps: int) -> None:
+        """Take note that episodes are up to date with so many steps of the ring."""
+        self._n_begun = n_steps
+        self._n_ended = n_steps
+        self._begin = self.ring.begin
 
     def stock_draw(self, n: int) -> np.ndarray:
         """SB3's draw."""
@@ -147,6 +168,7 @@ class FinishedEpisodes(MarkedTransitions):
         if is_wrong.any() or under_way.max() > n:
             raise ValueError("a transition is not in its own episode")
         self.ep_start[:n], self.ep_length[:n], self.current_ep_start[:] = start, length, current
+        self._stand(ring.most)
         self.forget_changes()
         if not keeps_masses:
             return
@@ -165,6 +187,7 @@ class FinishedEpisodes(MarkedTransitions):
         self.ep_start[rows] = (rows[:, None] - np.where(is_cut, n, since_start)) % ring.n_rows
         under_way = np.minimum((old.pos - source.current_ep_start) % old.n_rows, len(rows))
         self.current_ep_start[:] = (ring.pos - under_way) % ring.n_rows
+        self._stand(ring.most)
         self.forget_changes()
 
 
@@ -239,7 +262,7 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         super()._init_stock(buffer_size, observation_space, action_space, self.env, *args, *self._her_arguments)
 
     def _make_eligibility(self) -> FinishedEpisodes:
-        self.episodes = episodes = FinishedEpisodes(self.ring)
+        self.episodes = episodes = FinishedEpisodes(self.ring, self.storage)
         # SB3's code works on the same arrays.
         same = {"ep_start": episodes.ep_start, "ep_length": episodes.ep_length, "_current_ep_start": episodes.current_ep_start}
         vars(self).update(same)
@@ -266,6 +289,26 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         return stock
 
     # ---- writing
+
+    def _write(self, *args: Any) -> None:
+        self.episodes.follow_ring()  # what an interrupt has left, before the row is overwritten
+        super()._write(*args)
+        self.episodes.follow_ring()
+
+    def end_episodes(self, envs: np.ndarray | None = None) -> None:
+        """See :meth:`PrioritizedReplayBuffer.end_episodes`."""
+        with self.lock:
+            super().end_episodes(envs)
+            self.episodes.follow_ring()
+
+    def truncate_last_trajectory(self) -> None:
+        """End the episodes under way, see :meth:`end_episodes`, with a warning if there is any, as in SB3."""
+        if (self._current_ep_start != self.pos).any():
+            warnings.warn(
+                "The newest episodes of the replay buffer have no end, and are truncated. If the environment continues them, "
+                "load the buffer with truncate_last_trajectory=False"
+            )
+            self.end_episodes()
 
     def _compute_episode_length(self, env_idx: int) -> None:
         """End the episode of an environment after the newest step: SB3's hook."""

@@ -361,11 +361,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {pos}: a full buffer has full=True, too")
         incoming.require_finite_rewards(self.rewards[: self.buffer_size if full else pos])
         with self.lock:
-            self.ring.clear()
+            self.ring.clear(pos + self.buffer_size * bool(full))
             self.sampler.clear()
             self.storage.reorder(pos)
-            self.ring.advance(None, pos + self.buffer_size * bool(full))
-            self.sampler.eligible.find_episodes(self.storage.dones, self.storage.timeouts)
 
     def __repr__(self) -> str:
         """Say what the buffer holds, and how it draws."""
@@ -557,9 +555,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             envs, steps = np.arange(self.n_envs), incoming.part_of(steps, None)
         rows, prepared = ring.rows_of_next(envs, n_steps), sampler.eligible.before_write(*about)
         self.storage.write(rows, envs, steps)
-        gone = sampler.eligible.after_write(rows, steps, prepared)
-        if gone is not None:
-            sampler.remove(gone)
+        sampler.eligible.after_write(rows, prepared)
         if masses is not None or sampler.given is not None:
             slots = np.asarray(rows) * self.n_envs + (np.arange(self.n_envs) if envs is None else envs)
             sampler.give(slots.reshape(-1), masses)
@@ -579,8 +575,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             envs = envs[self.ring.added[envs] > self.ring.begin]
             rows = (self.ring.added[envs] - 1) % self.buffer_size
             is_open = self.dones[rows, envs] == 0
-            self.storage.truncate(rows[is_open], envs[is_open])
             self.sampler.eligible.end_episodes()
+            self.storage.truncate(rows[is_open], envs[is_open])
 
     def _checked_environments(self, envs: np.ndarray) -> np.ndarray:
         if self.why_not_separately is not None:
@@ -590,7 +586,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def reset(self) -> None:
         """Forget all transitions except demonstrations. Ids continue, so that older ids are stale."""
         with self.lock:
-            self.ring.clear()
+            self.ring.clear()  # first: the other parts follow it, after an interrupt when they are used next
             self.sampler.clear()
             self.storage.clear()
 

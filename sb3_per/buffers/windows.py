@@ -70,53 +70,42 @@ def number_by_dones(episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.n
 
 
 @kernel
-def admit_windows(
-    is_ready: np.ndarray,
+def find_complete(
     n_looked_at: np.ndarray,
     episode_steps: np.ndarray,
     dones: np.ndarray,
     timeouts: np.ndarray,
-    retired: int,
     oldest: int,
     end: int,
     period: int,
     n_steps: int,
-) -> tuple[np.ndarray, int]:
+) -> tuple[np.ndarray, np.ndarray]:
     """
-    Update which windows can be drawn, after steps were added. A window is complete if ``n_steps`` steps from its first one on
-    are in the buffer, or if its episode has ended.
+    Find the windows that have become complete, after steps were added. A window is complete if ``n_steps`` steps from its
+    first one on are in the buffer, or if its episode has ended.
 
-    :param is_ready: whether a window that can be drawn begins in a slot, bool of shape (n_rows, n_envs); changed
-    :param n_looked_at: step of each environment up to which this is decided, int64 of shape (n_envs,); changed
+    :param n_looked_at: step of each environment up to which this is decided, int64 of shape (n_envs,)
     :param episode_steps: numbers of the steps within their episodes, int32 of shape (n_rows, n_envs)
     :param dones: ends of episodes, shape (n_rows, n_envs)
     :param timeouts: which of these ends are truncations, shape (n_rows, n_envs)
-    :param retired: oldest step whose window could be drawn before this call
-    :param oldest: oldest step whose window may be drawn now
+    :param oldest: oldest step whose window may be drawn
     :param end: step that is added next
     :param period: number of steps from the beginning of a window to the beginning of the next
     :param n_steps: number of steps of a complete window
-    :return: slots of the windows that can be drawn from now on, from old to new, int64 of shape (n,); and the number of
-        windows that can no longer be drawn
+    :return: slots of the first steps of these windows, from old to new, int64 of shape (n,); and the step of each environment
+        up to which is decided now, int64 of shape (n_envs,)
     """
-    n_rows, n_envs = is_ready.shape
-    n_gone = 0
-    for step in range(max(retired, oldest - n_rows), oldest):
-        for e in range(n_envs):
-            n_gone += is_ready[step % n_rows, e]
-            is_ready[step % n_rows, e] = False
-    first = np.empty(n_envs, np.int64)
+    n_rows, n_envs = episode_steps.shape
+    first, looked_at = np.empty(n_envs, np.int64), np.empty(n_envs, np.int64)
     newest = (end - 1) % n_rows
     for e in range(n_envs):
         first[e] = max(n_looked_at[e], oldest)
         end_of_complete = end
         if dones[newest, e] == 0 and timeouts[newest, e] == 0:  # the newest episode continues
             end_of_complete = max(end - 1 - episode_steps[newest, e], end - n_steps + 1)
-        n_looked_at[e] = max(end_of_complete, first[e])
-    slots = slots_between(first, n_looked_at, n_rows)
-    slots = slots[episode_steps.reshape(-1)[slots] % period == 0]
-    is_ready.reshape(-1)[slots] = True
-    return slots, n_gone
+        looked_at[e] = max(end_of_complete, first[e])
+    slots = slots_between(first, looked_at, n_rows)
+    return slots[episode_steps.reshape(-1)[slots] % period == 0], looked_at
 
 
 @kernel

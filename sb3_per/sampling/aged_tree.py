@@ -10,10 +10,11 @@ steps, each counts its own steps, and the newest steps of all environments are e
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
-from sb3_per.sampling.sum_tree import ALL_WRITTEN, LEAST_MASS, SumTree, draw_leaves, spread, write_masses
+from sb3_per.sampling.sum_tree import ALL_WRITTEN, LEAST_MASS, SumTree, aligned_copy, draw_leaves, spread, write_masses
 from sb3_per.storage.ring import Ring
 from sb3_per.utils.compiled import kernel
 
@@ -24,9 +25,6 @@ Ages = tuple[np.ndarray, float, np.ndarray, int]
 
 # Largest logarithm of a factor in the tree. The largest mass times this factor, times the number of slots, is finite.
 _MOST = 20.0
-
-# Result of `_write_aged` if it changes which slots can be drawn.
-_OTHERS_ARE_DRAWABLE = -2
 
 
 @kernel
@@ -50,16 +48,36 @@ def _times_factors(slots: np.ndarray, masses: np.ndarray, is_divided: bool, ages
 
 
 @kernel
-def _write_aged(sums: np.ndarray, starts: np.ndarray, slots: np.ndarray, masses: np.ndarray, ages: Ages) -> int:
-    """Write masses times factors, see :func:`write_masses`."""
-    aged, capacity, are_others = masses.copy(), ages[0][-1], False
+def _write_aged(
+    sums: np.ndarray,
+    factor_sums: np.ndarray,
+    starts: np.ndarray,
+    slots: np.ndarray,
+    masses: np.ndarray,
+    has_new_factors: bool,
+    ages: Ages,
+) -> int:
+    """
+    Write masses times factors, and the factors of the same slots where they change, see :func:`write_masses`. One kernel does
+    both, so that no interrupt comes in between.
+
+    :param sums: tree of the masses times factors
+    :param factor_sums: tree of the factors of the slots that can be drawn
+    :param has_new_factors: whether slots have other factors than before; otherwise factors change only where a slot becomes
+        drawable, or no longer is
+    """
+    aged, capacity = masses.copy(), ages[0][-1]
     for i in range(slots.size):
         if not 0 <= slots[i] < capacity:
             return i
-        are_others |= (sums[slots[i]] > 0.0) != (masses[i] > 0.0)
+        has_new_factors |= (sums[slots[i]] > 0.0) != (masses[i] > 0.0)
     _times_factors(slots, aged, False, ages)
     result = write_masses(sums, starts, capacity, slots, aged)
-    return _OTHERS_ARE_DRAWABLE if are_others and result == ALL_WRITTEN else result
+    if has_new_factors and result == ALL_WRITTEN:
+        factors = np.sign(masses)
+        _times_factors(slots, factors, False, ages)
+        write_masses(factor_sums, starts, capacity, slots, factors)
+    return result
 
 
 @kernel
@@ -89,26 +107,54 @@ class AgedTree(SumTree):
 
     def __init__(self, decay: float, ring: Ring):
         self.ring, self.rate = ring, decay / ring.capacity
-        # exp(c (id - ref) / capacity) of every slot that can be drawn.
-        self._factors = SumTree(ring.capacity)
         bits = (ring.capacity.bit_length() + 1) // 2
         ages = np.append(np.arange(1 << bits), np.arange(0, ring.capacity + 1, 1 << bits))
         self._table = np.exp(-self.rate * ages), bits
-        self._cursors = np.full(ring.n_envs + 1, ring.capacity)
         super().__init__(ring.capacity)
 
     def clear(self) -> None:
         """Empty every slot, after the ring was emptied."""
         super().clear()
-        self._factors.clear()
-        self._count_ages(0)
+        # Sums of exp(c (id - ref) / capacity) of the slots that can be drawn, in the layout of the masses.
+        self._factor_sums = aligned_copy(self._sums)
+        self._count_ages(0, self._sums, self._factor_sums)
 
-    def _count_ages(self, lead: int) -> None:
-        """Count ages from the newest step of each environment, ``lead`` steps after the one with factor 1."""
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_factor_sums" in state:
+            self._factor_sums = aligned_copy(state["_factor_sums"])
+
+    def _ages_from(self, lead: int) -> tuple[float, Ages]:
+        """
+        Count ages from the newest step of each environment, ``lead`` steps after the one with factor 1.
+
+        :return: the factor of the step ``lead`` steps before the newest, in units of that of the newest; and the ages
+        """
         added, n_envs = self.ring.added, self.ring.n_envs
-        self._added, self._refs, self._shrink = added, added - lead, math.exp(-self.rate * (lead * n_envs))
-        self._cursors[:-1] = (added * n_envs - 1) % self.capacity
-        self._ages: Ages = self._cursors, 1.0 / self._shrink, *self._table
+        cursors = np.empty(n_envs + 1, np.int64)
+        cursors[:-1] = (added * n_envs - 1) % self.capacity
+        cursors[-1] = self.capacity
+        shrink = math.exp(-self.rate * (lead * n_envs))
+        return shrink, (cursors, 1.0 / shrink, *self._table)
+
+    def _count_ages(self, lead: int, sums: np.ndarray, factor_sums: np.ndarray) -> None:
+        """
+        Use other ages from now on.
+
+        :param lead: see :meth:`_ages_from`
+        :param sums: tree of masses times their factors with these ages
+        :param factor_sums: tree of the factors
+        """
+        shrink, ages = self._ages_from(lead)
+        added = self.ring.added
+        refs = added - lead
+        # Plain assignments only, so that an interrupt comes before all of them or after.
+        self._sums = sums
+        self._factor_sums = factor_sums
+        self._shrink = shrink
+        self._ages = ages
+        self._refs = refs
+        self._added = added
 
     def _follow_ring(self) -> None:
         """Count ages from the newest ids on. Write masses anew where their reference moves."""
@@ -117,12 +163,13 @@ class AgedTree(SumTree):
         leads = (self.ring.added - self._refs).tolist()
         lead = min(leads) if self.rate * (min(leads) * len(leads)) <= _MOST else 0
         if max(leads) == lead:
-            self._count_ages(lead)
+            self._count_ages(lead, self._sums, self._factor_sums)
             return
         slots = np.arange(self.capacity).reshape(-1, len(leads))[:, np.not_equal(leads, lead)].reshape(-1)
-        masses = self.without_age(slots)
-        self._count_ages(lead)
-        self._write(slots, masses, are_moved=True)
+        # Into copies, so that after an interrupt the old masses go with the old references.
+        sums, factor_sums = aligned_copy(self._sums), aligned_copy(self._factor_sums)
+        _write_aged(sums, factor_sums, self._starts, slots, self.without_age(slots), True, self._ages_from(lead)[1])
+        self._count_ages(lead, sums, factor_sums)
 
     @property
     def nbytes(self) -> int:
@@ -138,7 +185,7 @@ class AgedTree(SumTree):
 
     def count(self, n: int) -> float:
         """Sum of exp(-c age / capacity) over the slots that can be drawn, see :meth:`SumTree.count`."""
-        return self._factors.total * self._shrink
+        return float(self._factor_sums[-1]) * self._shrink
 
     def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
         masses = super()._masses_at(leaves)
@@ -154,15 +201,9 @@ class AgedTree(SumTree):
         """p^alpha of every slot, see :meth:`SumTree.written`."""
         return self.without_age(np.arange(self.capacity))
 
-    def _write(self, leaves: np.ndarray, masses: np.ndarray, are_moved: bool = False) -> int:
-        """Write masses, and the factors of slots that become drawable, no longer are, or have another reference."""
+    def _write(self, leaves: np.ndarray, masses: np.ndarray, are_new: bool) -> int:
         self._follow_ring()
-        result = _write_aged(self._sums, self._starts, leaves, masses, self._ages)
-        if result == _OTHERS_ARE_DRAWABLE or are_moved:
-            factors, result = np.sign(masses), ALL_WRITTEN
-            _times_factors(leaves, factors, False, self._ages)
-            self._factors.update(leaves, factors)
-        return result
+        return _write_aged(self._sums, self._factor_sums, self._starts, leaves, masses, are_new, self._ages)
 
     # ---- drawing
 
@@ -261,7 +302,7 @@ class AgeDraw(SumTree):
         """Ones, see :meth:`SumTree.without_age`."""
         return np.ones(slots.shape)
 
-    def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
+    def _write(self, leaves: np.ndarray, masses: np.ndarray, are_new: bool) -> int:
         return ALL_WRITTEN
 
     def written(self) -> np.ndarray:

@@ -38,35 +38,31 @@ class Eligibility(Protocol):
         """
         return None
 
-    def after_write(self, rows: Any, steps: Any, prepared: Any) -> np.ndarray | None:
+    def after_write(self, rows: Any, prepared: Any) -> None:
         """
         Take note of steps that were written. The ring counts them right after this call.
 
         :param rows: rows of the steps: an int for one step of all environments
-        :param steps: what was written, see :data:`~sb3_per.storage.arrays.StepArrays`
         :param prepared: from :meth:`before_write`
-        :return: slots that cannot be drawn from now on, int64; ``None``: there is none
         """
         return None
 
     def end_episodes(self) -> None:
-        """Take note that the newest steps were truncated, see ``end_episodes`` of the buffer."""
-        return None
-
-    def find_episodes(self, dones: np.ndarray, timeouts: np.ndarray) -> None:
-        """
-        Find the episodes of rows that were written by hand. The ring counts them already, and holds nothing else.
-
-        :param dones: ends of episodes, shape (n_rows, n_envs)
-        :param timeouts: which of these ends are truncations, shape (n_rows, n_envs)
-        """
+        """Take note that the newest steps are about to be truncated, see ``end_episodes`` of the buffer."""
         return None
 
     def changes(self) -> tuple[np.ndarray, np.ndarray]:
         """
-        Report what has changed since the last call.
+        Report what has changed since the last call of :meth:`confirm_changes`.
 
-        :return: slots that can be drawn from now on, and slots that can no longer be drawn, int64
+        :return: slots that can be drawn from now on, and slots that can no longer be drawn, int64. The new ones come last: a
+            slot may be in both
+        """
+
+    def confirm_changes(self) -> None:
+        """
+        Take note that the tree has what :meth:`changes` has just reported. If an interrupt comes before this call, all of it
+        is reported again.
         """
 
     def forget_changes(self) -> None:

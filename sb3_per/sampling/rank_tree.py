@@ -90,7 +90,7 @@ class RankTree(SumTree):
         if n_ranked(self._order) != len(slots):
             raise ValueError("Each ranked slot must appear once, with a priority above 0")
 
-    def _write(self, slots: np.ndarray, priorities: np.ndarray) -> int:
+    def _write(self, slots: np.ndarray, priorities: np.ndarray, are_new: bool) -> int:
         return write(self._order, slots, priorities)
 
     def _find(self, prefix_sums: np.ndarray) -> np.ndarray:

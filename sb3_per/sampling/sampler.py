@@ -87,6 +87,8 @@ class Sampler:
         self._n_known = 0  # slots with a mass, counted for the mean
         #: masses that transitions came with, by slot, until they are in the tree; NaN for none. Allocated when first needed
         self.given: np.ndarray | None = None
+        # Where the ring began when the tree was last emptied.
+        self._begin = eligible.ring.begin
 
     @property
     def nbytes(self) -> int:
@@ -137,20 +139,36 @@ class Sampler:
     # ---- new transitions
 
     def settle(self) -> None:
-        """Bring the tree up to date with what was added since the last call."""
+        """
+        Bring the tree up to date with what was added since the last call.
+
+        The changes are confirmed once the tree has them: after an interrupt, the next call makes them again.
+        """
+        begin = self.eligible.ring.begin
+        if begin != self._begin:
+            self.tree.clear()
+            self._begin = begin
         new, gone = self.eligible.changes()
         if not new.size and not gone.size:
             return
-        masses = self._masses_of_new(new)  # before a mass is removed, which the mean counts
         if gone.size:
-            self.tree.update(gone, 0.0)
-        self.tree.update(new, masses)
+            self._remove(gone)
+        masses = self._masses_of_new(new)
+        self.tree.update(new, masses, are_new=True)
+        self.eligible.confirm_changes()
         if self.initial_priority == "mean":
             self._n_known = self.eligible.n
 
+    def _remove(self, slots: np.ndarray) -> None:
+        """Set the mass of slots to 0."""
+        if self.initial_priority == "mean":
+            self._n_known -= int(np.count_nonzero(self.tree[np.unique(slots)]))
+        self.tree.update(slots, 0.0)
+
     def _masses_of_new(self, slots: np.ndarray) -> np.ndarray:
         """Return the mass that each new slot came with; for all others that of ``max_priority``, or the mean."""
-        has_mean = self.initial_priority == "mean" and self.tree.total > 0.0
+        # After an interrupt, the number may lack transitions that the tree has.
+        has_mean = self.initial_priority == "mean" and self.tree.total > 0.0 and self._n_known > 0
         mass = self.tree.total / self.tree.count(self._n_known) if has_mean else self.scheme.mass_of_new(self.max_priority)
         masses = np.full(len(slots), mass, np.float64)
         if self.given is not None:
@@ -195,21 +213,12 @@ class Sampler:
         self.settle()
         return np.asarray(self.tree[:])
 
-    def remove(self, slots: np.ndarray) -> None:
-        """
-        Set the mass of slots to 0.
-
-        :param slots: that cannot be drawn any more, int64 of shape (n,)
-        """
-        if self.initial_priority == "mean":
-            self._n_known -= int(np.count_nonzero(self.tree[slots]))
-        self.tree.update(slots, 0.0)
-
     def clear(self) -> None:
         """Forget all slots, after the ring was emptied. ``max_priority`` stays."""
-        self.tree.clear()
         self.given = None
         self.eligible.clear()
+        self.tree.clear()
+        self._begin = self.eligible.ring.begin
 
     # ---- new TD errors
 
@@ -235,8 +244,9 @@ class Sampler:
         largest = float(priority[priority.argmax()])  # faster than `max`
         if not largest < np.inf:
             raise ValueError(f"{self.scheme}.priority() gave {largest}: it must be finite")
+        largest = max(self.max_priority, largest)
         self.tree.update(slots, self.scheme.mass(priority))
-        self.max_priority = max(self.max_priority, largest)
+        self.max_priority = largest
         self.n_updates += 1
         if self.max_priority_interval is not None and self.n_updates % self.max_priority_interval == 0:
             # A power of a root may be less by rounding, but no new transition may rank below another.
@@ -276,6 +286,7 @@ class Sampler:
         :raises ValueError: if it is not such a state. Discard the sampler after this error
         """
         self.load_numbers(state)
+        self._begin = self.eligible.ring.begin
         if not keeps_masses:
             return
         self.tree.load(state)

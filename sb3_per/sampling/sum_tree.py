@@ -186,6 +186,18 @@ def _aligned_zeros(size: int) -> np.ndarray:
     return memory[first : first + size]
 
 
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """
+    Copy the sums of a tree.
+
+    :param array: float64 of shape (n,)
+    :return: a copy that starts at a cache line, as the sums of a tree do
+    """
+    copy = _aligned_zeros(len(array))
+    copy[:] = array
+    return copy
+
+
 class SumTree:
     """
     Fixed number of non-negative masses with their prefix sums (Schaul et al. 2016, appendix B.2.1).
@@ -221,8 +233,7 @@ class SumTree:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if "_sums" in state:
-            self._sums = _aligned_zeros(len(state["_sums"]))
-            self._sums[:] = state["_sums"]
+            self._sums = aligned_copy(state["_sums"])
 
     def __len__(self) -> int:
         return self.capacity
@@ -254,12 +265,13 @@ class SumTree:
         found = self._masses_at(leaves)
         return found if leaves.ndim else float(found)
 
-    def update(self, indices: Any, priorities: Any) -> None:
+    def update(self, indices: Any, priorities: Any, are_new: bool = False) -> None:
         """
         Set the mass of leaves. Of repeated indices the last one counts.
 
         :param indices: a leaf, or an array of leaves
         :param priorities: their masses, finite and at least 0, in the shape of ``indices``; or one mass for all of them
+        :param are_new: whether new transitions have taken these leaves, which matters where masses have a factor of age
         :raises IndexError: for a leaf outside ``[0, capacity)``
         :raises ValueError: for a negative or non-finite mass, or if the shapes differ. Nothing is changed in either case.
         """
@@ -270,7 +282,7 @@ class SumTree:
                 raise ValueError(f"{masses.shape} priorities do not fit {indices.shape} indices")
             masses = np.full(indices.shape, masses)
         leaves, masses = as_batch(indices, np.int64), as_batch(masses, np.float64)
-        bad = self._write(leaves, masses)
+        bad = self._write(leaves, masses, are_new)
         if bad != ALL_WRITTEN:
             self._require_leaf(leaves[bad])
             raise ValueError(f"A priority must be finite and at least 0, not {masses[bad]} (leaf {leaves[bad]})")
@@ -399,7 +411,7 @@ class SumTree:
         """Read the masses of leaves, an array of any shape; a copy."""
         return self._sums[leaves]
 
-    def _write(self, leaves: np.ndarray, masses: np.ndarray) -> int:
+    def _write(self, leaves: np.ndarray, masses: np.ndarray, are_new: bool) -> int:
         """Set masses and return ``ALL_WRITTEN``, or change nothing and return the position of the first bad entry."""
         return write_masses(self._sums, self._starts, self.capacity, leaves, masses)
 

@@ -123,17 +123,26 @@ class Ring:
         else:
             added = self.added.copy()
             added[envs] += n_steps
-            self._stand(added)
+            self._stand(added, self.begin)
 
-    def _stand(self, added: np.ndarray) -> None:
-        least, most = int(added.min()), int(added.max())
+    def _stand(self, added: np.ndarray, begin: int) -> None:
+        least = int(added.min())
+        most = int(added.max())
         # Plain assignments only, so that an interrupt comes before all of them or after.
-        self._added, self._n_newest, self.least, self.most = added, 0, least, most
+        self.begin = begin
+        self._added = added
+        self._n_newest = 0
+        self.least = least
+        self.most = most
 
-    def clear(self) -> None:
-        """Forget all transitions. Ids continue at the next multiple of ``n_rows``, so that older ids are stale."""
-        self.begin = -(-self.most // self.n_rows) * self.n_rows
-        self._stand(np.full(self.n_envs, self.begin))
+    def clear(self, n_steps: int = 0) -> None:
+        """
+        Forget all transitions. Ids continue at the next multiple of ``n_rows``, so that older ids are stale.
+
+        :param n_steps: number of steps of every environment that are there already, from row 0 on
+        """
+        begin = -(-self.most // self.n_rows) * self.n_rows
+        self._stand(np.full(self.n_envs, begin + n_steps), begin)
 
     def begin_after(self, step: int) -> None:
         """
@@ -252,8 +261,7 @@ class Ring:
         is_position = added.shape == (self.n_envs,) and added.dtype == np.int64 and isinstance(begin, int)
         if not is_position or not 0 <= begin <= added.min() <= added.max() < 2**60 // self.n_envs or begin % self.n_rows:
             raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {added} since step {begin}")
-        self.begin = begin
-        self._stand(added)
+        self._stand(added, begin)
 
 
 @kernel

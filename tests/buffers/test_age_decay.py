@@ -124,6 +124,39 @@ def test_weights_correct_for_priorities_and_not_for_age(kind, normalization):
     np.testing.assert_allclose(batch.n_p, n_p, rtol=1e-9)
 
 
+def assert_n_p_is_exact(buffer: Any, decay: float) -> None:
+    """N P is the probability of the draw, over that of a draw by age alone."""
+    ids = drawable_ids(buffer)
+    slots = ids % buffer.priorities.size
+    masses, by_age = buffer.priorities.ravel()[slots], factors_of(buffer, decay).ravel()[slots]
+    expected = (masses / masses.sum()) / (by_age / by_age.sum())
+    by_slot = dict(zip(slots.tolist(), expected, strict=True))
+    drawn, n_p = buffer.sampler.draw(40)
+    np.testing.assert_allclose(n_p, [by_slot[slot] for slot in drawn.tolist()], rtol=1e-7)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "kind, n_envs", [("plain", 1), ("plain", 3), ("actors", 3), ("memory", 2), ("her", 2), ("sequences", 2)]
+)
+def test_n_p_is_exact_over_ten_capacities(kind, n_envs, scheme):
+    """Every slot is taken by new transitions, again and again; the sum of the factors of age must follow."""
+    if kind == "sequences" and scheme in ("lap", "pal"):
+        pytest.skip("sequences refuse schemes with a loss of their own")
+    changed: dict[str, Any] = dict(scheme=scheme, age_decay=3.0)
+    if kind == "plain":
+        changed["beta_anneal_steps"] = None
+    if kind == "actors" and scheme in ("pal", "uniform"):
+        changed["initial_priority"] = "max"
+    buffer = make(kind, 12, n_envs, **changed)
+    player, rng = Player(buffer), np.random.default_rng(0)
+    for n_steps in (5, 9, 12, 1, 7, 14, 30, 2, 11, 40):
+        player.add(n_steps)
+        update((buffer,), rng)
+        if (buffer.priorities > 0).any():
+            assert_n_p_is_exact(buffer, 3.0)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in AGED if kind != "actors"])
 def test_equal_priorities_have_weights_of_exactly_1(kind):
     buffer = make(kind, 16, age_decay=3.0, alpha=0.0)
@@ -182,6 +215,31 @@ def test_demonstrations_keep_their_share_and_have_no_age():
     assert (np.abs(counts_of(batch.indices, ids) - MANY * p) <= 3).all()
     at = np.searchsorted(ids, batch.indices)
     np.testing.assert_allclose(batch.weights[:, 0], (p / a)[at] ** -0.6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_weights_of_demonstrations_stay_exact_over_ten_capacities(n_envs):
+    buffer = make_buffer(10, n_envs, age_decay=3.0, demonstration_fraction=0.25, beta_start=0.6)
+    other = make_buffer(8)
+    fill([other], 8, seed=5)
+    buffer.add_demonstrations_from(other)
+    demonstrations, rng = 2**62 + np.arange(8), np.random.default_rng(0)
+    of_demonstrations = rng.exponential(size=8)
+    buffer.update_priorities(demonstrations, of_demonstrations)
+    for lap in range(10):
+        fill([buffer], 10, seed=lap)
+        ids = drawable_ids(buffer)
+        buffer.update_priorities(ids, rng.exponential(size=len(ids)))
+        slots, n = ids % (10 * n_envs), len(ids) + 8
+        by_age = factors_of(buffer, 3.0).ravel()[slots]
+        masses = np.append(buffer.priorities.ravel()[slots], (of_demonstrations + 1e-6) ** 0.6)
+        # N P, where P is that of the mixture, and N P = 1 for all if all priorities and the sizes of both parts are equal
+        n_p = np.empty(n)
+        n_p[:-8] = 0.75 * n / len(ids) * (masses[:-8] / masses[:-8].sum()) / (by_age / by_age.sum())
+        n_p[-8:] = 0.25 * n / 8 * (masses[-8:] / masses[-8:].mean())
+        batch = buffer.sample(80)
+        expected = n_p[np.searchsorted(np.append(ids, demonstrations), batch.indices)] ** -0.6
+        np.testing.assert_allclose(batch.weights[:, 0] / batch.weights[0, 0], expected / expected[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["plain", "her"])

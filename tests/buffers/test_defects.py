@@ -212,7 +212,7 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
     ),
     "windows are drawn before they are complete": (
         complete_windows,
-        "admit_windows",
+        "find_complete",
         lambda old: lambda *args: old(*args[:-1], args[-1] - 1),
         check_windows,
     ),

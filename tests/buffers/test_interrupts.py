@@ -1,0 +1,132 @@
+"""
+A ``KeyboardInterrupt`` at any place of any operation loses no transition: afterwards exactly the transitions that the
+definitions name can be drawn, or the operation has not happened.
+"""
+
+import functools
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sb3_per import PrioritizedReplayBuffer
+from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from tests.helpers.drawable import agrees, assert_as_recorded
+from tests.helpers.game import KINDS, Game
+from tests.helpers.interrupts import interrupted
+from tests.persistence.saved import Player, make
+from tests.utils import fill, make_buffer
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+# What has happened before the interrupt: numbers of steps that the tree knows, and of steps that it does not know yet.
+PASTS = {"never drawn": (0, 6), "drawn": (5, 2), "full": (13, 3), "full, all known": (13, 0)}
+
+
+def games(kind: str, folder: Path, past: str) -> Iterator[Game]:
+    """Make equal games, as often as asked."""
+    n_known, n_new = PASTS[past]
+    number = 0
+    while True:
+        game = Game(kind, folder / str(number), zlib.crc32(past.encode()))
+        if n_known > 0:
+            game.play_on(n_known)
+        for _ in range(n_new):
+            game.play("add")
+        number += 1
+        yield game
+
+
+def assert_safe(kind: str, past: str, name: str, folder: Path, n_places: int | None) -> None:
+    """
+    Interrupt an operation at one place after the other.
+
+    :param n_places: of how many places, drawn at random; ``None``: all
+    """
+    made = games(kind, folder, past)
+    n = interrupted(next(made).moves[name]().call)
+    places = np.arange(n)
+    if n_places is not None and n_places < n:
+        places = np.random.default_rng(n).choice(n, n_places, replace=False)
+    for place in places.tolist():
+        game = next(made)
+        call, records = game.moves[name]()
+        assert interrupted(call, place) > place
+        possible = [record for record in (game.record, *records) if agrees(game.buffer, record)]
+        assert possible, f"interrupted at place {place}"
+        game.record = possible[-1]
+        assert_as_recorded(game.buffer, game.record)
+        game.play(name)
+        assert_as_recorded(game.buffer, game.record)
+        game.play_on(game.buffer.buffer_size + 2)
+        assert_as_recorded(game.buffer, game.record)
+
+
+def moves_of(kind: str, folder: Path) -> list[str]:
+    return sorted(Game(kind, folder).moves)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupt_loses_nothing(kind, tmp_path):
+    """At one place of each operation, drawn at random."""
+    pasts = list(PASTS)
+    for i, name in enumerate(moves_of(kind, tmp_path)):
+        assert_safe(kind, pasts[i % len(pasts)], name, tmp_path / name, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("past", PASTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupt_at_many_places_loses_nothing(kind, past, tmp_path):
+    for name in moves_of(kind, tmp_path):
+        assert_safe(kind, past, name, tmp_path / name, 20)
+
+
+def _filled() -> PrioritizedReplayBuffer:
+    buffer = make_buffer(10)
+    fill([buffer], 6)
+    return buffer
+
+
+def test_an_interrupt_in_the_first_draw_does_not_empty_the_buffer():
+    n = interrupted(functools.partial(_filled().sample, 4))
+    assert n > 20
+    for place in range(n):
+        buffer = _filled()
+        interrupted(functools.partial(buffer.sample, 4), place)
+        assert set(buffer.sample(60).indices.tolist()) == set(range(6))
+
+
+@pytest.mark.parametrize("kind", ["plain", "her", "sequences", "demonstrations", "frames"])
+def test_an_interrupted_load_leaves_the_buffer_as_it_was(kind, tmp_path):
+    saved = Game(kind, tmp_path / "saved", 1)
+    saved.play_on(11)
+    save_buffer(saved.buffer, tmp_path / "x.buffer")
+    n = interrupted(functools.partial(load_buffer, Game(kind, tmp_path / "new").buffer, tmp_path / "x.buffer"))
+    for place in np.random.default_rng(0).choice(n, 6, replace=False).tolist():
+        game = Game(kind, tmp_path / str(place), 2)
+        game.play_on(5)
+        interrupted(functools.partial(load_buffer, game.buffer, tmp_path / "x.buffer"), place)
+        assert agrees(game.buffer, game.record) or agrees(game.buffer, saved.record)
+
+
+def test_frames_stay_exact_after_interrupts():
+    """The steps that were counted come out as they came in, whatever was half written before."""
+    framed, plain = (make("frames", 7, 1, frames=frames) for frames in (dict.fromkeys(("image", "a/../b"), 3), None))
+    player = Player(framed, seed=0)
+    player.is_apart = False
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        n_held = framed.ring.most
+        obs, player.obs = player.obs, player.observation(player.obs)
+        arguments = (obs, player.obs, rng.uniform(-1, 1, (1, 2)), rng.normal(size=1), np.zeros(1), [{}])
+        interrupted(functools.partial(framed.add, *arguments), int(rng.integers(40)))
+        if framed.ring.most == n_held:
+            continue
+        plain.add(*arguments)
+        slots = (plain.ring.most - 1 - np.arange(min(plain.ring.most, 6))) % 7
+        for actual, expected in zip(framed.storage.read(slots, slots)[:2], plain.storage.read(slots, slots)[:2], strict=True):
+            for key in expected:
+                np.testing.assert_array_equal(actual[key], expected[key])
