@@ -101,21 +101,27 @@ def least_needed(table: Table, end: int) -> int:
 
 @kernel
 def encode(
-    observations: np.ndarray, next_observations: np.ndarray, envs: np.ndarray, table: Table, memory: Memory, end: int
-) -> tuple[int, int]:
+    observations: np.ndarray,
+    next_observations: np.ndarray,
+    envs: np.ndarray,
+    table: Table,
+    memory: Memory,
+    counter: np.ndarray,
+) -> int:
     """
-    Store T successive steps of k environments. A frame that is there already is not stored again.
+    Store T successive steps of k environments. A frame that is there already is not stored again. All of it is done in this
+    kernel, which no interrupt divides.
 
     :param observations: words of the frames, shape (T, k, n_frames, words of a frame)
     :param next_observations: words of the next observations, in the same shape
     :param envs: environments of the steps, int64 of shape (k,)
     :param table: changed
     :param memory: of the pool
-    :param end: number of the frame that is stored next
-    :return: the new ``end``, and the least number that any slot refers to
+    :param counter: number of the frame that is stored next, int64 of shape (1,); changed
+    :return: the least number that any slot refers to
     """
     references, lowest, cursors, last_numbers = table
-    n_frames = last_numbers.shape[1]
+    n_frames, end = last_numbers.shape[1], counter[0]
     for t in range(len(observations)):
         for e in range(envs.size):
             env, obs, next_obs = envs[e], observations[t, e], next_observations[t, e]
@@ -133,7 +139,8 @@ def encode(
             lowest[row, env] = _refer(slot[n_frames:], numbers, first)
             cursors[env, 0] = (row + 1) % len(lowest)
             cursors[env, 1] += 1
-    return end, least_needed(table, end)
+    counter[0] = end
+    return least_needed(table, end)
 
 
 @kernel

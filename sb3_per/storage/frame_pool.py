@@ -66,13 +66,20 @@ class FramePool:
         if files is None:  # a folder has few files, however large the pool is
             n_frames = min(max(_PIECE_BYTES // max(frame_bytes, 1), 1), n_frames)
         self.shift = int(np.log2(n_frames))
-        #: number of the first frame that is held, and of the frame that comes next
-        self.first = self.end = 0
+        #: number of the first frame that is held
+        self.first = 0
+        #: number of the frame that comes next, int64 of shape (1,): an array, because a kernel counts the frames
+        self.counter = np.zeros(1, np.int64)
         # Pieces in the order of their numbers, of which the last ones may hold nothing yet, and the number of the first.
         self._pieces: deque[np.ndarray] = deque()
         self._first_piece = 0
         #: what the kernels need
         self.memory: Memory = (np.zeros(4, np.uint64), self.shift)
+
+    @property
+    def end(self) -> int:
+        """Number of the frame that comes next."""
+        return int(self.counter[0])
 
     def reserve(self, n_frames: int) -> None:
         """
@@ -84,8 +91,9 @@ class FramePool:
         """
         n_missing = (self.end + n_frames >> self.shift) + 1 - self._first_piece - len(self._pieces)
         if n_missing > 0:
-            self._pieces.extend([self._piece() for _ in range(n_missing)])
-            self._note_addresses()
+            pieces = deque(self._pieces)
+            pieces.extend([self._piece() for _ in range(n_missing)])
+            self._note_addresses(pieces, self._first_piece)
 
     def _piece(self) -> np.ndarray:
         n_bytes = self.frame_bytes << self.shift
@@ -100,9 +108,9 @@ class FramePool:
         self.first = number
         n_unused = (number >> self.shift) - self._first_piece
         if n_unused > 0:
-            self._pieces.rotate(-n_unused)  # they are used again after the newest one
-            self._first_piece += n_unused
-            self._note_addresses()
+            pieces = deque(self._pieces)
+            pieces.rotate(-n_unused)  # they are used again after the newest one
+            self._note_addresses(pieces, self._first_piece + n_unused)
 
     def reserve_numbers(self, first: int, end: int) -> None:
         """
@@ -112,11 +120,11 @@ class FramePool:
         :param end: number after the last
         :raises MemoryError: see :meth:`reserve`
         """
-        self.first = self.end = first
-        self._first_piece = first >> self.shift
-        self._note_addresses()
+        self.first = first
+        self.counter[0] = first
+        self._note_addresses(self._pieces, first >> self.shift)
         self.reserve(end - first)
-        self.end = end
+        self.counter[0] = end
 
     def frames(self, first: int, end: int) -> list[np.ndarray]:
         """
@@ -139,24 +147,34 @@ class FramePool:
         """Bytes of all pieces, and of the table of their addresses."""
         return self.memory[0].nbytes + len(self._pieces) * (self.frame_bytes << self.shift)
 
-    def _note_addresses(self) -> None:
-        """Note where the pieces are, in a larger table if there is no room for all."""
-        addresses, n = self.memory[0], len(self._pieces)
+    def _note_addresses(self, pieces: deque[np.ndarray], first_piece: int) -> None:
+        """
+        Use other pieces, and note where they are, in a larger table if there is no room for all.
+
+        :param pieces: in the order of their numbers
+        :param first_piece: number of the first
+        """
+        addresses, n = self.memory[0], len(pieces)
         if n > len(addresses):
             addresses = np.zeros(1 << (n - 1).bit_length(), np.uint64)
-            self.memory = addresses, self.shift
-        for number, piece in enumerate(self._pieces, self._first_piece):
+        else:
+            addresses = addresses.copy()
+        for number, piece in enumerate(pieces, first_piece):
             addresses[number % len(addresses)] = piece.ctypes.data
+        # Plain assignments only, so that an interrupt comes before all of them or after.
+        self.memory = addresses, self.shift
+        self._pieces = pieces
+        self._first_piece = first_piece
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out addresses, which are of this process, and pieces that hold nothing."""
         n_used = (self.end >> self.shift) + 1 - self._first_piece
-        return {**vars(self), "memory": (np.zeros(4, np.uint64), self.shift), "_pieces": list(self._pieces)[:n_used]}
+        own = {"memory": (np.zeros(4, np.uint64), self.shift), "counter": self.counter.copy()}
+        return {**vars(self), **own, "_pieces": list(self._pieces)[:n_used]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         copies = deque(self._piece() for _ in self._pieces)  # also if they came from `copy.copy`
         for piece, original in zip(copies, self._pieces, strict=True):
             piece[:] = original
-        self._pieces = copies
-        self._note_addresses()
+        self._note_addresses(copies, self._first_piece)

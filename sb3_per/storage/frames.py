@@ -93,7 +93,7 @@ class FrameStore:
             return
         frames, next_frames = self._as_frames(observations), self._as_frames(next_observations)
         self._table.cursors[envs, 0] = rows
-        self.pool.end, first = encode(frames, next_frames, envs, self._table, self.pool.memory, self.pool.end)
+        first = encode(frames, next_frames, envs, self._table, self.pool.memory, self.pool.counter)
         self.pool.release(first)
         if not self._is_judged:
             self._judge(len(frames) * len(envs))
