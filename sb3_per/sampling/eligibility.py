@@ -70,6 +70,7 @@ class Eligibility(Protocol):
 
     def clear(self) -> None:
         """Forget everything, after the ring was emptied."""
+        return None
 
     def among(self, slots: np.ndarray) -> np.ndarray | None:
         """
