@@ -124,8 +124,11 @@ class Game:
             optional["episode_starts"] = self.rng.random(self.buffer.n_envs) < 0.2
         elif self.buffer.sampler.initial_priority == "td_error" and self.rng.random() < 0.5:
             optional["td_errors"] = self.rng.exponential(size=self.buffer.n_envs)
-        after = self.record.copy().add(dones[0], starts=optional.get("episode_starts"))
-        return Move(lambda: self.buffer.add(*arguments, **optional), [after])
+        starts = optional.get("episode_starts")
+        after = self.record.copy().add(dones[0], starts=starts)
+        # The episodes that the step does not continue end before it is stored.
+        cut = self.record.copy().end_episodes([] if starts is None else np.flatnonzero(starts).tolist())
+        return Move(lambda: self.buffer.add(*arguments, **optional), [cut, after])
 
     def extend(self) -> Move:
         n_steps = int(self.rng.integers(1, 4))
