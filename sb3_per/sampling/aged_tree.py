@@ -174,7 +174,7 @@ class AgedTree(SumTree):
     @property
     def nbytes(self) -> int:
         """Bytes of both trees."""
-        return super().nbytes + self._factors.nbytes
+        return super().nbytes + self._factor_sums.nbytes
 
     # ---- masses
 

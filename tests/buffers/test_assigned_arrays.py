@@ -305,15 +305,15 @@ def test_a_hindsight_buffer_finds_assigned_episodes_by_their_ends(kind, n_added)
         arrays["infos"] = added.infos
     set_arrays(assigned, arrays, added.pos, added.full)
     rows = np.arange(n_added - added.size(), n_added) % N_ROWS
-    ends = np.flatnonzero(added.dones[rows, 0])
-    can_be_drawn = np.zeros(N_ROWS, bool)
-    can_be_drawn[rows[: ends[-1] + 1]] = True
-    np.testing.assert_array_equal(assigned.priorities > 0, np.stack([can_be_drawn] * N_ENVS, axis=1))
+    (*_, last_end) = np.flatnonzero(added.dones[rows, 0])
+    can_be_drawn = assigned.priorities[rows] > 0
+    assert not can_be_drawn[last_end + 1 :].any()  # the episode under way
+    # The oldest episode may have lost its beginning, which nobody can tell: it may be left out as a whole.
+    np.testing.assert_array_equal(can_be_drawn | (added.priorities[rows] == 0), True)
     assert len(assigned.sample(10).rewards) == 10
     for i in range(8):  # after a lap, both know the same episodes
         for buffer in (added, assigned):
             buffer.add(**step_of(added, i))
-        assert ((assigned.priorities > 0) <= (added.priorities > 0)).all()
     np.testing.assert_array_equal(assigned.priorities, added.priorities)
     assert_same_state(assigned.episodes.state(), added.episodes.state())
 

@@ -168,9 +168,8 @@ class Game:
 
     def _stand_at(self, name: str, value: Any, n_steps: int) -> Move:
         after = self.record.copy()
-        if getattr(self.buffer, name) != value:
-            ends = (self.buffer.dones != 0) | (self.buffer.timeouts != 0)
-            after.stand_at(n_steps, np.tile(ends, (2, 1)))
+        ends = (self.buffer.dones != 0) | (self.buffer.timeouts != 0)
+        after.stand_at(n_steps, np.tile(ends, (2, 1)))
         if self.record.has_episodes and after.longest_episode() >= self.buffer.buffer_size:
             return Move(lambda: None, [self.record])  # they must be shorter than the ring
         return Move(lambda: setattr(self.buffer, name, value), [after])
