@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env as check_env_of_gymnasium
 from stable_baselines3.common.env_checker import check_env
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
 from pairs_trading_env import PairsTradingEnv
 
 
