@@ -86,7 +86,9 @@ def test_a_diverged_network_raises_an_error():
 
 def test_a_reward_of_nan_stops_a_run_before_the_networks_change(monkeypatch):
     env = IdentityEnvBox(eps=0.5)
-    model = PERSAC("MlpPolicy", env, learning_starts=5, batch_size=8, buffer_size=100, policy_kwargs=dict(SMALL), seed=0).learn(20)
+    model = PERSAC(
+        "MlpPolicy", env, learning_starts=5, batch_size=8, buffer_size=100, policy_kwargs=dict(SMALL), seed=0
+    ).learn(20)
     before = copy.deepcopy(parameters(model))
     monkeypatch.setattr(IdentityEnvBox, "_get_reward", lambda *args: np.nan)
     with pytest.raises(ValueError, match=r"reward\[0\] must be a finite number, not nan"):
