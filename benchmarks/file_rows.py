@@ -16,7 +16,7 @@ from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 from timing import MILLION, Row, Rows, box, compare, filled, seconds
 
 from sb3_per import PERSAC, BufferCheckpointCallback, PrioritizedReplayBuffer
-from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer
 
 _ROUNDS = 5
 # Observations and actions of HalfCheetah; stacks of four images.
@@ -32,6 +32,7 @@ class _Files:
         self.folder = Path(tempfile.mkdtemp(prefix="benchmark", dir=Path(__file__).parent))
         self.ours_path, self.theirs_path = self.folder / "ours.buffer", self.folder / "theirs.pkl"
         self.make = lambda: PrioritizedReplayBuffer(size, *what, "cpu")
+        self.saved = SavedBuffer(self.ours_path)
         self.ours, self.theirs = self.make(), ReplayBuffer(size, *what, "cpu")
         for buffer in (self.ours, self.theirs):
             filled(buffer) if share == 1.0 else self.add(buffer, int(size * share))
@@ -46,7 +47,7 @@ class _Files:
             buffer.add(*step)
 
     def save(self, full: bool = True) -> None:
-        save_buffer(self.ours, self.ours_path, full=full)
+        self.saved.save(self.ours, full=full)
 
     def load(self) -> None:
         load_buffer(self.make(), self.ours_path)

@@ -1,6 +1,7 @@
 """Save and load a model, in a zip that the stock algorithm can load too, and its buffer."""
 
 import copy
+import functools
 import io
 import json
 import pathlib
@@ -23,7 +24,7 @@ from sb3_per.buffers import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.settings import HER_ARGUMENTS, SCHEME_SETTINGS, SEQUENCE_ARGUMENTS, PrioritySettings
 from sb3_per.buffers.transfer import replace_by
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
-from sb3_per.persistence.buffer_files import SUFFIX, is_buffer_path, load_buffer, save_buffer
+from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
 from sb3_per.sampling.schemes import make_scheme
 from sb3_per.storage.mapped import Folder
 
@@ -231,7 +232,15 @@ class CheckpointMixin(BufferChoiceMixin):
             "with the class that saved it, or with the prioritized class of the same algorithm, e.g. PERSAC for SAC"
         )
 
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "saved_buffers"]
+
     # ---- the buffer
+
+    @functools.cached_property
+    def saved_buffers(self) -> dict[pathlib.Path, SavedBuffer]:
+        """Directories that the buffer was saved to or loaded from, by path. The next save to one writes only what is new."""
+        return {}
 
     def save_replay_buffer(self, path: PathOrFile, full: bool = False, keep: int = 2) -> None:
         """
@@ -243,13 +252,14 @@ class CheckpointMixin(BufferChoiceMixin):
         :param path: path of the directory or of the pickle
         :param full: directory only: write everything again, e.g. because stored observations were changed by hand
         :param keep: directory only: number of generations to keep, at least 1
-        :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or a buffer that could not be loaded
-            again
+        :raises ValueError: for a ``keep`` below 1, or what a directory cannot hold, e.g. infos
         :raises OSError: e.g. on a full disk; the directory then keeps its last complete save
         """
         if isinstance(path, (str, pathlib.Path)) and pathlib.Path(path).suffix == SUFFIX:
             assert self.replay_buffer is not None, "The replay buffer is not defined"
-            save_buffer(self.replay_buffer, path, self.num_timesteps, full, keep)
+            directory, _ = located(path)
+            saved = self.saved_buffers.setdefault(directory, SavedBuffer(directory))
+            saved.save(self.replay_buffer, self.num_timesteps, full, keep)
         else:
             super().save_replay_buffer(path)
 
@@ -276,7 +286,9 @@ class CheckpointMixin(BufferChoiceMixin):
         live = getattr(self, "replay_buffer", None)
         beta = 0.0 if live is None else live.beta
         if isinstance(path, (str, pathlib.Path)) and is_buffer_path(pathlib.Path(path)):
-            loaded = load_buffer(self._make_buffer() if live is None else live, path)
+            directory, generation = located(path)
+            saved = self.saved_buffers.setdefault(directory, SavedBuffer(directory))
+            loaded = saved.load(self._make_buffer() if live is None else live, generation)
             if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
                 loaded.truncate_last_trajectory()
             if live is not None and live.size() == 0:

@@ -51,7 +51,7 @@ from sb3_per.storage.mapped import Folder, folder_of_copy
 from sb3_per.storage.n_step import NStepReturns
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.store import ObservationStore
-from sb3_per.utils.checks import Reasons, integer, refuse, require
+from sb3_per.utils.checks import FRACTION, Reasons, integer, refuse, require
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -834,12 +834,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @property
     def beta(self) -> float:
-        """Current importance-sampling exponent; never decreases."""
+        """Current importance-sampling exponent, in [0, 1]; never decreases."""
         return self.weights.beta
 
     @beta.setter
     def beta(self, value: float) -> None:
-        self.weights.beta = value
+        require("beta", value, FRACTION)
+        self.weights.beta = float(value)
 
     def update_beta(self, progress_remaining: float) -> None:
         """

@@ -10,14 +10,14 @@ from gymnasium import spaces
 
 from sb3_per.buffers import PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.integrations.minari import from_minari
-from sb3_per.persistence import contents
-from sb3_per.persistence.buffer_files import load_buffer
-from sb3_per.persistence.generations import Manifest, manifests_in
-from sb3_per.persistence.npz import READING, as_damage
+from sb3_per.persistence.buffer_files import KINDS, describe_space, load_buffer
+from sb3_per.persistence.generations import Manifest, manifests_in, reading
 
-# Kinds of buffers that demonstrations can come from.
+# Kinds of buffers that demonstrations can come from, as they are named in files.
 _KINDS: dict[str, Any] = {
-    cls.__name__: cls for cls in (PrioritizedReplayBuffer, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer)
+    name: cls
+    for name, cls in KINDS.items()
+    if cls in (PrioritizedReplayBuffer, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer)
 }
 
 
@@ -75,13 +75,14 @@ def _form_of(manifest: Path, buffer: PrioritizedReplayBuffer) -> PrioritizedRepl
     """
     about, ours = Manifest.read(manifest).about, buffer.observation_space
     if about["kind"] not in _KINDS:
-        raise ValueError(f"{manifest.parent} is a {about['kind']}, and demonstrations come from one of {', '.join(_KINDS)}")
-    if about["observation_space"] != (expected := contents.about(buffer)["observation_space"]):
+        raise ValueError(f"{manifest.parent} holds {about['kind']}, and demonstrations are one of: {', '.join(_KINDS)}")
+    expected = describe_space(ours, with_bounds=False)
+    if about["observation_space"] != expected:
         raise ValueError(f"{manifest.parent} has observation_space {about['observation_space']}, and the model has {expected}")
     settings: dict[str, Any] = {"device": "cpu", "n_envs": about["n_envs"], "frames": buffer.settings.frames}
-    if about["kind"] == PrioritizedHerReplayBuffer.__name__:
-        settings |= {"env": None, "copy_info_dict": about["copy_info_dict"]}  # nothing is drawn from it
-    with as_damage(manifest, READING):
+    if _KINDS[about["kind"]] is PrioritizedHerReplayBuffer:
+        settings["env"] = None  # nothing is drawn from it
+    with reading(manifest):
         actions = _saved_space(about["action_space"], buffer.action_space)
         size = about["buffer_size"] * about["n_envs"]
     return _KINDS[about["kind"]](size, ours, actions, **settings)
@@ -95,7 +96,7 @@ def _saved_space(described: dict[str, Any], otherwise: spaces.Space) -> spaces.S
     :param otherwise: action space if this is not a Box
     :return: a Box with the bounds that were saved, or ``otherwise``, which is compared when the buffer is loaded
     """
-    if described["type"] != "Box":
+    if described["type"] != "box":
         return otherwise
     low, high = (np.array(described[name], described["dtype"]) for name in ("low", "high"))
     return spaces.Box(low, high, dtype=low.dtype.type)

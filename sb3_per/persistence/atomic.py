@@ -5,20 +5,15 @@ Each writer has a temporary file of its own, makes it durable, and renames it. T
 """
 
 import errno
+import fcntl
 import os
 import re
-import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
-
-from filelock import FileLock, Timeout
-
-if sys.platform != "win32":
-    import fcntl
 
 _T = TypeVar("_T")
 
@@ -48,9 +43,7 @@ def write_file(path: Path, write: Callable[[BinaryIO], _T]) -> _T:
             result = write(file)
             file.flush()
             os.fsync(file.fileno())
-            if sys.platform == "win32":
-                file.close()  # an open file cannot be renamed there; elsewhere it stays locked, so that nobody removes it
-            os.replace(temporary, path)
+            os.replace(temporary, path)  # the file is still locked, so that nobody removes it
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
@@ -66,11 +59,9 @@ def _open_temporary(path: Path) -> BinaryIO:
     :return: the file, open for writing
     """
     while True:
-        # "x", because the name may be a link that somebody else put there.
         file = open(path, "xb")
-        if sys.platform != "win32":
-            with suppress(OSError):  # without locks, `remove_temporary` removes nothing
-                fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(OSError):  # without locks, `remove_temporary` removes nothing
+            fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.exists(path):
             return file
         file.close()  # it was removed before it was locked
@@ -85,12 +76,9 @@ def remove_temporary(directory: Path, names: str) -> None:
     """
     for name in os.listdir(directory):
         if re.fullmatch(f"(?:{names}){TEMPORARY}", name):
-            # An error if the writer is alive: its file is locked or, on Windows, cannot be removed because it is open.
+            # An error if the writer is alive, because its file is locked.
             with suppress(OSError), open(directory / name, "r+b") as file:
-                if sys.platform == "win32":
-                    file.close()
-                else:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(directory / name)
 
 
@@ -100,8 +88,6 @@ def sync_directory(path: Path) -> None:
 
     :param path: path of the directory
     """
-    if os.name == "nt":
-        return  # a directory cannot be opened there; NTFS journals its names
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -136,15 +122,14 @@ def sole_writer(directory: Path) -> Iterator[None]:
 
     :param directory: directory to write to
     :raises BlockingIOError: if another process or thread is writing to it
-    :raises OSError: if the lock cannot be opened, e.g. because it is a link
     """
-    with ExitStack() as held:
+    with open(directory / ".lock", "ab") as file:
         try:
-            held.enter_context(FileLock(directory / ".lock", timeout=0))
-        except Timeout as error:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
             raise BlockingIOError(f"Another process or thread is saving to {directory} at this moment") from error
-        except (OSError, NotImplementedError) as error:
-            if isinstance(error, OSError) and error.errno not in _UNSUPPORTED:
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
                 raise
             warnings.warn(f"{directory} cannot be locked ({error}): make sure that nobody else saves to it")
         yield

@@ -1,168 +1,308 @@
 """
 Save a buffer to a directory of files, see :mod:`sb3_per.persistence.generations`, and load it.
 
-Rows and frames, e.g. observations and actions, go into files that are never written again. Values that may change later are
-small, and each save writes all of them.
+Rows and frames, e.g. observations and actions, are streams: they go into files that are never written again. Values that may
+change later are the state: they are small, and each save writes all of them.
 """
 
-import itertools
+import functools
+import json
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import numpy as np
+from gymnasium import spaces
 
-from sb3_per.buffers import PrioritizedReplayBuffer
+from sb3_per.buffers import (
+    PrioritizedDictReplayBuffer,
+    PrioritizedDictSequenceReplayBuffer,
+    PrioritizedHerReplayBuffer,
+    PrioritizedReplayBuffer,
+    PrioritizedSequenceReplayBuffer,
+)
 from sb3_per.buffers.transfer import copy_newest, emptied
-from sb3_per.persistence import contents, generations
+from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
-from sb3_per.persistence.generations import Manifest, Part, manifests_in, numbers_in
-from sb3_per.persistence.npz import CONTRADICTIONS, READING, DamagedFileError, as_damage
-from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, Part, manifests_in, numbers_in, reading
+from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
+from sb3_per.storage.arrays import ArrayStorage, ArrayStore
+from sb3_per.storage.frames import FrameStore
+from sb3_per.storage.ring import Ring
 from sb3_per.utils.checks import integer, require
 
 SUFFIX = ".buffer"
 
+#: Names of the kinds of buffers in files. A user's class stores what its base class of this package stores.
+KINDS: dict[str, type[PrioritizedReplayBuffer]] = {
+    "dict sequences": PrioritizedDictSequenceReplayBuffer,
+    "sequences": PrioritizedSequenceReplayBuffer,
+    "hindsight": PrioritizedHerReplayBuffer,
+    "dict transitions": PrioritizedDictReplayBuffer,
+    "transitions": PrioritizedReplayBuffer,
+}
+
+# Names of the spaces in files: all that SB3's buffers take.
+_SPACES: dict[str, type[spaces.Space]] = {
+    "box": spaces.Box,
+    "discrete": spaces.Discrete,
+    "multi discrete": spaces.MultiDiscrete,
+    "multi binary": spaces.MultiBinary,
+}
+
+# Names of the schemes in files. Those of users are "own".
+_SCHEMES: dict[type[PriorityScheme], str] = {
+    Proportional: "proportional",
+    RankBased: "rank",
+    LAP: "lap",
+    PAL: "pal",
+    Uniform: "uniform",
+}
+
+# Prefix of the streams and arrays of demonstrations.
+_DEMONSTRATIONS = "demonstrations/"
+
 BufferT = TypeVar("BufferT", bound=PrioritizedReplayBuffer)
 
+# Facts in which a saved buffer and the buffer of the model must be equal.
+_MUST_FIT = ("kind", "observation_space", "action_space", "n_envs", "optimize_memory_usage", "sequences")
+
+# Flags that SB3 stores as floats. They are saved as bytes.
+_FLAGS = ("dones", "timeouts")
+
+# With ``optimize_memory_usage``: the next observations of the newest steps. In a full ring they take the place of the oldest.
+_NEWEST = "newest_next_observations"
+
 # Largest size of a file. Files become larger if there would be more than this number, because the manifest names them all.
-_PART_BYTES, _MANY_PARTS = 64 * 2**20, 128
+_PART_BYTES, _MANY_PARTS = 16 * 2**20, 128
 
 # Files below this size, or this share of the stream, are joined with newer rows. This keeps the number at a few dozen.
 _SMALL_BYTES, _SMALL_SHARE = 4 * 2**20, 1 / 64
 
-# More threads do not make a disk faster.
-_MAX_THREADS = 4
-
-# Largest number of slots that is allocated to read a buffer of another size, unless the files themselves are larger.
-_MOST_SLOTS = 2**27
+# More threads do not make a disk faster. NumPy copies what it reads, so fewer of them read.
+_N_WRITERS, _N_READERS = 4, 2
 
 
-# Files that the next save can keep, by storage, directory, stream, and how many arrays were assigned before. A copied buffer,
-# or one whose frames were stored again, has another storage and writes everything.
-_SAVED: "weakref.WeakKeyDictionary[ArrayStorage, dict[tuple[Path, str, int], list[Part]]]" = weakref.WeakKeyDictionary()
+# ---- facts
 
 
-# ---- saving
-
-
-def save_buffer(
-    buffer: PrioritizedReplayBuffer, path: str | Path, num_timesteps: int = 0, full: bool = False, keep: int = 2
-) -> None:
+def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     """
-    Write a generation to a directory: only what is new since this buffer was last saved to or loaded from it.
+    Describe a buffer, to tell whether its files fit another one.
 
-    On any error, the generations that were there before remain.
-
-    :param buffer: buffer to save; it does not change
-    :param path: path of the directory, which is made if it does not exist
-    :param num_timesteps: steps of the model, part of the name of the manifest
-    :param full: write everything, e.g. because stored observations were changed by hand
-    :param keep: number of generations to keep, at least 1
-    :raises ValueError: for a ``keep`` below 1, infos that only a pickle can hold, or a buffer that could not be loaded again,
-        e.g. with a beta of 2 that was set by hand; or if another version has written to the directory
-    :raises OSError: e.g. on a full disk, or if another process is saving to the directory
+    :param buffer: prioritized buffer
+    :return: kind, spaces, form and scheme of the buffer, as they are in a manifest
+    :raises ValueError: for what a directory cannot hold: infos, or settings of a scheme that are no numbers or texts
     """
-    require("keep", keep, integer())
-    path = Path(path).absolute()
-    make_directory(path)
-    with sole_writer(path), buffer.lock:
-        # Another version may not be able to read what this one leaves: this raises an error then.
-        older = generations.whole_generations(path, with_contents=False)
-        manifest = _write(buffer, path, num_timesteps, full)
-        _remember(buffer, path, manifest)
-        try:
-            generations.clean_up(path, [manifest, *older[: keep - 1]])
-        except OSError as error:
-            warnings.warn(f"{path / manifest.name} is saved, but older files could not be removed: {error}")
-
-
-def _write(buffer: PrioritizedReplayBuffer, directory: Path, num_timesteps: int, full: bool) -> Manifest:
-    """
-    Write a generation, or nothing.
-
-    :param buffer: buffer to save
-    :param directory: path of the directory
-    :param num_timesteps: steps of the model
-    :param full: write everything
-    :return: manifest of the generation
-    """
-    state, streams = contents.state_of(buffer), contents.streams_of(buffer)
-    _require_restorable(buffer, state)
-    arrays = {name: [value] for name, value in state.items() if isinstance(value, np.ndarray)}
-    numbers = {name: value for name, value in state.items() if name not in arrays}
-    generation = max((numbers_in(name)[0] for name in manifests_in(directory)), default=0) + 1
-    part_of_state = Part(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end, 0, {})
-    manifest = Manifest(generation, num_timesteps, contents.about(buffer), numbers, [part_of_state])
-    new = {part_of_state.name: partial(generations.write_part, directory, part_of_state, lambda: arrays)}
-    saved = _saved_at(directory, [] if full else streams)
-    for stream in streams:
-        kept, added = _plan(stream, saved.get(stream.name, []))
-        manifest.parts += kept + added
-        for part in added:
-            content = contents.arrays_of, stream, part.first, part.end
-            new[part.name] = partial(generations.write_part, directory, part, *content)
-    try:
-        in_parallel(list(new.values()))
-        generations.commit(directory, manifest)
-    except BaseException:
-        # The manifest first. On a full disk, others may need the space.
-        generations.remove(directory, [manifest.name, *new])
-        raise
-    return manifest
-
-
-def _require_restorable(buffer: PrioritizedReplayBuffer, state: dict[str, Any]) -> None:
-    """
-    Try to load a state before it is written: a generation that cannot be loaded must not replace one that can.
-
-    :param buffer: buffer to save
-    :param state: its state
-    :raises ValueError: if the state cannot be loaded
-    """
-    trial = emptied(buffer, storage=buffer.storage)  # which it only reads
-    try:
-        trial.demonstrations.copy(buffer.demonstrations, trial.storage, keeps_masses=True)
-        trial.load(contents.nested(state))
-    except CONTRADICTIONS as error:
+    if buffer.storage.infos is not None:
         raise ValueError(
-            f"This buffer is not saved, because it could not be loaded again: {error}. Earlier saves remain"
-        ) from error
+            "Infos (copy_info_dict=True) can only be saved as a pickle, and a pickle runs code when it is loaded: save to a "
+            "name that does not end in .buffer, or leave out copy_info_dict"
+        )
+    sequences = None
+    if isinstance(buffer, PrioritizedSequenceReplayBuffer):
+        sequences = {"period": buffer.period, "burn_in": buffer.burn_in, "state_shapes": buffer.state_shapes}
+    facts = {
+        "kind": next(name for name, cls in KINDS.items() if isinstance(buffer, cls)),
+        "observation_space": describe_space(buffer.observation_space, with_bounds=False),
+        "action_space": describe_space(buffer.action_space, with_bounds=True),
+        "n_envs": buffer.n_envs,
+        "optimize_memory_usage": bool(buffer.optimize_memory_usage),
+        "sequences": sequences,
+        "buffer_size": buffer.buffer_size,
+        "frames": [
+            {"key": key, "n_frames": store.n_frames, "axis": store.axis} for key, store in buffer.storage.frame_stores.items()
+        ],
+        # A mass has a meaning only together with its scheme and with what is drawn.
+        "scheme": {**_describe_scheme(buffer.scheme), "unit": buffer.sampler.eligible.unit},
+    }
+    return dict(json.loads(json.dumps(facts)))  # so that it equals what is read from a manifest
 
 
-def _saved_at(directory: Path, streams: list[contents.Stream]) -> dict[str, list[Part]]:
+def describe_space(space: spaces.Space, with_bounds: bool) -> dict[str, Any]:
     """
-    Find files of an earlier save that need not be written again.
+    Describe a space.
 
-    :param directory: path of the directory
-    :param streams: streams whose files are looked for
-    :return: files that the next save can keep, by stream
+    :param space: space of observations or actions
+    :param with_bounds: whether bounds matter: stored actions are scaled with them, observations are not
+    :return: description of the space, as JSON can hold it
     """
-    saved = {}
-    for stream in streams:
-        saved[stream.name] = _SAVED.get(stream.storage, {}).get((directory, stream.name, stream.storage.n_put), [])
-    try:
-        for part in itertools.chain(*saved.values()):
-            part.read(directory, {})
-    except DamagedFileError as error:
-        warnings.warn(f"Everything is written anew: {error}")
-        return {}
-    return saved
+    if isinstance(space, spaces.Dict):
+        return {"type": "dict", "spaces": {str(key): describe_space(part, with_bounds) for key, part in space.spaces.items()}}
+    kind = next(name for name, cls in _SPACES.items() if isinstance(space, cls))
+    described: dict[str, Any] = {"type": kind, "shape": list(space.shape or ()), "dtype": str(space.dtype)}
+    for name in ("n", "start", "nvec", *(("low", "high") if with_bounds else ())):
+        if hasattr(space, name):
+            described[name] = np.asarray(getattr(space, name)).tolist()
+    return described
 
 
-def _remember(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest) -> None:
-    """Note which files the next save can keep: those with rows that do not change any more."""
-    for stream in contents.streams_of(buffer):
-        parts = [part for part in manifest.of_stream(stream.name) if part.end <= stream.end_of_final]
-        _SAVED.setdefault(stream.storage, {})[directory, stream.name, stream.storage.n_put] = parts
+def _describe_scheme(scheme: PriorityScheme) -> dict[str, Any]:
+    """Return the name of a scheme and its settings, as JSON can hold them."""
+    settings = {}
+    for name, value in scheme.settings.items():
+        plain = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+        try:
+            json.dumps(plain)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{type(scheme).__name__}.{name} is {value!r}, which a directory cannot hold: begin its name with an "
+                "underscore if priorities do not depend on it, or save to a name that does not end in .buffer"
+            ) from error
+        settings[name] = plain
+    return {"name": _SCHEMES.get(type(scheme), "own"), "settings": settings}
 
 
-def _plan(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], list[Part]]:
+# ---- rows and frames
+
+
+@dataclass
+class _Stream:
+    """
+    Rows or frames of a buffer. Each keeps its number, so that it is written only once.
+
+    :param name: name of the stream
+    :param storage: storage that holds the rows or frames
+    :param store: store of the frames; ``None`` for rows
+    :param rows: arrays that do not change after a step, shape (n_rows, n_envs, ...), by name; empty for frames
+    :param first: number of the oldest entry that is held
+    :param end: number after the newest
+    :param end_of_final: entries from this number on may still change; they are written with every generation
+    :param n_bytes: size of one entry, bytes
+    """
+
+    name: str
+    storage: ArrayStorage
+    store: FrameStore | None
+    rows: dict[str, np.ndarray]
+    first: int
+    end: int
+    end_of_final: int
+    n_bytes: int
+
+    def views(self, first: int, end: int) -> Arrays:
+        """
+        View entries in place.
+
+        :param first: number of the first entry
+        :param end: number after the last, at most as many as there is room for
+        :return: views of these entries by name, each in parts along the first axis
+        """
+        if self.store is not None:
+            return {"frames": self.store.frames(first, end)}
+        # Step s is in row s % n_rows of every environment: row 0 follows the last row.
+        n_rows = self.storage.n_rows
+        begin = first % n_rows
+        last = begin + end - first
+        parts = (slice(begin, last), slice(max(last - n_rows, 0)))
+        return {name: [array[part] for part in parts] for name, array in self.rows.items()}
+
+    def reserve(self, first: int, end: int) -> int:
+        """
+        Make room in an empty storage.
+
+        :param first: number of the first entry
+        :param end: number after the last
+        :return: number of the first entry that there is room for
+        """
+        if self.store is not None:
+            self.store.pool.reserve_numbers(first, end)
+            return first
+        if self.storage.files is not None:
+            # With `optimize_memory_usage`, the newest next observation goes into the row after the last one.
+            self.storage.files.reserve(min(end + 1, self.storage.n_rows))
+        return max(first, end - self.storage.n_rows)
+
+    def read(self, directory: Path, part: Part, begin: int) -> None:
+        """
+        Read the entries of a file into the storage.
+
+        :param directory: path of the directory
+        :param part: file to read
+        :param begin: number of the first entry to read
+        :raises DamagedFileError: if the file is damaged, or has other arrays
+        """
+        missing = self.views(begin, part.end)
+        for name, array in part.read(directory):
+            with reading(directory / part.name):
+                views = missing.pop(name)
+                expected = (part.end - part.first, *views[0].shape[1:])
+                if (array.shape, array.dtype) != (expected, views[0].dtype):
+                    raise ValueError(f"{name} has shape {array.shape} and type {array.dtype}, not {expected}")
+                start = begin - part.first
+                for view in views:
+                    view[:] = array[start : start + len(view)]
+                    start += len(view)
+        if missing:
+            raise DamagedFileError(f"{directory / part.name} is damaged: it lacks {', '.join(missing)}")
+
+
+def _collections_of(buffer: PrioritizedReplayBuffer) -> list[tuple[str, Ring, ArrayStorage]]:
+    """
+    List the collections of transitions that a buffer owns: experience and demonstrations.
+
+    :param buffer: prioritized buffer
+    :return: of each collection the prefix of its streams and arrays, its ring, and its storage
+    """
+    demonstrations = buffer.demonstrations
+    collections = [("", buffer.ring, buffer.storage)]
+    if demonstrations.storage is not None:
+        collections.append((_DEMONSTRATIONS, demonstrations.ring, demonstrations.storage))
+    return collections
+
+
+def _streams_of(buffer: PrioritizedReplayBuffer) -> list[_Stream]:
+    """
+    List the streams of a buffer.
+
+    :param buffer: prioritized buffer
+    :return: its rows, numbered by step, first; its pools of frames; and those of the demonstrations
+    """
+    streams = []
+    for prefix, ring, storage in _collections_of(buffer):
+        rows = _rows_of(storage)
+        first = ring.most - ring.n_rows_used
+        n_bytes = sum(array[:1].nbytes for array in rows.values())
+        # The slowest environment still writes to the steps from `least` on.
+        streams.append(_Stream(f"{prefix}rows", storage, None, rows, first, ring.most, max(ring.least, first), n_bytes))
+        for key, store in storage.frame_stores.items():
+            pool = store.pool
+            name = prefix + _name("frames", key)
+            streams.append(_Stream(name, storage, store, {}, pool.first, pool.end, pool.end, store.frame_bytes))
+    return streams
+
+
+def _rows_of(storage: ArrayStorage) -> dict[str, np.ndarray]:
+    """See :class:`_Stream`."""
+    rows = {"actions": storage.actions, "rewards": storage.rewards}
+    for key, store in storage.stores.items():
+        if isinstance(store, FrameStore):
+            rows[_name("references", key)] = store.references
+        elif isinstance(store, ArrayStore):
+            rows[_name("observations", key)] = store.observations
+            if store.next_observations is not None:
+                rows[_name("next_observations", key)] = store.next_observations
+        else:
+            raise NotImplementedError(
+                f"Observations in a {type(store).__name__} cannot be saved to a directory: save the buffer to a pickle"
+            )
+    return rows
+
+
+def _name(array: str, key: str | None) -> str:
+    # Quoted: a name in a zip can be a path, and somebody may unpack it.
+    return array if key is None else f"{array}.{quote(key, safe='')}"
+
+
+def _plan(stream: _Stream, saved: list[Part]) -> tuple[list[Part], list[Part]]:
     """
     Choose the files that stay, and those to write.
 
@@ -170,36 +310,358 @@ def _plan(stream: contents.Stream, saved: list[Part]) -> tuple[list[Part], list[
     :param saved: files of this stream that are there already
     :return: files that stay, and files to write
     """
+    final = stream.end_of_final
+    n_bytes = max(stream.n_bytes, 1)
     kept = [part for part in saved if stream.first < part.end <= stream.end]
-    begin, final = max(kept[-1].end if kept else stream.first, stream.first), stream.end_of_final
+    begin = max(kept[-1].end, stream.first) if kept else stream.first
     if begin < final:
-        small = max(_SMALL_BYTES // max(stream.n_bytes, 1), (stream.end - stream.first) * _SMALL_SHARE)
+        small = max(_SMALL_BYTES // n_bytes, (stream.end - stream.first) * _SMALL_SHARE)
         # Join no more than is new, again and again: every step is written a few times at most.
         while kept and kept[-1].first >= max(2 * begin - final, final - small):
             begin = max(kept.pop().first, stream.first)
-    part_bytes = max(_PART_BYTES, (stream.end - stream.first) * stream.n_bytes // _MANY_PARTS)
-    step = max(part_bytes // max(stream.n_bytes, 1), 1)
+    part_bytes = max(_PART_BYTES, (stream.end - stream.first) * n_bytes // _MANY_PARTS)
+    step = max(part_bytes // n_bytes, 1)
+    kind = "seg" if stream.store is None else "frm"
     new = []
-    for first in [*range(begin, final, step), *range(final, stream.end, step)]:
-        end = min(first + step, final if first < final else stream.end)
-        # Names are unique, so that a failed save never removes a file that another generation needs.
-        name = f"{'seg' if stream.store is None else 'frm'}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz"
-        new.append(Part(name, stream.name, first, end, 0, {}))
+    for start, stop in ((begin, final), (max(begin, final), stream.end)):
+        for first in range(start, stop, step):
+            end = min(first + step, stop)
+            # Names are unique, so that a failed save never removes a file that another generation needs.
+            new.append(Part(f"{kind}-{uuid.uuid4().hex[:12]}-{first}-{end - 1}.npz", stream.name, first, end))
     return kept, new
 
 
-def in_parallel(functions: Sequence[Callable[[], Any]]) -> None:
+# ---- state
+
+
+def _state_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
+    """
+    Collect the values that may change after a step is stored. Arrays by row begin with row 0.
+
+    :param buffer: prioritized buffer
+    :return: numbers and arrays, of which some are views; names of nested dictionaries are joined with slashes
+    """
+    state = _flat("", buffer.state())
+    for prefix, ring, storage in _collections_of(buffer):
+        for name in _FLAGS:
+            state[prefix + name] = getattr(storage, name)[: ring.n_rows_used].astype(np.uint8)
+        if storage.next_observations is None:
+            state[prefix + _NEWEST] = storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)]
+    return state
+
+
+def _put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_masses: bool) -> None:
+    """
+    Restore the state of a buffer.
+
+    :param buffer: empty buffer of the kind and size that was saved, whose rows and frames are read. Discard it after an error
+    :param state: from :func:`_state_of`
+    :param keeps_masses: whether the buffer has the scheme that was saved
+    :raises ValueError: if the state contradicts itself
+    :raises LookupError: if something is missing
+    """
+    buffer.load(_nested(state), keeps_masses)
+    for prefix, ring, storage in _collections_of(buffer):
+        for name in _FLAGS:
+            flags = state[prefix + name]
+            if len(flags) != ring.n_rows_used:
+                raise ValueError(f"{prefix + name} has {len(flags)} rows, not {ring.n_rows_used}")
+            getattr(storage, name)[: len(flags)] = flags
+        if storage.next_observations is None:
+            storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)] = state[prefix + _NEWEST]
+        for store in storage.frame_stores.values():
+            store.adopt(ring.first, ring.added)
+
+
+def _flat(prefix: str, content: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat.update(_flat(f"{prefix}{key}/", value) if isinstance(value, dict) else {prefix + key: value})
+    return flat
+
+
+def _nested(state: dict[str, Any]) -> dict[str, Any]:
+    """Undo the joining of names."""
+    content: dict[str, Any] = {}
+    for name, value in state.items():
+        *parents, key = name.split("/")
+        functools.reduce(lambda place, parent: place.setdefault(parent, {}), parents, content)[key] = value
+    return content
+
+
+# ---- saving and loading
+
+
+class SavedBuffer:
+    """
+    A directory to which a buffer is saved again and again. It remembers which files have the rows of this buffer, so that each
+    save writes only what is new since the last save or load. A copy of it remembers nothing, and writes everything.
+
+    :param path: path of the directory
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path).absolute()
+        # Files that the next save can keep, by stream, with the storage whose entries they have, and how many arrays were
+        # assigned to it before. A copied buffer, or one whose frames were stored again, has another storage.
+        self._files: dict[str, tuple[weakref.ref[ArrayStorage], int, list[Part]]] = {}
+
+    def __reduce__(self) -> Any:
+        return SavedBuffer, (self.path,)
+
+    def save(self, buffer: PrioritizedReplayBuffer, num_timesteps: int = 0, full: bool = False, keep: int = 2) -> None:
+        """
+        Write a generation. On any error, the generations that were there before remain.
+
+        :param buffer: buffer to save; it does not change
+        :param num_timesteps: steps of the model, part of the name of the manifest
+        :param full: write everything, e.g. because stored observations were changed by hand
+        :param keep: number of generations to keep, at least 1
+        :raises ValueError: for a ``keep`` below 1, or what a directory cannot hold; or if the directory has another format
+        :raises OSError: e.g. on a full disk, or if another process is saving to the directory
+        """
+        require("keep", keep, integer())
+        facts = about(buffer)
+        make_directory(self.path)
+        with sole_writer(self.path), buffer.lock:
+            # A release with another format may not be able to read what this one leaves: this raises an error then.
+            older = generations.whole_generations(self.path, with_contents=False)
+            manifest = self._write(buffer, facts, num_timesteps, full)
+            self._remember(buffer, manifest)
+            try:
+                generations.clean_up(self.path, [manifest, *older[: keep - 1]])
+            except OSError as error:
+                warnings.warn(f"{self.path / manifest.name} is saved, but older files could not be removed: {error}")
+
+    def load(self, buffer: BufferT, generation: str | None = None) -> BufferT:
+        """
+        Load a generation. No code from the files runs.
+
+        :param buffer: buffer that says class, spaces, scheme and settings; it does not change
+        :param generation: name of its manifest; ``None``: the newest complete generation
+        :return: a new buffer with these settings
+        :raises FileNotFoundError: if nothing is saved there
+        :raises DamagedFileError: if no generation is complete; the message names file and damage
+        :raises ValueError: if the files do not fit this buffer, or have another format
+        """
+        damage: dict[str, DamagedFileError] = {}
+        while True:
+            names = manifests_in(self.path) if generation is None else [generation]
+            # A writer may have replaced generations in the meantime: try the newest that has not been tried.
+            name = next((name for name in names if name not in damage), None)
+            if name is None:
+                raise next(iter(damage.values()), FileNotFoundError(f"There is no saved buffer at {self.path}"))
+            try:
+                loaded = self._read(buffer, name)
+            except DamagedFileError as error:
+                damage[name] = error
+                continue
+            newer = [error for other, error in damage.items() if numbers_in(other) > numbers_in(name)]
+            if newer:
+                warnings.warn(f"{newer[0]}. An older generation was loaded instead: {self.path / name}")
+            return loaded
+
+    # ---- what the last save or load wrote or read
+
+    def _remember(self, buffer: PrioritizedReplayBuffer, manifest: Manifest) -> None:
+        """Note which files the next save can keep: those with entries that do not change any more."""
+        self._files.clear()
+        for stream in _streams_of(buffer):
+            parts = [part for part in manifest.of_stream(stream.name) if part.end <= stream.end_of_final]
+            self._files[stream.name] = weakref.ref(stream.storage), stream.storage.n_put, parts
+
+    def _files_of(self, streams: list[_Stream]) -> dict[str, list[Part]]:
+        """
+        Find the files that need not be written again.
+
+        :param streams: streams to save
+        :return: files that can be kept, by stream
+        """
+        known = {}
+        for stream in streams:
+            if stream.name in self._files:
+                storage, n_put, parts = self._files[stream.name]
+                if storage() is stream.storage and n_put == stream.storage.n_put:
+                    known[stream.name] = parts
+        try:
+            for parts in known.values():
+                for part in parts:
+                    part.check_size(self.path)
+        except DamagedFileError as error:
+            warnings.warn(f"Everything is written anew: {error}")
+            return {}
+        return known
+
+    # ---- one generation
+
+    def _write(self, buffer: PrioritizedReplayBuffer, facts: dict[str, Any], num_timesteps: int, full: bool) -> Manifest:
+        """
+        Write a generation, or nothing.
+
+        :param buffer: buffer to save
+        :param facts: description of the buffer
+        :param num_timesteps: steps of the model
+        :param full: write everything
+        :return: manifest of the generation
+        """
+        streams = _streams_of(buffer)
+        state = _state_of(buffer)
+        numbers = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
+        generation = max((numbers_in(name)[0] for name in manifests_in(self.path)), default=0) + 1
+        manifest = Manifest(generation, num_timesteps, facts, numbers, [])
+        part_of_state = Part(f"state-{generation:08d}.npz", "state", streams[0].first, streams[0].end)
+        new: list[tuple[Part, Arrays]] = [
+            (part_of_state, {name: [value] for name, value in state.items() if name not in numbers})
+        ]
+        known = {} if full else self._files_of(streams)
+        for stream in streams:
+            kept, added = _plan(stream, known.get(stream.name, []))
+            manifest.parts += kept
+            new += [(part, stream.views(part.first, part.end)) for part in added]
+        try:
+            manifest.parts += in_parallel(_N_WRITERS, [partial(generations.write_part, self.path, *each) for each in new])
+            generations.commit(self.path, manifest)
+        except BaseException:
+            # The manifest first. On a full disk, others may need the space.
+            generations.remove(self.path, [manifest.name, *(part.name for part, _ in new)])
+            raise
+        return manifest
+
+    def _read(self, buffer: BufferT, name: str) -> BufferT:
+        """
+        Read a generation.
+
+        :param buffer: see :meth:`load`
+        :param name: name of the manifest
+        :return: a new buffer
+        :raises DamagedFileError: if a file is damaged, or the files contradict each other
+        """
+        path = self.path / name
+        manifest = Manifest.read(path)
+        found, facts = manifest.about, about(buffer)
+        for fact in _MUST_FIT:
+            if found.get(fact) != facts[fact]:
+                fits = f"it has {fact} {found.get(fact)}, and the model has {facts[fact]}"
+                raise ValueError(f"{path} does not fit this model: {fits}")
+        with _restoring(path):
+            keeps_masses = found["scheme"] == facts["scheme"]
+            is_same_form = found["buffer_size"] == facts["buffer_size"] and found["frames"] == facts["frames"]
+            if is_same_form:
+                loaded = emptied(buffer)
+            else:
+                frames = {entry["key"]: entry["n_frames"] for entry in found["frames"]}
+                loaded = emptied(buffer, found["buffer_size"], frames.get(None, frames) or None)
+            self._fill(loaded, manifest, keeps_masses)
+        if is_same_form:
+            self._remember(loaded, manifest)
+        else:
+            saved, loaded = loaded, emptied(buffer)
+            copy_newest(loaded, saved, keeps_masses)
+        if not keeps_masses:
+            schemes = f"{found['scheme']}, and this buffer has {facts['scheme']}"
+            warnings.warn(f"{self.path} was saved with {schemes}: all transitions get the largest priority")
+        return loaded
+
+    def _fill(self, buffer: PrioritizedReplayBuffer, manifest: Manifest, keeps_masses: bool) -> None:
+        """
+        Fill a buffer from the files of a generation.
+
+        :param buffer: empty buffer of the form that was saved. Discard it after an error
+        :param manifest: manifest of the generation
+        :param keeps_masses: whether the buffer has the scheme that was saved
+        :raises ValueError: if a file is damaged, or the files contradict each other
+        """
+        demonstrations = manifest.of_stream(f"{_DEMONSTRATIONS}rows")
+        if demonstrations:
+            buffer.demonstrations.reserve(demonstrations[-1].end, buffer.storage)
+        (part_of_state,) = manifest.of_stream("state")
+        state = dict(manifest.numbers)
+        reads: list[Callable[[], None]] = [lambda: state.update(part_of_state.read(self.path))]
+        for stream in _streams_of(buffer):
+            parts = manifest.of_stream(stream.name)
+            begin = stream.reserve(*_range_of(parts))
+            for part in parts:
+                if part.end > begin:
+                    reads.append(partial(stream.read, self.path, part, max(begin, part.first)))
+        in_parallel(_N_READERS, reads)
+        _put_state(buffer, state, keeps_masses)
+        for stream in _streams_of(buffer):
+            first, end = _range_of(manifest.of_stream(stream.name))
+            if stream.first < stream.end and not (first <= stream.first and end == stream.end):
+                raise ValueError(f"the files have {stream.name} from {first} to {end}, not {stream.first} to {stream.end}")
+
+
+@contextmanager
+def _restoring(path: Path) -> Iterator[None]:
+    """
+    Report contents that contradict themselves as damage: values out of range, or missing names. Other errors are mistakes in
+    code, perhaps in a user's subclass, and must not look like damage.
+
+    :param path: path of the manifest
+    :raises DamagedFileError: in place of such an error
+    """
+    try:
+        yield
+    except DamagedFileError:
+        raise
+    except (ValueError, LookupError, OverflowError) as error:
+        raise DamagedFileError(f"{path} is damaged: {error!r}") from error
+
+
+def _range_of(parts: list[Part]) -> tuple[int, int]:
+    """Return the first number of some parts, and the number after the last."""
+    return (parts[0].first, parts[-1].end) if parts else (0, 0)
+
+
+def in_parallel(n_threads: int, functions: Sequence[Callable[[], Any]]) -> list[Any]:
     """
     Call functions in threads, so that checksums, copies and the disk overlap.
 
+    :param n_threads: number of threads
     :param functions: functions that read or write one file each; all have returned at the end
+    :return: what they returned
     :raises Exception: the first error
     """
-    with ThreadPoolExecutor(_MAX_THREADS) as pool:
-        list(pool.map(lambda function: function(), functions))
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(lambda function: function(), functions))
 
 
-# ---- loading
+# ---- by path
+
+
+def save_buffer(buffer: PrioritizedReplayBuffer, path: str | Path, num_timesteps: int = 0, keep: int = 2) -> None:
+    """
+    Save everything to a directory, see :meth:`SavedBuffer.save`.
+
+    :param buffer: buffer to save; it does not change
+    :param path: path of the directory, which is made if it does not exist
+    :param num_timesteps: steps of the model, part of the name of the manifest
+    :param keep: number of generations to keep, at least 1
+    """
+    SavedBuffer(path).save(buffer, num_timesteps, keep=keep)
+
+
+def load_buffer(buffer: BufferT, path: str | Path) -> BufferT:
+    """
+    Load a buffer from a directory, see :meth:`SavedBuffer.load`.
+
+    :param buffer: buffer that says class, spaces, scheme and settings; it does not change
+    :param path: path of the directory or, to choose a generation, of its manifest
+    :return: a new buffer with these settings
+    """
+    directory, generation = located(path)
+    return SavedBuffer(directory).load(buffer, generation)
+
+
+def located(path: str | Path) -> tuple[Path, str | None]:
+    """
+    Find the directory of a saved buffer.
+
+    :param path: path of the directory, or of a manifest in it
+    :return: absolute path of the directory, and the name of the manifest; ``None`` for a directory
+    """
+    path = Path(path).absolute()
+    return (path.parent, path.name) if path.suffix == ".json" and not path.is_dir() else (path, None)
 
 
 def is_buffer_path(path: Path) -> bool:
@@ -214,114 +676,3 @@ def is_buffer_path(path: Path) -> bool:
         or (path.suffix == SUFFIX and not path.exists())
         or (path.suffix, path.parent.suffix) == (".json", SUFFIX)
     )
-
-
-def load_buffer(buffer: BufferT, path: str | Path) -> BufferT:
-    """
-    Load the newest complete generation. No code from the files runs.
-
-    :param buffer: buffer that says class, spaces, scheme and settings; it does not change
-    :param path: path of the directory or, to choose a generation, of its manifest
-    :return: a new buffer with these settings
-    :raises FileNotFoundError: if nothing is saved there
-    :raises DamagedFileError: if no generation is complete; the message names file and damage
-    :raises ValueError: if the files do not fit this buffer, or have another version
-    """
-    path = Path(path).absolute()
-    directory = path.parent if path.is_file() else path
-    damage: dict[str, DamagedFileError] = {}
-    while True:
-        names = [path.name] if path.is_file() else manifests_in(path)
-        # A writer may have replaced generations in the meantime: try the newest that has not been tried.
-        name = next((name for name in names if name not in damage), None)
-        if name is None:
-            raise next(iter(damage.values()), FileNotFoundError(f"There is no saved buffer at {path}"))
-        try:
-            loaded = _load_generation(buffer, directory / name)
-        except DamagedFileError as error:
-            damage[name] = error
-            continue
-        newer = [error for other, error in damage.items() if numbers_in(other) > numbers_in(name)]
-        if newer:
-            warnings.warn(f"{newer[0]}. An older generation was loaded instead: {directory / name}")
-        return loaded
-
-
-def _load_generation(buffer: BufferT, path: Path) -> BufferT:
-    manifest, facts = Manifest.read(path), contents.about(buffer)
-    found = manifest.about
-    _require_fit(found, facts, path)
-    for part in manifest.parts:
-        part.read(path.parent, {})  # nothing is allocated unless all files are there, with their size
-    with as_damage(path, READING):
-        keeps_masses = found["scheme"] == facts["scheme"]
-        is_same_form = all(found[fact] == facts[fact] for fact in ("buffer_size", "frames"))
-        require("buffer_size", found["buffer_size"], integer())
-        frames = {entry["key"]: entry["n_frames"] for entry in found["frames"]}
-        form = () if is_same_form else (found["buffer_size"], frames.get(None, frames) or None)
-        n_demonstrations = _range_of(manifest.of_stream(f"{contents.DEMONSTRATIONS}rows"))[1]
-        n_slots = max(found["buffer_size"] * found["n_envs"], n_demonstrations)
-        if n_slots > max(_MOST_SLOTS, sum(part.size for part in manifest.parts)):
-            raise ValueError(f"{n_slots} transitions are more than the files can hold")
-    with as_damage(path):
-        loaded: BufferT = emptied(buffer, *form)
-        if n_demonstrations:
-            loaded.demonstrations.reserve(n_demonstrations, loaded.storage)
-        _read(loaded, path.parent, manifest, keeps_masses)
-    if is_same_form:
-        _remember(loaded, path.parent, manifest)
-    else:
-        source, loaded = loaded, emptied(buffer)
-        copy_newest(loaded, source, keeps_masses)
-    if not keeps_masses:
-        schemes = f"{found['scheme']}, and this buffer has {facts['scheme']}"
-        warnings.warn(f"{path.parent} was saved with {schemes}: all transitions get the largest priority")
-    return loaded
-
-
-def _require_fit(found: dict[str, Any], expected: dict[str, Any], path: Path) -> None:
-    """
-    Check that a saved buffer fits the model.
-
-    :param found: description of the saved buffer
-    :param expected: description of the buffer of the model
-    :param path: path of the manifest
-    :raises ValueError: if the saved buffer does not fit
-    """
-    for name in "kind observation_space action_space n_envs optimize_memory_usage copy_info_dict sequences".split():
-        if (theirs := found.get(name)) != (ours := expected.get(name)):
-            raise ValueError(f"{path} does not fit this model: it has {name} {theirs}, and the model has {ours}")
-
-
-def _read(buffer: PrioritizedReplayBuffer, directory: Path, manifest: Manifest, keeps_masses: bool) -> None:
-    """
-    Read a generation.
-
-    :param buffer: empty buffer of the form that was saved. Discard it after an error
-    :param directory: path of the directory
-    :param manifest: manifest of the generation
-    :param keeps_masses: whether the buffer has the scheme that was saved
-    :raises Exception: if a file is damaged, or the files contradict each other
-    """
-    (part_of_state,) = manifest.of_stream("state")
-    state = {name: [np.empty(member.shape, member.dtype)] for name, member in part_of_state.members.items()}
-    reads: list[Callable[[], None]] = [partial(part_of_state.read, directory, state)]
-    for stream in contents.streams_of(buffer):
-        parts = manifest.of_stream(stream.name)
-        if any((part.end - part.first) * stream.n_bytes > part.size for part in parts):
-            raise ValueError(f"a file is too small for its {stream.name}")
-        begin = stream.reserve(*_range_of(parts))
-        for part in parts:
-            if part.end > begin:
-                reads.append(partial(contents.read_part, stream, directory, part, max(begin, part.first)))
-    in_parallel(reads)
-    contents.put_state(buffer, {**manifest.numbers, **{name: arrays[0] for name, arrays in state.items()}}, keeps_masses)
-    for stream in contents.streams_of(buffer):
-        first, end = _range_of(manifest.of_stream(stream.name))
-        if stream.first < stream.end and not (first <= stream.first and end == stream.end):
-            raise ValueError(f"the files have {stream.name} from {first} to {end}, not {stream.first} to {stream.end}")
-
-
-def _range_of(parts: list[Part]) -> tuple[int, int]:
-    """Return the first number of some parts, and the number after the last."""
-    return (parts[0].first, parts[-1].end) if parts else (0, 0)

@@ -12,7 +12,7 @@ from stable_baselines3.common.callbacks import CheckpointCallback
 
 from sb3_per.buffers import PrioritizedReplayBuffer
 from sb3_per.persistence.atomic import make_directory, remove_temporary, sync_directory, write_file
-from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
+from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, about
 from sb3_per.persistence.generations import manifests_in, numbers_in, whole_generations
 from sb3_per.utils.checks import integer, require
 
@@ -34,7 +34,7 @@ class BufferCheckpointCallback(CheckpointCallback):
     :param save_vecnormalize: whether to save the statistics of ``VecNormalize`` too
     :param verbose: 2 for a message about every file
     :param keep: number of generations of the buffer to keep, at least 1; all models are kept
-    :raises ValueError: for a ``keep`` below 1
+    :raises ValueError: for a ``keep`` below 1; when training starts, for a buffer that a directory cannot hold
     :raises TypeError: when training starts, for a model whose buffer is not from this package
     """
 
@@ -54,11 +54,17 @@ class BufferCheckpointCallback(CheckpointCallback):
 
     def _init_callback(self) -> None:
         buffer = getattr(self.model, "replay_buffer", None)
-        if self.save_replay_buffer and not (buffer is None or isinstance(buffer, PrioritizedReplayBuffer)):
-            raise TypeError(
-                f"{type(self.model).__name__} has a {type(buffer).__name__}, which only SB3's CheckpointCallback can save, as "
-                "a pickle: use that callback, or save_replay_buffer=False"
-            )
+        if self.save_replay_buffer and buffer is not None:
+            if not isinstance(buffer, PrioritizedReplayBuffer):
+                raise TypeError(
+                    f"{type(self.model).__name__} has a {type(buffer).__name__}, which only SB3's CheckpointCallback can "
+                    "save, as a pickle: use that callback, or save_replay_buffer=False"
+                )
+            about(buffer)  # raises an error for what a directory cannot hold
+        path = (Path(self.save_path) / (self.name_prefix + BUFFER)).absolute()
+        # A model that has loaded its buffer from there knows what need not be written again. A stock model knows of none.
+        known = getattr(self.model, "saved_buffers", {})
+        self.saved_buffer = known.setdefault(path, SavedBuffer(path))
         make_directory(Path(self.save_path).absolute())
         checkpoints = rf"{re.escape(self.name_prefix)}_(vecnormalize_)?[0-9]+_steps\.(zip|pkl)"
         remove_temporary(Path(self.save_path), checkpoints)
@@ -79,8 +85,8 @@ class BufferCheckpointCallback(CheckpointCallback):
             sync_directory(path.parent)
         buffer = getattr(self.model, "replay_buffer", None)
         if self.save_replay_buffer and buffer is not None:
-            path = Path(self.save_path) / (self.name_prefix + BUFFER)
-            self._write("replay buffer", path, lambda path: save_buffer(buffer, path, self.num_timesteps, keep=self.keep))
+            saved = self.saved_buffer
+            self._write("replay buffer", saved.path, lambda path: saved.save(buffer, self.num_timesteps, keep=self.keep))
 
     def _write(self, what: str, path: Any, write: Any) -> None:
         write(path)

@@ -2,38 +2,74 @@
 Keep generations of a saved buffer in a directory: find those that are complete, add one, and remove old ones.
 
 A generation is a manifest, ``gen-<number>-<num_timesteps>.json``, and the files that it names. It counts from the moment its
-manifest exists. The first line of a manifest is the CRC-32 of everything after it.
+manifest exists. The first line of a manifest is the CRC-32 of everything after it. The manifest has the CRC-32 of each array.
 """
 
+import dataclasses
+import errno
 import itertools
 import json
 import os
 import re
+import zipfile
 import zlib
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
 
 import sb3_per.persistence.atomic as atomic
-from sb3_per.persistence.npz import Arrays, DamagedFileError, Member, open_plain, require_counts, write_npz
 
-FORMAT = "sb3_per.buffer"
-VERSION = 1
+#: Number of the format that this release writes and reads.
+FORMAT = 1
 
-_MANIFEST = re.compile(r"gen-([0-9]{1,12})-([0-9]{1,18})\.json")
-_PART = re.compile(r"(?:seg|frm)-[0-9a-f]{12}-[0-9]{1,18}-[0-9]{1,18}\.npz|state-[0-9]{1,12}\.npz")
+_MANIFEST = re.compile(r"gen-([0-9]+)-([0-9]+)\.json")
+_PART = re.compile(r"(?:seg|frm)-[0-9a-f]{12}-[0-9]+-[0-9]+\.npz|state-[0-9]+\.npz")
 _OURS = re.compile(rf"(?:{_MANIFEST.pattern}|{_PART.pattern})(?:{atomic.TEMPORARY})?")
-
-# Largest size of a manifest, bytes. It has a few hundred bytes for each of its files, and can take 25 times its size in RAM.
-_MAX_MANIFEST = 4 * 2**20
 
 # The first line of a manifest. The whole file is JSON too.
 _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
 
+# Number of bytes to write at a time: few enough to be in the cache when their checksum is computed.
+_CHUNK = 2**20
 
-@dataclass
+#: arrays by name, each in parts along the first axis, at least one
+Arrays = dict[str, list[np.ndarray]]
+
+
+class DamagedFileError(ValueError):
+    """Report a file that is not as it was written. The message names the file and the damage."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """
+    Report what goes wrong while a file is read as damage. No code of a user runs meanwhile.
+
+    :param path: path of the file
+    :raises DamagedFileError: if the file is missing, cannot be read, or has another content than expected
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DamagedFileError(f"{path} is missing") from error
+    except OSError as error:
+        if error.errno not in (errno.EIO, errno.EISDIR):
+            raise  # e.g. a lack of permission, which is no damage
+        raise DamagedFileError(f"{path} is damaged: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise DamagedFileError(f"{path} is damaged: {error!r}") from error
+
+
+# ---- one file
+
+
+@dataclasses.dataclass(frozen=True)
 class Part:
     """
     A file of a generation.
@@ -43,48 +79,89 @@ class Part:
     :param first: number of its first step or frame
     :param end: number after the last
     :param size: size of the file, bytes
-    :param members: its arrays by name
-    :raises ValueError: for another name, a number that is not a count, or a size below that of its arrays
+    :param crc32: checksum of each of its arrays, by name. NumPy compares it with the bytes that it reads
     """
 
     name: str
     stream: str
     first: int
     end: int
-    size: int
-    members: dict[str, Member]
+    size: int = 0
+    crc32: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        require_counts(self.first, self.end - self.first, self.size)
-        if not _PART.fullmatch(self.name):
-            raise ValueError(f"{self.name!r} is not the name of a part")
-        if any(member.offset + member.n_bytes > self.size for member in self.members.values()):
-            raise ValueError(f"{self.name} is too small for its arrays")
-
-    def read(self, directory: Path, into: Arrays) -> None:
+    def check_size(self, directory: Path) -> None:
         """
-        Read the last rows of some arrays, and check all bytes of these arrays.
+        Check that the file is there.
 
         :param directory: path of the directory
-        :param into: by name, contiguous arrays to fill in order
-        :raises DamagedFileError: if the file is missing, has another size, or other bytes than were written
+        :raises DamagedFileError: if the file is missing or has another size
         """
-        with open_plain(directory / self.name, self.size) as file:
-            for name, arrays in into.items():
-                self.members[name].read(file, arrays)
+        with reading(directory / self.name):
+            size = os.stat(directory / self.name).st_size
+            if size != self.size:
+                raise ValueError(f"it has {size} bytes, not {self.size}")
+
+    def read(self, directory: Path) -> Iterator[tuple[str, np.ndarray]]:
+        """
+        Read the arrays, one after the other.
+
+        :param directory: path of the directory
+        :return: names and arrays
+        :raises DamagedFileError: if the file is missing, or has other arrays than were written
+        """
+        self.check_size(directory)
+        with reading(directory / self.name), np.load(directory / self.name, allow_pickle=False) as archive:
+            found = _checksums_of(archive.zip)
+            if found != self.crc32:
+                raise ValueError(f"its checksums are {found}, not {self.crc32}")
+            for name in archive.files:
+                yield name, archive[name]
 
 
-@dataclass
+def _checksums_of(archive: zipfile.ZipFile) -> dict[str, int]:
+    return {info.filename.removesuffix(".npy"): info.CRC for info in archive.infolist()}
+
+
+def write_part(directory: Path, part: Part, arrays: Arrays) -> Part:
+    """
+    Write a file. It is durable once the manifest is.
+
+    :param directory: path of the directory
+    :param part: description of the file
+    :param arrays: its arrays
+    :return: the description, with size and checksums
+    :raises OSError: e.g. on a full disk; no part of the file is left
+    """
+
+    def write(file: BinaryIO) -> Part:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, blocks in arrays.items():
+                shape = (sum(map(len, blocks)), *blocks[0].shape[1:])
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    header = {"descr": blocks[0].dtype.str, "fortran_order": False, "shape": shape}
+                    npy.write_array_header_1_0(member, header)
+                    for block in blocks:
+                        content = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+                        for start in range(0, len(content), _CHUNK):
+                            member.write(content[start : start + _CHUNK].data)
+        return dataclasses.replace(part, size=file.tell(), crc32=_checksums_of(archive))
+
+    return atomic.write_file(directory / part.name, write)
+
+
+# ---- one generation
+
+
+@dataclasses.dataclass
 class Manifest:
     """
     Description of a generation.
 
     :param generation: number of the generation
     :param num_timesteps: steps of the model when it was saved
-    :param about: kind, spaces and form of the buffer, from :func:`~sb3_per.persistence.contents.about`
+    :param about: kind, spaces and form of the buffer
     :param numbers: numbers of the state, by name
     :param parts: files of the generation
-    :raises ValueError: for a value of another type
     """
 
     generation: int
@@ -92,11 +169,6 @@ class Manifest:
     about: dict[str, Any]
     numbers: dict[str, Any]
     parts: list[Part]
-
-    def __post_init__(self) -> None:
-        require_counts(self.generation, self.num_timesteps)
-        if not (isinstance(self.about, dict) and isinstance(self.numbers, dict)):
-            raise ValueError("it does not describe a buffer")
 
     @property
     def name(self) -> str:
@@ -122,8 +194,8 @@ class Manifest:
 
         :return: content of the file
         """
-        content = {"format": FORMAT, "version": VERSION, **vars(self)}
-        body = json.dumps(content, default=vars, allow_nan=False).encode()[1:]  # the brace goes before the checksum
+        content = {"format": FORMAT, **dataclasses.asdict(self)}
+        body = json.dumps(content, allow_nan=False).encode()[1:]  # the brace goes before the checksum
         return b'{"crc32": "%08x",\n' % zlib.crc32(body) + body
 
     @classmethod
@@ -134,28 +206,44 @@ class Manifest:
         :param path: path of a manifest
         :return: the manifest
         :raises DamagedFileError: if the file is missing, or is not a manifest with this name
-        :raises ValueError: if the file has another format or version
+        :raises ValueError: if the file has another format
         """
-        with open_plain(path) as file:
-            data = file.read(_MAX_MANIFEST + 1)
-            if len(data) > _MAX_MANIFEST:
-                raise ValueError(f"it has more than {_MAX_MANIFEST} bytes")
+        with reading(path):
+            data = path.read_bytes()
             head = _HEAD.match(data)
             if head is None or int(head[1], 16) != zlib.crc32(data[head.end() :]):
-                raise ValueError("its checksum does not fit")
+                raise ValueError("its checksum is wrong")
             content = json.loads(data)
             del content["crc32"]
-            found_format, version = content.pop("format"), content.pop("version")
-            if (found_format, version) == (FORMAT, VERSION):
-                for part in content["parts"]:
-                    part["members"] = {name: Member(**member) for name, member in dict(part["members"]).items()}
+            found = content.pop("format")
+            if found == FORMAT:
                 content["parts"] = [Part(**part) for part in content["parts"]]
                 manifest = cls(**content)
-                if manifest.name != path.name or not _MANIFEST.fullmatch(path.name):
+                if manifest.name != path.name:
                     raise ValueError(f"it was written as {manifest.name}")
+                for part in manifest.parts:
+                    if not _PART.fullmatch(part.name):
+                        raise ValueError(f"{part.name!r} is not the name of a file of a buffer")
                 return manifest
-        known = f"this release of sb3_per reads version {VERSION} of {FORMAT}"
-        raise ValueError(f"{path} has version {version} of the format {found_format}, and {known}")
+        raise ValueError(
+            f"{path} has format {found!r}, and this release of sb3_per reads and writes format {FORMAT}: use the release that "
+            "wrote it, or another directory"
+        )
+
+
+def numbers_in(name: str) -> tuple[int, int]:
+    """
+    Read the numbers in the name of a manifest.
+
+    :param name: name of a manifest
+    :return: number of its generation, and steps of the model when it was saved
+    """
+    found = _MANIFEST.fullmatch(name)
+    assert found is not None, name
+    return int(found[1]), int(found[2])
+
+
+# ---- all generations of a directory
 
 
 def manifests_in(directory: Path) -> list[str]:
@@ -176,7 +264,7 @@ def whole_generations(directory: Path, with_contents: bool) -> list[Manifest]:
     :param directory: path of a directory, which need not exist
     :param with_contents: whether to read all files; otherwise only their sizes are checked
     :return: manifests of the generations of which no file is missing or damaged, the newest generation first
-    :raises ValueError: if a manifest has another version
+    :raises ValueError: if a manifest has another format
     """
     found = []
     checked: dict[str, Part] = {}  # generations share most of their files
@@ -185,24 +273,27 @@ def whole_generations(directory: Path, with_contents: bool) -> list[Manifest]:
             manifest = Manifest.read(directory / name)
             for part in manifest.parts:
                 if checked.get(part.name) != part:
-                    part.read(directory, {member: [] for member in part.members} if with_contents else {})
+                    part.check_size(directory)
+                    if with_contents:
+                        for _ in part.read(directory):
+                            pass
                     checked[part.name] = part
             found.append(manifest)
     return found
 
 
-def write_part(directory: Path, part: Part, arrays: Callable[..., Arrays], *arguments: Any) -> None:
+def commit(directory: Path, manifest: Manifest) -> None:
     """
-    Write a file. It is durable once the manifest is.
+    Make a generation count.
 
     :param directory: path of the directory
-    :param part: description of the file; its size and its arrays are filled in
-    :param arrays: returns its arrays
-    :param arguments: arguments of ``arrays``
-    :raises OSError: e.g. on a full disk; no part of the file is left
+    :param manifest: manifest of the generation, whose parts are written
+    :raises OSError: e.g. on a full disk; remove the manifest then
     """
-    part.members = atomic.write_file(directory / part.name, lambda file: write_npz(file, arrays(*arguments)))
-    part.size = os.stat(directory / part.name).st_size
+    atomic.sync_directory(directory)  # the parts must be durable before the manifest is
+    content = manifest.to_bytes()
+    atomic.write_file(directory / manifest.name, lambda file: file.write(content))
+    atomic.sync_directory(directory)
 
 
 def remove(directory: Path, names: Iterable[str]) -> None:
@@ -215,21 +306,6 @@ def remove(directory: Path, names: Iterable[str]) -> None:
     for name in names:
         with suppress(OSError):
             os.unlink(directory / name)
-
-
-def commit(directory: Path, manifest: Manifest) -> None:
-    """
-    Make a generation count.
-
-    :param directory: path of the directory
-    :param manifest: manifest of the generation, whose parts are written
-    :raises OSError: e.g. on a full disk; remove the manifest then
-    :raises ValueError: if the generation could not be found again; remove the manifest then
-    """
-    atomic.sync_directory(directory)  # the parts must be durable before the manifest is
-    atomic.write_file(directory / manifest.name, lambda file: file.write(manifest.to_bytes()))
-    Manifest.read(directory / manifest.name)
-    atomic.sync_directory(directory)
 
 
 def clean_up(directory: Path, kept: Iterable[Manifest]) -> None:
@@ -247,15 +323,3 @@ def clean_up(directory: Path, kept: Iterable[Manifest]) -> None:
     if manifests:
         atomic.sync_directory(directory)
     remove(directory, surplus)
-
-
-def numbers_in(name: str) -> tuple[int, int]:
-    """
-    Read the numbers in the name of a manifest.
-
-    :param name: name of a manifest
-    :return: number of its generation, and steps of the model when it was saved
-    """
-    found = _MANIFEST.fullmatch(name)
-    assert found is not None, name
-    return int(found[1]), int(found[2])

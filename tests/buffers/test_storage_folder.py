@@ -299,7 +299,7 @@ def test_a_pickle_whose_folder_is_taken_loads_into_ram(tmp_path):
     assert_same_state(contents_of(loaded), expected)
 
 
-@pytest.mark.parametrize("kind", ["plain", "optimize_memory", "frames", "dict, frames", "her, infos", "sequences"])
+@pytest.mark.parametrize("kind", ["plain", "optimize_memory", "frames", "dict, frames", "her", "sequences"])
 @pytest.mark.parametrize("n_steps", [0, 4, 15])
 def test_directories_are_the_same_with_and_without_a_folder(kind, n_steps, tmp_path, monkeypatch):
     """What one saves, the other loads, and saves again."""

@@ -5,7 +5,8 @@ import pytest
 
 from sb3_per import PrioritizedHerReplayBuffer
 from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations
-from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
+from sb3_per.persistence.generations import Manifest, manifests_in
 from tests.buffers.test_demonstrations import bounded, demonstration_ids, demonstrations, mixed, record
 from tests.buffers.test_her import Player, make_env, make_her
 from tests.utils import assert_same_batches, fill, make_buffer, no_user_warnings
@@ -34,25 +35,25 @@ def test_demonstrations_are_written_once(tmp_path):
     Later saves refer to the file of the first save, also after a load. Demonstrations that are added later are saved as well.
     """
     path, buffer = tmp_path / "b.buffer", mixed()
+    saved = SavedBuffer(path)
 
     def parts():
-        from sb3_per.persistence.generations import Manifest, manifests_in
-
         manifest = Manifest.read(path / manifests_in(path)[0])
         return [part.name for part in manifest.of_stream("demonstrations/rows")]
 
-    save_buffer(buffer, path)
+    saved.save(buffer)
     first = parts()
     fill([buffer], 5)
     buffer.update_priorities(demonstration_ids(buffer), np.arange(7.0))
-    save_buffer(buffer, path)
+    saved.save(buffer)
     assert parts() == first and len(first) == 1
-    loaded = load_buffer(make_buffer(12, 2, demonstration_fraction=0.25), path)
+    saved = SavedBuffer(path)
+    loaded = saved.load(make_buffer(12, 2, demonstration_fraction=0.25))
     assert_same_draws(loaded, buffer)
-    save_buffer(loaded, path)
+    saved.save(loaded)
     assert parts() == first
     loaded.add_demonstrations(*demonstrations(loaded.observation_space, 3, seed=1))
-    save_buffer(loaded, path)
+    saved.save(loaded)
     assert_same_draws(load_buffer(buffer, path), loaded)
 
 

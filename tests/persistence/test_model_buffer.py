@@ -12,8 +12,8 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PrioritizedReplayBuffer, Proportional
 from sb3_per.persistence.buffer_files import save_buffer
-from tests.persistence.models import trained
-from tests.persistence.saved import assert_same, snapshot
+from tests.helpers.models import trained
+from tests.helpers.saved import assert_same, snapshot
 from tests.utils import STOCK
 
 

@@ -28,7 +28,7 @@ from sb3_per import (
     Proportional,
 )
 from sb3_per.persistence import atomic
-from tests.persistence.models import env_of, trained
+from tests.helpers.models import env_of, trained
 from tests.utils import STOCK
 
 

@@ -1,7 +1,6 @@
 """Loading into a buffer of another size, with other frames or another scheme, and refusal of buffers that do not fit."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,46 +8,39 @@ import pytest
 from gymnasium import spaces
 
 import sb3_per.persistence.buffer_files as buffer_files
-from sb3_per import PrioritizedReplayBuffer
-from sb3_per.persistence.buffer_files import load_buffer, save_buffer
-from tests.persistence.saved import (
-    KINDS,
-    Player,
-    assert_same,
-    assert_same_newest_steps,
-    column,
-    in_sequence,
-    make,
-    snapshot,
-)
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
+from sb3_per import PrioritizedReplayBuffer, Proportional
+from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
+from tests.helpers.saved import Player, assert_same, assert_same_newest_steps, column, make, snapshot
+from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer, no_user_warnings
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 
 
-@pytest.fixture
-def small_files(monkeypatch):
-    """Write many files, of which the first begins before the oldest step, and read them in reverse order."""
+@pytest.mark.parametrize(
+    "kind, n_rows, steps_per_save",
+    [
+        ("plain", 3, [20, 3, 40, 1]),
+        ("memory", 15, [9, 7]),
+        ("actors", 15, [20, 3, 40, 1]),
+        ("frames", 40, [40, 3]),
+        ("frames", 3, [20, 3, 40, 1]),
+        ("rank", 40, [2]),
+        ("rank", 15, [20, 3, 40, 1]),
+    ],
+)
+def test_the_newest_steps_that_fit_are_loaded(kind, n_rows, steps_per_save, tmp_path, monkeypatch):
+    """
+    Each environment gets its newest transitions, with their masses and new ids. 16 rows were saved, in several files, before
+    and after the ring has wrapped. The loaded buffer can be used, saved and loaded like any other.
+    """
     monkeypatch.setattr(buffer_files, "_SMALL_BYTES", 0)
     monkeypatch.setattr(buffer_files, "_SMALL_SHARE", 0)
-    monkeypatch.setattr(buffer_files, "in_parallel", lambda functions: in_sequence(functions[::-1]))
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("her", "sequences")])
-def test_the_newest_steps_that_fit_are_loaded(kind, tmp_path, small_files):
-    """Each environment gets its newest transitions, with their masses and new ids. The loaded buffer can be used and saved."""
-    # Load 16 saved rows into fewer and into more rows, before and after the ring has wrapped.
-    for n_rows, steps_per_save in ((3, [20, 3, 40, 1]), (15, [9, 7]), (15, [20, 3, 40, 1]), (40, [40, 3]), (40, [2])):
-        assert_newest_are_loaded(kind, n_rows, steps_per_save, tmp_path / f"{n_rows} {len(steps_per_save)}")
-
-
-def assert_newest_are_loaded(kind: str, n_rows: int, steps_per_save: list[int], folder: Path) -> None:
-    buffer, path = make(kind), folder / "x.buffer"
+    buffer, saved = make(kind), SavedBuffer(tmp_path / "x.buffer")
     player = Player(buffer, seed=n_rows)
     for n in steps_per_save:
         player.play(n)
-        save_buffer(buffer, path)
-    loaded = load_buffer(make(kind, n_rows), path)
+        saved.save(buffer)
+    loaded = load_buffer(make(kind, n_rows), saved.path)
     assert loaded.buffer_size == n_rows
     is_rank = kind == "rank"
     assert_same_newest_steps(loaded, buffer, with_masses=not is_rank)
@@ -58,13 +50,12 @@ def assert_newest_are_loaded(kind: str, n_rows: int, steps_per_save: list[int], 
         np.testing.assert_array_equal(*order)
     assert (loaded.beta, loaded.max_priority) == (buffer.beta, buffer.max_priority)
     assert loaded.transition_ids[loaded.transition_ids >= 0].min(initial=10**9) >= buffer.ring.next_id
-    # The loaded buffer can be used, saved and loaded like any other.
     Player(loaded, seed=1).play(5)
-    save_buffer(loaded, folder / "y.buffer")
-    assert_same(snapshot(load_buffer(make(kind, n_rows), folder / "y.buffer")), snapshot(loaded))
+    saved.save(loaded)
+    assert_same(snapshot(load_buffer(make(kind, n_rows), saved.path)), snapshot(loaded))
 
 
-@pytest.mark.parametrize("n_rows", [6, 11, 40])
+@pytest.mark.parametrize("n_rows", [6, 40])
 def test_her_draws_only_complete_episodes_after_loading(n_rows, tmp_path):
     buffer = make("her")
     Player(buffer).play(40)
@@ -79,15 +70,10 @@ def test_her_draws_only_complete_episodes_after_loading(n_rows, tmp_path):
         np.testing.assert_array_equal(loaded.ep_length[rows, env], is_whole * buffer.ep_length[old_rows, env])
         np.testing.assert_array_equal(((rows - loaded.ep_start[rows, env]) % n_rows)[is_whole], since_start[is_whole])
         np.testing.assert_array_equal(loaded.priorities[rows, env], is_whole * buffer.priorities[old_rows, env])
-    assert [info["seen"].tolist() for info in loaded.infos[rows, 0]] == [
-        info["seen"].tolist() for info in buffer.infos[old_rows, 0]
-    ]
-    player = Player(loaded)
-    for _ in range(5):
-        player.play(10)
+    Player(loaded).play(30)
 
 
-@pytest.mark.parametrize("n_rows", [9, 12, 40])
+@pytest.mark.parametrize("n_rows", [9, 40])
 def test_complete_sequences_are_loaded(n_rows, tmp_path):
     """A sequence that can be drawn after loading has the mass, the steps and the states of the saved buffer."""
     buffer = make("sequences")
@@ -112,9 +98,7 @@ def test_complete_sequences_are_loaded(n_rows, tmp_path):
     Player(loaded).play(20)
 
 
-@pytest.mark.parametrize(
-    "frames, n_rows", [(None, 5), ({"image": 1}, 16), ({"a/../b": 3}, 40), ({"image": 3, "a/../b": 3}, 5)], ids=str
-)
+@pytest.mark.parametrize("frames, n_rows", [(None, 5), ({"image": 3, "a/../b": 3}, 40)], ids=str)
 def test_frames_of_the_model_win_over_saved_ones(frames, n_rows, tmp_path):
     """Frames, scheme and size all differ from the saved buffer."""
     buffer = make("frames")
@@ -127,24 +111,44 @@ def test_frames_of_the_model_win_over_saved_ones(frames, n_rows, tmp_path):
     assert np.count_nonzero(loaded.priorities) == loaded.ring.n_whole
 
 
-@pytest.mark.parametrize("changed", [dict(scheme="rank"), dict(alpha=0.3), dict(scheme="uniform")], ids=str)
+# ---- another scheme
+
+
+class Own(Proportional):
+    """A user's scheme."""
+
+
+@pytest.mark.parametrize(
+    "changed", [dict(scheme="rank"), dict(alpha=0.3), dict(td_error_reduction="max"), dict(scheme=Own())], ids=str
+)
 def test_loading_with_another_scheme_sets_all_priorities_to_the_largest(changed, tmp_path):
-    """Loading warns, also in the opposite direction. Transition ids stay."""
+    """Loading warns, also in the opposite direction. Transition ids, beta and the largest priority stay."""
     buffer, path = make_buffer(20, 2), tmp_path / "x.buffer"
     fill([buffer], 15)
     buffer.update_priorities(np.arange(30), np.arange(30.0))
     save_buffer(buffer, path)
-    with pytest.warns(UserWarning, match=re.escape("Proportional(alpha=0.6")):
+    with pytest.warns(UserWarning, match=r"'proportional'.*'alpha': 0\.6.*, and this buffer has .*all transitions get the"):
         loaded = load_buffer(make_buffer(20, 2, **changed), path)
-    assert loaded.max_priority == buffer.max_priority
+    assert (loaded.max_priority, loaded.beta) == (buffer.max_priority, buffer.beta)
     np.testing.assert_array_equal(loaded.transition_ids, buffer.transition_ids)
     assert (loaded.priorities[:15] > 0).all()
-    if "rank" not in changed.values():
+    if changed.get("scheme") != "rank":
         np.testing.assert_array_equal(loaded.priorities[:15], float(loaded.scheme.mass_of_new(loaded.max_priority)))
     save_buffer(loaded, path)
     with pytest.warns(UserWarning, match="all transitions"):
         back = load_buffer(buffer, path)
     assert len(np.unique(back.priorities[:15])) == 1
+
+
+@pytest.mark.parametrize("scheme, other", [("proportional", Proportional(alpha=0.6)), (Own(), Own())], ids=str)
+def test_priorities_survive_if_the_settings_of_the_scheme_are_equal(scheme, other, tmp_path):
+    buffer = make_buffer(20, 2, scheme=scheme)
+    fill([buffer], 15)
+    buffer.update_priorities(np.arange(30), np.arange(30.0))
+    save_buffer(buffer, tmp_path / "x.buffer")
+    with no_user_warnings():
+        loaded = load_buffer(make_buffer(20, 2, scheme=other), tmp_path / "x.buffer")
+    np.testing.assert_array_equal(loaded.priorities, buffer.priorities)
 
 
 @pytest.mark.parametrize("changed", [dict(sequence_length=4), dict(n_steps=3)], ids=str)
@@ -159,6 +163,9 @@ def test_loading_with_other_windows_sets_all_priorities_to_the_largest(changed, 
     assert len(masses) and len(np.unique(masses)) == 1
 
 
+# ---- what does not fit
+
+
 def buffer_with(name: str, value: Any) -> PrioritizedReplayBuffer:
     arguments: dict[str, Any] = dict(
         observation_space=OBSERVATION_SPACES["box"], action_space=ACTION_SPACES["box"], n_envs=2, device="cpu"
@@ -167,25 +174,30 @@ def buffer_with(name: str, value: Any) -> PrioritizedReplayBuffer:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "name, value, saved",
     [
-        ("observation_space", spaces.Box(-1, 1, (4,), np.float32)),
-        ("observation_space", spaces.Box(-1, 1, (3,), np.float64)),
-        ("observation_space", spaces.MultiDiscrete([3, 3, 3])),
-        ("action_space", spaces.Box(-2, 2, (2,), np.float32)),
-        ("action_space", spaces.Discrete(4)),
-        ("n_envs", 4),
+        ("observation_space", spaces.Box(-1, 1, (4,), np.float32), "'shape': [3]"),
+        ("observation_space", spaces.Box(-1, 1, (3,), np.float64), "'dtype': 'float32'"),
+        ("observation_space", spaces.MultiDiscrete([3, 3, 3]), "'type': 'box'"),
+        ("action_space", spaces.Box(-2, 2, (2,), np.float32), "'low': [-1.0, -1.0]"),
+        ("action_space", spaces.Discrete(4), "'type': 'box'"),
+        ("n_envs", 4, "2"),
+        ("optimize_memory_usage", True, "False"),
     ],
 )
-def test_other_spaces_or_numbers_of_environments_are_refused(name, value, tmp_path):
+def test_other_spaces_or_numbers_of_environments_are_refused(name, value, saved, tmp_path):
     """The error names the setting and the saved value. The buffer in RAM does not change."""
     buffer = make_buffer(20, 2)
     fill([buffer], 15)
     save_buffer(buffer, tmp_path / "x.buffer")
-    current = buffer_with(name, value)
-    fill([current], 3)
+    if name == "optimize_memory_usage":
+        current = make("memory")
+        Player(current).play(3)
+    else:
+        current = buffer_with(name, value)
+        fill([current], 3)
     before = snapshot(current)
-    with pytest.raises(ValueError, match=f"(?s){name}.*{re.escape(str(buffer.n_envs if name == 'n_envs' else 'Box'))}"):
+    with pytest.raises(ValueError, match=rf"{name} .*{re.escape(saved)}.*, and the model has"):
         load_buffer(current, tmp_path / "x.buffer")
     assert_same(snapshot(current), before)
 
@@ -195,9 +207,7 @@ def test_sequences_with_other_settings_are_refused(changed, tmp_path):
     save_buffer(make("sequences"), tmp_path / "x.buffer")
     with pytest.raises(ValueError, match="has sequences"):
         load_buffer(make("sequences", **changed), tmp_path / "x.buffer")
-    with pytest.raises(
-        ValueError, match="has kind PrioritizedSequenceReplayBuffer, and the model has PrioritizedReplayBuffer"
-    ):
+    with pytest.raises(ValueError, match="has kind sequences, and the model has transitions"):
         load_buffer(make("plain"), tmp_path / "x.buffer")
 
 

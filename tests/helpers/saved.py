@@ -8,7 +8,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.persistence.generations import Manifest, manifests_in
-from sb3_per.persistence.npz import write_npz
+from sb3_per.persistence.generations import Manifest, manifests_in, write_part
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 GOAL = spaces.Box(-1, 1, (2,), np.float32)
@@ -53,7 +52,7 @@ KINDS: dict[str, tuple[type[PrioritizedReplayBuffer], spaces.Space, dict[str, An
     "her": (
         PrioritizedHerReplayBuffer,
         spaces.Dict({"observation": VECTOR, "achieved_goal": GOAL, "desired_goal": GOAL}),
-        dict(env=Goals(), copy_info_dict=True),
+        dict(env=Goals()),
     ),
     "rank": (PrioritizedReplayBuffer, VECTOR, dict(scheme="rank")),
     "memory": (PrioritizedReplayBuffer, VECTOR, dict(optimize_memory_usage=True, handle_timeout_termination=False)),
@@ -109,7 +108,7 @@ class Player:
             obs, next_obs = self.obs, self.observation(self.obs)
             done = rng.random(n_envs) < 0.2
             timeout = done & (rng.random(n_envs) < 0.5)
-            infos = [{"TimeLimit.truncated": bool(flag), "seen": rng.random(2)} for flag in timeout]
+            infos = [{"TimeLimit.truncated": bool(flag)} for flag in timeout]
             self.obs = self.observation() if done.any() else next_obs
             actions, rewards = rng.uniform(-1, 1, (n_envs, 2)), rng.normal(size=n_envs)
             envs = np.flatnonzero(rng.random(n_envs) < [0.9, 0.4, 0.7][:n_envs]) if self.is_apart else np.arange(n_envs)
@@ -269,18 +268,11 @@ def change_arrays(directory: Path, stream: str, change: Callable[[dict[str, np.n
     (name,) = manifests_in(directory)
     manifest = Manifest.read(directory / name)
     part = manifest.of_stream(stream)[0]
-    with np.load(directory / part.name) as archive:
-        arrays = dict(archive)
+    arrays = dict(part.read(directory))
     change(arrays)
-    with open(directory / part.name, "wb") as file:
-        part.members = write_npz(file, {key: [np.atleast_1d(array)] for key, array in arrays.items()})
-    part.size = (directory / part.name).stat().st_size
+    written = write_part(directory, part, {key: [np.atleast_1d(array)] for key, array in arrays.items()})
+    manifest.parts[manifest.parts.index(part)] = written
     (directory / name).write_bytes(manifest.to_bytes())
-
-
-def in_sequence(functions: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run functions one after the other, in place of :func:`~sb3_per.persistence.buffer_files.in_parallel`."""
-    return [function() for function in functions]
 
 
 # ---- a disk that announces its operations
@@ -355,4 +347,4 @@ def watch_disk(announce: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -
     for module in (atomic, generations):
         monkeypatch.setattr(module, "os", disk)
     monkeypatch.setattr(atomic, "open", disk.open_file, raising=False)
-    monkeypatch.setattr(buffer_files, "in_parallel", in_sequence)
+    monkeypatch.setattr(buffer_files, "_N_WRITERS", 1)

@@ -1,7 +1,7 @@
 """
 Save buffers in child processes that are killed while they save; used by ``test_crash.py``.
 
-Start it with ``python -m tests.persistence.crash_child``. It imports the package once, which takes seconds. It then reads one
+Start it with ``python -m tests.helpers.crash_child``. It imports the package once, which takes seconds. It then reads one
 task per line (JSON) from stdin, forks a child for each task, and prints the child's exit code.
 """
 
@@ -19,10 +19,9 @@ from typing import Any
 
 import pytest
 
-import sb3_per.persistence.buffer_files as buffer_files
-from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.buffer_files import SavedBuffer
 from sb3_per.persistence.generations import manifests_in
-from tests.persistence.saved import KINDS, Player, digest, files_in_manifests, in_sequence, make, names_of, watch_disk
+from tests.helpers.saved import Player, digest, files_in_manifests, make, names_of, watch_disk
 
 
 def run(
@@ -41,9 +40,9 @@ def run(
     path = Path(directory)
     log = os.open(path.parent / "log", os.O_CREAT | os.O_APPEND | os.O_RDWR)
     number = (path.parent / "log").read_text().count("begin")
-    buffer = make(kind)
+    buffer, saved = make(kind), SavedBuffer(path)
     if manifests_in(path):
-        buffer = load_buffer(buffer, path)
+        buffer = saved.load(buffer)
     player, left = Player(buffer, seed=seed), [fail_at]
 
     def announce(operation: str, *args: Any) -> None:
@@ -63,7 +62,7 @@ def run(
         os.write(log, f"begin {i} {digest(buffer)}\n".encode())
         if begun is not None:
             os.write(begun, b".")
-        save_buffer(buffer, path, num_timesteps=i)
+        saved.save(buffer, num_timesteps=i)
         os.write(log, f"done {i}\n".encode())
         assert names_of(path) == files_in_manifests(path), "the directory has a file that no manifest names"
 
@@ -81,21 +80,20 @@ def child(task: dict[str, Any]) -> None:
         os._exit(code)
 
 
-def warm_up() -> None:
-    """Do all one-time work before the first fork, in the main thread, because other threads do not survive a fork."""
-    parallel, buffer_files.in_parallel = buffer_files.in_parallel, in_sequence
+def warm_up(kind: str) -> None:
+    """Do all one-time work for a kind of buffer before the fork."""
     with tempfile.TemporaryDirectory() as folder:
-        for kind in KINDS:
-            run(kind, f"{folder}/{kind}.buffer", 0, 2)
-            run(kind, f"{folder}/{kind}.buffer", 1, 1)
-            os.unlink(f"{folder}/log")
-    buffer_files.in_parallel = parallel
+        run(kind, f"{folder}/x.buffer", 0, 2)
+        run(kind, f"{folder}/x.buffer", 1, 1)
 
 
 def main() -> None:
-    warm_up()
+    warm: set[str] = set()
     for line in sys.stdin:
         task = json.loads(line)
+        if task["kind"] not in warm:
+            warm_up(task["kind"])
+            warm.add(task["kind"])
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
