@@ -32,7 +32,7 @@ from sb3_per.buffers import (
 from sb3_per.buffers.transfer import copy_newest, emptied
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
-from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, Part, manifests_in, numbers_in, reading
+from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, Part, manifests_in, numbers_in
 from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
 from sb3_per.storage.arrays import ArrayStorage, ArrayStore
 from sb3_per.storage.frames import FrameStore
@@ -87,8 +87,8 @@ _PART_BYTES, _MANY_PARTS = 16 * 2**20, 128
 # Files below this size, or this share of the stream, are joined with newer rows. This keeps the number at a few dozen.
 _SMALL_BYTES, _SMALL_SHARE = 4 * 2**20, 1 / 64
 
-# More threads do not make a disk faster. NumPy copies what it reads, so fewer of them read.
-_N_WRITERS, _N_READERS = 4, 2
+# More threads do not make a disk faster.
+_N_THREADS = 4
 
 
 # ---- facts
@@ -220,29 +220,6 @@ class _Stream:
             # With `optimize_memory_usage`, the newest next observation goes into the row after the last one.
             self.storage.files.reserve(min(end + 1, self.storage.n_rows))
         return max(first, end - self.storage.n_rows)
-
-    def read(self, directory: Path, part: Part, begin: int) -> None:
-        """
-        Read the entries of a file into the storage.
-
-        :param directory: path of the directory
-        :param part: file to read
-        :param begin: number of the first entry to read
-        :raises DamagedFileError: if the file is damaged, or has other arrays
-        """
-        missing = self.views(begin, part.end)
-        for name, array in part.read(directory):
-            with reading(directory / part.name):
-                views = missing.pop(name)
-                expected = (part.end - part.first, *views[0].shape[1:])
-                if (array.shape, array.dtype) != (expected, views[0].dtype):
-                    raise ValueError(f"{name} has shape {array.shape} and type {array.dtype}, not {expected}")
-                start = begin - part.first
-                for view in views:
-                    view[:] = array[start : start + len(view)]
-                    start += len(view)
-        if missing:
-            raise DamagedFileError(f"{directory / part.name} is damaged: it lacks {', '.join(missing)}")
 
 
 def _collections_of(buffer: PrioritizedReplayBuffer) -> list[tuple[str, Ring, ArrayStorage]]:
@@ -519,7 +496,7 @@ class SavedBuffer:
             manifest.parts += kept
             new += [(part, stream.views(part.first, part.end)) for part in added]
         try:
-            manifest.parts += in_parallel(_N_WRITERS, [partial(generations.write_part, self.path, *each) for each in new])
+            manifest.parts += in_parallel([partial(generations.write_part, self.path, *each) for each in new])
             generations.commit(self.path, manifest)
         except BaseException:
             # The manifest first. On a full disk, others may need the space.
@@ -582,8 +559,9 @@ class SavedBuffer:
             begin = stream.reserve(*_range_of(parts))
             for part in parts:
                 if part.end > begin:
-                    reads.append(partial(stream.read, self.path, part, max(begin, part.first)))
-        in_parallel(_N_READERS, reads)
+                    first = max(begin, part.first)
+                    reads.append(partial(part.read_into, self.path, first - part.first, stream.views(first, part.end)))
+        in_parallel(reads)
         _put_state(buffer, state, keeps_masses)
         for stream in _streams_of(buffer):
             first, end = _range_of(manifest.of_stream(stream.name))
@@ -613,16 +591,15 @@ def _range_of(parts: list[Part]) -> tuple[int, int]:
     return (parts[0].first, parts[-1].end) if parts else (0, 0)
 
 
-def in_parallel(n_threads: int, functions: Sequence[Callable[[], Any]]) -> list[Any]:
+def in_parallel(functions: Sequence[Callable[[], Any]]) -> list[Any]:
     """
     Call functions in threads, so that checksums, copies and the disk overlap.
 
-    :param n_threads: number of threads
     :param functions: functions that read or write one file each; all have returned at the end
     :return: what they returned
     :raises Exception: the first error
     """
-    with ThreadPoolExecutor(n_threads) as pool:
+    with ThreadPoolExecutor(_N_THREADS) as pool:
         return list(pool.map(lambda function: function(), functions))
 
 

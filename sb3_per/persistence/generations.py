@@ -33,8 +33,8 @@ _OURS = re.compile(rf"(?:{_MANIFEST.pattern}|{_PART.pattern})(?:{atomic.TEMPORAR
 # The first line of a manifest. The whole file is JSON too.
 _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
 
-# Number of bytes to write at a time: few enough to be in the cache when their checksum is computed.
-_CHUNK = 2**20
+# Number of bytes to read or write at a time: few enough to be in the cache when their checksum is computed.
+_CHUNK = 2**18
 
 #: arrays by name, each in parts along the first axis, at least one
 Arrays = dict[str, list[np.ndarray]]
@@ -79,7 +79,7 @@ class Part:
     :param first: number of its first step or frame
     :param end: number after the last
     :param size: size of the file, bytes
-    :param crc32: checksum of each of its arrays, by name. NumPy compares it with the bytes that it reads
+    :param crc32: checksum of each of its arrays, by name
     """
 
     name: str
@@ -101,25 +101,60 @@ class Part:
             if size != self.size:
                 raise ValueError(f"it has {size} bytes, not {self.size}")
 
-    def read(self, directory: Path) -> Iterator[tuple[str, np.ndarray]]:
+    def read(self, directory: Path) -> dict[str, np.ndarray]:
         """
-        Read the arrays, one after the other.
+        Read all arrays.
 
         :param directory: path of the directory
-        :return: names and arrays
+        :return: arrays by name
         :raises DamagedFileError: if the file is missing, or has other arrays than were written
         """
         self.check_size(directory)
         with reading(directory / self.name), np.load(directory / self.name, allow_pickle=False) as archive:
-            found = _checksums_of(archive.zip)
-            if found != self.crc32:
-                raise ValueError(f"its checksums are {found}, not {self.crc32}")
-            for name in archive.files:
-                yield name, archive[name]
+            self._check_checksums(archive.zip)
+            return dict(archive)
+
+    def read_into(self, directory: Path, n_before: int, arrays: Arrays) -> None:
+        """
+        Read arrays into the memory where they belong. ``np.load`` would copy each once more, which takes images 1.7 times as
+        long.
+
+        :param directory: path of the directory
+        :param n_before: number of entries at the beginning of each array that are not needed
+        :param arrays: contiguous arrays to fill in order, by name
+        :raises DamagedFileError: if the file is missing, or has other arrays than were written or than are expected. Discard
+            what was read then
+        """
+        self.check_size(directory)
+        with reading(directory / self.name), zipfile.ZipFile(directory / self.name) as archive:
+            self._check_checksums(archive)
+            for name, blocks in arrays.items():
+                with archive.open(f"{name}.npy") as member:
+                    npy.read_magic(member)
+                    header = npy.read_array_header_1_0(member)
+                    expected = ((n_before + sum(map(len, blocks)), *blocks[0].shape[1:]), False, blocks[0].dtype)
+                    if header != expected:
+                        raise ValueError(f"{name} has shape, order and type {header}, not {expected}")
+                    member.read(n_before * blocks[0][:1].nbytes)
+                    for block in blocks:
+                        for chunk in _chunks_of(block):
+                            member.readinto(chunk)
+
+    def _check_checksums(self, archive: zipfile.ZipFile) -> None:
+        """Compare checksums with those in the zip, which it compares with the bytes that it reads."""
+        found = _checksums_of(archive)
+        if found != self.crc32:
+            raise ValueError(f"its checksums are {found}, not {self.crc32}")
 
 
 def _checksums_of(archive: zipfile.ZipFile) -> dict[str, int]:
     return {info.filename.removesuffix(".npy"): info.CRC for info in archive.infolist()}
+
+
+def _chunks_of(array: np.ndarray) -> Iterator[memoryview]:
+    """View the bytes of a contiguous array, some at a time."""
+    content = array.reshape(-1).view(np.uint8)
+    return (content[start : start + _CHUNK].data for start in range(0, len(content), _CHUNK))
 
 
 def write_part(directory: Path, part: Part, arrays: Arrays) -> Part:
@@ -141,9 +176,8 @@ def write_part(directory: Path, part: Part, arrays: Arrays) -> Part:
                     header = {"descr": blocks[0].dtype.str, "fortran_order": False, "shape": shape}
                     npy.write_array_header_1_0(member, header)
                     for block in blocks:
-                        content = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
-                        for start in range(0, len(content), _CHUNK):
-                            member.write(content[start : start + _CHUNK].data)
+                        for chunk in _chunks_of(np.ascontiguousarray(block)):
+                            member.write(chunk)
         return dataclasses.replace(part, size=file.tell(), crc32=_checksums_of(archive))
 
     return atomic.write_file(directory / part.name, write)
@@ -273,10 +307,7 @@ def whole_generations(directory: Path, with_contents: bool) -> list[Manifest]:
             manifest = Manifest.read(directory / name)
             for part in manifest.parts:
                 if checked.get(part.name) != part:
-                    part.check_size(directory)
-                    if with_contents:
-                        for _ in part.read(directory):
-                            pass
+                    part.read(directory) if with_contents else part.check_size(directory)
                     checked[part.name] = part
             found.append(manifest)
     return found

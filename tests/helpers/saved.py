@@ -268,7 +268,7 @@ def change_arrays(directory: Path, stream: str, change: Callable[[dict[str, np.n
     (name,) = manifests_in(directory)
     manifest = Manifest.read(directory / name)
     part = manifest.of_stream(stream)[0]
-    arrays = dict(part.read(directory))
+    arrays = part.read(directory)
     change(arrays)
     written = write_part(directory, part, {key: [np.atleast_1d(array)] for key, array in arrays.items()})
     manifest.parts[manifest.parts.index(part)] = written
@@ -347,4 +347,4 @@ def watch_disk(announce: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -
     for module in (atomic, generations):
         monkeypatch.setattr(module, "os", disk)
     monkeypatch.setattr(atomic, "open", disk.open_file, raising=False)
-    monkeypatch.setattr(buffer_files, "_N_WRITERS", 1)
+    monkeypatch.setattr(buffer_files, "_N_THREADS", 1)

@@ -147,7 +147,7 @@ def test_a_valid_file_with_other_values_is_found(tmp_path):
     digests = write_generations("plain", path)
     for part in Manifest.read(path / max(digests)).parts:
         data = (path / part.name).read_bytes()
-        changed = {key: [array + 1 if array.dtype.kind == "f" else array] for key, array in part.read(path)}
+        changed = {key: [array + 1 if array.dtype.kind == "f" else array] for key, array in part.read(path).items()}
         assert write_part(path, part, changed).size == part.size
         assert assert_harmless("plain", path, digests, [part.name]) != max(digests)
         (path / part.name).write_bytes(data)
