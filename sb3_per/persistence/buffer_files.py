@@ -405,10 +405,7 @@ class SavedBuffer:
             older = generations.whole_generations(self.path, with_contents=False)
             manifest = self._write(buffer, facts, num_timesteps, full)
             self._remember(buffer, manifest)
-            try:
-                generations.clean_up(self.path, [manifest, *older[: keep - 1]])
-            except OSError as error:
-                warnings.warn(f"{self.path / manifest.name} is saved, but older files could not be removed: {error}")
+            generations.clean_up(self.path, [manifest, *older[: keep - 1]])
 
     def load(self, buffer: BufferT, generation: str | None = None) -> BufferT:
         """

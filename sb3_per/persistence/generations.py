@@ -129,6 +129,7 @@ class Part:
         with reading(directory / self.name), zipfile.ZipFile(directory / self.name) as archive:
             self._check_checksums(archive)
             for name, blocks in arrays.items():
+                member: Any
                 with archive.open(f"{name}.npy") as member:
                     npy.read_magic(member)
                     header = npy.read_array_header_1_0(member)
@@ -329,7 +330,7 @@ def commit(directory: Path, manifest: Manifest) -> None:
 
 def remove(directory: Path, names: Iterable[str]) -> None:
     """
-    Remove files. Removal is durable after :func:`~sb3_per.persistence.atomic.sync_directory`.
+    Remove files.
 
     :param directory: path of the directory
     :param names: names of the files; one that is missing or cannot be removed is skipped
@@ -341,16 +342,11 @@ def remove(directory: Path, names: Iterable[str]) -> None:
 
 def clean_up(directory: Path, kept: Iterable[Manifest]) -> None:
     """
-    Remove other generations, and files that no remaining generation needs.
+    Remove other generations, and files that no remaining generation needs. A kill on the way may leave a manifest without its
+    files, which counts no more than a damaged one.
 
     :param directory: path of the directory
     :param kept: generations to keep
     """
     wanted = {name for manifest in kept for name in (manifest.name, *(part.name for part in manifest.parts))}
-    surplus = [name for name in os.listdir(directory) if _OURS.fullmatch(name) and name not in wanted]
-    # Remove manifests first, and durably: no manifest may be left without its files.
-    manifests = list(filter(_MANIFEST.fullmatch, surplus))
-    remove(directory, manifests)
-    if manifests:
-        atomic.sync_directory(directory)
-    remove(directory, surplus)
+    remove(directory, (name for name in os.listdir(directory) if _OURS.fullmatch(name) and name not in wanted))

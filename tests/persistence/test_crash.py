@@ -196,7 +196,7 @@ def test_an_error_at_any_disk_operation_keeps_the_last_save(failure, kind, tmp_p
         player.play(9)
         before_it.save(buffer, num_timesteps=i)
     last, files = digest(buffer), names_of(before_it.path)
-    n_failed = n_complained = 0
+    n_failed = 0
     for number in itertools.count(1):
         path = tmp_path / f"{number}" / "x.buffer"
         shutil.copytree(tmp_path / "before", path.parent)
@@ -216,7 +216,7 @@ def test_an_error_at_any_disk_operation_keeps_the_last_save(failure, kind, tmp_p
         assert digest(buffer) == before
         if fail.n_operations < number:
             break
-        n_failed, n_complained = n_failed + has_failed, n_complained + bool(caught)
+        n_failed += has_failed
         there = digest(load(kind, path))
         if failure == "interrupt" and there == before:
             assert has_failed  # the new generation was complete when the removal of old files was interrupted
@@ -231,7 +231,6 @@ def test_an_error_at_any_disk_operation_keeps_the_last_save(failure, kind, tmp_p
         shutil.rmtree(path.parent)
     assert n_failed > 20 and not has_failed
     assert caught == []
-    assert n_complained > 0 or failure == "interrupt"  # an old file that cannot be removed is only a warning
 
 
 def test_loading_writes_nothing(tmp_path):

@@ -153,6 +153,16 @@ def test_a_valid_file_with_other_values_is_found(tmp_path):
         (path / part.name).write_bytes(data)
 
 
+def test_a_changed_digit_in_a_manifest_is_found(tmp_path):
+    """The manifest is still JSON with allowed values."""
+    path = tmp_path / "x.buffer"
+    digests = write_generations("plain", path)
+    text = (path / max(digests)).read_text()
+    assert '"sampler/max_priority": ' in text
+    (path / max(digests)).write_text(text.replace('"sampler/max_priority": ', '"sampler/max_priority": 9'))
+    assert assert_harmless("plain", path, digests, [max(digests)]) == sorted(digests)[1]
+
+
 def test_if_all_generations_are_damaged_the_error_names_the_newest(tmp_path):
     write_generations("plain", tmp_path / "x.buffer")
     for path in (tmp_path / "x.buffer").glob("state*"):
