@@ -236,9 +236,12 @@ def test_a_buffer_that_is_1_percent_full_takes_1_percent_on_disk(tmp_path):
     assert n_bytes(tmp_path / "x.buffer") < 0.012 * len(pickle.dumps(buffer))
 
 
-@pytest.mark.parametrize("copied", ["buffer", "directory", "frames"])
+@pytest.mark.parametrize("copied", ["buffer", "directory", "frames", "rewards"])
 def test_a_copy_writes_its_own_files(copied, tmp_path):
-    """A copied buffer, and one whose frames were stored again, is not in the files; a copied ``SavedBuffer`` knows of none."""
+    """
+    A copied buffer is not in the files, nor one whose frames were stored again or that was given another array. A copied
+    ``SavedBuffer`` knows of no files.
+    """
     kind = "frames" if copied == "frames" else "plain"
     buffer, saved = make(kind), SavedBuffer(tmp_path / "x.buffer")
     Player(buffer).play(9)
@@ -248,6 +251,8 @@ def test_a_copy_writes_its_own_files(copied, tmp_path):
         buffer = copy.deepcopy(buffer)
     elif copied == "directory":
         saved = pickle.loads(pickle.dumps(saved))
+    elif copied == "rewards":
+        buffer.rewards = buffer.rewards + 1.0
     else:
         buffer = type(buffer).from_replay_buffer(buffer, frames={"image": 1})
         buffer = type(buffer).from_replay_buffer(buffer, frames=KINDS[kind][2]["frames"])
