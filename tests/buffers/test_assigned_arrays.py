@@ -10,7 +10,7 @@ import torch as th
 from gymnasium import spaces
 
 from sb3_per import PERDQN, PrioritizedReplayBuffer
-from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from sb3_per.persistence.buffer_files import SavedBuffer
 from tests.buffers.test_add import OtherStoreBuffer
 from tests.buffers.test_refused_steps import KINDS, N_ENVS, N_ROWS, filled, step_of
 from tests.storage.test_frames import ACTIONS, Stream, add, same_bytes, twins
@@ -285,13 +285,14 @@ def test_a_save_after_an_assignment_has_the_new_rows(form, tmp_path):
     """A save writes only what is new; rows that were assigned are."""
     buffer = empty(form)
     fill([buffer], 10)
-    save_buffer(buffer, tmp_path / "saved.buffer")
+    saved = SavedBuffer(tmp_path / "saved.buffer")
+    saved.save(buffer)
     arrays = arrays_of(buffer)
     buffer.rewards = arrays["rewards"] * 0.5
     observations = arrays["observations"]
     buffer.observations = {key: part[::-1] for key, part in observations.items()} if "dict" in form else observations[::-1]
-    save_buffer(buffer, tmp_path / "saved.buffer")
-    assert_same_state(contents_of(load_buffer(empty(form), tmp_path / "saved.buffer")), contents_of(buffer))
+    saved.save(buffer)
+    assert_same_state(contents_of(saved.load(empty(form))), contents_of(buffer))
 
 
 @pytest.mark.parametrize("kind", ["her", "her, frames", "her, infos"])

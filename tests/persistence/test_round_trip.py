@@ -260,7 +260,8 @@ def test_a_copy_writes_its_own_files(copied, tmp_path):
     saved.save(buffer, keep=1)
     assert not before.keys() & segments(saved.path).keys()
     loaded = load_buffer(make(kind), saved.path)
-    np.testing.assert_array_equal(loaded.rewards, buffer.rewards)
+    n = buffer.ring.n_rows_used
+    np.testing.assert_array_equal(loaded.rewards[:n], buffer.rewards[:n])
     np.testing.assert_array_equal(loaded.priorities, buffer.priorities)
 
 
