@@ -1,30 +1,18 @@
-"""
-A control for a gain: the same scheme with its priorities shuffled within the batch. It draws as unevenly and takes steps as
-small, but does not know which transitions to draw.
-"""
+"""The control of a setting: the same setting with its priorities shuffled within the batch."""
 
-import copy
 from typing import Any
 
-import numpy as np
-
 from sb3_per.buffers.settings import SCHEME_SETTINGS
-from sb3_per.sampling.schemes import make_scheme
+from sb3_per.sampling.schemes import Shuffled, make_scheme
 
 
 def control_of(buffer_kwargs: dict[str, Any]) -> dict[str, Any]:
     """
-    Make the control of a setting: each error of a batch becomes the priority of another transition of the batch.
+    Make the control of a setting.
 
-    :param buffer_kwargs: ``replay_buffer_kwargs`` of a setting
-    :return: those of its control, with a scheme object that has the settings of the scheme
+    :param buffer_kwargs: ``replay_buffer_kwargs`` of the setting
+    :return: those of its control, whose scheme object has the settings of the scheme
     """
-    rest = {key: value for key, value in buffer_kwargs.items() if key not in SCHEME_SETTINGS}
-    control = copy.copy(make_scheme(**{key: value for key, value in buffer_kwargs.items() if key not in rest}))
-
-    class Shuffled(type(control)):  # type: ignore[misc]
-        def reduce(self, abs_td_errors: np.ndarray) -> np.ndarray:
-            return np.random.permutation(super().reduce(abs_td_errors))
-
-    control.__class__ = Shuffled
-    return {**rest, "scheme": control}
+    of_scheme = {name: value for name, value in buffer_kwargs.items() if name in SCHEME_SETTINGS}
+    others = {name: value for name, value in buffer_kwargs.items() if name not in SCHEME_SETTINGS}
+    return {**others, "scheme": Shuffled(make_scheme(**of_scheme))}

@@ -8,7 +8,7 @@ al. 2020, theorem 1). A scheme holds settings, and no state of a run.
 import difflib
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -72,22 +72,22 @@ class PriorityScheme:
     """
 
     #: Whether batches carry importance-sampling weights; if not, all weights are 1.
-    importance_sampling: ClassVar[bool] = True
+    importance_sampling: bool = True
 
     #: Whether all masses are equal, whatever the TD errors.
-    draws_uniformly: ClassVar[bool] = False
+    draws_uniformly: bool = False
 
     #: Whether unstratified draws are those of SB3's own buffer, with the same random numbers.
-    draws_as_stock: ClassVar[bool] = False
+    draws_as_stock: bool = False
 
     #: Whether only the order of the priorities counts.
-    ranks: ClassVar[bool] = False
+    ranks: bool = False
 
     #: Largest mass that a transition may come with.
-    largest_mass: ClassVar[float] = LARGEST_MASS
+    largest_mass: float = LARGEST_MASS
 
     #: Whether :meth:`loss` replaces the algorithm's own loss. It needs scalar TD errors then.
-    replaces_loss: ClassVar[bool] = False
+    replaces_loss: bool = False
 
     def __init__(self, alpha: float, td_error_reduction: str = "mean"):
         require("alpha", alpha, AT_LEAST_0)
@@ -372,6 +372,71 @@ class PAL(LAP):
         reduced = getattr(jax.lax.stop_gradient(sizes), self.td_error_reduction)(axis=1)
         scale = (jnp.maximum(reduced, self.kappa) ** self.alpha).mean()
         return jnp.where(sizes <= self.kappa, near, far).sum(axis=1).mean() / scale
+
+
+class Shuffled(PriorityScheme):
+    """
+    Another scheme with its priorities shuffled within each batch: the control for a gain. It draws as unevenly, and has the
+    same weights and loss, but does not know which transitions to draw.
+
+    :param scheme: scheme whose priorities are shuffled
+    """
+
+    def __init__(self, scheme: PriorityScheme):
+        super().__init__(scheme.alpha, scheme.td_error_reduction)
+        self.scheme = scheme
+        self.importance_sampling = scheme.importance_sampling
+        self.draws_uniformly = scheme.draws_uniformly
+        self.draws_as_stock = scheme.draws_as_stock
+        self.ranks = scheme.ranks
+        self.largest_mass = scheme.largest_mass
+        self.replaces_loss = scheme.replaces_loss
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments of the constructor, by name."""
+        return {"scheme": self.scheme}
+
+    def make_tree(self, capacity: int) -> SumTree:
+        """See :meth:`PriorityScheme.make_tree`."""
+        return self.scheme.make_tree(capacity)
+
+    def reduce(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        """Give each error to another transition of the batch, see :meth:`PriorityScheme.reduce`."""
+        return np.random.permutation(self.scheme.reduce(abs_td_errors))
+
+    def priority(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        """See :meth:`PriorityScheme.priority`."""
+        return self.scheme.priority(abs_td_errors)
+
+    def mass(self, priority: np.ndarray | float) -> np.ndarray:
+        """See :meth:`PriorityScheme.mass`."""
+        return self.scheme.mass(priority)
+
+    def mass_of_new(self, max_priority: float) -> np.ndarray | float:
+        """See :meth:`PriorityScheme.mass_of_new`."""
+        return self.scheme.mass_of_new(max_priority)
+
+    def priority_of(self, mass: float) -> float:
+        """See :meth:`PriorityScheme.priority_of`."""
+        return self.scheme.priority_of(mass)
+
+    def weights(self, masses: np.ndarray, beta: float) -> np.ndarray:
+        """See :meth:`PriorityScheme.weights`."""
+        return self.scheme.weights(masses, beta)
+
+    def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
+        """See :meth:`PriorityScheme.loss`."""
+        return self.scheme.loss(losses, td_errors, weights)
+
+    def jax_loss(self, losses: Any, td_errors: Any, weights: Any) -> Any:
+        """See :meth:`PriorityScheme.jax_loss`."""
+        return self.scheme.jax_loss(losses, td_errors, weights)
+
+    @property
+    def has_jax_loss(self) -> bool:
+        """See :attr:`PriorityScheme.has_jax_loss`."""
+        return self.scheme.has_jax_loss
 
 
 _SCHEMES: dict[str, Callable[..., PriorityScheme]] = {
