@@ -4,7 +4,7 @@ import csv
 import io
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,16 @@ def missing(path: Path, jobs: Iterable[Job]) -> list[Job]:
     return [job for job in jobs if not any(all(row[key] == str(value) for key, value in job[0].items()) for row in rows)]
 
 
+def processes(n: int) -> Executor:
+    """
+    Make a pool of processes. They are spawned: a process that has used PyTorch's threads must not be forked.
+
+    :param n: number of processes
+    :return: the pool
+    """
+    return ProcessPoolExecutor(n, mp_context=get_context("spawn"))
+
+
 def run_missing(
     path: Path,
     jobs: Iterable[Job],
@@ -47,6 +57,7 @@ def run_missing(
     workers: int,
     deadline: float | None = None,
     show: Callable[[str], None] | None = None,
+    make_pool: Callable[[int], Executor] = processes,
 ) -> int:
     """
     Run the jobs that the file has no row for. Append a row as soon as a job ends: its name, seconds and results.
@@ -54,9 +65,10 @@ def run_missing(
     :param path: path of the CSV file; made, with its folder, if it does not exist
     :param jobs: as in :func:`missing`
     :param function: function that takes the arguments and returns the results, with the same columns for all jobs
-    :param workers: processes, one job in each at a time
+    :param workers: number of workers of the pool, one job in each at a time
     :param deadline: in seconds since the epoch; no job begins later, and jobs under way go on to their end
     :param show: takes a line for each job that has ended; ``None``: print the number of runs that are there, then these lines
+    :param make_pool: makes the pool of workers
     :return: number of jobs that ran
     :raises Exception: the error of a job. The file keeps its rows, jobs under way are stopped, and no other begins
     """
@@ -68,8 +80,7 @@ def run_missing(
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
     start, n_done = time.time(), 0
-    # A process that has used PyTorch's threads must not be forked.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with make_pool(workers) as pool:
         futures = {pool.submit(_timed, function, arguments): name for name, arguments in lacking}
         try:
             for future in as_completed(futures):

@@ -1,4 +1,4 @@
-"""The task of a comparison, its arms and its runs. All of it is text and numbers, so that it names rows of a file."""
+"""The task of a comparison, its arms and its runs."""
 
 import dataclasses
 import hashlib
@@ -13,21 +13,19 @@ from stable_baselines3 import HerReplayBuffer
 
 import sb3_per
 from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.settings import PrioritySettings, ignored
+from sb3_per.buffers.settings import SCHEME_SETTINGS, PrioritySettings
 from sb3_per.compare.campaign import Job
 from sb3_per.compare.controls import control_of
+from sb3_per.compare.literals import setting_of
 from sb3_per.sampling.schemes import make_scheme
 from sb3_per.zoo.names import nearest, uses_sbx
 from sb3_per.zoo.registry import OURS, config_path
 
+#: Number of evaluations of a run, in equal distances.
+N_EVALUATIONS = 10
+
 # Settings of the buffer that do not prioritize: every prioritized arm takes them from the hyperparameter file.
-_NEUTRAL = ("n_steps", "gamma", "frames")
-
-#: Name of the prioritized algorithm, by that of its stock class in RL Zoo. The stock class need not be there.
-PRIORITIZED = {name.replace("per_", "", 1): name for name in OURS}
-
-TWIN = "uniform twin"
-RANDOM = "random policy"
+_NEUTRAL = ("n_steps", "gamma", "frames", "storage_folder")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +37,11 @@ class Task:
     :param env: id of the environment
     :param n_timesteps: environment steps of a run; -1: as in the file
     :param conf_file: hyperparameter file; ``None``: that of RL Zoo for ``"dqn"``, that of this package for ``"per_dqn"``
-    :param hyperparams: entries that replace those of the file, e.g. ``"learning_rate:0.001"``
-    :param env_kwargs: arguments of the environment, e.g. ``"gravity:-5.0"``
+    :param hyperparams: entries that replace those of the file
+    :param env_kwargs: arguments of the environment
     :param gym_packages: modules that register environments
     :param vec_env: ``"dummy"`` or ``"subproc"``
     :param device: device of PyTorch
-    :param n_evaluations: number of evaluations of a run, in equal distances
     :param n_episodes: number of episodes of an evaluation
     """
 
@@ -52,12 +49,11 @@ class Task:
     env: str
     n_timesteps: int = -1
     conf_file: str | None = None
-    hyperparams: Sequence[str] = ()
-    env_kwargs: Sequence[str] = ()
+    hyperparams: dict[str, Any] = dataclasses.field(default_factory=dict)
+    env_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     gym_packages: Sequence[str] = ()
     vec_env: str = "dummy"
     device: str = "cpu"
-    n_evaluations: int = 10
     n_episodes: int = 10
 
     @property
@@ -72,27 +68,34 @@ class Task:
 
         :raises ValueError: if there is none, or if the algorithm has no hyperparameters; the message names the nearest
         """
-        known = [algo for algo in (*PRIORITIZED, *OURS) if config_path(algo).exists()]
+        prioritized = {name.replace("per_", "", 1): name for name in OURS}
+        known = [algo for algo in (*prioritized, *OURS) if config_path(algo).exists()]
         if self.algo not in known:
             raise ValueError(f"--algo {self.algo} cannot be compared: {nearest(self.algo, known)}")
-        return PRIORITIZED[self.stock_algo]
+        return prioritized[self.stock_algo]
 
     @property
     def config(self) -> str:
         """Path of the hyperparameter file, or name of a module."""
         return self.conf_file or str(config_path(self.algo))
 
+    @property
+    def versions(self) -> str:
+        """Versions of the packages that make a run what it is. Results of others do not count."""
+        packages = ["stable-baselines3", "sb3-contrib", "rl_zoo3", "gymnasium", "torch"]
+        if uses_sbx(self.algo):
+            packages += ["sbx-rl", "jax"]
+        return " ".join([f"sb3_per {sb3_per.__version__}", *(f"{name} {version(name)}" for name in packages)])
+
     def fingerprint(self, entry: dict[str, Any]) -> str:
         """
         Hash a task.
 
         :param entry: hyperparameters of the file, before they are processed
-        :return: hash of all that makes a run of the task what it is, versions of the packages included
+        :return: hash of the settings of all runs
         """
         made_of = {name: value for name, value in vars(self).items() if name != "conf_file"}
-        packages = "stable-baselines3 sb3-contrib gymnasium torch" + " sbx-rl jax" * uses_sbx(self.algo)
-        versions = [sb3_per.__version__, *map(version, packages.split())]
-        text = json.dumps([made_of, entry, versions], sort_keys=True, default=repr)
+        text = json.dumps([made_of, entry], sort_keys=True, default=repr)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
@@ -101,16 +104,18 @@ class Arm:
     """
     An arm of a comparison. Arms differ only in the class and in ``replay_buffer_kwargs``.
 
-    :param name: name in tables and files
+    :param name: name in files and in the legend of the picture
+    :param label: short name in tables
     :param algo: name of the algorithm in RL Zoo
-    :param kind: ``"stock"``, ``"uniform"``, ``"setting"`` or ``"shuffled"``
-    :param setting: keyword arguments of the buffer as text, e.g. ``"scheme='lap'"``; ``None``: those of the file
+    :param kind: ``"stock"``, ``"uniform"``, ``"setting"``, ``"shuffled"`` or ``"random"``
+    :param setting: keyword arguments of the buffer; ``None``: those of the file
     """
 
     name: str
+    label: str
     algo: str
     kind: str
-    setting: str | None = None
+    setting: dict[str, Any] | None = None
 
     def apply(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
         """
@@ -118,46 +123,20 @@ class Arm:
 
         :param hyperparams: arguments of the algorithm, from the hyperparameter file
         :return: those of this arm
-        :raises ValueError: for a setting that is not allowed
         """
         hyperparams = dict(hyperparams)
         kwargs = dict(hyperparams.pop("replay_buffer_kwargs", None) or {})
-        settings = {name: kwargs.pop(name) for name in PrioritySettings.names() if name in kwargs}
+        of_file = {name: kwargs.pop(name) for name in PrioritySettings.names() if name in kwargs}
         if self.kind == "stock":
             hyperparams.pop("double_q", None)  # an argument of PERDQN
             buffer_class = hyperparams.get("replay_buffer_class")
             if isinstance(buffer_class, type) and issubclass(buffer_class, PrioritizedReplayBuffer):
                 hyperparams["replay_buffer_class"] = HerReplayBuffer if issubclass(buffer_class, HerReplayBuffer) else None
         else:
-            kwargs.update({name: settings.pop(name) for name in _NEUTRAL if name in settings})
-            if self.kind == "uniform":
-                settings = dict(scheme="uniform")
-            elif self.setting is not None:
-                settings = evaluated(self.setting)
-            kwargs.update(control_of(settings) if self.kind == "shuffled" else settings)
+            kwargs.update({name: of_file.pop(name) for name in _NEUTRAL if name in of_file})
+            setting = of_file if self.setting is None else self.setting
+            kwargs.update(control_of(setting) if self.kind == "shuffled" else setting)
         return {**hyperparams, "replay_buffer_kwargs": kwargs} if kwargs else hyperparams
-
-    def role(self) -> str:
-        """Name the look of this arm in figures, a key of :data:`~sb3_per.compare.figures.LOOKS`."""
-        if self.kind in ("stock", "uniform"):
-            return self.kind
-        scheme = make_scheme(evaluated(self.setting or "").get("scheme", "proportional"))
-        return {"LAP": "LAP", "PAL": "PAL", "RankBased": "rank"}.get(type(scheme).__name__, "defaults")
-
-
-def evaluated(setting: str) -> dict[str, Any]:
-    """
-    Read a setting from the command line.
-
-    :param setting: keyword arguments as text, in which all public names of this package may occur
-    :return: keyword arguments
-    :raises ValueError: if it is no list of keyword arguments
-    """
-    try:
-        return dict(eval(f"dict({setting})", vars(sb3_per)))
-    except (SyntaxError, NameError, TypeError) as error:
-        message = f"--setting takes keyword arguments such as \"scheme='lap', kappa=0.1\", not {setting!r}: {error}"
-        raise ValueError(message) from error
 
 
 def arms_of(task: Task, settings: Sequence[str]) -> list[Arm]:
@@ -170,37 +149,46 @@ def arms_of(task: Task, settings: Sequence[str]) -> list[Arm]:
     :raises ValueError: for an algorithm that has no prioritized class, and a setting that is no prioritization
     """
     ours, stock = task.our_algo, task.stock_algo
-    arms = [Arm(f"stock {ALGOS[stock].__name__}", stock, "stock")] if stock in ALGOS else []
-    arms.append(Arm(TWIN, ours, "uniform"))
-    judged: list[str | None] = [None] if not settings and task.algo == ours else [*dict.fromkeys(settings or [""])]
-    for setting in judged:
-        given = evaluated(setting or "")
-        _require_prioritization(given)
-        name = "setting of the file" if setting is None else setting or "defaults"
-        arms.append(Arm(name, ours, "setting", setting))
-        # Shuffled priorities are the same priorities where all are equal.
-        if not make_scheme(given.get("scheme", "proportional")).draws_uniformly and given.get("alpha") != 0:
-            arms.append(Arm(f"{name}, shuffled", ours, "shuffled", setting))
+    arms = []
+    if stock in ALGOS:
+        arms.append(Arm(f"stock {ALGOS[stock].__name__}", "stock", stock, "stock"))
+    arms.append(Arm("uniform twin", "twin", ours, "uniform", dict(scheme="uniform")))
+    judged: dict[str, dict[str, Any] | None] = {text: setting_of(text) for text in settings}
+    if not settings:
+        judged = {"setting of the file": None} if task.algo == ours else {"defaults": {}}
+    for i, (name, setting) in enumerate(judged.items()):
+        given = setting or {}
+        for neutral in _NEUTRAL:
+            if neutral in given:
+                raise ValueError(f"--setting {name}: {neutral} is no prioritization: give it to all arms, with -params")
+        of_scheme = {key: value for key, value in given.items() if key in SCHEME_SETTINGS}
+        scheme = make_scheme(**of_scheme)
+        is_uniform = scheme.draws_uniformly or scheme.alpha == 0.0
+        if is_uniform and not scheme.replaces_loss and given == of_scheme:
+            raise ValueError(f"--setting {name} draws uniformly, as the uniform twin does: name one that prioritizes")
+        label = chr(ord("A") + i)
+        arms.append(Arm(name, label, ours, "setting", setting))
+        if not is_uniform:  # otherwise shuffled priorities are the same
+            arms.append(Arm(f"{name}, shuffled", f"{label} shuffled", ours, "shuffled", setting))
     return arms
 
 
-def _require_prioritization(setting: dict[str, Any]) -> None:
+def pairs_of(arms: list[Arm]) -> list[tuple[Arm, Arm]]:
     """
-    Refuse a setting that is the same for all arms, or that has no effect, whatever its value.
+    List the arms that are compared.
 
-    :param setting: keyword arguments of a buffer
-    :raises ValueError: with the name, the value, and what to do
+    :param arms: arms of a comparison
+    :return: each setting with stock, the twin and its control, and the twin with stock
     """
-    scheme = setting.get("scheme", "proportional")
-    for name, value in setting.items():
-        if name in _NEUTRAL:
-            where = f"{name}:{value!r}" if name != "frames" else f"replay_buffer_kwargs:'dict(frames={value!r})'"
-            raise ValueError(f"--setting {name}={value!r} is no prioritization: give it to all arms, with -params {where}")
-        if name == "storage_folder":
-            raise ValueError(f"--setting {name}={value!r} is no prioritization, and runs cannot share a folder: leave it out")
-        users = ignored(scheme, name)
-        if users is not None:
-            raise ValueError(f"--setting {name}={value!r} has no effect with scheme={scheme!r}: {users}")
+    references = [arm for arm in arms if arm.kind in ("stock", "uniform")]
+    pairs = []
+    for arm in arms:
+        if arm.kind == "setting":
+            controls = [other for other in arms if other.name == f"{arm.name}, shuffled"]
+            pairs += [(arm, other) for other in (*references, *controls)]
+    if len(references) == 2:
+        pairs.append((references[1], references[0]))
+    return pairs
 
 
 def jobs_of(task: Task, entry: dict[str, Any], arms: list[Arm], rates: list[float], seeds: int) -> list[Job]:
@@ -214,10 +202,9 @@ def jobs_of(task: Task, entry: dict[str, Any], arms: list[Arm], rates: list[floa
     :param seeds: number of runs of each arm at each learning rate
     :return: all runs, seed by seed, so that a stopped comparison has all arms on some seeds; first the random policy
     """
-    fingerprint = task.fingerprint(entry)
-    names = dict(arm=RANDOM, rate="1", seed=0, task=fingerprint)
-    jobs: list[Job] = [(names, (task, next(arm for arm in arms if arm.name == TWIN), 1.0, None))]
-    for seed, rate, arm in itertools.product(range(seeds), rates, arms):
-        names = dict(arm=arm.name, rate=f"{rate:.4g}", seed=seed, task=fingerprint)
-        jobs.append((names, (task, arm, rate, seed)))
-    return jobs
+    random = Arm("random policy", "random policy", task.our_algo, "random", dict(scheme="uniform"))
+    runs = [(random, 1.0, 0), *((arm, rate, seed) for seed, rate, arm in itertools.product(range(seeds), rates, arms))]
+    made_with = dict(task=task.fingerprint(entry), packages=task.versions)
+    return [
+        (dict(arm=arm.name, rate=f"{rate:.4g}", seed=seed, **made_with), (task, arm, rate, seed)) for arm, rate, seed in runs
+    ]
