@@ -74,6 +74,7 @@ COMMANDS = {
             "--setting scheme='lap'",
             "--setting scheme='uniform',age_decay=3",
             "-n 130",
+            "--n-envs 2",
             "--seeds 2",
             "--rates 1/2",
             "--eval-episodes 1",

@@ -69,12 +69,12 @@ def compare(
         plan = plan_of(options)
         lacking = missing(plan.path, plan.jobs)
         if lacking:
-            if not options.dry_run:
-                plan.path.parent.mkdir(parents=True, exist_ok=True)
             print("measuring the time of a run ...", flush=True)
             trials = {arm.name: try_arm(plan.task, arm, timed_seconds) for arm in plan.arms}
             trials["random policy"] = Trial(0.0, trials["uniform twin"].evaluation)
             _print_time(plan, lacking, trials, options)
+            if not options.dry_run:
+                plan.path.parent.mkdir(parents=True, exist_ok=True)
     except KeyboardInterrupt:
         parser.exit(130, f"\n{parser.prog}: stopped before any run\n")
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:

@@ -171,13 +171,14 @@ def answer(results: Results, rows: list[Comparison]) -> str:
     return f"Cannot tell: {n_seeds} {'seed shows' if n_seeds == 1 else 'seeds show'} no clear difference from {today.name}."
 
 
-def draw(results: Results, n_timesteps: int, path: Path) -> None:
+def draw(results: Results, n_timesteps: int, path: Path) -> Figure:
     """
     Draw learning curves: the mean over the runs and its 95% interval, a panel for each learning rate, one below the other.
 
     :param results: results of all runs
     :param n_timesteps: environment steps of a run
     :param path: path of the PNG
+    :return: the figure
     """
     look = looks({arm.name: arm.kind for arm in results.arms if arm.kind != "shuffled"})
     for arm in results.arms:
@@ -203,3 +204,4 @@ def draw(results: Results, n_timesteps: int, path: Path) -> None:
         panels[-1].set_xlabel(f"environment steps; {bands}")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=1)
         figure.savefig(path)
+    return figure

@@ -13,7 +13,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 from sb3_per.cli import compare
 from sb3_per.cli import main as cli
-from sb3_per.compare import campaign, runs, task
+from sb3_per.compare import campaign, task
 from sb3_per.zoo import register, scripts
 from tests.first_forms import COMMANDS, PICKLE
 
@@ -45,7 +45,6 @@ def short_task(trained, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     for module in (scripts, task):
         monkeypatch.setattr(module, "config_path", lambda algo: trained / "short.yml")
-    monkeypatch.setattr(runs, "TIMED_SECONDS", 0.05)
     monkeypatch.setattr(compare, "SEEDS", 1)
     monkeypatch.setattr(compare, "RATES", (1.0,))
     # In this process, which has imported everything.
