@@ -327,4 +327,4 @@ def test_a_comparison_that_is_terminated_ends_cleanly(folder):
         time.sleep(0.1)
     process.terminate()
     _, error = process.communicate(timeout=600)
-    assert process.returncode == 130 and error.endswith("sb3-per compare: stopped; the same command goes on\n")
+    assert process.returncode == 130 and error.endswith(" compare: stopped; the same command goes on\n")
