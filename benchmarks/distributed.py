@@ -85,14 +85,14 @@ def overhead(n: int, cls: Any, target: float) -> Row:
             count_seconds(model.replay_buffer, method, inner)
         count_seconds(model, "_gradient_step", inner)
         total = learning_seconds(model, n)
-        share = 1 - inner[0] / (total - env.crew.seconds_waited)
+        share = 1 - inner[0] / (total - env.pool.seconds_waited)
     return Row(f"learner's time outside of sample, update and gradient step, {cls.__name__}", "", share, target)
 
 
 def admission(n: int) -> Row:
     """Measure the learner's time for a transition, without updates and waiting, against a step of SubprocVecEnv."""
     with actors(2, n_envs=N_ACTORS // 2) as env:
-        ours = learning_seconds(warm(PERDQN, env, 2_000, gradient_steps=0), n) - env.crew.seconds_waited
+        ours = learning_seconds(warm(PERDQN, env, 2_000, gradient_steps=0), n) - env.pool.seconds_waited
     with subprocesses() as env:
         env.reset()
         theirs = seconds(lambda: env.step(np.zeros(N_ACTORS, np.int64)), n // N_ACTORS) * (n // N_ACTORS)

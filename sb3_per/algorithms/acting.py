@@ -1,9 +1,13 @@
 """Learn from environments that collect transitions themselves, such as the actors of :mod:`sb3_per.distributed`."""
 
+from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn, TrainFreq
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_per.algorithms.buffer_choice import BufferChoiceMixin
@@ -12,21 +16,22 @@ from sb3_per.utils.extras import require
 SelfActingMixin = TypeVar("SelfActingMixin", bound="ActingMixin")
 
 
-class CollectingLoop(Protocol):
-    """Collect transitions in place of an algorithm."""
+class CollectingVecEnv(VecEnv):
+    """Environments that collect transitions themselves while an algorithm of this package learns with them."""
 
-    @property
-    def model(self) -> "ActingMixin | None":
-        """The algorithm that learns now."""
+    #: the algorithm that learns now
+    learner: "ActingMixin | None" = None
 
+    @abstractmethod
     def require_supported(self, model: "ActingMixin") -> None:
         """
-        Refuse algorithms and settings that the loop does not support.
+        Refuse algorithms and settings that these environments do not support.
 
         :param model: algorithm that is to learn
         :raises NotImplementedError: for a combination that is not supported
         """
 
+    @abstractmethod
     def acting_for(self, model: "ActingMixin") -> AbstractContextManager[None]:
         """
         Collect for an algorithm while it learns.
@@ -35,24 +40,19 @@ class CollectingLoop(Protocol):
         :return: context of its ``learn``
         """
 
-    def collect(self, *args: Any, **kwargs: Any) -> RolloutReturn:
+    @abstractmethod
+    def collect(self, callback: BaseCallback, log_interval: int | None) -> RolloutReturn:
         """
-        Store transitions.
+        Take transitions in place of SB3's ``collect_rollouts``, whose other arguments are attributes of the algorithm.
 
-        :param args: arguments of SB3's ``collect_rollouts`` after the environments
-        :param kwargs: its keyword arguments
+        :param callback: the user's callback
+        :param log_interval: episodes from one line of the log to the next
         :return: see SB3
         """
 
 
-class CollectingVecEnv(VecEnv):
-    """Environments that collect on their own while an algorithm of this package learns with them."""
-
-    learning_loop: CollectingLoop
-
-
 class ActingMixin(BufferChoiceMixin):
-    """Let the loop of a :class:`CollectingVecEnv` collect in place of the algorithm."""
+    """Let a :class:`CollectingVecEnv` collect in place of the algorithm."""
 
     #: Number of priorities that came too late, after their transition was overwritten. Counts all calls of ``train``; not
     #: saved.
@@ -63,9 +63,9 @@ class ActingMixin(BufferChoiceMixin):
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        loop = _learning_loop_of(self.env)
-        if loop is not None:
-            loop.require_supported(self)
+        collecting_env = _collecting_env_of(self.env)
+        if collecting_env is not None:
+            collecting_env.require_supported(self)
 
     def learn(
         self: SelfActingMixin,
@@ -77,7 +77,7 @@ class ActingMixin(BufferChoiceMixin):
         progress_bar: bool = False,
     ) -> SelfActingMixin:
         """
-        See SB3. Environments with a learning loop act on their own, see :func:`sb3_per.distributed.make_actors`.
+        See SB3. Environments of actors collect themselves, see :func:`sb3_per.distributed.make_actors`.
 
         :param total_timesteps: number of steps, over all environments
         :param callback: called at every step
@@ -100,31 +100,39 @@ class ActingMixin(BufferChoiceMixin):
         )
         if tb_log_name is not None:
             arguments["tb_log_name"] = tb_log_name
-        loop = _learning_loop_of(self.env)
-        with nullcontext() if loop is None else loop.acting_for(self):
+        collecting_env = _collecting_env_of(self.env)
+        with nullcontext() if collecting_env is None else collecting_env.acting_for(self):
             return super().learn(**arguments)
 
-    def collect_rollouts(self, env: VecEnv, *args: Any, **kwargs: Any) -> RolloutReturn:
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        replay_buffer: ReplayBuffer,
+        action_noise: ActionNoise | None = None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> RolloutReturn:
         """
-        See SB3.
+        See SB3. While actors act, they collect.
 
         :param env: training environments
-        :param args: SB3's arguments
-        :param kwargs: SB3's keyword arguments
+        :param callback: called at every step
+        :param train_freq: steps to collect
+        :param replay_buffer: buffer that stores the steps
+        :param action_noise: noise of the actions
+        :param learning_starts: number of steps before which actions are random
+        :param log_interval: number of episodes between two records
         :return: SB3's result
         """
-        loop = _learning_loop_of(env)
-        if loop is None or loop.model is not self:
-            return super().collect_rollouts(env, *args, **kwargs)
-        return loop.collect(*args, **kwargs)
+        collecting_env = _collecting_env_of(env)
+        if collecting_env is not None and collecting_env.learner is self:
+            return collecting_env.collect(callback, log_interval)
+        return super().collect_rollouts(env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval)
 
 
-def _learning_loop_of(env: VecEnv | None) -> CollectingLoop | None:
-    """
-    Find the loop that collects in place of the algorithm.
-
-    :param env: environments of an algorithm, wrapped or not
-    :return: their loop; ``None`` if the algorithm collects itself
-    """
+def _collecting_env_of(env: VecEnv | None) -> CollectingVecEnv | None:
+    """Find the environments in any wrappers that collect themselves; ``None`` if the algorithm collects."""
     innermost = None if env is None else env.unwrapped
-    return innermost.learning_loop if isinstance(innermost, CollectingVecEnv) else None
+    return innermost if isinstance(innermost, CollectingVecEnv) else None

@@ -5,9 +5,9 @@ Collect with actors on many cores and machines (Ape-X, Horgan et al. 2018, arXiv
 Ray is imported only when it is used.
 """
 
-from sb3_per.distributed.crew import NoActorAliveError
+from sb3_per.distributed.actor_pool import NoActorAliveError
+from sb3_per.distributed.loop import exploration_ladder
 from sb3_per.distributed.make import make_actors
 from sb3_per.distributed.vec_env import ActorVecEnv
-from sb3_per.distributed.worker import exploration_ladder
 
 __all__ = ["ActorVecEnv", "NoActorAliveError", "exploration_ladder", "make_actors"]

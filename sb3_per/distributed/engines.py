@@ -1,110 +1,111 @@
-"""Start actors and call them: the interface of engines, and the engine without processes."""
+"""Start actors and call them: the interface of engines, and the engine that runs all actors in this process."""
 
 import contextlib
 import copy
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
+import torch as th
+
+from sb3_per.distributed import random_state
 from sb3_per.distributed.worker import ActorWorker
 
 
-class Engine(Protocol):
-    """Start actors by number, and call them."""
+class Engine(ABC):
+    """Run actors, which have numbers from 0, and call methods of their :class:`~sb3_per.distributed.worker.ActorWorker`."""
 
+    @abstractmethod
     def start(self, actor: int, recipe: bytes, start: int) -> None:
         """
-        Start an actor, for the first time or again. It makes its environments before its first call.
+        Start an actor. If it runs, end it first, even in the middle of a call.
 
         :param actor: its number
         :param recipe: a pickled :class:`~sb3_per.distributed.environments.EnvRecipe`
         :param start: number of earlier starts
         """
 
-    def has_started(self, actor: int) -> bool:
-        """
-        Tell whether the process of an actor is running.
+    @abstractmethod
+    def is_running(self, actor: int) -> bool:
+        """Tell whether the process of an actor runs, or still waits for its turn to start."""
 
-        :param actor: its number
-        :return: ``False`` while the process waits for its turn to start
-        """
-
-    def stop(self, actor: int) -> None:
-        """
-        End an actor, even in the middle of a call.
-
-        :param actor: its number
-        """
-
+    @abstractmethod
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """
         Call a method of an actor without waiting. Calls of one actor run one after the other.
 
         :param actor: its number
-        :param method: name of a method of :class:`~sb3_per.distributed.worker.ActorWorker`
+        :param method: name of the method
         :param args: its arguments; a reference from :meth:`put` is replaced by the value
         :param kwargs: its keyword arguments
         :return: handle of the answer
         """
 
+    @abstractmethod
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
-        """
-        Wait for an answer.
+        """Return a handle whose answer has arrived or will never arrive; ``None`` after ``timeout`` seconds."""
 
-        :param handles: handles of answers, at least one
-        :param timeout: longest wait in seconds
-        :return: a handle whose answer has arrived or will never arrive; ``None`` after ``timeout``
-        """
-
+    @abstractmethod
     def answer(self, handle: Any) -> Any:
         """
-        Get an answer, and wait for it if necessary.
+        Wait for an answer and return it. Its arrays may be read-only, and must be copied to be kept.
 
-        :param handle: handle of the answer
-        :return: what the method returned
-        :raises Exception: the error that it raised, or another one if the actor is gone
+        :raises Exception: the error of the method, or another one if the actor is gone
         """
 
+    @abstractmethod
     def put(self, value: Any) -> Any:
-        """
-        Keep a copy of a value, to pass it to several calls.
+        """Keep a copy of a value. Return a reference, as an argument of several calls."""
 
-        :param value: the value
-        :return: reference to the copy, as an argument of :meth:`ask`
-        """
-
+    @abstractmethod
     def close(self) -> None:
         """End all actors."""
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Run all actors in this process: for tests, for debugging, and to simulate lag. A call runs at once."""
 
     def __init__(self) -> None:
         #: the actors by number
         self.workers: dict[int, ActorWorker] = {}
+        self._random_states: dict[int, random_state.RandomState] = {}
 
     def start(self, actor: int, recipe: bytes, start: int) -> None:
         """See :class:`Engine`."""
+        self._end(actor)
         self.workers[actor] = ActorWorker(recipe, actor, start)
 
-    def has_started(self, actor: int) -> bool:
+    def is_running(self, actor: int) -> bool:
         """See :class:`Engine`."""
         return True
 
-    def stop(self, actor: int) -> None:
-        """See :class:`Engine`."""
-        with contextlib.suppress(Exception):  # a process that is killed raises nothing either
-            self.workers.pop(actor).venv.close()
-
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """See :class:`Engine`."""
+        # Synchronous steps draw from the generators of this process, as in `DummyVecEnv`.
+        acts = method in ("begin", "collect")
         answer: Future[Any] = Future()
-        try:
-            answer.set_result(getattr(self.workers[actor], method)(*args, **kwargs))
-        except Exception as error:
-            answer.set_exception(error)
+        with self._process_of(actor) if acts else contextlib.nullcontext():
+            try:
+                answer.set_result(getattr(self.workers[actor], method)(*args, **kwargs))
+            except Exception as error:
+                answer.set_exception(error)
         return answer
+
+    @contextlib.contextmanager
+    def _process_of(self, actor: int) -> Iterator[None]:
+        """Act with random generators and a single thread, as an actor in a process of its own."""
+        before = random_state.current()
+        n_threads = th.get_num_threads()
+        if actor in self._random_states:  # else `begin` seeds them
+            random_state.set_current(self._random_states[actor])
+        th.set_num_threads(1)
+        try:
+            yield
+        finally:
+            self._random_states[actor] = random_state.current()
+            random_state.set_current(before)
+            th.set_num_threads(n_threads)
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
         """See :class:`Engine`."""
@@ -121,4 +122,10 @@ class LocalEngine:
     def close(self) -> None:
         """See :class:`Engine`."""
         for actor in list(self.workers):
-            self.stop(actor)
+            self._end(actor)
+
+    def _end(self, actor: int) -> None:
+        worker = self.workers.pop(actor, None)
+        if worker is not None:
+            with contextlib.suppress(Exception):  # a process that is killed raises nothing either
+                worker.venv.close()

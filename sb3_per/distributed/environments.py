@@ -1,9 +1,11 @@
-"""Make an actor's environments, and rebuild the learner's vectorized wrappers around them."""
+"""Make an actor's environments, and the learner's vectorized wrappers around them."""
 
-import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import make_vec_env
@@ -16,6 +18,7 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
     VecTransposeImage,
 )
+from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,7 @@ class EnvRecipe:
     spec: Any = None
 
     def make(self, actor: int, start: int) -> VecEnv:
-        """
-        Make the environments of an actor.
-
-        :param actor: its number, from 0
-        :param start: number of earlier starts
-        :return: the environments
-        """
+        """Make the environments of an actor, from its number and the number of its earlier starts."""
         if self.spec is not None:
             gym.registry.setdefault(self.spec.id, self.spec)
         arguments = dict(self.arguments)
@@ -48,48 +45,62 @@ class EnvRecipe:
         return make_vec_env(**arguments)
 
 
-#: Wrappers, the innermost first: the class of each, and a copy of its attributes, reduced to the actor's environments.
-Wrappers = list[tuple[type[VecEnvWrapper], dict[str, Any]]]
+#: Function that wraps an actor's environments. It can be pickled.
+Wrap = Callable[[VecEnv], VecEnv]
 
 
-def wrappers_of(env: VecEnv | None, columns: np.ndarray) -> Wrappers:
+def wrappers_of(env: VecEnv | None, columns: np.ndarray) -> list[Wrap]:
     """
-    Describe wrappers so that an actor can rebuild them.
+    Copy the learner's wrappers for an actor.
 
     :param env: the learner's environments, wrapped or not
     :param columns: indices of the actor's environments
-    :return: the description
-    :raises ValueError: for a wrapper that cannot be rebuilt around an actor's environments
+    :return: functions that wrap the actor's environments, the innermost wrapper first
+    :raises ValueError: for a wrapper that actors do not support
     """
-    wrappers: Wrappers = []
+    wraps: list[Wrap] = []
     while isinstance(env, VecEnvWrapper):
-        kind = type(env)
-        if kind not in (VecTransposeImage, VecFrameStack, VecNormalize, VecCheckNan):
-            hint = "monitor_dir=..." if kind is VecMonitor else "wrapper_class=..."
-            raise ValueError(f"Actors cannot rebuild {kind.__name__}. Wrap each environment: make_actors(..., {hint})")
-        state = copy.deepcopy({name: value for name, value in vars(env).items() if name not in ("venv", "class_attributes")})
-        if kind is VecNormalize:
-            state["returns"] = state["returns"][columns]
-        if kind is VecFrameStack:
-            stack = state["stacked_obs"]
-            for part in getattr(stack, "sub_stacked_observations", {None: stack}).values():  # by key of Dict observations
-                part.stacked_obs = part.stacked_obs[columns]
-        wrappers.append((kind, state))
+        wraps.insert(0, _copied(env, columns))
         env = env.venv
-    return wrappers[::-1]
+    return wraps
 
 
-def rebuild(venv: VecEnv, wrappers: Wrappers) -> VecEnv:
-    """
-    Wrap an actor's environments like the learner's.
+def _copied(env: VecEnvWrapper, columns: np.ndarray) -> Wrap:
+    # Exactly these classes: a subclass may have arguments and a state of its own.
+    if type(env) is VecTransposeImage:
+        return partial(VecTransposeImage, skip=env.skip)
+    if type(env) is VecCheckNan:
+        return partial(VecCheckNan, raise_exception=env.raise_exception, warn_once=env.warn_once, check_inf=env.check_inf)
+    if type(env) is VecNormalize:
+        return partial(_normalized, cloudpickle.dumps(env), env.returns[columns])
+    if type(env) is VecFrameStack:
+        frames = {key: stack.stacked_obs[columns] for key, stack in _stacks(env).items()}
+        orders = {key: "first" if stack.channels_first else "last" for key, stack in _stacks(env).items()}
+        return partial(_stacked, env.stacked_obs.n_stack, orders, frames)
+    hint = "monitor_dir=..." if type(env) is VecMonitor else "wrapper_class=..."
+    raise ValueError(
+        f"Actors do not support {type(env).__name__}, only VecNormalize, VecFrameStack, VecTransposeImage and VecCheckNan. "
+        f"Wrap each environment: make_actors(..., {hint})"
+    )
 
-    :param venv: the actor's environments
-    :param wrappers: what :func:`wrappers_of` returned
-    :return: the wrapped environments
-    """
-    for kind, state in wrappers:
-        wrapper = kind.__new__(kind)
-        vars(wrapper).update(state)
-        VecEnvWrapper.__init__(wrapper, venv, wrapper.observation_space, wrapper.action_space)
-        venv = wrapper
-    return venv
+
+def _normalized(content: bytes, returns: np.ndarray, venv: VecEnv) -> VecEnv:
+    normalize: VecNormalize = cloudpickle.loads(content)
+    normalize.set_venv(venv)
+    normalize.returns = returns.copy()
+    return normalize
+
+
+def _stacked(n_stack: int, orders: dict[str, str], frames: dict[str, np.ndarray], venv: VecEnv) -> VecEnv:
+    is_dict = isinstance(venv.observation_space, gym.spaces.Dict)
+    env = VecFrameStack(venv, n_stack, orders if is_dict else orders[""])
+    for key, stack in _stacks(env).items():
+        stack.stacked_obs[:] = frames[key]
+    return env
+
+
+def _stacks(env: VecFrameStack) -> dict[str, StackedObservations]:
+    """List the stack of each key of Dict observations, or the only stack by the key ``""``."""
+    if isinstance(env.observation_space, gym.spaces.Dict):
+        return env.stacked_obs.sub_stacked_observations
+    return {"": env.stacked_obs}

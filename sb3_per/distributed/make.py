@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.distributed.crew import Settings
+from sb3_per.distributed.actor_pool import Settings
 from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.vec_env import ActorVecEnv
@@ -101,8 +101,9 @@ def make_actors(
 
 
 def _check(engine: str, address: str | None, lockstep: bool, n_actors: int, n_envs: int, settings: Settings) -> None:
-    for name, count in {"n_actors": n_actors, "n_envs": n_envs, "chunk": settings.chunk}.items():
-        require(name, count, integer())
+    require("n_actors", n_actors, integer())
+    require("n_envs", n_envs, integer())
+    require("chunk", settings.chunk, integer())
     require("engine", engine, words("ray", "local"))
     require("lockstep", lockstep, FLAG)
     require("exploration", settings.exploration, words("ladder"), none=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 import ray
 
+from sb3_per.distributed.engines import Engine
+
 # Seconds that actors get to close their environments before they are killed.
 _TIME_TO_CLOSE = 2.0
 
@@ -14,12 +16,8 @@ _TIME_TO_CLOSE = 2.0
 _users: set[int] = set()
 
 
-def process_class() -> type:
-    """
-    Make the class that runs in the process of an actor, around an :class:`~sb3_per.distributed.worker.ActorWorker`.
-
-    :return: the class
-    """
+def _process_class() -> type:
+    """Make the class that runs in the process of an actor, around an :class:`~sb3_per.distributed.worker.ActorWorker`."""
 
     # Of a local class, Ray sends the code and not the name of its module. So the process can set its import path first, and
     # answer `__ray_ready__` before it spends seconds on importing PyTorch.
@@ -32,9 +30,13 @@ def process_class() -> type:
 
         def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
             """See :meth:`~sb3_per.distributed.engines.Engine.ask`."""
-            from sb3_per.distributed.worker import ActorWorker
-
             if self.worker is None:
+                import torch
+
+                from sb3_per.distributed.worker import ActorWorker
+
+                # With one thread, sums do not depend on the number of cores: another machine computes the same numbers.
+                torch.set_num_threads(1)
                 self.worker = ActorWorker(*self.args)
             return getattr(self.worker, method)(*args, **kwargs)
 
@@ -46,9 +48,13 @@ def process_class() -> type:
     return ActorProcess
 
 
-class RayEngine:
+class RayEngine(Engine):
     """
-    See :class:`~sb3_per.distributed.engines.Engine`.
+    Run each actor in a process of Ray.
+
+    An actor that fails gets a new process. Ray's own ``max_restarts`` is not used: it does not restart an actor whose
+    environment raises an error, it counts over the life of an actor and not over a run, and a call after ``ray.kill`` may
+    still reach the old process.
 
     :param address: address of a cluster for ``ray.init``; ``None``: the Ray that already runs in this process, that of
         ``RAY_ADDRESS``, or a new one on this machine, which ends with the environment
@@ -63,25 +69,23 @@ class RayEngine:
         if starts_ray or _users:
             _users.add(id(self))
         # Without a number of cores, there may be more actors than cores.
-        self._remote_class: Any = ray.remote(process_class()).options(scheduling_strategy="SPREAD")
+        self._remote_class: Any = ray.remote(_process_class()).options(scheduling_strategy="SPREAD")
         self._actors: dict[int, Any] = {}
         # The first answer of each process, which shows that it runs.
         self._ready: dict[int, Any] = {}
 
     def start(self, actor: int, recipe: bytes, start: int) -> None:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
+        if actor in self._actors:
+            ray.kill(self._actors[actor])
         path = list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
         self._actors[actor] = self._remote_class.remote(path, recipe, actor, start)
         self._ready[actor] = self._actors[actor].__ray_ready__.remote()
 
-    def has_started(self, actor: int) -> bool:
+    def is_running(self, actor: int) -> bool:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
         ready, _ = ray.wait([self._ready[actor]], timeout=0)
         return bool(ready)
-
-    def stop(self, actor: int) -> None:
-        """See :class:`~sb3_per.distributed.engines.Engine`."""
-        ray.kill(self._actors.pop(actor), no_restart=True)
 
     def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
@@ -89,7 +93,7 @@ class RayEngine:
 
     def wait(self, handles: Sequence[Any], timeout: float) -> Any:
         """See :class:`~sb3_per.distributed.engines.Engine`."""
-        ready, _ = ray.wait(list(handles), num_returns=1, timeout=timeout)
+        ready, _ = ray.wait(list(handles), timeout=timeout)
         return ready[0] if ready else None
 
     def answer(self, handle: Any) -> Any:
@@ -108,8 +112,9 @@ class RayEngine:
         closing = [actor.close.remote() for actor in self._actors.values()]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=_TIME_TO_CLOSE)
-        for number in list(self._actors):
-            self.stop(number)
+        for actor in self._actors.values():
+            ray.kill(actor)
+        self._actors.clear()
         if _users == {id(self)}:
             ray.shutdown()
         _users.discard(id(self))

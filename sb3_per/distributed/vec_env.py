@@ -3,20 +3,23 @@ Present the environments of all actors as one ``VecEnv``. Stock algorithms step 
 the algorithms of this package, the actors act on their own.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import RolloutReturn
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_per.algorithms.acting import CollectingVecEnv
+from sb3_per.algorithms.acting import ActingMixin, CollectingVecEnv
 from sb3_per.distributed import random_state
+from sb3_per.distributed.actor_pool import ActorPool, Settings
 from sb3_per.distributed.chunks import joined
-from sb3_per.distributed.crew import Crew, Settings
 from sb3_per.distributed.engines import Engine
 from sb3_per.distributed.environments import EnvRecipe
-from sb3_per.distributed.loop import LearningLoop
+from sb3_per.distributed.loop import Metrics, Run, require_supported
 
 
 class ActorVecEnv(CollectingVecEnv):
@@ -32,15 +35,20 @@ class ActorVecEnv(CollectingVecEnv):
     """
 
     def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
-        self.engine, self.crew = engine, Crew(engine, n_actors, recipe, settings)
-        #: collects for the algorithms of this package, in place of synchronous steps
-        self.learning_loop: LearningLoop = LearningLoop(self.crew)
+        self.engine = engine
+        self.pool = ActorPool(engine, n_actors, recipe, settings)
+        #: metrics of the newest run of an algorithm of this package
+        self.metrics: Metrics | None = None
+        # The current run, while actors act.
+        self._run: Run | None = None
+        # The algorithm whose episodes continue if it learns again.
+        self._continued_model: ActingMixin | None = None
         try:
             for actor in range(n_actors):
-                self.crew.start(actor)
+                self.pool.start(actor)
             # No restarts: an environment that cannot be made the first time has wrong arguments.
-            spaces, *_ = self.crew.gather(lambda actor, _: engine.ask(actor, "spaces"), restarts=False)
-            super().__init__(n_actors * self.crew.n_envs, *spaces)
+            spaces = self.pool.gather(lambda actor, is_restart: engine.ask(actor, "spaces"), restarts=False)
+            super().__init__(n_actors * self.pool.n_envs, *spaces[0])
             self.seed(recipe.arguments["seed"])
         except BaseException:
             self.close()
@@ -51,47 +59,82 @@ class ActorVecEnv(CollectingVecEnv):
     def step_async(self, actions: np.ndarray) -> None:
         """See SB3."""
         self._take_over()
-        per_actor = np.split(np.asarray(actions), self.crew.n_actors)
+        per_actor = np.split(np.asarray(actions), self.pool.n_actors)
         self._step_handles = [self.engine.ask(actor, "step", part) for actor, part in enumerate(per_actor)]
 
     def step_wait(self) -> VecEnvStepReturn:
         """See SB3."""
-        obs, rewards, dones, infos, self.reset_infos = joined(self._answers(self._step_handles))
+        obs, rewards, dones, infos, reset_infos = joined(self._answers(self._step_handles))
+        self.reset_infos = reset_infos
         return obs, rewards, dones, infos
 
     def reset(self) -> VecEnvObs:
         """See SB3."""
         self._take_over()
-        obs, self.reset_infos = joined(self.crew.gather(self._ask_reset))
+        obs, reset_infos = joined(self.pool.gather(self._ask_reset))
+        self.reset_infos = reset_infos
         self._reset_seeds()
         self._reset_options()
         return obs
 
     def _ask_reset(self, actor: int, is_restart: bool) -> Any:
-        columns = self.crew.columns_of(actor)
+        columns = self.pool.columns_of(actor)
         seed = self._seeds[columns[0]]
         if is_restart and seed is not None:  # the old seed may lead to the same fault again
-            seed = random_state.derived_seed(seed, self.crew.starts[actor])
+            seed = random_state.derived_seed(seed, self.pool.starts[actor])
         return self.engine.ask(actor, "reset", seed, [self._options[column] for column in columns])
 
     def _take_over(self) -> None:
         """Prepare for synchronous steps, after which a run cannot continue the episodes of the last one."""
-        self.crew.require_open()
-        if self.learning_loop.run is not None:
+        self.pool.require_open()
+        if self._run is not None:
             raise ValueError(
                 "The environments cannot be reset or stepped while an algorithm learns with them. Wait until learn() returns, "
                 "or use other environments, e.g. for an evaluation"
             )
-        self.learning_loop.continued_model = None
+        self._continued_model = None
 
     def _answers(self, handles: Sequence[Any]) -> list[Any]:
         return [self.engine.answer(handle) for handle in handles]
+
+    # ---- collecting for an algorithm of this package
+
+    def require_supported(self, model: ActingMixin) -> None:
+        """See :class:`~sb3_per.algorithms.acting.CollectingVecEnv`."""
+        require_supported(self.pool, model)
+
+    @contextlib.contextmanager
+    def acting_for(self, model: ActingMixin) -> Iterator[None]:
+        """See :class:`~sb3_per.algorithms.acting.CollectingVecEnv`. An exception in the context stops the actors."""
+        self.pool.require_open()
+        self.require_supported(model)
+        self.pool.start_run()
+        self.learner = model
+        try:
+            yield
+            if self._run is not None:
+                self._continued_model = model if self._run.end() else None
+        except BaseException:
+            self.pool.close()
+            raise
+        finally:
+            self.learner = None
+            self._run = None
+
+    def collect(self, callback: BaseCallback, log_interval: int | None) -> RolloutReturn:
+        """See :class:`~sb3_per.algorithms.acting.CollectingVecEnv`."""
+        assert self.learner is not None, "collect() is called within acting_for()"
+        if self._run is None:  # only now, because `learn` resets the environments first
+            self._run = Run(self.pool, self.learner, continues=self._continued_model is self.learner)
+            self._continued_model = None
+            self.metrics = self._run.metrics
+        return self._run.collect(callback, log_interval)
 
     # ---- the rest of VecEnv
 
     def close(self) -> None:
         """End all actors and, if it was started for them, Ray."""
-        self.crew.close()
+        self.pool.close()
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """See SB3."""
@@ -115,9 +158,11 @@ class ActorVecEnv(CollectingVecEnv):
 
     def _ask_some(self, method: str, indices: VecEnvIndices, *args: Any, **kwargs: Any) -> list[Any]:
         """Ask the environments one by one, in the order of the indices."""
-        self.crew.require_open()
+        self.pool.require_open()
         handles = []
         for index in self._get_indices(indices):
-            actor, env = divmod(range(self.num_envs)[index], self.crew.n_envs)
+            # The index may be negative.
+            actor, env = divmod(index % self.num_envs, self.pool.n_envs)
             handles.append(self.engine.ask(actor, "ask", method, *args, indices=[env], **kwargs))
-        return [answer for part in self._answers(handles) for answer in part or [None]]
+        answers = self._answers(handles)
+        return [None if of_env is None else of_env[0] for of_env in answers]

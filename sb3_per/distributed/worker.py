@@ -9,29 +9,14 @@ from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.distributed import model_copy
-from sb3_per.distributed.algorithm_state import last_obs, set_last_obs
+from sb3_per.distributed import algorithm, random_state
 from sb3_per.distributed.chunks import Chunk
-from sb3_per.distributed.environments import Wrappers, rebuild
-from sb3_per.distributed.model_copy import Weights
-from sb3_per.distributed.random_state import RandomNumbers, RandomState
-
-
-def exploration_ladder(n_actors: int, epsilon: float = 0.4, alpha: float = 7.0) -> list[float]:
-    """
-    Compute a share of random actions for each actor (Horgan et al. 2018, section 4.1).
-
-    :param n_actors: number of actors N
-    :param epsilon: share of the first actor
-    :param alpha: exponent; the share of the last actor is ``epsilon ** (1 + alpha)``
-    :return: ``epsilon ** (1 + alpha i / (N - 1))`` for i from 0 to N - 1
-    """
-    return [epsilon ** (1.0 + alpha * i / max(n_actors - 1, 1)) for i in range(n_actors)]
+from sb3_per.distributed.environments import Wrap
 
 
 class ActorWorker:
     """
-    Answer the calls of the learner.
+    Answer the calls of the learner. Acting draws from the random generators of the process, which ``begin`` seeds.
 
     :param recipe: a pickled :class:`~sb3_per.distributed.environments.EnvRecipe`
     :param actor: number of this actor
@@ -63,56 +48,50 @@ class ActorWorker:
         return self.venv.reset(), list(self.venv.reset_infos)
 
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]], list[dict[str, Any]]]:
-        """
-        Step every environment once.
-
-        :param actions: one action per environment
-        :return: what ``VecEnv.step`` returns, and the infos of the resets
-        """
+        """Step every environment once. Return the result of ``VecEnv.step``, and the infos of the resets."""
         return (*self.venv.step(np.array(actions)), list(self.venv.reset_infos))
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """
-        Call a method of the environments.
-
-        :param method: name of a method of ``VecEnv``
-        :param args: its arguments
-        :param kwargs: its keyword arguments
-        :return: what it returns
-        """
+        """Call a method of the ``VecEnv``."""
         return getattr(self.venv, method)(*args, **kwargs)
 
     # ---- acting
 
-    def begin(self, content: bytes, seed: int, wrappers: Wrappers | None, epsilon: float | None, first_obs: Any) -> None:
+    def begin(self, content: bytes, seed: int, wraps: list[Wrap] | None, epsilon: float | None, first_obs: Any) -> None:
         """
         Get ready to act, when ``learn`` begins and after a restart.
 
-        :param content: the algorithm, see :func:`~sb3_per.distributed.model_copy.packed`
+        :param content: the algorithm, see :func:`~sb3_per.distributed.algorithm.packed`
         :param seed: seed of the random numbers
-        :param wrappers: wrappers around the environments; ``None``: those of the last run, whose episodes continue
+        :param wraps: wrappers around the environments; ``None``: those of the last run, whose episodes continue
         :param epsilon: share of random actions; ``None`` follows the schedule
         :param first_obs: observations to act on first, unless episodes continue: normalized, and before normalization;
             ``None``: reset the environments
         """
-        if wrappers is not None:
-            self.env = rebuild(self.venv, wrappers)
-        else:
+        if wraps is None:
             # The learner does not know the last observations of an actor that has not acted since a restart.
-            first_obs = last_obs(self.model)
-        self.model = model_copy.unpacked(content, self.venv.num_envs, epsilon)
+            first_obs = algorithm.last_obs(self.model)
+        else:
+            self.env = self.venv
+            for wrap in wraps:
+                self.env = wrap(self.env)
+        self.model = algorithm.unpacked(content, self.venv.num_envs, epsilon)
         self.model.set_env(self.env)
-        self.random = RandomNumbers.seeded(seed, self.model.action_space)
+        random_state.seed_all(seed, self.model.action_space)
         if first_obs is None:
             self.venv.seed(seed)
-            with self.random.drawing():
-                obs = self.env.reset()
+            obs = self.env.reset()
             normalize = self.model.get_vec_normalize_env()
             first_obs = obs, None if normalize is None else normalize.get_original_obs()
-        set_last_obs(self.model, first_obs)
+        algorithm.set_last_obs(self.model, first_obs)
 
     def collect(
-        self, weights: Weights, n_steps: int, num_timesteps: int, with_td_errors: bool, shared: RandomState | None
+        self,
+        weights: algorithm.Weights,
+        n_steps: int,
+        num_timesteps: int,
+        with_td_errors: bool,
+        learner_state: random_state.RandomState | None,
     ) -> Chunk:
         """
         Act for some steps.
@@ -121,10 +100,11 @@ class ActorWorker:
         :param n_steps: steps of every environment
         :param num_timesteps: number of transitions of the run before these steps
         :param with_td_errors: whether the chunk contains TD errors
-        :param shared: the learner's random state, to draw from instead of the actor's own; ``None``: the actor's own
+        :param learner_state: the learner's random state, to draw from instead of the actor's own; ``None``: the actor's own
         :return: the steps
         """
-        model, buffer = self.model, self.model.replay_buffer
+        model = self.model
+        buffer = model.replay_buffer
         infos: list[dict[str, Any]] = []
 
         def record(seen: dict[str, Any], _: Any) -> bool:
@@ -132,19 +112,19 @@ class ActorWorker:
             return True
 
         recorder = ConvertCallback(record)
-        model_copy.set_weights(model, weights)
+        algorithm.set_weights(model, weights)
         model.num_timesteps = num_timesteps
         buffer.reset()
         recorder.init_callback(model)
-        numbers = self.random if shared is None else RandomNumbers(shared, model.action_space)
+        if learner_state is not None:
+            random_state.set_current(learner_state, model.action_space)
         train_freq = TrainFreq(n_steps, TrainFrequencyUnit.STEP)
-        with numbers.drawing():
-            model.collect_rollouts(self.env, recorder, train_freq, buffer, model.action_noise, model.learning_starts)
+        model.collect_rollouts(self.env, recorder, train_freq, buffer, model.action_noise, model.learning_starts)
+        state_after = None if learner_state is None else random_state.current(model.action_space)
         steps = self.steps()
         if with_td_errors:
             steps["td_errors"] = self.td_errors()
-        random_state = None if shared is None else numbers.state
-        return Chunk(weights.version, steps, cloudpickle.dumps(infos), last_obs(model), random_state)
+        return Chunk(weights.version, steps, cloudpickle.dumps(infos), algorithm.last_obs(model), state_after)
 
     def steps(self) -> dict[str, Any]:
         """
@@ -163,9 +143,8 @@ class ActorWorker:
 
         :return: signed TD errors, shape (n_steps, n_envs, n_critics)
         """
-        model, buffer = self.model, self.model.replay_buffer
-        # From the actor's own random numbers, even if it acted with the learner's.
-        with self.random.drawing():
-            batch = buffer.read(np.arange(buffer.size() * buffer.n_envs), model.get_vec_normalize_env())
-            errors: np.ndarray = model.td_errors(batch).numpy()
+        model = self.model
+        buffer = model.replay_buffer
+        batch = buffer.read(np.arange(buffer.size() * buffer.n_envs), model.get_vec_normalize_env())
+        errors: np.ndarray = model.td_errors(batch).numpy()
         return errors.reshape(buffer.size(), buffer.n_envs, errors.shape[-1])

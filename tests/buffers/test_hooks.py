@@ -18,7 +18,7 @@ from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuf
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.hooks import CALLED, REFUSED
 from sb3_per.storage.arrays import tree_map
-from tests.distributed.helpers import local
+from tests.helpers.actors import local
 from tests.utils import (
     ACTION_SPACES,
     OBSERVATION_SPACES,

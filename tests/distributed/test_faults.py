@@ -1,7 +1,6 @@
 """Actors that die, raise, hang or start slowly."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_per import PERDQN
 from sb3_per.distributed import NoActorAliveError
-from sb3_per.distributed.chunks import Chunk
 from sb3_per.distributed.engines import LocalEngine
-from tests.distributed.envs import Tracked, Unlucky
-from tests.distributed.helpers import assert_columns_hold, local, on_engine, small
+from tests.helpers.actor_envs import Tracked, Unlucky
+from tests.helpers.actors import Listening, assert_columns_hold, local, on_engine, small
 
 
 class Mortal(LocalEngine):
@@ -33,42 +31,20 @@ class Mortal(LocalEngine):
         handle.is_lost = actor in self.dead
         return handle
 
-    def wait(self, handles: Any, timeout: float) -> Any:
-        return handles[0] if handles[0].is_lost else super().wait(handles, timeout)
-
     def answer(self, handle: Any) -> Any:
         if handle.is_lost:
             raise RuntimeError("killed")
         return super().answer(handle)
 
 
-class Slow(LocalEngine):
-    """Give no answer in the first three waits. ``started`` has the actors whose processes run."""
-
-    def __init__(self, started: set[int]):
-        super().__init__()
-        self.started, self.n_silent = started, 3
-
-    def has_started(self, actor: int) -> bool:
-        return actor in self.started
-
-    def wait(self, handles: Any, timeout: float) -> Any:
-        if self.n_silent > 0:
-            self.n_silent -= 1
-            time.sleep(0.02)
-            return None
-        return super().wait(handles, timeout)
-
-
-@pytest.mark.parametrize("continues", [False, True])
-def test_an_actor_killed_between_two_runs_is_restarted(continues, monkeypatch):
+def test_an_actor_killed_between_two_runs_is_restarted():
     engine = Mortal()
-    env = on_engine(engine, monkeypatch, Tracked, 2)
+    env = on_engine(engine)
     model = small(PERDQN, env, buffer_size=1000)
     model.learn(60)
     engine.dead.add(0)
-    model.learn(60, reset_num_timesteps=not continues)
-    assert env.crew.restarts == 1 and not env.crew.closed
+    model.learn(60, reset_num_timesteps=False)
+    assert env.pool.restarts == 1 and not env.pool.closed
     assert model.replay_buffer.ring.added.sum() == 120
     assert_columns_hold(model.replay_buffer)
 
@@ -92,7 +68,7 @@ def test_a_first_reset_that_raises_once_restarts_the_actor(tmp_path):
     env = local(FailsToReset, 2, env_kwargs=dict(folder=str(tmp_path), n_failures=1))
     model = small(PERDQN, env)
     model.learn(60)
-    assert env.crew.restarts == 1 and model.num_timesteps == 60
+    assert env.pool.restarts == 1 and model.num_timesteps == 60
     seeds = (tmp_path / "resets").read_text().split()[:3]
     assert len(set(seeds)) == 3 and "None" not in seeds  # the new actor has its own seed
 
@@ -101,49 +77,7 @@ def test_a_reset_that_always_raises_ends_the_run_with_its_error(tmp_path):
     env = local(FailsToReset, 1, env_kwargs=dict(folder=str(tmp_path), n_failures=100))
     with pytest.raises(ArithmeticError, match="first reset is broken"):
         small(PERDQN, env).learn(60)
-    assert env.crew.restarts == 3 and env.crew.closed
-
-
-def test_a_slow_reset_warns_and_names_the_actors(monkeypatch):
-    engine = Slow({0, 1})
-    engine.n_silent = 0
-    env = on_engine(engine, monkeypatch, Tracked, 2, timeout=0.01)
-    model = small(PERDQN, env)
-    engine.n_silent = 3
-    with pytest.warns(UserWarning, match=r"resetting their environments: \[0, 1\]"):
-        model.learn(20)
-    assert model.num_timesteps == 20
-
-
-def test_a_slow_start_warns_if_a_process_runs(monkeypatch):
-    with pytest.warns(UserWarning, match=r"still starting.*\[0, 1\]"):
-        env = on_engine(Slow({1}), monkeypatch, Tracked, 2, timeout=0.01)
-    assert env.num_envs == 2
-
-
-def test_a_start_raises_if_no_process_runs_within_timeout(monkeypatch):
-    with pytest.raises(NoActorAliveError, match=r"timeout=0\.01"):
-        on_engine(Slow(set()), monkeypatch, Tracked, 2, timeout=0.01)
-
-
-def test_seeds_differ_between_actors_and_after_a_restart(monkeypatch):
-    env = local(Unlucky, 3, n_envs=2, seed=5, env_kwargs=dict(lifetime=30), max_restarts=100)
-    seeds, ask = [], env.engine.ask
-
-    def listen(actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
-        if method == "begin":
-            seeds.append(args[1])
-        return ask(actor, method, *args, **kwargs)
-
-    monkeypatch.setattr(env.engine, "ask", listen)
-    model = small(PERDQN, env)
-    model.learn(300)
-    model.learn(300)
-    assert len(seeds) == len(set(seeds)) > 12
-    assert len(set(model.replay_buffer.observations[0, :, 0])) == 6
-    assert_columns_hold(model.replay_buffer)
-    workers = env.engine.workers.values()
-    assert len({worker.random.state[1][1].tobytes() for worker in workers}) == 3
+    assert env.pool.restarts == 3 and env.pool.closed
 
 
 def test_an_environment_that_always_raises_ends_the_run_with_its_error():
@@ -151,39 +85,39 @@ def test_an_environment_that_always_raises_ends_the_run_with_its_error():
     env = local(Unlucky, 2, env_kwargs=dict(lifetime=0))
     with pytest.raises(ArithmeticError, match="the environment is broken") as caught:
         small(PERDQN, env).learn(100)
-    assert str(caught.traceback[-1].path).endswith("tests/distributed/envs.py")
-    assert env.crew.restarts == 6 and env.crew.closed  # three restarts of each actor
+    assert str(caught.traceback[-1].path).endswith("actor_envs.py")
+    assert env.pool.restarts == 6 and env.pool.closed  # three restarts of each actor
     with pytest.raises(ValueError, match="make_actors"):
         env.reset()
 
 
 def test_an_environment_that_raises_sometimes_restarts_its_actor():
-    env = local(Unlucky, 2, chunk=5, env_kwargs=dict(lifetime=17), max_restarts=100, in_flight=2)
+    env = local(Unlucky, 2, env_kwargs=dict(lifetime=17), max_restarts=100, in_flight=2)
     model = small(PERDQN, env, buffer_size=1000)
     model.learn(200)
     assert model.num_timesteps == 200 == model.replay_buffer.ring.added.sum()
     assert assert_columns_hold(model.replay_buffer) > 0
-    assert env.crew.restarts > 5 and env.crew.lost_transitions >= 5 * env.crew.restarts
+    assert env.pool.restarts > 5 and env.pool.lost_transitions >= 5 * env.pool.restarts
 
 
-@pytest.mark.parametrize("max_restarts", [0, 2])
-def test_a_run_ends_after_max_restarts(max_restarts):
-    env = local(Unlucky, 1, env_kwargs=dict(lifetime=17), max_restarts=max_restarts)
+def test_a_run_ends_after_max_restarts():
+    env = local(Unlucky, 1, env_kwargs=dict(lifetime=17), max_restarts=2)
     with pytest.raises(ArithmeticError):
         small(PERDQN, env).learn(1000)
-    assert env.crew.restarts == max_restarts
+    assert env.pool.restarts == 2
 
 
-class Fragile(LocalEngine):
-    """Lose an answer and its actor with probability ``p``, and answer in random order."""
+class Fragile(Listening):
+    """Lose an answer and its actor with probability 0.1, and answer in random order."""
 
-    def __init__(self, p: float, seed: int):
+    def __init__(self, seed: int):
         super().__init__()
-        self.p, self.rng = p, np.random.default_rng(seed)
+        self.rng = np.random.default_rng(seed)
 
     def answer(self, handle: Any) -> Any:
+        n_before = len(self.chunks)
         answer = super().answer(handle)
-        if isinstance(answer, Chunk) and self.rng.random() < self.p:
+        if len(self.chunks) > n_before and self.rng.random() < 0.1:
             raise RuntimeError("killed")
         return answer
 
@@ -191,48 +125,77 @@ class Fragile(LocalEngine):
         return handles[self.rng.integers(len(handles))]
 
 
-@pytest.mark.parametrize("seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 4, 5))])
-def test_lost_chunks_are_requested_again_and_end_episodes(seed, monkeypatch):
+def test_lost_chunks_are_requested_again_and_end_episodes():
     """The run has its full length, no transition is stored twice, and no episode continues across a gap."""
-    n_envs, chunk = 1 + seed % 3, [1, 4, 9][seed // 2]
-    monkeypatch.setattr("sb3_per.distributed.crew.FRUITLESS_RESTARTS", 100)
-    kwargs = dict(n_envs=n_envs, chunk=chunk, in_flight=2, max_restarts=1000)
-    env = on_engine(Fragile(0.2, seed), monkeypatch, Tracked, 3, **kwargs)
-    env.crew.settings = replace(env.crew.settings, lockstep=False)
-    model = small(PERDQN, env, buffer_size=5000, n_steps=1 + seed % 2)
+    env = on_engine(Fragile(0), 3, n_envs=2, chunk=4, in_flight=2, max_restarts=1000, lockstep=False)
+    model = small(PERDQN, env, buffer_size=5000, n_steps=3)
     model.learn(211)
     buffer = model.replay_buffer
     assert model.num_timesteps == 211 == buffer.ring.added.sum()
-    assert env.crew.restarts > 0 and env.crew.lost_transitions > 0
+    assert env.pool.restarts > 0 and env.pool.lost_transitions > 0
     assert_columns_hold(buffer)
     model.learn(50, reset_num_timesteps=False)
     assert_columns_hold(buffer)
 
 
-class Silent(LocalEngine):
-    """Give no answer in the next ``n_silent`` waits."""
+def test_seeds_differ_between_actors_runs_and_restarts():
+    engine = Fragile(0)
+    env = on_engine(engine, 3, n_envs=2, seed=5, max_restarts=100)
+    model = small(PERDQN, env)
+    model.learn(300)
+    model.learn(300)
+    seeds = [args[1] for _, method, args in engine.calls if method == "begin"]
+    assert len(seeds) == len(set(seeds)) > 12
+    assert len(set(model.replay_buffer.observations[0, :, 0])) == 6
+    assert_columns_hold(model.replay_buffer)
 
-    n_silent = 0
+
+class Silent(LocalEngine):
+    """Give no answer in the next ``n_silent`` waits. ``running`` has the actors whose processes run."""
+
+    def __init__(self, running: set[int], n_silent: int = 0):
+        super().__init__()
+        self.running = running
+        self.n_silent = n_silent
+        self.timeouts: list[float] = []
+
+    def is_running(self, actor: int) -> bool:
+        return actor in self.running
 
     def wait(self, handles: Any, timeout: float) -> Any:
+        if self.n_silent == 0:
+            return super().wait(handles, timeout)
         self.n_silent -= 1
-        return None if self.n_silent >= 0 else super().wait(handles, timeout)
+        self.timeouts.append(timeout)
+        time.sleep(timeout)
+        return None
 
 
-def test_warnings_about_a_silent_actor_become_rarer(monkeypatch):
-    """A long step is not an error. The warnings come after 1, 2, 4 and 8 times ``timeout``, and name the actor."""
-    engine = Silent()
-    env = on_engine(engine, monkeypatch, Tracked, 2, timeout=3.0)
+def test_a_slow_start_warns_if_a_process_runs():
+    with pytest.warns(UserWarning, match=r"[Ss]till starting.*\[0, 1\]"):
+        env = on_engine(Silent({1}, 1), timeout=0.01)
+    assert env.num_envs == 2
+
+
+def test_a_start_raises_if_no_process_runs_within_timeout():
+    with pytest.raises(NoActorAliveError, match=r"timeout=0\.01"):
+        on_engine(Silent(set(), 1), timeout=0.01)
+
+
+def test_warnings_about_a_silent_actor_become_rarer():
+    """A long step is not an error. The learner waits on, and names the actors."""
+    engine = Silent({0, 1})
+    env = on_engine(engine, timeout=0.01)
     model = small(PERDQN, env)
 
     class Hush(BaseCallback):
         def _on_step(self) -> bool:
             if self.n_calls == 2:
-                engine.n_silent = 30
+                engine.n_silent = 4
             return True
 
-    seconds = iter(range(10**6))
-    monkeypatch.setattr("sb3_per.distributed.crew.time.monotonic", lambda: next(seconds))
-    with pytest.warns(UserWarning, match=r"a step of an environment takes very long.*\[\d\]") as warned:
+    with pytest.warns(UserWarning, match=r"step of an environment that takes very long.*\[\d\]") as warned:
         model.learn(40, callback=Hush())
-    assert [int(str(warning.message).split()[5]) for warning in warned if "answered" in str(warning.message)] == [3, 6, 12, 24]
+    assert model.num_timesteps == 40
+    assert sum("No actor has answered" in str(warning.message) for warning in warned) == 4
+    np.testing.assert_allclose(engine.timeouts, [0.01, 0.02, 0.04, 0.08])

@@ -1,24 +1,18 @@
 """TD errors and initial priorities that actors compute, and their exploration rates."""
 
 import copy
-from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 
 from sb3_per import PERDQN
-from sb3_per.distributed import exploration_ladder, model_copy
-from sb3_per.storage.arrays import ArrayStorage
-from tests.distributed.envs import Tracked
-from tests.distributed.helpers import (
-    CONFIGURATIONS,
-    local,
-    small,
-)
+from sb3_per.distributed import algorithm, exploration_ladder, random_state
+from tests.helpers.actor_envs import Tracked
+from tests.helpers.actors import CONFIGURATIONS, Listening, local, on_engine, small
 
 
-@pytest.mark.parametrize("name", sorted(CONFIGURATIONS.keys() - {"sac-ratio", "sac-sde", "sac-n-steps", "ddpg"}))
+@pytest.mark.parametrize("name", ["td3-noise", "crossq-ratio", "qrdqn"])
 def test_actors_compute_the_td_errors_of_the_learner(name):
     """With the same weights and random numbers, TD errors differ by rounding at most. N-step windows end with the chunk."""
     cls, env, kwargs = CONFIGURATIONS[name]
@@ -26,78 +20,49 @@ def test_actors_compute_the_td_errors_of_the_learner(name):
     model = small(cls, env, **kwargs)
     model.learn(60)
     for worker in env.engine.workers.values():
-        model_copy.set_weights(worker.model, model_copy.published(model))
-        before = copy.copy(worker.random)
+        algorithm.set_weights(worker.model, algorithm.weights_of(model))
+        before = random_state.current()
         of_actor = worker.td_errors()
         steps = worker.steps()
         buffer = type(model.replay_buffer)(
             10, model.observation_space, model.action_space, n_envs=2, n_steps=model.n_steps, gamma=model.gamma, device="cpu"
         )
         buffer.add_steps(np.arange(2), **steps)
-        with before.drawing():
-            of_learner = model.td_errors(buffer._gather(np.arange(10), np.ones((10, 1), np.float32), None)).numpy()
+        random_state.set_current(before)
+        of_learner = model.td_errors(buffer.read(np.arange(10))).numpy()
         np.testing.assert_allclose(of_actor.reshape(10, -1), of_learner, rtol=1e-4, atol=1e-5)
         assert np.abs(of_actor).max() > 0
 
 
-def test_actors_use_the_target_network_of_the_learner(monkeypatch):
+def test_actors_use_the_target_network_of_the_learner():
     """SB3 updates target networks while it collects steps. The actor's target network must not change within a chunk."""
-    env = local(Tracked, 1, chunk=20)
-    model = small(PERDQN, env, gradient_steps=0, target_update_interval=3)
+    engine = Listening()
+    model = small(PERDQN, on_engine(engine, 1, chunk=20), gradient_steps=0, target_update_interval=3)
     for parameter in model.q_net_target.parameters():
         parameter.data.add_(1.0)
     before = copy.deepcopy(model.policy.state_dict())
-    chunks, next_chunk = [], env.crew.next_chunk
-    monkeypatch.setattr(env.crew, "next_chunk", lambda: chunks.append(next_chunk()) or chunks[-1])
     model.learn(20)
     assert not th.equal(model.q_net_target.q_net[0].weight, before["q_net_target.q_net.0.weight"])
     model.policy.load_state_dict(before)
-    batch = model.replay_buffer._gather(np.arange(20), np.ones((20, 1), np.float32), None)
-    np.testing.assert_allclose(
-        chunks[0][1].steps["td_errors"].ravel(), model.td_errors(batch).numpy().ravel(), rtol=1e-4, atol=1e-5
-    )
+    of_learner = model.td_errors(model.replay_buffer.read(np.arange(20))).numpy()
+    np.testing.assert_allclose(engine.chunks[0].steps["td_errors"].ravel(), of_learner.ravel(), rtol=1e-4, atol=1e-5)
 
 
 def test_new_transitions_get_the_priorities_of_actors():
     """The priorities follow from the TD errors, and do not raise the largest priority."""
-    env = local(Tracked, 2, chunk=10)
-    model = small(PERDQN, env, gradient_steps=0)
+    model = small(PERDQN, local(Tracked, 2, chunk=10), gradient_steps=0)
     model.learn(40)
     buffer = model.replay_buffer
     assert buffer.max_priority == 1.0 and buffer.sampler.initial_priority == "max"
-    slots = np.arange(40)
-    td_errors = model.td_errors(buffer._gather(slots, np.ones((40, 1), np.float32), None)).numpy().ravel()
+    td_errors = model.td_errors(buffer.read(np.arange(40))).numpy().ravel()
     np.testing.assert_allclose(buffer.priorities.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)
 
 
-def test_the_setting_of_the_buffer_stays_while_td_errors_of_actors_are_stored(monkeypatch):
-    """Other threads, which may add or save at the same time, never see another setting."""
-    env = local(Tracked, 2, chunk=10)
-    model = small(PERDQN, env, gradient_steps=0)
-    found, write = [], ArrayStorage.write
-
-    def watched(self: Any, *args: Any) -> None:
-        found.append(model.replay_buffer.sampler.initial_priority)
-        write(self, *args)
-
-    monkeypatch.setattr(ArrayStorage, "write", watched)
-    model.learn(40)
-    assert found and set(found) == {"max"}
-
-
-@pytest.mark.parametrize(
-    "initial_priorities, kwargs, expected",
-    [
-        ("max", {}, 1.0),
-        ("actor", dict(initial_priority="max"), 1.0),
-        ("actor", dict(scheme="uniform"), 1.0),
-        ("max", dict(initial_priority="td_error"), 1.0),
-    ],
-)
-def test_new_transitions_get_the_largest_priority_if_settings_say_so(initial_priorities, kwargs, expected):
+@pytest.mark.parametrize("initial_priorities, kwargs", [("max", {}), ("actor", dict(initial_priority="max"))])
+def test_new_transitions_get_the_largest_priority_if_settings_say_so(initial_priorities, kwargs):
     model = small(PERDQN, local(Tracked, initial_priorities=initial_priorities), gradient_steps=0, replay_buffer_kwargs=kwargs)
     model.learn(40)
-    assert (model.replay_buffer.priorities[:20] == expected).all()
+    assert (model.replay_buffer.priorities[:20] == 1.0).all()
 
 
 def test_the_ladder_sets_the_exploration_rate_of_each_actor():

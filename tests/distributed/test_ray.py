@@ -1,5 +1,6 @@
 """Actors in processes of Ray."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,9 +19,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERDQN, PERSAC, latest_checkpoint
 from sb3_per.distributed import NoActorAliveError, make_actors
-from tests.distributed.envs import Images, Mortal, Slow, Tracked, Unlucky
-from tests.distributed.helpers import assert_columns_hold, assert_same_run, small
-from tests.distributed.test_vec_env import SPACES, Custom, compare_answers, compare_steps
+from tests.helpers.actor_envs import Images, Mortal, Slow, Tracked, Unlucky
+from tests.helpers.actors import assert_columns_hold, assert_same_run, on_engine, small
+from tests.helpers.vec_env_checks import SPACES, Custom, compare_answers, compare_steps
 from tests.utils import ROOT, alone_with_ray
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")
@@ -102,7 +103,7 @@ def test_a_killed_process_is_replaced(session, closing, tmp_path):
     model = small(PERDQN, env, buffer_size=2000)
     model.learn(300)
     assert (tmp_path / "killed").exists()
-    assert env.crew.restarts == 1 and env.crew.lost_transitions > 0
+    assert env.pool.restarts == 1 and env.pool.lost_transitions > 0
     assert model.num_timesteps == 300 == model.replay_buffer.ring.added.sum()
     assert_columns_hold(model.replay_buffer)
 
@@ -112,8 +113,8 @@ def test_an_environment_that_raises_on_ray_ends_the_run_with_its_error(session, 
     env = closing(Unlucky, n_actors=1, env_kwargs=dict(lifetime=2))
     with pytest.raises(ArithmeticError, match="is broken") as caught:
         small(PERDQN, env).learn(100)
-    assert "tests/distributed/envs.py" in str(caught.value)
-    assert env.crew.restarts == 3 and env.crew.closed
+    assert "tests/helpers/actor_envs.py" in str(caught.value)
+    assert env.pool.restarts == 3 and env.pool.closed
     assert ray.is_initialized()  # the environment does not stop a Ray that it did not start
 
 
@@ -124,11 +125,11 @@ def test_a_start_raises_if_no_process_runs_within_timeout(session):
 
 
 @pytest.mark.slow
-def test_building_an_environment_may_take_longer_than_timeout(session, closing, monkeypatch, tmp_path):
+def test_building_an_environment_may_take_longer_than_timeout(session, tmp_path):
     """The environment is not there before the engine was asked whether the process runs, which takes ``timeout``."""
     from sb3_per.distributed.ray_engine import RayEngine
 
-    asked, has_started = tmp_path / "asked", RayEngine.has_started
+    asked = tmp_path / "asked"
 
     class Sleepy(Tracked):
         def __init__(self) -> None:
@@ -136,16 +137,17 @@ def test_building_an_environment_may_take_longer_than_timeout(session, closing, 
                 time.sleep(0.05)
             super().__init__()
 
-    def ask(self: RayEngine, actor: int) -> bool:
-        ray.wait([self._ready[actor]])  # a process that starts slowly is another case
-        is_running = has_started(self, actor)
-        asked.touch()
-        return is_running
+    class Asked(RayEngine):
+        def is_running(self, actor: int) -> bool:
+            ray.wait([self._ready[actor]])  # a process that starts slowly is another case
+            asked.touch()
+            return super().is_running(actor)
 
-    monkeypatch.setattr(RayEngine, "has_started", ask)
-    with pytest.warns(UserWarning, match=r"still starting.*\[0\]"):
-        env = closing(Sleepy, n_actors=1, timeout=0.5)
-    assert env.num_envs == 1
+    with (
+        pytest.warns(UserWarning, match=r"Still starting.*\[0\]"),
+        contextlib.closing(on_engine(Asked(), 1, env=Sleepy, timeout=0.5)) as env,
+    ):
+        assert env.num_envs == 1
 
 
 class FailsOnce(Tracked):
@@ -197,11 +199,11 @@ def test_faults_at_any_time_restart_the_actor(session, closing, tmp_path):
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     model = small(PERDQN, env, buffer_size=2000)
     model.learn(100, callback=Look())
-    assert env.crew.restarts == 2 and model.num_timesteps == 100
+    assert env.pool.restarts == 2 and model.num_timesteps == 100
     assert len(said) == 100 and all(isinstance(one, Said) for one in said)
     os.kill(env.env_method("pid", indices=0)[0], signal.SIGKILL)
     model.learn(60)
-    assert env.crew.restarts == 1 and model.num_timesteps == 60
+    assert env.pool.restarts == 1 and model.num_timesteps == 60
     assert_columns_hold(model.replay_buffer)
 
 
@@ -226,7 +228,7 @@ def _store_used() -> int:
 
 @pytest.mark.slow
 def test_actors_can_make_environments_that_the_script_registered(session, closing):
-    gym.register("TrackedForActors-v0", entry_point="tests.distributed.envs:Tracked", max_episode_steps=4)
+    gym.register("TrackedForActors-v0", entry_point="tests.helpers.actor_envs:Tracked", max_episode_steps=4)
     env = closing("TrackedForActors-v0", n_actors=1)
     env.reset()
     dones = [env.step([0])[2][0] for _ in range(4)]
@@ -270,7 +272,7 @@ LEARNER = """
     import os
     from sb3_per import PERDQN, BufferCheckpointCallback, latest_checkpoint
     from sb3_per.distributed import make_actors
-    from tests.distributed.envs import Slow, Tracked
+    from tests.helpers.actor_envs import Slow
 
     class Telling(Slow):
         def tell(self):
@@ -386,5 +388,5 @@ def test_two_nodes_give_the_local_result_and_the_run_survives_the_loss_of_one(cl
     model = small(PERDQN, env, buffer_size=4000)
     model.learn(1000, callback=KillNode())
     assert model.num_timesteps == 1000 == model.replay_buffer.ring.added.sum()
-    assert env.crew.restarts >= 1
+    assert env.pool.restarts >= 1
     assert_columns_hold(model.replay_buffer)

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import VecCheckNan, VecFrameStack, VecNormalize, VecTransposeImage
 
 from sb3_per import PERDQN, PERSAC
-from tests.distributed.envs import Images, Tracked
-from tests.distributed.helpers import CONFIGURATIONS, assert_same_run, local, small
+from sb3_per.storage.arrays import keyed
+from tests.helpers.actor_envs import Images, Tracked
+from tests.helpers.actors import CONFIGURATIONS, assert_same_run, local, small
 from tests.utils import fill
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", ["sac-sde", "ddpg-noise", "tqc-n-steps", "crossq-ratio", "dqn-dict"])
 def test_one_actor_without_lag_equals_the_synchronous_algorithm(name):
     cls, env, kwargs = CONFIGURATIONS[name]
     runs = []
@@ -24,42 +25,39 @@ def test_one_actor_without_lag_equals_the_synchronous_algorithm(name):
     assert_same_run(*runs)
 
 
-@pytest.mark.parametrize(
-    "wrap", [VecNormalize, lambda env: VecFrameStack(env, 3), lambda env: VecNormalize(VecFrameStack(env, 2))]
-)
-def test_wrappers_are_rebuilt_around_an_actor(wrap):
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_wrappers_are_made_around_an_actor(is_dict):
     """Running statistics and stacked frames equal those of a synchronous run."""
     runs = []
     for make in (make_vec_env, lambda env, n_envs: local(env, 1, n_envs=n_envs, chunk=1, initial_priorities="max")):
-        model = small(PERDQN, wrap(make(Tracked, n_envs=2)))
+        env = VecCheckNan(VecFrameStack(make(lambda: Tracked(is_dict=is_dict), n_envs=2), 3))
+        model = small(PERDQN, VecNormalize(env), "MultiInputPolicy" if is_dict else "MlpPolicy")
         model.learn(64)
         model.learn(40, reset_num_timesteps=False)
         runs.append(model)
     assert_same_run(*runs)
-    if runs[0].get_vec_normalize_env() is not None:
-        first, second = (model.get_vec_normalize_env() for model in runs)
-        np.testing.assert_array_equal(first.obs_rms.mean, second.obs_rms.mean)
-        assert first.ret_rms.var == second.ret_rms.var and first.ret_rms.count == second.ret_rms.count
-        np.testing.assert_array_equal(first.returns, second.returns)
+    first, second = (model.get_vec_normalize_env() for model in runs)
+    for key, statistics in keyed(first.obs_rms).items():
+        np.testing.assert_array_equal(statistics.mean, keyed(second.obs_rms)[key].mean)
+    assert first.ret_rms.var == second.ret_rms.var and first.ret_rms.count == second.ret_rms.count
+    np.testing.assert_array_equal(first.returns, second.returns)
 
 
-@pytest.mark.parametrize("frames", [None, 2])
-def test_image_runs_equal_synchronous_runs_with_and_without_frames(frames):
+def test_image_runs_equal_synchronous_runs():
     runs = []
     for make in (make_vec_env, lambda env: local(env, 1, chunk=1, initial_priorities="max")):
         env = VecTransposeImage(VecFrameStack(make(Images), 2))
-        kwargs = dict(replay_buffer_kwargs=dict(frames=frames), policy_kwargs=dict(net_arch=[4]), batch_size=4)
+        kwargs = dict(replay_buffer_kwargs=dict(frames=2), policy_kwargs=dict(net_arch=[4]), batch_size=4)
         model = small(PERDQN, env, "CnnPolicy", **kwargs)
         model.learn(40)
         runs.append(model)
     assert_same_run(*runs)
 
 
-@pytest.mark.parametrize("in_flight", [1, 2])
-def test_local_runs_are_reproducible(in_flight):
+def test_local_runs_are_reproducible():
     runs = []
     for _ in range(2):
-        model = small(PERSAC, local("Pendulum-v1", 3, n_envs=2, in_flight=in_flight))
+        model = small(PERSAC, local("Pendulum-v1", 3, n_envs=2, in_flight=2))
         model.learn(200)
         runs.append(model)
     assert_same_run(*runs)

@@ -7,8 +7,8 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_per import PERDQN
-from tests.distributed.envs import Tracked
-from tests.distributed.helpers import assert_columns_hold, local, small
+from tests.helpers.actor_envs import Tracked
+from tests.helpers.actors import assert_columns_hold, local, small
 
 
 def test_a_model_saved_with_actors_loads(tmp_path):

@@ -1,18 +1,21 @@
-"""Small models on local actors, and checks of what they store."""
+"""Small models on local actors, engines that record calls, and checks of what is stored."""
 
 import copy
 from collections import Counter
 from typing import Any
 
 import numpy as np
-import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 
 from sb3_per import PERDDPG, PERDQN, PERQRDQN, PERSAC, PERTD3, PERTQC, PERCrossQ
-from sb3_per.distributed import make_actors
-from tests.distributed.envs import Tracked
+from sb3_per.distributed import ActorVecEnv, make_actors
+from sb3_per.distributed.actor_pool import Settings
+from sb3_per.distributed.chunks import Chunk
+from sb3_per.distributed.engines import LocalEngine
+from sb3_per.distributed.environments import EnvRecipe
+from tests.helpers.actor_envs import Tracked
 
 SMALL: dict[str, Any] = dict(policy_kwargs=dict(net_arch=[8]), batch_size=8, learning_starts=20, buffer_size=200, seed=3)
 
@@ -21,10 +24,34 @@ def local(env: Any, n_actors: int = 2, **kwargs: Any) -> Any:
     return make_actors(env, n_actors=n_actors, engine="local", **{"chunk": 5, **kwargs})
 
 
-def on_engine(engine: Any, monkeypatch: pytest.MonkeyPatch, *args: Any, **kwargs: Any) -> Any:
-    with monkeypatch.context() as patch:
-        patch.setattr("sb3_per.distributed.make.LocalEngine", lambda: engine)
-        return local(*args, **kwargs)
+def on_engine(
+    engine: Any, n_actors: int = 2, n_envs: int = 1, seed: int | None = None, env: Any = Tracked, **settings: Any
+) -> ActorVecEnv:
+    """Make actors on an engine of the test."""
+    defaults: dict[str, Any] = dict(
+        chunk=5, exploration=None, initial_priorities="actor", in_flight=1, lockstep=True, max_restarts=10, timeout=60.0
+    )
+    recipe = EnvRecipe(dict(env_id=env, n_envs=n_envs, seed=seed))
+    return ActorVecEnv(engine, n_actors, recipe, Settings(**{**defaults, **settings}))
+
+
+class Listening(LocalEngine):
+    """Record all calls, and the chunks that answer them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[int, str, Any]] = []
+        self.chunks: list[Chunk] = []
+
+    def ask(self, actor: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append((actor, method, args))
+        return super().ask(actor, method, *args, **kwargs)
+
+    def answer(self, handle: Any) -> Any:
+        answer = super().answer(handle)
+        if isinstance(answer, Chunk):
+            self.chunks.append(answer)
+        return answer
 
 
 def small(cls: Any, env: Any, policy: str = "MlpPolicy", **kwargs: Any) -> Any:
@@ -42,18 +69,15 @@ def assert_same_run(actual: Any, expected: Any) -> None:
         assert getattr(actual, name, None) == getattr(expected, name, None), name
 
 
+# Each algorithm once, and each setting that acting depends on.
 CONFIGURATIONS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "sac": (PERSAC, "Pendulum-v1", {}),
     "sac-sde": (PERSAC, "Pendulum-v1", dict(use_sde=True)),
-    "sac-n-steps": (PERSAC, "Pendulum-v1", dict(n_steps=3, learning_starts=0)),
-    "sac-ratio": (PERSAC, "Pendulum-v1", dict(train_freq=4, gradient_steps=-1)),
-    "td3": (PERTD3, "Pendulum-v1", dict(action_noise=NormalActionNoise(np.zeros(1), 0.1 * np.ones(1)))),
-    "ddpg": (PERDDPG, "Pendulum-v1", dict(action_noise=OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.1 * np.ones(1)))),
-    "tqc": (PERTQC, "Pendulum-v1", {}),
-    "crossq": (PERCrossQ, "Pendulum-v1", {}),
-    "dqn": (PERDQN, "CartPole-v1", dict(target_update_interval=7)),
+    "td3-noise": (PERTD3, "Pendulum-v1", dict(action_noise=NormalActionNoise(np.zeros(1), 0.1 * np.ones(1)))),
+    "ddpg-noise": (PERDDPG, "Pendulum-v1", dict(action_noise=OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.1 * np.ones(1)))),
+    "tqc-n-steps": (PERTQC, "Pendulum-v1", dict(n_steps=3, learning_starts=0)),
+    "crossq-ratio": (PERCrossQ, "Pendulum-v1", dict(train_freq=4, gradient_steps=-1)),
     "dqn-dict": (PERDQN, lambda: Tracked(is_dict=True, truncates=True), dict(policy="MultiInputPolicy", n_steps=2)),
-    "qrdqn": (PERQRDQN, "CartPole-v1", {}),
+    "qrdqn": (PERQRDQN, "CartPole-v1", dict(target_update_interval=7)),
 }
 
 

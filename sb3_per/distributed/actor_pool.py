@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -17,10 +17,7 @@ from sb3_per.distributed.environments import EnvRecipe
 FRUITLESS_RESTARTS = 3
 
 #: Function of an actor's number, and of whether it was just restarted, that calls it and returns the handle of its answer.
-Ask = Callable[[int, bool], Any]
-
-# Longest wait in seconds. After it, the crew checks whether to warn.
-_SLICE = 1.0
+GetReady = Callable[[int, bool], Any]
 
 
 class NoActorAliveError(RuntimeError):
@@ -50,7 +47,19 @@ class Settings:
     timeout: float
 
 
-class Crew:
+class Call(NamedTuple):
+    """
+    A call that an actor has not answered yet.
+
+    :param actor: number of the actor
+    :param n_steps: steps that each of its environments is to take; 0 if it is to get ready
+    """
+
+    actor: int
+    n_steps: int
+
+
+class ActorPool:
     """
     Direct the actors in all runs.
 
@@ -61,7 +70,9 @@ class Crew:
     """
 
     def __init__(self, engine: Engine, n_actors: int, recipe: EnvRecipe, settings: Settings):
-        self.engine, self.n_actors, self.settings = engine, n_actors, settings
+        self.engine = engine
+        self.n_actors = n_actors
+        self.settings = settings
         #: environments of each actor
         self.n_envs: int = recipe.arguments["n_envs"]
         self._recipe = cloudpickle.dumps(recipe)
@@ -69,9 +80,8 @@ class Crew:
         self.closed = False
         #: how often each actor was restarted, over all runs, so that no seed is used twice
         self.starts = [0] * n_actors
-        # Unanswered calls by the handle of the answer, the oldest first: the actor, and the number of steps that each of its
-        # environments is to take. 0 steps ask the actor to get ready.
-        self._pending: dict[Any, tuple[int, int]] = {}
+        # By the handle of the answer, the oldest first.
+        self._pending: dict[Any, Call] = {}
         # Steps that each environment of an actor may still take, over all actors.
         self._n_steps_left = 0
         # Actors that may get another call, in their order; an actor that may get two is there twice.
@@ -81,40 +91,29 @@ class Crew:
         self.start_run()
 
     def columns_of(self, actor: int) -> np.ndarray:
-        """
-        Find the environments of an actor.
-
-        :param actor: its number
-        :return: their indices, shape (n_envs,)
-        """
+        """Find the environments of an actor: their indices, shape (n_envs,)."""
         return np.arange(actor * self.n_envs, (actor + 1) * self.n_envs)
 
     def require_open(self) -> None:
-        """
-        Check that the actors still run.
-
-        :raises ValueError: if the actors were stopped
-        """
+        """Raise a ``ValueError`` if the actors were stopped."""
         if self.closed:
             raise ValueError("The actors were stopped by close() or an error. Make new ones with make_actors()")
 
     def start(self, actor: int) -> None:
-        """
-        Start an actor, for the first time or again.
-
-        :param actor: its number
-        """
+        """Start an actor, for the first time or again."""
         self.engine.start(actor, self._recipe, self.starts[actor])
 
     @property
     def n_alive(self) -> int:
         """Number of actors that are ready to act. The others are starting, or resetting their environments."""
-        return self.n_actors - sum(n_steps == 0 for _, n_steps in self._pending.values())
+        return self.n_actors - sum(1 for call in self._pending.values() if call.n_steps == 0)
 
     def close(self) -> None:
         """End all actors and, if it was started for them, Ray."""
         self.closed = True
         self.engine.close()
+
+    # ---- a run
 
     def start_run(self) -> None:
         """Set all counters of a run to zero."""
@@ -125,35 +124,30 @@ class Crew:
         self.lost_transitions = 0
         #: seconds that the learner has waited
         self.seconds_waited = 0.0
-        # Restarts of each actor, in this run and since its last chunk.
-        self._restarts, self._fruitless = [0] * self.n_actors, [0] * self.n_actors
+        # Restarts of each actor in this run, and since its last chunk.
+        self._restarts = [0] * self.n_actors
+        self._fruitless = [0] * self.n_actors
 
-    # ---- one answer from every actor
-
-    def gather(self, ask: Ask, restarts: bool = True) -> list[Any]:
+    def gather(self, get_ready: GetReady, restarts: bool = True) -> list[Any]:
         """
         Call every actor and wait for all answers.
 
-        :param ask: function that calls an actor
+        :param get_ready: function that calls an actor
         :param restarts: whether to restart an actor that fails, as often as the settings allow
         :return: one answer per actor
         :raises NoActorAliveError: if no process of an actor runs
         :raises Exception: the error of an actor that has failed too often
         """
-        self._call_all(ask)
+        self._call_all(get_ready)
         answers: dict[int, Any] = {}
         while self._pending:
-            if received := self._receive(list(self._pending), restarts):
-                actor, _, answers[actor] = received
+            received = self._receive(list(self._pending), restarts)
+            if received is not None:
+                call, answer = received
+                answers[call.actor] = answer
         return [answers[actor] for actor in range(self.n_actors)]
 
-    def _call_all(self, get_ready: Ask) -> None:
-        self._get_ready, self._idle, self._n_steps_left = get_ready, [], 0
-        self._pending = {get_ready(actor, False): (actor, 0) for actor in range(self.n_actors)}
-
-    # ---- a run
-
-    def begin(self, n_steps: int, chunk: int, get_ready: Ask, act: Callable[[int, int, int], Any]) -> None:
+    def begin(self, n_steps: int, chunk: int, get_ready: GetReady, act: Callable[[int, int, int], Any]) -> None:
         """
         Begin to act.
 
@@ -164,16 +158,15 @@ class Crew:
             actor to act and returns the handle of its answer
         """
         self._call_all(get_ready)
-        self._act, self._chunk, self._n_steps_left = act, chunk, n_steps
+        self._act = act
+        self._chunk = chunk
+        self._n_steps_left = n_steps
 
     def end(self) -> bool:
-        """
-        End the run without waiting for pending answers.
-
-        :return: whether no answer was pending
-        """
-        pending, self._pending = self._pending, {}
-        return not pending
+        """End the run without waiting for pending answers. Return whether there were none."""
+        was_idle = not self._pending
+        self._pending = {}
+        return was_idle
 
     def next_chunk(self) -> tuple[int, Chunk]:
         """
@@ -185,93 +178,81 @@ class Crew:
         """
         while True:
             while self._idle and self._n_steps_left > 0:
-                actor, n_steps = self._idle.pop(0), min(self._chunk, self._n_steps_left)
+                actor = self._idle.pop(0)
+                n_steps = min(self._chunk, self._n_steps_left)
                 handle = self._act(actor, n_steps, self._n_steps_left)
                 self._n_steps_left -= n_steps
-                self._pending[handle] = actor, n_steps
+                self._pending[handle] = Call(actor, n_steps)
             # Only the oldest call of each actor: a large answer may arrive after the next, smaller one.
             oldest: dict[int, Any] = {}
-            for handle, (actor, _) in self._pending.items():
-                oldest.setdefault(actor, handle)
+            for handle, call in self._pending.items():
+                oldest.setdefault(call.actor, handle)
             handles = list(oldest.values())
             received = self._receive(handles[:1] if self.settings.lockstep else handles)
             if received is None:
                 continue
-            actor, n_steps, answer = received
-            if n_steps > 0:
-                self._fruitless[actor] = 0
-                self._idle.append(actor)
-                return actor, answer
-            self._idle += [actor] * self.settings.in_flight
+            call, answer = received
+            if call.n_steps > 0:
+                self._fruitless[call.actor] = 0
+                self._idle.append(call.actor)
+                return call.actor, answer
+            self._idle += [call.actor] * self.settings.in_flight
 
-    # ---- waiting
+    def _call_all(self, get_ready: GetReady) -> None:
+        self._get_ready = get_ready
+        self._idle = []
+        self._n_steps_left = 0
+        self._pending = {get_ready(actor, False): Call(actor, 0) for actor in range(self.n_actors)}
 
-    def _wait(self, handles: list[Any]) -> Any:
-        """Wait for an answer and return its handle. Warn about long silence, and raise an error if no process runs."""
-        began, warn_at = time.monotonic(), self.settings.timeout
-        while (handle := self.engine.wait(handles, min(_SLICE, self.settings.timeout))) is None:
-            waited = time.monotonic() - began
-            if waited < warn_at:
-                continue
-            if not any(self.engine.has_started(actor) for actor in range(self.n_actors)):
-                raise NoActorAliveError(
-                    f"No process of an actor has run for timeout={self.settings.timeout} seconds: this machine is too busy or "
-                    "too small to start one, or the machines of the cluster are gone. Use fewer actors or a larger timeout"
-                )
-            # Warn again, less and less often, because the first warning may be hours old.
-            warn_at = 2 * waited
-            calls = sorted(self._pending[handle] for handle in handles)
-            why = {
-                "These actors are still starting, or making and resetting their environments": [a for a, n in calls if n == 0],
-                "In these actors, a step of an environment takes very long or does not end": [a for a, n in calls if n > 0],
-            }
-            reasons = (f"{what}: {actors}." for what, actors in why.items() if actors)
-            warnings.warn(f"No actor has answered for {waited:.0f} seconds. {' '.join(reasons)}")
-        self.seconds_waited += time.monotonic() - began
-        return handle
+    # ---- answers
 
-    def _receive(self, handles: list[Any], restarts: bool = True) -> tuple[int, int, Any] | None:
-        """
-        Wait for an answer.
-
-        :param handles: handles of answers
-        :param restarts: whether to restart an actor that fails
-        :return: the actor, the steps that it was asked for, and its answer; ``None`` if it failed and was restarted
-        :raises Exception: the error of the actor, if it is not restarted
-        """
+    def _receive(self, handles: list[Any], restarts: bool = True) -> tuple[Call, Any] | None:
+        """Wait for an answer, and return it with its call; ``None`` if the actor failed and was restarted."""
         handle = self._wait(handles)
-        actor, n_steps = self._pending[handle]
+        call = self._pending[handle]
         try:
             answer = self.engine.answer(handle)
         except Exception as error:
             if not restarts:
                 raise
-            self._replace(actor, error)
+            self._restart(call.actor, error)
             return None
         del self._pending[handle]
-        return actor, n_steps, answer
+        return call, answer
 
-    # ---- faults
+    def _wait(self, handles: list[Any]) -> Any:
+        """Wait for an answer and return its handle. Warn about long silence, less and less often."""
+        began = time.monotonic()
+        patience = self.settings.timeout
+        while (handle := self.engine.wait(handles, patience)) is None:
+            if not any(self.engine.is_running(actor) for actor in range(self.n_actors)):
+                raise NoActorAliveError(
+                    f"No process of an actor has run for timeout={self.settings.timeout} seconds: this machine is too busy or "
+                    "too small to start one, or the machines of the cluster are gone. Use fewer actors or a larger timeout"
+                )
+            calls = sorted(self._pending[handle] for handle in handles)
+            starting = [call.actor for call in calls if call.n_steps == 0]
+            acting = [call.actor for call in calls if call.n_steps > 0]
+            warnings.warn(
+                f"No actor has answered for {time.monotonic() - began:.0f} seconds. Still starting, or making and resetting "
+                f"their environments: {starting}. In a step of an environment that takes very long or does not end: {acting}"
+            )
+            patience *= 2
+        self.seconds_waited += time.monotonic() - began
+        return handle
 
-    def _replace(self, actor: int, error: Exception) -> None:
-        """
-        Restart an actor.
-
-        :param actor: its number
-        :param error: the error of its oldest call
-        :raises Exception: the error, if the actor has been restarted often enough
-        """
-        lost = sum(n_steps for other, n_steps in self._pending.values() if other == actor)
-        self._pending = {handle: call for handle, call in self._pending.items() if call[0] != actor}
+    def _restart(self, actor: int, error: Exception) -> None:
+        """Restart an actor, or raise the error of its oldest call if it has been restarted often enough."""
+        lost = sum(call.n_steps for call in self._pending.values() if call.actor == actor)
+        self._pending = {handle: call for handle, call in self._pending.items() if call.actor != actor}
+        self._idle = [other for other in self._idle if other != actor]
         self._n_steps_left += lost
         self.lost_transitions += lost * self.n_envs
-        self._idle = [other for other in self._idle if other != actor]
         if self._fruitless[actor] >= FRUITLESS_RESTARTS or self._restarts[actor] >= self.settings.max_restarts:
             raise error
         self._fruitless[actor] += 1
         self._restarts[actor] += 1
         self.restarts += 1
         self.starts[actor] += 1
-        self.engine.stop(actor)
         self.start(actor)
-        self._pending[self._get_ready(actor, True)] = actor, 0
+        self._pending[self._get_ready(actor, True)] = Call(actor, 0)
