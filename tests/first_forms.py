@@ -48,7 +48,7 @@ COMMANDS = {
     ),
     "enjoy": Command(_RUN, ("-n", "100", "--no-render"), _PLAYERS),
     "plot": Command(_RUN, ("-w", "10"), ("-w 2", "-o plot.png", "-x episodes", "-y length", "-max 2000", "-f logs")),
-    "record-video": Command(_RUN, ("-n", "20"), ("-n 10", "--exp-id 1", "-f logs")),
+    "record-video": Command(_RUN, ("-n", "20"), ("-n 10", "--exp-id 1", "-o videos", "-f logs")),
     "tune": Command(
         (*_RUN, "--n-trials", "1"),  # the Zoo's default are 500
         ("-n", "500", "--n-startup-trials", "1", "--n-evaluations", "1", "--no-optim-plots"),

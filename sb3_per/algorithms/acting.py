@@ -11,7 +11,6 @@ from stable_baselines3.common.type_aliases import MaybeCallback, RolloutReturn, 
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_per.algorithms.buffer_choice import BufferChoiceMixin
-from sb3_per.utils.extras import require
 
 SelfActingMixin = TypeVar("SelfActingMixin", bound="ActingMixin")
 
@@ -90,7 +89,11 @@ class ActingMixin(BufferChoiceMixin):
         :raises ImportError: if ``tensorboard_log`` was given and TensorBoard is not installed
         """
         if self.tensorboard_log is not None:
-            require("tensorboard", "extra", "tensorboard_log")
+            try:
+                import tensorboard  # noqa: F401
+            except ImportError as error:
+                command = 'pip install "tensorboard", or pip install ".[extra]" in a clone of this package'
+                raise ImportError(f"tensorboard_log needs tensorboard: {command}") from error
         arguments: dict[str, Any] = dict(
             total_timesteps=total_timesteps,
             callback=callback,

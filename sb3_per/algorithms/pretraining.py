@@ -7,7 +7,6 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, Se
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
 
-from sb3_per.utils import extras
 from sb3_per.utils.checks import integer, require
 
 
@@ -69,5 +68,9 @@ def _progress_bar(total: int) -> Any:
     :return: bar of tqdm and rich, a context manager
     :raises ImportError: without tqdm or rich
     """
-    extras.require("rich", "extra", "progress_bar=True")
-    return extras.require("tqdm.rich", "extra", "progress_bar=True").tqdm(total=total)
+    try:
+        from tqdm.rich import tqdm
+    except ImportError as error:
+        command = 'pip install "tqdm" "rich", or pip install ".[extra]" in a clone of this package'
+        raise ImportError(f"progress_bar=True needs tqdm and rich: {command}") from error
+    return tqdm(total=total)

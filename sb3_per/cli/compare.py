@@ -12,7 +12,6 @@ import signal
 from collections.abc import Sequence
 
 from sb3_per.utils.arguments import Parser, count, factor
-from sb3_per.utils.extras import EXTRAS, require
 
 # Seeds and factors of the learning rate: of a whole comparison, and of a quick one.
 SEEDS, QUICK_SEEDS = 15, 3
@@ -34,8 +33,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per compare") 
     """
     parser = parser_of(prog)
     options = options_of(parser, arguments)
-    for package in EXTRAS["compare"]:
-        require(package, "compare", prog)
+    try:
+        import matplotlib  # noqa: F401
+        import rl_zoo3  # noqa: F401
+        import scipy  # noqa: F401
+        import tqdm  # noqa: F401
+    except ImportError as error:
+        command = 'pip install "rl_zoo3[plots]" requests matplotlib scipy tqdm, or pip install ".[compare]" in a clone'
+        raise ImportError(f"{error}: {command}") from error
     from sb3_per.compare.command import compare  # after --help, which needs no PyTorch
 
     # Otherwise the workers of a stopped comparison go on.

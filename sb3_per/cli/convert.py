@@ -8,6 +8,7 @@ Convert a pickled buffer to a directory, which loads without running code, or to
 from collections.abc import Sequence
 from pathlib import Path
 
+from sb3_per.persistence.convert import convert
 from sb3_per.utils.arguments import Parser
 
 DESCRIPTION = (
@@ -38,7 +39,5 @@ def main(arguments: Sequence[str] | None = None, prog: str = "sb3-per convert") 
         raise FileNotFoundError(f"There is no file {options.source}")
     if not options.trust:
         parser.error(f"{options.source} is a pickle, and unpickling runs code from it; if you trust it, add --trust")
-    from sb3_per.persistence.convert import convert  # after --help, which needs no PyTorch
-
     convert(options.source, options.target)
-    print(f"Saved {options.target}")
+    print(f"Saved {options.target}. Next: model.load_replay_buffer({options.target!r})")

@@ -11,7 +11,6 @@ from sb3_per.distributed.actor_pool import Settings
 from sb3_per.distributed.engines import Engine, LocalEngine
 from sb3_per.distributed.environments import EnvRecipe
 from sb3_per.distributed.vec_env import ActorVecEnv
-from sb3_per.utils import extras
 from sb3_per.utils.checks import FLAG, Allowed, integer, number, require, words
 
 
@@ -135,7 +134,11 @@ def _spec_of(env_id: str | Callable[..., gym.Env]) -> Any:
 def _engine(name: str, address: str | None, ray_options: dict[str, Any] | None) -> Engine:
     if name == "local":
         return LocalEngine()
-    extras.require("ray", "distributed", "engine='ray'")
+    try:
+        import ray  # noqa: F401
+    except ImportError as error:
+        command = 'pip install "ray", or pip install ".[distributed]" in a clone of this package'
+        raise ImportError(f"engine='ray' needs ray: {command}") from error
     from sb3_per.distributed.ray_engine import RayEngine
 
     return RayEngine(address, ray_options)

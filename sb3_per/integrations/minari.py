@@ -18,7 +18,6 @@ from stable_baselines3.common.vec_env import VecTransposeImage
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, scaled, unscaled
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
 from sb3_per.storage.arrays import keyed, read_slots, tree_map
-from sb3_per.utils.extras import require
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -276,7 +275,12 @@ def _minari_for(buffer: ReplayBuffer) -> Any:
     space = buffer.action_space
     if isinstance(space, spaces.Box) and not is_scaled(space):
         raise ValueError(f"SB3 stores actions scaled to [-1, 1], which needs floats with finite bounds, not {space}")
-    return require("minari", "minari", "A dataset of demonstrations")
+    try:
+        import minari
+    except ImportError as error:
+        command = 'pip install "minari[hdf5]" "pillow", or pip install ".[minari]" in a clone of this package'
+        raise ImportError(f"A dataset of demonstrations needs minari: {command}") from error
+    return minari
 
 
 def _join(space: spaces.Space, is_last: bool, *parts: Any, axes: tuple[int, int]) -> np.ndarray:

@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.utils.extras import require
-
 
 def plot_buffer(buffer: Any, n_bins: int = 50) -> Any:
     """
@@ -23,7 +21,11 @@ def plot_buffer(buffer: Any, n_bins: int = 50) -> Any:
     buffer = getattr(buffer, "replay_buffer", buffer)
     if not hasattr(buffer, "priorities"):
         raise TypeError(f"plot_buffer() takes a prioritized buffer or a model that has one, not a {type(buffer).__name__}")
-    Figure = require("matplotlib.figure", "extra", "plot_buffer()").Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        command = 'pip install "matplotlib", or pip install ".[extra]" in a clone of this package'
+        raise ImportError(f"plot_buffer() needs matplotlib: {command}") from error
     priorities = buffer.priorities
     drawable = priorities > 0.0
     if not drawable.any():

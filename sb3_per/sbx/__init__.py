@@ -9,15 +9,17 @@ The classes take the arguments of SBX's classes, and the buffers, settings and f
     model.learn(10_000)
 """
 
-from sb3_per.utils.extras import require
+try:
+    import sbx  # noqa: F401
+except ImportError as error:
+    command = 'pip install "sbx-rl", or pip install ".[sbx]" in a clone of this package'
+    raise ImportError(f"sb3_per.sbx needs sbx: {command}") from error
 
-require("sbx", "sbx", "sb3_per.sbx")
-
-from sb3_per.sbx.base import PrioritizedJaxMixin  # noqa: E402
-from sb3_per.sbx.crossq import PERCrossQ  # noqa: E402
-from sb3_per.sbx.dqn import PERDQN  # noqa: E402
-from sb3_per.sbx.sac import PERSAC  # noqa: E402
-from sb3_per.sbx.td3 import PERDDPG, PERTD3  # noqa: E402
-from sb3_per.sbx.tqc import PERTQC  # noqa: E402
+from sb3_per.sbx.base import PrioritizedJaxMixin
+from sb3_per.sbx.crossq import PERCrossQ
+from sb3_per.sbx.dqn import PERDQN
+from sb3_per.sbx.sac import PERSAC
+from sb3_per.sbx.td3 import PERDDPG, PERTD3
+from sb3_per.sbx.tqc import PERTQC
 
 __all__ = ["PERDDPG", "PERDQN", "PERSAC", "PERTD3", "PERTQC", "PERCrossQ", "PrioritizedJaxMixin"]

@@ -2,7 +2,8 @@
 
 import argparse
 import contextlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any, NoReturn
 
@@ -13,6 +14,23 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with status 2, and name what was wrong."""
         self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
+
+
+@contextlib.contextmanager
+def missing_packages_in_one_line(prog: str) -> Iterator[None]:
+    """
+    Exit with one line instead of a traceback where a package is missing.
+
+    :param prog: program name shown in the line
+    :raises SystemExit: with status 1, for an error that names the command that installs the package
+    """
+    try:
+        yield
+    except Exception as error:  # Gymnasium's error about a missing package is no ImportError
+        if "pip install" not in str(error):
+            raise
+        print(f"{prog}: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
 
 
 def _number(read: Callable[[str], Any], what: str, takes: Callable[[Any], bool]) -> Callable[[str], Any]:

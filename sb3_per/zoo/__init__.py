@@ -1,5 +1,5 @@
 """
-Run the scripts of RL Zoo with the prioritized algorithms::
+Run the commands of RL Zoo with the prioritized algorithms::
 
     python -m sb3_per.zoo train --algo per_sac --env Pendulum-v1
     python -m sb3_per.zoo enjoy --algo per_sac --env Pendulum-v1
@@ -9,7 +9,7 @@ All options are those of the Zoo, except ``--resume``, ``--actors``, ``--demonst
 ``train`` (see :mod:`sb3_per.zoo.runs`) and ``-o FILE`` of ``plot``. It needs the extra ``zoo``.
 """
 
+from sb3_per.zoo.commands import main
 from sb3_per.zoo.registry import ALGORITHMS, class_of, config_path, register
-from sb3_per.zoo.scripts import main
 
 __all__ = ["ALGORITHMS", "class_of", "config_path", "main", "register"]

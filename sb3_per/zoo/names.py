@@ -1,6 +1,8 @@
-"""Names of algorithms in RL Zoo, with a prefix for SBX, and folders of runs."""
+"""Names of algorithms in RL Zoo, with a prefix for SBX, folders of runs, and the command that comes next."""
 
+import argparse
 import difflib
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -56,3 +58,19 @@ def runs_of(folder: str | Path, algo: str, env: str) -> Path:
             "name the folder of your runs with -f"
         )
     return runs
+
+
+def next_command(prog: str, command: str, options: argparse.Namespace, *more: str) -> str:
+    """
+    Write the command that comes next.
+
+    :param prog: program and command that runs now, e.g. ``"sb3-per train"``
+    :param command: name of the next command
+    :param options: its algorithm, environment, modules and folder
+    :param more: further options
+    :return: command to type
+    """
+    words = [*prog.split()[:-1], command, "--algo", options.algo, "--env", options.env, "-f", options.folder]
+    if options.gym_packages:
+        words += ["--gym-packages", *options.gym_packages]
+    return shlex.join([*words, *more])

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import sb3_per
-from sb3_per.utils.extras import require
 
 #: Class of each algorithm, by its name in RL Zoo.
 ALGORITHMS: dict[str, str] = {
@@ -53,34 +52,49 @@ def config_path(algo: str) -> Path:
     if algo in OURS:
         folder = Path(__file__).parent / "configs"
     else:
-        zoo: Any = require("rl_zoo3", "zoo", "RL Zoo's command line")
-        folder = Path(zoo.__file__).parent / "hyperparams"
+        folder = Path(import_zoo().__file__).parent / "hyperparams"
     return folder / f"{algo.removeprefix('sbx_')}.yml"
+
+
+def import_zoo() -> Any:
+    """
+    Import RL Zoo.
+
+    :return: the package
+    :raises ImportError: if it is not installed; the message names the command that installs it
+    """
+    try:
+        import rl_zoo3
+    except ImportError as error:
+        command = 'pip install "rl_zoo3[plots]" requests, or pip install ".[zoo]" in a clone of this package'
+        raise ImportError(f"This needs RL Zoo: {command}") from error
+    return rl_zoo3
 
 
 def register(sbx: bool = False) -> None:
     """
-    Register the algorithms and their search spaces with the Zoo, and our classes for its YAML files, e.g.
-    ``replay_buffer_class: PrioritizedHerReplayBuffer``.
+    Register the algorithms and their search spaces with the Zoo.
 
     :param sbx: whether to register the algorithms of SBX too, ours and the stock ones, e.g. ``sbx_sac``. They load JAX
     :raises ImportError: without RL Zoo, or without SBX
     """
-    require("rl_zoo3", "zoo", "RL Zoo's command line")
+    import_zoo()
     import gymnasium as gym
-    from rl_zoo3 import exp_manager, hyperparams_opt, utils
+    from rl_zoo3 import ALGOS
+    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
 
     from sb3_per.zoo import tuning
 
     names = OURS if sbx else ALGORITHMS
-    utils.ALGOS.update({algo: class_of(algo) for algo in names})
+    for algo in names:
+        ALGOS[algo] = class_of(algo)
+        HYPERPARAMS_SAMPLER[algo] = functools.partial(tuning.sample, algo)
+        HYPERPARAMS_CONVERTER[algo] = functools.partial(tuning.convert, algo)
     if sbx:
-        stock = require("sbx", "sbx", "an algorithm of SBX")
-        utils.ALGOS.update({algo.replace("per_", "", 1): getattr(stock, name[3:]) for algo, name in COMPILED.items()})
-    hyperparams_opt.HYPERPARAMS_SAMPLER.update({algo: functools.partial(tuning.sample, algo) for algo in names})
-    hyperparams_opt.HYPERPARAMS_CONVERTER.update({algo: functools.partial(tuning.convert, algo) for algo in names})
-    # The Zoo evaluates the strings of its YAML files with the names of this module.
-    vars(exp_manager).update({name: getattr(sb3_per, name) for name in sb3_per.__all__})
+        import sbx as stock
+
+        for algo, name in COMPILED.items():
+            ALGOS[algo.replace("per_", "", 1)] = getattr(stock, name.removeprefix("PER"))
     # Importing MinAtar, as the Zoo's --gym-packages does, registers none of its environments.
     with contextlib.suppress(ImportError):
         from minatar.gym import register_envs

@@ -1,7 +1,6 @@
 """Find the model that a stopped run of RL Zoo continues from."""
 
 import json
-import re
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -31,17 +30,12 @@ def newest_model(run: Path, env: str, with_buffer: bool) -> SavedModel | None:
         which a kill can leave
     :return: the model; ``None`` if there is none
     """
-    checkpoints = sorted(run.glob("rl_model_*_steps.zip"), key=_number_in_name, reverse=True)
-    newest = next((saved for saved in map(_read, checkpoints) if saved is not None), None)
-    if with_buffer and (pair := latest_checkpoint(run)) is not None:
-        newest = _read(Path(pair[0]))
-    found = [saved for saved in (_read(run / f"{env}.zip"), newest) if saved is not None]
-    return max(found, key=lambda saved: saved.num_timesteps, default=None)
-
-
-def _number_in_name(path: Path) -> int:
-    (number,) = re.findall(r"_([0-9]+)_steps", path.name) or ["0"]
-    return int(number)
+    checkpoints = list(run.glob("rl_model_*_steps.zip"))
+    pair = latest_checkpoint(run) if with_buffer else None
+    if pair is not None:
+        checkpoints = [Path(pair[0])]
+    found = [_read(path) for path in (run / f"{env}.zip", *checkpoints)]
+    return max((saved for saved in found if saved is not None), key=lambda saved: saved.num_timesteps, default=None)
 
 
 def _read(path: Path) -> SavedModel | None:

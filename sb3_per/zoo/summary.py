@@ -9,17 +9,13 @@ folder of the run. It needs the extra ``zoo``, and evaluations: train with ``--e
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_per.utils.arguments import Parser
-from sb3_per.utils.extras import missing_packages_in_one_line, require
+from sb3_per.utils.arguments import Parser, missing_packages_in_one_line
 from sb3_per.zoo.environments import register_environment
 from sb3_per.zoo.names import runs_of
 from sb3_per.zoo.registry import register
@@ -58,8 +54,15 @@ def evaluate_random(env: VecEnv, n_episodes: int, n_evaluations: int = 1) -> lis
     :param n_evaluations: number of evaluations
     :return: mean undiscounted return of each evaluation
     """
-    policy: Any = SimpleNamespace(predict=lambda *_, **__: (np.array([env.action_space.sample()]), None))
-    means = [float(np.mean(evaluate_policy(policy, env, n_episodes)[0])) for _ in range(n_evaluations)]
+    means = []
+    for _ in range(n_evaluations):
+        returns: list[float] = []
+        env.reset()
+        while len(returns) < n_episodes:
+            _, _, _, infos = env.step(np.array([env.action_space.sample()]))
+            if "episode" in infos[0]:  # from Monitor
+                returns.append(infos[0]["episode"]["r"])
+        means.append(float(np.mean(returns)))
     env.close()
     return means
 
@@ -114,7 +117,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--next", help="command to suggest at the end")
     args = parser.parse_args(arguments)
     with missing_packages_in_one_line(parser.prog):
-        require("rl_zoo3", "zoo", parser.prog)
         register()
     try:
         args.env = register_environment(args.env, args.gym_packages)

@@ -5,26 +5,50 @@ The Zoo puts the result of a trial in place of whole entries of the hyperparamet
 ``replay_buffer_kwargs`` that are not tuned.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
 from sb3_per.buffers.settings import ignored
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.zoo.names import uses_sbx
+
+
+class Range(NamedTuple):
+    """
+    Values that trials try, both ends included.
+
+    :param low: the smallest
+    :param high: the largest
+    :param log: whether the logarithm is drawn uniformly
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+
+#: Settings of the buffer, which replace those of the file. docs/zoo.md has the same table.
+RANGES = {
+    "alpha": Range(0.2, 0.9),
+    "beta_start": Range(0.2, 1.0),
+    "epsilon": Range(1e-6, 0.1, log=True),
+    "kappa": Range(0.01, 1.0, log=True),
+    "recency": Range(0.995, 1.0),
+    "eta": Range(0.0, 1.0),
+}
+
+#: Settings of the buffer that are words. Quantile regression and recurrent agents refuse LAP.
+CHOICES = {"scheme": ("proportional", "rank", "lap"), "actor_batch": ("prioritized", "uniform")}
+
+#: Sizes of recurrent agents by their names in a trial. Of those that end in ``_pow``, powers of 2 are taken.
+SIZES = {"sequence_length_pow": (3, 6), "burn_in": (0, 40), "lstm_hidden_size_pow": (5, 8)}
+
+# Settings that only a buffer with hindsight has. The Zoo tunes the first two.
+_TUNED_BY_ZOO = ("n_sampled_goal", "goal_selection_strategy")
+_HINDSIGHT = {*_TUNED_BY_ZOO, "copy_info_dict", "update_from_virtual"}
 
 # The stock class whose search space is used. The Zoo has none for CrossQ, which is SAC without target networks.
 _STOCK = {"crossq": "sac"}
-
-# Settings of the buffer that every trial tunes, also those that the file names.
-_ALWAYS = ("scheme", "alpha", "beta_start", "n_sampled_goal", "goal_selection_strategy")
-
-# Parameters of a trial of a recurrent algorithm, with their ranges. `_adapted` turns them into arguments.
-_SIZES = {"sequence_length_pow": (3, 6), "burn_in": (0, 40), "lstm_hidden_size_pow": (5, 8)}
-
-# Settings that only a buffer with hindsight has.
-_HINDSIGHT = {"n_sampled_goal", "goal_selection_strategy", "copy_info_dict", "update_from_virtual"}
 
 
 def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
@@ -43,52 +67,39 @@ def sample(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: 
     if isinstance(of_file.get("scheme"), PriorityScheme):
         raise ValueError(f"Tuning chooses among named schemes and cannot replace {of_file['scheme']}: name a scheme instead")
     has_hindsight = not _HINDSIGHT.isdisjoint(of_file)
-    choices = _choices(algo, trial, has_hindsight)
-    tuned: dict[str, Any] = {}
-    for name, choose in choices.items():  # the scheme first
-        is_tuned = name in _ALWAYS or name not in of_file
-        if is_tuned and (name == "scheme" or _has_effect(name, tuned["scheme"])):
-            tuned[name] = choose(name)
+    without_lap = algo.endswith(("qrdqn", "tqc", "_lstm"))
+    scheme = trial.suggest_categorical("scheme", CHOICES["scheme"][:2] if without_lap else CHOICES["scheme"])
+    tuned = {"scheme": scheme}
+    for name in _tuned_with(scheme, algo, has_hindsight, of_file):
+        tuned[name] = trial.suggest_float(name, RANGES[name].low, RANGES[name].high, log=RANGES[name].log)
+    if "dqn" not in algo and not _is_recurrent(algo):
+        tuned["actor_batch"] = trial.suggest_categorical("actor_batch", CHOICES["actor_batch"])
     # The Zoo sets this only for SB3's own class.
     additional_args["using_her_replay_buffer"] = has_hindsight
     stock = algo.removeprefix("sbx_").removeprefix("per_").removesuffix("_lstm")
     hyperparams = HYPERPARAMS_SAMPLER[_STOCK.get(stock, stock)](trial, n_actions, n_envs, additional_args)
-    sizes = {name: trial.suggest_int(name, *limits) for name, limits in _SIZES.items() if _is_recurrent(algo)}
-    goals = {k: v for k, v in hyperparams.pop("replay_buffer_kwargs", {}).items() if k in _ALWAYS}
-    return _adapted(algo, hyperparams, sizes, join(of_file, {**goals, **tuned}))
+    goals = hyperparams.pop("replay_buffer_kwargs", {})
+    for name in _TUNED_BY_ZOO:
+        if name in goals:
+            tuned[name] = goals[name]
+    sizes = {name: trial.suggest_int(name, *limits) for name, limits in SIZES.items() if _is_recurrent(algo)}
+    return _adapted(algo, hyperparams, sizes, join(of_file, tuned))
 
 
-def _choices(algo: str, trial: Any, has_hindsight: bool) -> dict[str, Callable[[str], Any]]:
-    """
-    List the settings that are tuned. Not ``unique``: a batch can be larger than what is stored.
-
-    :param algo: name of a prioritized algorithm
-    :param trial: trial of Optuna; every range is the same in all trials
-    :param has_hindsight: whether the buffer has hindsight
-    :return: function that chooses a value, by name of the setting
-    """
-    is_recurrent = _is_recurrent(algo)
-    # Quantile regression has no scalar TD loss that LAP could replace, and sequences refuse LAP.
-    schemes = ["proportional", "rank", *([] if is_recurrent or algo.endswith(("qrdqn", "tqc")) else ["lap"])]
-    choices: dict[str, Callable[[str], Any]] = {
-        "scheme": lambda name: trial.suggest_categorical(name, schemes),
-        "alpha": lambda name: trial.suggest_float(name, 0.2, 0.9),
-        "beta_start": lambda name: trial.suggest_float(name, 0.2, 1.0),
-        "epsilon": lambda name: trial.suggest_float(name, 1e-6, 0.1, log=True),
-        "kappa": lambda name: trial.suggest_float(name, 0.01, 1.0, log=True),
-        "uniform_fraction": lambda name: trial.suggest_float(name, 0.0, 0.5),
-        "weight_normalization": lambda name: trial.suggest_categorical(name, ["max", "mean", "none"]),
-        "initial_priority": lambda name: trial.suggest_categorical(name, ["max", "mean"]),  # "td_error" needs actors
-        "max_priority_interval": lambda name: trial.suggest_categorical(name, [None, 250]),
-    }
-    if "dqn" not in algo:
-        batches = ["prioritized", *([] if uses_sbx(algo) else ["weighted"]), *([] if is_recurrent else ["uniform"])]
-        choices["actor_batch"] = lambda name: trial.suggest_categorical(name, batches)
-    if is_recurrent:
-        choices["eta"] = lambda name: trial.suggest_float(name, 0.0, 1.0)
-    elif not has_hindsight:
-        choices["recency"] = lambda name: trial.suggest_float(name, 0.995, 1.0)
-    return choices
+def _tuned_with(scheme: str, algo: str, has_hindsight: bool, of_file: dict[str, Any]) -> list[str]:
+    """Name the settings that are tuned with a scheme. Not ``unique``: a batch can be larger than what is stored."""
+    names = ["alpha"]
+    if scheme == "lap":
+        names.append("kappa")
+    else:
+        names.append("beta_start")
+    if scheme == "proportional":
+        names.append("epsilon")
+    if _is_recurrent(algo):
+        names.append("eta")
+    elif not has_hindsight and "age_decay" not in of_file:  # both favour recent transitions, and the buffer takes one
+        names.append("recency")
+    return names
 
 
 def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -99,15 +110,13 @@ def convert(algo: str, params: dict[str, Any]) -> dict[str, Any]:
     :param params: parameters of the trial
     :return: hyperparameters; their ``replay_buffer_kwargs`` are the tuned settings alone
     """
-    others = (
-        "epsilon kappa uniform_fraction weight_normalization initial_priority max_priority_interval actor_batch recency eta"
-    )
-    names = {*_ALWAYS, *others.split()}
-    tuned = {name: value for name, value in params.items() if name in names}
-    sizes = {name: value for name, value in params.items() if name in _SIZES}
-    # The Zoo would pass a noise of type None to the constructor.
-    no_noise = ("noise_type", "noise_std") if params.get("noise_type", "none") is None else ()
-    of_zoo = {name: value for name, value in params.items() if name not in {*names, *sizes, *no_noise}}
+    tuned = {name: value for name, value in params.items() if name in (*RANGES, *CHOICES, *_TUNED_BY_ZOO)}
+    sizes = {name: value for name, value in params.items() if name in SIZES}
+    of_zoo = {name: value for name, value in params.items() if name not in tuned and name not in sizes}
+    if "noise_type" in of_zoo and of_zoo["noise_type"] is None:
+        # The Zoo would pass them to the constructor.
+        del of_zoo["noise_type"]
+        del of_zoo["noise_std"]
     return _adapted(algo, convert_offpolicy_params(of_zoo), sizes, tuned)
 
 
@@ -120,17 +129,14 @@ def join(of_file: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     :return: ``replay_buffer_kwargs``
     """
     scheme = tuned["scheme"]
-    kept = {name: value for name, value in of_file.items() if name not in _ALWAYS}
-    joined = {name: value for name, value in {**kept, **tuned}.items() if _has_effect(name, scheme)}
+    kept = {name: value for name, value in of_file.items() if name not in (*RANGES, *CHOICES)}
+    joined = {name: value for name, value in {**kept, **tuned}.items() if ignored(scheme, name) is None}
+    if scheme == "rank":
+        joined.pop("age_decay", None)
     if "beta_end" in joined:
         # Beta never decreases. Its range is the same in all trials, whatever the file says of its end.
         joined["beta_start"] = min(joined["beta_start"], joined["beta_end"])
     return joined
-
-
-def _has_effect(name: str, scheme: str) -> bool:
-    """Say whether a scheme uses a setting. Ranks have no mean for a first priority."""
-    return ignored(scheme, name) is None and not (scheme == "rank" and name == "initial_priority")
 
 
 def _is_recurrent(algo: str) -> bool:
@@ -152,7 +158,8 @@ def _adapted(algo: str, hyperparams: dict[str, Any], sizes: dict[str, int], sett
         del hyperparams["tau"]  # CrossQ has no target network to average over
     if sizes:
         length = 2 ** sizes["sequence_length_pow"]
-        hyperparams.update(sequence_length=length, burn_in=sizes["burn_in"])
+        hyperparams["sequence_length"] = length
+        hyperparams["burn_in"] = sizes["burn_in"]
         hyperparams["batch_size"] = max(hyperparams["batch_size"] // length, 1)
         lstm = {"lstm_hidden_size": 2 ** sizes["lstm_hidden_size_pow"]}
         hyperparams["policy_kwargs"] = {**hyperparams["policy_kwargs"], **lstm}

@@ -78,7 +78,6 @@ def test_names_of_schemes_in_upper_case_are_accepted():
     [
         (dict(replay_buffer_kwargs=dict(beta0=0.4)), "'beta_start'"),
         (dict(replay_buffer_kwargs=dict(alpha="0.6")), "Pass a number, not a string"),
-        (dict(replay_buffer_kwargs="dict(scheme=LAP)"), "make an object, LAP()"),
         (dict(prioritized_replay_alpha=0.6), "replay_buffer_kwargs=dict(alpha=0.6)"),
     ],
 )

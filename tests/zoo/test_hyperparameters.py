@@ -6,11 +6,8 @@ import pytest
 import yaml
 
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
-from sb3_per.zoo import main
 from sb3_per.zoo.hyperparameters import check_schedules, with_numbers
-from tests.zoo.test_scripts import error_of, loaded, settings, zoo
-
-__all__ = ["zoo"]  # a fixture
+from tests.helpers.zoo import error_of, loaded, settings
 
 
 def test_numbers_in_scientific_notation_are_numbers():
@@ -44,13 +41,12 @@ def test_a_file_that_cannot_be_used_is_one_line(zoo, capsys):
     Path("broken.yml").write_text("CartPole-v1: [")
     Path("other.yml").write_text("Acrobot-v1: {n_timesteps: 100}")
     Path("rate.yml").write_text("CartPole-v1: {n_timesteps: 100, policy: MlpPolicy, learning_rate: fast}")
-    task = ["train", "--algo", "per_dqn", "--env", "CartPole-v1"]
     for file, said in (
         ("missing.yml", "missing.yml"),
         ("broken.yml", "broken.yml"),
         ("other.yml", "CartPole-v1"),
         ("rate.yml", "learning_rate: 'fast' is neither a number nor a linear schedule"),
     ):
-        error = error_of(capsys, lambda *words: main(list(words)), *task, "-conf", file)
+        error = error_of(capsys, zoo, "train", "per_dqn", "-conf", file)
         assert f"-conf {file}: " in error and said in error
     assert not Path("logs").exists()

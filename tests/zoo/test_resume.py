@@ -1,18 +1,22 @@
 """`train --resume` goes on with the newest run up to its number of steps, however it was stopped."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.vec_env import VecNormalize
 
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 from rl_zoo3.utils import ALGOS
 
-from tests.zoo.test_scripts import saved_buffer, settings, zoo
-
-__all__ = ["zoo"]  # a fixture
+from tests.helpers.zoo import loaded, saved_buffer, settings
 
 INTERRUPT = """
 from stable_baselines3.common.callbacks import BaseCallback
@@ -26,23 +30,19 @@ class Interrupt(BaseCallback):
 """
 
 
-@pytest.fixture
-def interrupted(zoo, monkeypatch, tmp_path) -> dict[str, Any]:
-    """Make an entry whose run ends with Ctrl-C after 130 steps."""
-    Path("interrupt.py").write_text(INTERRUPT)
-    monkeypatch.syspath_prepend(tmp_path)
-    return settings(n_timesteps=200, callback="interrupt.Interrupt")
-
-
 def steps_of(run: Path, algo: str) -> int:
     return ALGOS[algo].load(run / "Pendulum-v1.zip", device="cpu").num_timesteps
 
 
-def test_an_interrupted_run_goes_on_with_its_buffer(zoo, interrupted, capsys):
+def test_an_interrupted_run_goes_on_with_its_buffer(zoo, capsys):
+    Path("interrupt.py").write_text(INTERRUPT)
+    interrupted = settings(n_timesteps=200, callback="interrupt.Interrupt")
     run = zoo("train", "per_sac", "--save-replay-buffer", "--resume", entry=interrupted)
     assert steps_of(run, "per_sac") == 130
     assert zoo("train", "per_sac", "--save-replay-buffer", "--resume", entry=settings(n_timesteps=200)) == run
-    assert "at 130 of 200 steps" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "at 130 of 200 steps" in shown
+    assert f"The replay buffer has 129 rows of {run / 'replay_buffer.buffer'}" in shown
     assert steps_of(run, "per_sac") == 200
     assert saved_buffer("per_sac", run).size() == pytest.approx(200, abs=1)  # the step of the interrupt is not stored
 
@@ -67,25 +67,48 @@ def test_a_killed_run_without_its_buffer_goes_on_with_its_networks_and_says_so(z
     assert zoo("train", "per_sac", "--save-freq", "50", "--resume", entry=entry) == run
     shown = capsys.readouterr().out
     assert "at 100 of 120 steps" in shown
+    assert f"The statistics of VecNormalize are those of {run / 'rl_model_vecnormalize_100_steps.pkl'}" in shown
     assert "The replay buffer is empty, because none was saved with the model: --save-replay-buffer saves it" in shown
     assert steps_of(run, "per_sac") == 120
     final = VecNormalize.load(str(run / "Pendulum-v1" / "vecnormalize.pkl"), make_vec_env("Pendulum-v1"))
     assert final.obs_rms.count == pytest.approx(n_seen + 21, abs=2)
 
 
-@pytest.mark.parametrize("algo", ["sac", "ppo"])
-def test_stock_algorithms_go_on_too(algo, zoo, capsys):
-    entry: dict[str, Any] = dict(n_timesteps=96, policy="MlpPolicy", normalize=True)
-    if algo == "ppo":
-        entry.update(n_steps=16, batch_size=16)
-    run = zoo("train", algo, "--save-freq", "64", entry=entry, env="Pendulum-v1")
+def test_a_resumed_run_keeps_its_best_score_its_evaluations_and_its_episodes(zoo):
+    """No later evaluation replaces the best model of an earlier one that was better."""
+    evaluated = ("--eval-freq", "100", "--eval-episodes", "2", "--save-freq", "200")
+    run = zoo("train", "per_sac", *evaluated, entry=settings(n_timesteps=300))
+    (run / "Pendulum-v1.zip").unlink()  # as a kill leaves it
+    with np.load(run / "evaluations.npz") as saved:
+        evaluations = dict(saved)
+    evaluations["results"][2] = 0.0  # the best return that this task has, after the checkpoint
+    np.savez(run / "evaluations.npz", **evaluations)
+    best = (run / "best_model.zip").read_bytes()
+    assert zoo("train", "per_sac", *evaluated, "--resume", entry=settings(n_timesteps=500)) == run
+    assert loaded("per_sac", run).num_timesteps == 500
+    assert (run / "best_model.zip").read_bytes() == best
+    with np.load(run / "evaluations.npz") as saved:
+        assert saved["timesteps"].tolist() == [100, 200, 300, 400, 500]
+        np.testing.assert_array_equal(saved["results"][:2], evaluations["results"][:2])
+    assert load_results(str(run))["l"].tolist() == [200, 200]
+
+
+def test_a_stock_algorithm_goes_on_too(zoo, capsys):
+    entry = settings(n_timesteps=96, replay_buffer_kwargs={})
+    run = zoo("train", "sac", "--save-freq", "64", entry=entry)
     (run / "Pendulum-v1.zip").unlink()
     capsys.readouterr()
-    assert zoo("train", algo, "--save-freq", "64", "--resume", entry=entry, env="Pendulum-v1") == run
+    assert zoo("train", "sac", "--save-freq", "64", "--resume", entry=entry) == run
     shown = capsys.readouterr().out
-    assert "at 64 of 96 steps" in shown
-    assert ("The replay buffer is empty" in shown) == (algo == "sac")
-    assert steps_of(run, algo) == 96
+    assert "at 64 of 96 steps" in shown and "The replay buffer is empty" in shown
+    assert steps_of(run, "sac") == 96
+
+
+def test_a_run_without_a_complete_model_begins_anew(zoo):
+    """A folder without a complete model is not changed."""
+    first = zoo("train", "per_dqn", "--resume", entry=settings(n_timesteps=60))
+    (first / "CartPole-v1.zip").unlink()
+    assert zoo("train", "per_dqn", "--resume", entry=settings(n_timesteps=60)) != first
 
 
 def test_a_damaged_model_is_passed_over(zoo, capsys):
@@ -95,3 +118,42 @@ def test_a_damaged_model_is_passed_over(zoo, capsys):
     capsys.readouterr()
     assert zoo("train", "per_sac", "--resume", entry=settings(n_timesteps=60)) == run
     assert "at 40 of 60 steps" in capsys.readouterr().out
+
+
+KILL = """
+import os
+import signal
+
+from stable_baselines3.common.callbacks import BaseCallback
+
+
+class Kill(BaseCallback):
+    def _on_step(self):
+        if self.num_timesteps == 230:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_by_the_same_command(zoo):
+    """It goes on in its folder from the checkpoint, with the buffer and the statistics of the checkpoint."""
+    Path("kill.py").write_text(KILL)
+    options = ["--save-replay-buffer", "--save-freq", "100", "--resume", "--eval-freq", "-1"]
+    entry = settings(n_timesteps=450, normalize=True)
+    Path("killed.yml").write_text(yaml.safe_dump({"Pendulum-v1": {**entry, "callback": "kill.Kill"}}))
+    command = ["train", "--algo", "per_sac", "--env", "Pendulum-v1", "-f", "logs", "-conf", "killed.yml", *options]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])}
+    killed = subprocess.run([sys.executable, "-m", "sb3_per", *command], capture_output=True, text=True, env=environment)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (run,) = Path("logs", "per_sac").iterdir()
+    statistics = VecNormalize.load(str(run / "rl_model_vecnormalize_200_steps.pkl"), make_vec_env("Pendulum-v1"))
+
+    assert zoo("train", "per_sac", *options, entry=entry) == run
+    assert loaded("per_sac", run).num_timesteps == 450
+    # The last of 200 steps was not stored yet at the checkpoint.
+    buffer = saved_buffer("per_sac", run)
+    assert buffer.size() == 199 + 250
+    assert buffer.dones[198] == 1 and buffer.timeouts[198] == 1
+    final = VecNormalize.load(str(run / "Pendulum-v1" / "vecnormalize.pkl"), make_vec_env("Pendulum-v1"))
+    assert final.obs_rms.count == pytest.approx(statistics.obs_rms.count + 251, abs=2)

@@ -47,6 +47,7 @@ def test_names_are_those_of_our_classes_and_of_sbx():
         ALGOS.update(before)
 
 
+@pytest.mark.slow
 def test_other_commands_do_not_load_jax():
     code = "import sys; from sb3_per.zoo import register; register(); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,228 @@
+"""Run RL Zoo's functions with the prioritized algorithms. What they print is theirs; the last line names the next command."""
+
+import argparse
+import contextlib
+import functools
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sb3_per.utils.arguments import Parser, count, missing_packages_in_one_line, share
+from sb3_per.zoo.names import nearest, next_command, runs_of, split_env, uses_sbx
+from sb3_per.zoo.registry import config_path, register
+
+#: Purpose of each command, by its name.
+COMMANDS: dict[str, str] = {
+    "train": "train an agent with RL Zoo",
+    "tune": "search for hyperparameters with RL Zoo and Optuna",
+    "enjoy": "watch a trained agent",
+    "record-video": "record a video of a trained agent",
+    "plot": "plot the returns of training episodes",
+}
+
+# How RL Zoo's errors about a run that cannot be loaded begin or end.
+_NO_MODEL = ("No model found", "No checkpoint found", "folder was not found")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """
+    Run one of the Zoo's commands with the prioritized algorithms.
+
+    :param arguments: name of the command and its options; ``None``: those of the process
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = Parser("python -m sb3_per.zoo", description="RL Zoo with prioritized experience replay")
+    parser.add_argument("command", choices=COMMANDS, help="the Zoo's command; its options follow, see COMMAND --help")
+    command = parser.parse_args(arguments[:1]).command
+    prog = f"{parser.prog} {command}"
+    with missing_packages_in_one_line(prog):
+        run(command, arguments[1:], prog)
+
+
+def run(command: str, words: list[str], prog: str) -> None:
+    """
+    Run one of the Zoo's commands with the prioritized algorithms.
+
+    :param command: name of the command
+    :param words: its options
+    :param prog: program name shown in usage and errors
+    :raises SystemExit: after ``--help``, for options that cannot be used, and if there is nothing to play or to plot
+    """
+    parser = _parser(command, prog)
+    if "-h" in words or "--help" in words:
+        _show_help(parser, command)
+    options, others = parser.parse_known_args(words)
+    register(uses_sbx(options.algo))
+    from rl_zoo3.utils import ALGOS
+
+    from sb3_per.zoo.environments import register_environment
+
+    is_known = options.algo in ALGOS or (command == "plot" and Path(options.folder, options.algo).is_dir())
+    if not is_known:
+        parser.error(f"there is no algorithm {options.algo!r}: {nearest(options.algo, ALGOS)}")
+    names = [split_env(env)[1] for env in options.env]
+    options.env, env = options.env[0], names[0]
+    try:
+        if command in ("enjoy", "record-video", "plot"):
+            runs_of(options.folder, options.algo, env)  # the Zoo would look for them on a hub
+        if command != "plot":
+            register_environment(options.env, options.gym_packages)
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+    required = ["--algo", options.algo, "--env", *names, "-f", options.folder]
+    if command == "plot":
+        _plot(parser, options, [*required, *others])
+        return
+    if options.gym_packages:
+        required += ["--gym-packages", *options.gym_packages]
+    if command == "train":
+        _train(parser, options, [*required, "--conf-file", str(config_path(options.algo)), *others])
+    elif command == "tune":
+        # A study of its own, unless the user names one: the command at the end reads the best trial from there.
+        storage = str(Path(options.folder, options.algo, "tune.log"))
+        study = f"{env}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+        options.words = ["--storage", storage, "--study-name", study, *others]
+        _train(parser, options, [*required, "--conf-file", str(config_path(options.algo)), "-optimize", *options.words])
+    elif command == "enjoy":
+        _enjoy(parser, [*required, *others])
+        print(f"Next: {next_command(prog, 'record-video', options)}")
+    else:
+        _record_video(parser, options, [*required, *others])
+
+
+def _parser(command: str, prog: str) -> argparse.ArgumentParser:
+    """Make a parser for the options that we read. It leaves the others to the Zoo."""
+    usage = "%(prog)s --algo ALGO --env ENV [options]"
+    parser = Parser(prog, usage, COMMANDS[command], allow_abbrev=False, add_help=False)
+    add = parser.add_argument
+    add("-a", "--algo", required=True, metavar="ALGO", help="algorithm, e.g. per_sac, or one of the Zoo's, e.g. sac")
+    n_envs = "+" if command == "plot" else 1
+    what = "id of the environment, e.g. Pendulum-v1 or module:Name-v0"
+    add("-e", "--env", required=True, nargs=n_envs, metavar="ENV", help=what)
+    names = ("-f", "--folder", "--log-folder", "--exp-folder")  # of all functions of the Zoo
+    add(*names, dest="folder", default="logs", metavar="FOLDER", help="folder of the runs; default: logs")
+    add("--gym-packages", nargs="+", default=[], metavar="MODULE", help="modules that register environments")
+    if command == "train":
+        add("--resume", action="store_true", help="go on with the newest run, up to the number of steps")
+        add("--demonstrations", metavar="PATH", help="draw a share of each batch from a .buffer directory or a Minari dataset")
+        what = "this share, above 0 and at most 1; default: of the hyperparameter file, or 0.25"
+        add("--demonstration-fraction", type=share, metavar="SHARE", help=what)
+        add("--actors", type=count, default=0, metavar="N", help="let N processes collect while one learns")
+    elif command == "tune":
+        parser.set_defaults(resume=False, demonstrations=None, demonstration_fraction=None, actors=0)
+    elif command == "record-video":
+        add("-n", "--n-timesteps", type=count, default=1000, metavar="N", help="number of frames; default: 1000")
+        add("--env-kwargs", nargs="+", default=[], metavar="NAME:VALUE", help="arguments of the environment")
+        add("--exp-id", type=int, default=0, metavar="N", help="number of the run; default: the newest")
+        add("-o", "--output-folder", type=Path, metavar="FOLDER", help="default: videos, in the folder of the run")
+    elif command == "plot":
+        add("-o", "--output", metavar="FILE", help="write a picture, e.g. plot.png, and open no window")
+    return parser
+
+
+def _show_help(parser: argparse.ArgumentParser, command: str) -> None:
+    """Show our options, then the Zoo's."""
+    parser.print_help()
+    print("\nRL Zoo's options:\n", flush=True)
+    register()
+    function: Callable[[], None]
+    if command in ("train", "tune"):
+        from rl_zoo3.train import train as function
+    elif command == "plot":
+        from rl_zoo3.plots import plot_train as function
+    else:
+        from rl_zoo3.enjoy import enjoy as function
+    with _command_line(parser, ["--help"]):
+        function()
+
+
+@contextlib.contextmanager
+def _command_line(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[None]:
+    """Set the command line, which the Zoo's functions read, because they take no arguments."""
+    before = sys.argv
+    sys.argv = [parser.prog, *words]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def _train(parser: argparse.ArgumentParser, options: argparse.Namespace, words: list[str]) -> None:
+    from rl_zoo3 import train
+
+    from sb3_per.zoo.runs import RunManager
+
+    # The Zoo's function takes no manager. It makes one from this name, which is the only one that is replaced here.
+    manager: Any = train.ExperimentManager
+    train.ExperimentManager = functools.partial(RunManager, parser=parser, options=options)  # type: ignore[misc, assignment]
+    try:
+        with _command_line(parser, words):
+            train.train()
+    finally:
+        train.ExperimentManager = manager  # type: ignore[misc]
+
+
+def _enjoy(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    """Play an agent. Exit if there is no such model."""
+    from rl_zoo3.enjoy import enjoy
+
+    try:
+        with _command_line(parser, words):
+            enjoy()
+    except (AssertionError, ValueError) as error:
+        if not any(text in str(error) for text in _NO_MODEL):
+            raise
+        hint = " Train with --eval-freq to get a best model" if "best_model" in str(error) else ""
+        parser.error(f"{error}.{hint}")
+
+
+def _record_video(parser: argparse.ArgumentParser, options: argparse.Namespace, words: list[str]) -> None:
+    """Play an agent with its environment in a recorder, through the class of environments that the Zoo lets one choose."""
+    from rl_zoo3.exp_manager import ExperimentManager
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecVideoRecorder
+
+    from sb3_per.zoo.summary import newest_run
+
+    env = split_env(options.env)[1].replace("/", "-")
+    run = newest_run(Path(options.folder), options.algo, env)
+    if options.exp_id > 0:
+        run = run.with_name(f"{env}_{options.exp_id}")
+    folder = options.output_folder or run / "videos"
+    name = f"{options.algo}-{env}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+
+    def recorded(env_fns: Any, **kwargs: Any) -> VecEnv:
+        return VecVideoRecorder(DummyVecEnv(env_fns), str(folder), lambda step: step == 0, options.n_timesteps, name)
+
+    before: Any = ExperimentManager.default_vec_env_cls
+    ExperimentManager.default_vec_env_cls = recorded  # type: ignore[assignment]
+    env_kwargs = ["--env-kwargs", "render_mode:'rgb_array'", *options.env_kwargs]
+    try:
+        _enjoy(parser, [*words, "--exp-id", str(options.exp_id), "--no-render", "-n", str(options.n_timesteps), *env_kwargs])
+    finally:
+        ExperimentManager.default_vec_env_cls = before
+    (video,) = folder.glob(f"{name}-*.mp4")
+    print(f"Saved {video}. Next: {next_command(parser.prog, 'plot', options)}")
+
+
+def _plot(parser: argparse.ArgumentParser, options: argparse.Namespace, words: list[str]) -> None:
+    """Plot returns. Save the plot if a file is named, or if there is no display."""
+    from matplotlib import pyplot as plt
+    from rl_zoo3.plots import plot_train
+
+    if options.output is not None:
+        plt.switch_backend("agg")  # needs no display
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive|No artists with labels")
+        with _command_line(parser, words):
+            plot_train()
+    if plt.get_backend().lower() != "agg":  # the window has been shown
+        return
+    if not any(axes.lines for axes in plt.gcf().axes):
+        parser.error("no run has enough episodes: average over fewer with -w, e.g. -w 10")
+    output = options.output or Path(options.folder, options.algo, "plot.png")
+    plt.savefig(output)
+    plt.close()
+    print(f"Saved {output}. Next: {next_command(parser.prog, 'enjoy', options)}")
