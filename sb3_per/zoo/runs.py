@@ -309,6 +309,7 @@ class RunManager(ExperimentManager):
         """Make environments that act on their own, in the Zoo's wrappers."""
         from sb3_per.distributed import make_actors
 
+        vec_env_cls: Any = self.vec_env_class
         env: VecEnv = make_actors(
             self.env_name.gym_id,
             n_envs=self.n_envs_of_actor,
@@ -316,7 +317,7 @@ class RunManager(ExperimentManager):
             monitor_dir=self.save_path,
             wrapper_class=self.env_wrapper,
             env_kwargs=self.env_kwargs,
-            vec_env_cls=self.vec_env_class,
+            vec_env_cls=vec_env_cls,
             vec_env_kwargs=self.vec_env_kwargs,
             monitor_kwargs=self.monitor_kwargs,
             n_actors=self.options.actors,
