@@ -73,7 +73,7 @@ COMMANDS = {
             "--dry-run",
             "--setting scheme='lap'",
             "--setting scheme='uniform',age_decay=3",
-            "-n 130",
+            "-n 2000",
             "--n-envs 2",
             "--seeds 2",
             "--rates 1/2",

@@ -24,8 +24,11 @@ def folder(trained, monkeypatch):
     monkeypatch.chdir(trained)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setattr(sys, "path", list(sys.path))
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.disable_default_handler()  # it keeps the stream of the first test
     threads = th.get_num_threads()
     yield trained
+    optuna.logging.enable_default_handler()
     th.set_num_threads(threads)
 
 
