@@ -113,8 +113,11 @@ def test_a_run_without_a_complete_model_begins_anew(zoo):
 
 def test_a_damaged_model_is_passed_over(zoo, capsys):
     run = zoo("train", "per_sac", "--save-freq", "20", entry=settings(n_timesteps=60))
-    for name in ("Pendulum-v1.zip", "rl_model_60_steps.zip"):
-        (run / name).write_bytes((run / name).read_bytes()[:1000])
+    last, checkpoint = run / "Pendulum-v1.zip", run / "rl_model_60_steps.zip"
+    last.write_bytes(last.read_bytes()[:1000])
+    content = bytearray(checkpoint.read_bytes())
+    content[len(content) // 2] ^= 1  # one bit of a parameter
+    checkpoint.write_bytes(content)
     capsys.readouterr()
     assert zoo("train", "per_sac", "--resume", entry=settings(n_timesteps=60)) == run
     assert "at 40 of 60 steps" in capsys.readouterr().out
