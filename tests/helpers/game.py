@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.helpers.drawable import Record, assert_batch_as_recorded
-from tests.persistence.saved import Player, make
+from tests.helpers.saved import Player, make
 
-#: Kind of buffer in ``tests.persistence.saved``, rows, environments, and settings.
+#: Kind of buffer in ``tests.helpers.saved``, rows, environments, and settings.
 KINDS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "plain": ("plain", 7, 1, dict(n_steps=1)),
     "n steps, environments": ("plain", 7, 3, {}),

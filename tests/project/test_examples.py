@@ -40,7 +40,7 @@ PROMISES: dict[str, tuple[list[str], list[str]]] = {
     "start_from_demonstrations": (["transitions, mean return", "mean return after 200 steps"], []),
     "swap_import": (["mean return"], ["swap_import.zip"]),
     "tune_with_zoo": (
-        ["Number of finished trials:  2", " scheme: ", " alpha: ", " beta_start: "],
+        ["Number of finished trials:  2", " scheme: ", " alpha: "],
         ["zoo/per_dqn/report_*.csv"],
     ),
 }

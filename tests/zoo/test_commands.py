@@ -97,23 +97,23 @@ def test_training_with_actors_keeps_environments_and_wrappers(zoo, monkeypatch):
 FLIPPING = """
 import gymnasium as gym
 
-gym.register("Flipping-v0", entry_point="stable_baselines3.common.envs:BitFlippingEnv", kwargs=dict(n_bits=4))
+gym.register("FlippingGoals-v0", entry_point="stable_baselines3.common.envs:BitFlippingEnv", kwargs=dict(n_bits=4))
 """
 
 
 @pytest.mark.filterwarnings("ignore:.*The environment is being initialised with render_mode")
 def test_hyperparameter_files_may_name_buffer_classes(zoo):
     """Ours with its module, and SB3's as the Zoo does, which becomes prioritized. The file of the run keeps the name."""
-    Path("flipping.py").write_text(FLIPPING)
+    Path("flipping_goals.py").write_text(FLIPPING)
     goals = dict(goal_selection_strategy="future", n_sampled_goal=4, scheme="lap", kappa=0.7)
     for name, kwargs in (("sb3_per.PrioritizedHerReplayBuffer", goals), ("HerReplayBuffer", f"dict(**{goals})")):
         entry = settings(policy="MultiInputPolicy", replay_buffer_class=name, replay_buffer_kwargs=kwargs, n_timesteps=100)
-        run = zoo("train", "per_dqn", "--gym-packages", "flipping", entry=entry, env="Flipping-v0")
-        buffer = PERDQN.load(run / "Flipping-v0.zip", env=make_vec_env("Flipping-v0")).replay_buffer
+        run = zoo("train", "per_dqn", "--gym-packages", "flipping_goals", entry=entry, env="FlippingGoals-v0")
+        buffer = PERDQN.load(run / "FlippingGoals-v0.zip", env=make_vec_env("FlippingGoals-v0")).replay_buffer
         assert isinstance(buffer, PrioritizedHerReplayBuffer)
         assert isinstance(buffer.scheme, LAP) and buffer.scheme.kappa == 0.7
-        assert yaml.unsafe_load((run / "Flipping-v0" / "config.yml").read_text())["replay_buffer_class"] == name
-        zoo("enjoy", "per_dqn", "--no-render", "-n", "20", "--gym-packages", "flipping", env="Flipping-v0")
+        assert yaml.unsafe_load((run / "FlippingGoals-v0" / "config.yml").read_text())["replay_buffer_class"] == name
+        zoo("enjoy", "per_dqn", "--no-render", "-n", "20", "--gym-packages", "flipping_goals", env="FlippingGoals-v0")
 
 
 @pytest.mark.parametrize(
