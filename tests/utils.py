@@ -36,7 +36,7 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
-from sb3_per.storage.arrays import keyed
+from sb3_per.storage.nested import keyed
 
 ROOT = Path(__file__).resolve().parents[1]
 

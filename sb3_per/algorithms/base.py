@@ -98,11 +98,7 @@ class PrioritizedOffPolicyMixin(PrioritizedReplayMixin):
         buffer = self.replay_buffer
         if buffer.settings.actor_batch == "uniform":
             return buffer.sample_observations(len(batch.indices), env=self._vec_normalize_env), 1.0
-        if buffer.settings.actor_batch == "prioritized":
-            return batch.observations, 1.0
-        assert batch.n_p is not None, "A batch that was made by hand has no probabilities"
-        weights = 1.0 / batch.n_p
-        return batch.observations, buffer.to_torch((weights / weights.mean()).astype(np.float32).reshape(-1, 1))
+        return batch.observations, 1.0
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:
         """

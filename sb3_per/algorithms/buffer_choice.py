@@ -10,12 +10,12 @@ from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per.buffers import (
+    PRIORITIZED_CLASSES,
     PrioritizedDictReplayBuffer,
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
 from sb3_per.buffers.settings import PrioritySettings
 from sb3_per.storage.frame_setting import frames_of_env, require_stack_of_env
 from sb3_per.utils.checks import Reasons, refuse
@@ -59,7 +59,7 @@ class BufferChoiceMixin(OffPolicyAlgorithm):
         if buffer is not None:
             buffer = self._prioritized(buffer)
             self._require_supported(buffer)
-            buffer.sampler.learner = self._own_train()
+            buffer.reminder.learner = self._own_train()
         vars(self)["replay_buffer"] = buffer
         self._buffer_continues = False
 

@@ -22,7 +22,6 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per.algorithms.buffer_choice import BufferChoiceMixin
 from sb3_per.buffers import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.settings import HER_ARGUMENTS, SCHEME_SETTINGS, SEQUENCE_ARGUMENTS, PrioritySettings
-from sb3_per.buffers.transfer import replace_by
 from sb3_per.persistence.atomic import make_directory, sync_directory, write_file
 from sb3_per.persistence.buffer_files import SUFFIX, SavedBuffer, is_buffer_path, located
 from sb3_per.sampling.schemes import make_scheme
@@ -292,7 +291,7 @@ class CheckpointMixin(BufferChoiceMixin):
             if truncate_last_traj and isinstance(loaded, HerReplayBuffer):
                 loaded.truncate_last_trajectory()
             if live is not None and live.size() == 0:
-                replace_by(live, loaded)
+                live.take_over(loaded)
                 loaded = live
         else:
             loader = copy.copy(self)  # so that nothing changes here if the buffer does not fit
@@ -322,7 +321,7 @@ class CheckpointMixin(BufferChoiceMixin):
         assert own_class is not None
         if own_class is not type(buffer) and issubclass(own_class, type(buffer)):
             # The class of this model, e.g. a user's, stores more, or elsewhere.
-            arguments = {k: v for k, v in self._buffer_kwargs().items() if k in own_class.own_arguments}
+            arguments = {k: v for k, v in self._buffer_kwargs().items() if k in own_class.extra_arguments}
             return own_class.from_replay_buffer(buffer, **{**arguments, **changed})
         return type(buffer).from_replay_buffer(buffer, **changed) if changed else buffer
 

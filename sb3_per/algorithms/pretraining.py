@@ -7,6 +7,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm, Se
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.utils import configure_logger
 
+from sb3_per.algorithms.demonstrations import start_statistics
 from sb3_per.utils.checks import integer, require
 
 
@@ -45,9 +46,9 @@ class PretrainingMixin(OffPolicyAlgorithm):
         n_calls = frequency.frequency if frequency.unit == TrainFrequencyUnit.STEP else 1
         n_at_once = self.gradient_steps if self.gradient_steps > 0 else n_calls * self.n_envs
         with ExitStack() as stack:
-            stack.enter_context(buffer.demonstrations.only())
+            stack.enter_context(buffer.only_demonstrations())
             bar = stack.enter_context(_progress_bar(gradient_steps)) if progress_bar else None
-            buffer.demonstrations.begin_statistics(self._vec_normalize_env)
+            start_statistics(buffer, self._vec_normalize_env)
             for n_before in range(0, gradient_steps, n_at_once):
                 n_done = min(n_before + n_at_once, gradient_steps)
                 self.train(n_done - n_before, self.batch_size)

@@ -11,6 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.algorithms.checkpoints import CheckpointMixin
 from sb3_per.algorithms.constructors import require_arguments, require_order, show_arguments
+from sb3_per.algorithms.demonstrations import demonstration_metrics, start_statistics
 from sb3_per.algorithms.metrics import MeanMetrics
 from sb3_per.algorithms.normalization import require_normalized_last
 from sb3_per.algorithms.pretraining import PretrainingMixin
@@ -64,7 +65,8 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         """
         buffer = self.replay_buffer
         if gradient_steps > 1:
-            buffer.sampler.position = (gradient_step + 1) / gradient_steps
+            progress = (gradient_step + 1) / gradient_steps
+            return buffer.sample(self.batch_size if batch_size is None else batch_size, self._vec_normalize_env, progress)
         return buffer.sample(self.batch_size if batch_size is None else batch_size, env=self._vec_normalize_env)
 
     def _write_priorities(self, batch: PrioritizedReplayBufferSamples, td_errors: Any, metrics: MeanMetrics) -> None:
@@ -81,7 +83,7 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
         if n_written is not None:  # a buffer of the user's own may return nothing
             self.n_stale_updates += len(batch.indices) - n_written
         if batch.is_demonstration is not None:
-            metrics.add(buffer.demonstrations.metrics(batch.is_demonstration, td_errors))
+            metrics.add(demonstration_metrics(buffer, batch.is_demonstration, td_errors))
 
     def _log_training(self, metrics: MeanMetrics) -> None:
         """
@@ -102,8 +104,8 @@ class PrioritizedReplayMixin(PretrainingMixin, ActingMixin, CheckpointMixin):
                 f"This {type(self).__name__} has no replay buffer: assign one to model.replay_buffer, or load one with "
                 "load_replay_buffer()"
             )
-        if self.replay_buffer.demonstrations.are_drawn:
-            self.replay_buffer.demonstrations.begin_statistics(self._vec_normalize_env)
+        if self.replay_buffer.mixture.draws_demonstrations:
+            start_statistics(self.replay_buffer, self._vec_normalize_env)
         last_obs = self._last_obs
         prepared = super()._setup_learn(*args, **kwargs)
         was_reset = self._last_obs is not last_obs

@@ -1,36 +1,63 @@
 """
-Eligibility of sequence buffers: windows that are complete.
+Which windows of a sequence buffer can be drawn: those that are complete.
 
 Every ``period``-th step of an episode is an **anchor**, the first step of a window. Only anchors have mass; all other slots
 have mass 0.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch as th
 
-from sb3_per.buffers.eligibility import NO_SLOTS, MarkedTransitions
 from sb3_per.buffers.recurrent_states import RecurrentStates
-from sb3_per.buffers.windows import IS_UNROLLED_FROM, LEAVES_OPEN, find_complete, number_by_dones, number_next
-from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.buffers.window_kernels import find_complete, number_by_dones, number_next
+from sb3_per.sampling.candidates import NO_SLOTS, Marked
 from sb3_per.storage.ring import Ring
+from sb3_per.storage.storage import Storage
 
 
-class CompleteWindows(MarkedTransitions):
+class NextStep(NamedTuple):
+    """What is known of the next step of all environments before it is written."""
+
+    #: number within the episode, int32 of shape (n_envs,)
+    numbers: np.ndarray
+    #: environments whose open episode ends before the step, int64 of shape (k,)
+    cut: np.ndarray
+    #: whether any window is unrolled from the step, and not from the start of its episode
+    is_unrolled_from: bool
+
+
+class Changes(NamedTuple):
+    """Windows that can be drawn from now on, and that no longer can, until :meth:`CompleteWindows.confirm`."""
+
+    #: anchors of windows that became complete, int64 of shape (n,)
+    new: np.ndarray
+    #: slots whose windows lose their beginning, int64 of shape (n,)
+    gone: np.ndarray
+    #: first step of each environment that has not been looked at yet, afterwards
+    n_looked_at: np.ndarray
+    #: oldest step that may be an anchor, afterwards
+    oldest_admitted: int
+    #: number of steps that were looked at
+    n_steps: int
+
+
+class CompleteWindows(Marked):
     """
-    See :class:`~sb3_per.sampling.eligibility.Eligibility`.
+    Candidates of a sequence buffer: the anchors of complete windows.
 
-    :param ring: position; all environments stand at the same step
+    :param ring: all environments stand at the same step
     :param storage: of the steps, which knows the ends of episodes
     :param states: recurrent states at the starts of the prefixes; they hold the period and the length of a prefix
     :param n_recorded: steps of a complete window: the learned ones, and those of the last n-step return
     """
 
-    def __init__(self, ring: Ring, storage: ArrayStorage, states: RecurrentStates, n_recorded: int):
-        self.storage, self.states, self.n_recorded = storage, states, n_recorded
-        self.period, self.burn_in = states.period, states.burn_in
+    def __init__(self, ring: Ring, storage: Storage, states: RecurrentStates, n_recorded: int):
+        self.storage = storage
+        self.states = states
+        self.n_recorded = n_recorded
+        self.period = states.period
+        self.burn_in = states.burn_in
         #: number of each step within its episode, int32 of shape (n_rows, n_envs)
         self.episode_steps = np.zeros((ring.n_rows, ring.n_envs), np.int32)
         #: anchors of windows that can be drawn, bool of shape (n_rows, n_envs)
@@ -40,11 +67,8 @@ class CompleteWindows(MarkedTransitions):
         self.oldest_admitted = 0
         # By environment, the first step that has not been looked at yet.
         self._n_looked_at = np.zeros(ring.n_envs, np.int64)
-        # Number of steps that the tree has; -1 if ends of episodes were written since.
-        self._known = 0
-        # What `changes` has found: slots of new windows, of windows that are gone, the next `_n_looked_at` and
-        # `oldest_admitted`.
-        self._found = NO_SLOTS, NO_SLOTS, self._n_looked_at, 0
+        # Number of steps after which windows were looked for; -1 if ends of episodes were written since.
+        self._n_known = 0
         self._no_starts = np.zeros(ring.n_envs, np.bool_)
 
     @property
@@ -54,39 +78,50 @@ class CompleteWindows(MarkedTransitions):
 
     # ---- writing
 
-    def before_write(self, starts: np.ndarray | None = None, states: Sequence[np.ndarray | th.Tensor] | None = None) -> Any:
+    def next_step(self, starts: np.ndarray | None) -> NextStep:
         """
-        Number the next step of each environment within its episode. In a ring of a single row, the write itself overwrites
-        the step before, which the number depends on.
+        Number the next step of each environment within its episode. Call it before the step is written: in a ring of a single
+        row, it overwrites the step before, which the number depends on.
 
-        :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,)
-        :param states: recurrent states before the step, see :meth:`~sb3_per.buffers.recurrent_states.RecurrentStates.store`
-        :return: numbers of the step within the episodes, the environments whose open episode ends before it, and the states
-            to store; ``None`` for none
+        :param starts: where an episode starts although the one before has not ended, bool of shape (n_envs,); ``None``: nowhere
+        :return: what is known of the step
         """
-        ring, storage = self.ring, self.storage
-        starts = self._no_starts if starts is None else starts
-        numbers, row_before = np.empty(ring.n_envs, np.int32), (ring.pos - 1) % ring.n_rows
-        before = (self.episode_steps[row_before], storage.dones[row_before], storage.timeouts[row_before])
-        found = number_next(numbers, *before, ring.most == ring.begin, starts, self.period, self.burn_in)
-        cut = None
-        if found & LEAVES_OPEN and ring.n_rows > 1:
+        ring = self.ring
+        storage = self.storage
+        if starts is None:
+            starts = self._no_starts
+        numbers = np.empty(ring.n_envs, np.int32)
+        row_before = (ring.pos - 1) % ring.n_rows
+        leaves_open, is_unrolled_from = number_next(
+            numbers,
+            self.episode_steps[row_before],
+            storage.dones[row_before],
+            storage.timeouts[row_before],
+            ring.most_steps == ring.first_step,
+            starts,
+            self.period,
+            self.burn_in,
+        )
+        cut = NO_SLOTS
+        if leaves_open and ring.n_rows > 1:
             cut = np.flatnonzero(starts & (storage.dones[row_before] == 0))
-        return numbers, cut, self.states.as_arrays(states) if found & IS_UNROLLED_FROM else None
+        return NextStep(numbers, cut, is_unrolled_from)
 
-    def after_write(self, rows: int, prepared: Any) -> None:
-        """Store the numbers of the step and the recurrent states, and end the episodes that it does not continue."""
-        numbers, cut, states = prepared
-        self.episode_steps[rows] = numbers
-        if cut is not None:
-            self.end_episodes()
-            self.storage.truncate(rows - 1, cut)
-        if states is not None:
-            self.states.store(rows, numbers, states)
+    def add_row(self, row: int, step: NextStep) -> None:
+        """
+        Take note of a step that was written, and end the episodes that it does not continue.
 
-    def end_episodes(self) -> None:
-        """Ends of episodes are about to be written, so windows may become complete."""
-        self._known = -1
+        :param row: row of the step
+        :param step: from :meth:`next_step`
+        """
+        self.episode_steps[row] = step.numbers
+        if step.cut.size:
+            self.look_again()
+            self.storage.truncate(row - 1, step.cut)
+
+    def look_again(self) -> None:
+        """Look for windows once more, because ends of episodes are about to be written."""
+        self._n_known = -1
 
     # ---- which windows can be drawn
 
@@ -102,55 +137,66 @@ class CompleteWindows(MarkedTransitions):
         the prefix, which shares its slot with up to ``period`` - 1 earlier rows.
         """
         ring = self.ring
-        oldest = max(ring.most - ring.n_rows, ring.begin)
+        oldest = max(ring.most_steps - ring.n_rows, ring.first_step)
         if ring.full:
             oldest += self.burn_in + self.period - 1
         return max(oldest, self.oldest_admitted)
 
-    def changes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Anchors of windows that became complete, and of those whose beginning is being overwritten."""
+    @property
+    def is_behind(self) -> bool:
+        """Whether steps or ends of episodes were written since windows were last looked for."""
+        return self._n_known != self.ring.most_steps
+
+    def changes(self) -> Changes:
+        """Find the windows that became complete, and those whose beginning is being overwritten. Nothing changes."""
         ring = self.ring
-        if self._begin != ring.begin:
-            self.clear()
-        if self._known == ring.most:
-            return NO_SLOTS, NO_SLOTS
-        retired, oldest = self.oldest_admitted, min(self.oldest_anchor, ring.most)
-        arrays = (self._n_looked_at, self.episode_steps, self.storage.dones, self.storage.timeouts)
-        new, n_looked_at = find_complete(*arrays, oldest, ring.most, self.period, self.n_recorded)
-        gone = np.arange(max(retired, oldest - ring.n_rows) * ring.n_envs, oldest * ring.n_envs) % ring.capacity
-        self._found = new, gone, n_looked_at, oldest
-        if not new.size and not gone.size:
-            self.confirm_changes()  # there is nothing that the tree could lack
-        return new, gone
+        retired = self.oldest_admitted
+        oldest = min(self.oldest_anchor, ring.most_steps)
+        new, n_looked_at = find_complete(
+            self._n_looked_at,
+            self.episode_steps,
+            self.storage.dones,
+            self.storage.timeouts,
+            oldest,
+            ring.most_steps,
+            self.period,
+            self.n_recorded,
+        )
+        first_gone = max(retired, oldest - ring.n_rows)
+        gone = np.arange(first_gone * ring.n_envs, oldest * ring.n_envs) % ring.capacity
+        return Changes(new, gone, n_looked_at, oldest, ring.most_steps)
 
-    def confirm_changes(self) -> None:
-        """Admit the new windows, and retire the others."""
-        new, gone, n_looked_at, oldest = self._found
-        self._mark(gone, 0)
-        self._mark(new, 1)
-        n_steps = self.ring.most
+    def confirm(self, changes: Changes) -> None:
+        """
+        Admit the new windows, and retire the others.
+
+        :param changes: from :meth:`changes`
+        """
+        self._mark(changes.gone, 0)
+        self._mark(changes.new, 1)
         # Plain assignments only, so that an interrupt comes before all of them or after.
-        self._n_looked_at = n_looked_at
-        self.oldest_admitted = oldest
-        self._known = n_steps
+        self._n_looked_at = changes.n_looked_at
+        self.oldest_admitted = changes.oldest_admitted
+        self._n_known = changes.n_steps
 
-    def forget_changes(self) -> None:
-        """Report all complete windows as new."""
+    def _forget_windows(self) -> None:
+        """Look for all complete windows anew."""
         self.is_ready.fill(False)
-        self._n_looked_at.fill(self.oldest_admitted)
-        self._n_marked, self._known = 0, -1
+        self._n_looked_at = np.full(self.ring.n_envs, self.oldest_admitted)
+        self._n_marked = 0
+        self._n_known = -1
 
-    def clear(self) -> None:
-        """The ring was emptied. The ends of episodes say what belongs together of the steps that are there already."""
-        ring, storage = self.ring, self.storage
-        number_by_dones(self.episode_steps, storage.dones, storage.timeouts, ring.begin, ring.most)
-        if ring.most > ring.begin:
+    def start_anew(self) -> None:
+        """The ends of episodes say what belongs together of the steps that are there already."""
+        ring = self.ring
+        storage = self.storage
+        number_by_dones(self.episode_steps, storage.dones, storage.timeouts, ring.first_step, ring.most_steps)
+        if ring.most_steps > ring.first_step:
             self.states.clear()  # those that are stored belong to other steps
-        self.oldest_admitted = ring.begin
-        self.forget_changes()
-        self._begin = ring.begin
+        self.oldest_admitted = ring.first_step
+        self._forget_windows()
 
-    def stock_draw(self, n: int) -> np.ndarray:
+    def draw_as_sb3(self, n: int) -> np.ndarray:
         """SB3 has no sequences: any uniform draw."""
         slots = np.flatnonzero(self.is_ready)
         return np.asarray(slots[(np.random.random_sample(n) * len(slots)).astype(np.int64)])
@@ -169,41 +215,43 @@ class CompleteWindows(MarkedTransitions):
         }
 
     def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
-        """See :class:`~sb3_per.sampling.eligibility.Eligibility`; also of a buffer without sequences."""
-        ring, first = self.ring, int(self.ring.first[0])
-        ring.require_even()
-        self._begin = ring.begin
+        """See :meth:`Candidates.load`; also of a buffer without sequences."""
+        ring = self.ring
+        ring.require_same_step()
+        first = int(ring.oldest_held[0])
         if "episode_steps" not in state:
             # Only the ends of episodes are known: each start follows an end.
-            number_by_dones(self.episode_steps, self.storage.dones, self.storage.timeouts, first, ring.most)
+            number_by_dones(self.episode_steps, self.storage.dones, self.storage.timeouts, first, ring.most_steps)
             self.states.clear()
             self.oldest_admitted = first
-            self.forget_changes()
+            self._forget_windows()
             return
-        steps, oldest = np.asarray(state["episode_steps"]), int(state["oldest_admitted"])
-        if steps.shape != (ring.n_rows_used, ring.n_envs) or steps.min(initial=0) < 0 or not 0 <= oldest <= ring.most:
+        steps = np.asarray(state["episode_steps"])
+        oldest = int(state["oldest_admitted"])
+        if steps.shape != (ring.n_rows_used, ring.n_envs) or steps.min(initial=0) < 0 or not 0 <= oldest <= ring.most_steps:
             raise ValueError("the steps of an episode are not numbered")
-        in_order = steps[np.arange(first, ring.most) % ring.n_rows]
+        in_order = steps[np.arange(first, ring.most_steps) % ring.n_rows]
         if ((in_order[1:] != 0) & (in_order[1:] != in_order[:-1] + 1)).any():
             raise ValueError("steps of an episode do not follow one another")
         self.episode_steps[: len(steps)] = steps
         self.oldest_admitted = oldest
         self.states.load(state["recurrent_states"])
-        self.forget_changes()
+        self._forget_windows()
         if keeps_masses and state["n_recorded"] == self.n_recorded:
             looked_at = np.array(state["n_looked_at"])
-            if looked_at.shape != (ring.n_envs,) or looked_at.max() > ring.most:
-                raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most}")
-            held = np.arange(max(first, oldest), ring.most)
+            if looked_at.shape != (ring.n_envs,) or looked_at.max() > ring.most_steps:
+                raise ValueError(f"windows are known up to the steps {looked_at} of {ring.most_steps}")
+            held = np.arange(max(first, oldest), ring.most_steps)
             rows = held % ring.n_rows
             self.is_ready[rows] = (held[:, None] < looked_at) & (self.episode_steps[rows] % self.period == 0)
-            self._n_marked, self._n_looked_at = int(np.count_nonzero(self.is_ready)), looked_at
+            self._n_marked = int(np.count_nonzero(self.is_ready))
+            self._n_looked_at = looked_at
 
-    def copy_rows(self, source: "CompleteWindows", rows: np.ndarray, old_rows: np.ndarray) -> None:
-        """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
+    def copy_rows(self, source: "CompleteWindows", rows: np.ndarray, source_rows: np.ndarray) -> None:
+        """See :meth:`Candidates.copy_rows`."""
         ring = self.ring
-        self._begin = ring.begin
-        self.episode_steps[rows] = source.episode_steps[old_rows]
-        self.oldest_admitted = max(source.oldest_admitted + ring.most - source.ring.most, ring.most - len(rows))
-        self.states.copy_rows(source.states, rows, old_rows, self.episode_steps[rows])
-        self.forget_changes()
+        self.episode_steps[rows] = source.episode_steps[source_rows]
+        n_ahead = ring.most_steps - source.ring.most_steps
+        self.oldest_admitted = max(source.oldest_admitted + n_ahead, ring.most_steps - len(rows))
+        self.states.copy_rows(source.states, rows, source_rows, self.episode_steps[rows])
+        self._forget_windows()

@@ -10,185 +10,390 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.eligibility import NO_SLOTS, MarkedTransitions
-from sb3_per.buffers.settings import HER_ARGUMENTS, takes_settings
-from sb3_per.storage.arrays import ArrayStorage, flat
+from sb3_per.buffers.mixture import Demonstrations, LinearShare
+from sb3_per.buffers.replay import PrioritizedDictReplayBuffer
+from sb3_per.buffers.settings import HER_ARGUMENTS
+from sb3_per.buffers.transition_set import Drawn, TransitionSet
+from sb3_per.sampling.candidates import NO_SLOTS, Marked
+from sb3_per.sampling.sampler import Sampler
 from sb3_per.storage.frame_setting import GOALS
+from sb3_per.storage.n_step import NStepReturns, Windows
+from sb3_per.storage.nested import flat
 from sb3_per.storage.ring import Ring
-from sb3_per.utils.checks import Reasons
+from sb3_per.storage.storage import Steps, Storage
 
 if TYPE_CHECKING:
     from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 
 
-class FinishedEpisodes(MarkedTransitions):
+class FinishedEpisodes(Marked):
     """
-    Eligibility with HER: transitions of finished episodes that are still complete, see
-    :class:`~sb3_per.sampling.eligibility.Eligibility`.
+    Candidates with HER: transitions of finished episodes that are still complete.
 
-    It follows the ring, see :meth:`follow_ring`. After an interrupt, the next call does what is left.
-
-    :param ring: position of every environment
+    :param ring: all environments stand at the same step
     :param storage: of the steps, which knows the ends of episodes
     """
 
     unit = "transition"
 
-    def __init__(self, ring: Ring, storage: ArrayStorage):
+    def __init__(self, ring: Ring, storage: Storage):
+        shape = (ring.n_rows, ring.n_envs)
         self.storage = storage
-        #: SB3's: first row, and length if it is finished, of the episode of each transition, shape (n_rows, n_envs)
-        self.ep_start, self.ep_length = (np.zeros((ring.n_rows, ring.n_envs), np.int64) for _ in range(2))
+        #: SB3's: first row of the episode of each transition
+        self.ep_start = np.zeros(shape, np.int64)
+        #: SB3's: length of this episode if it is finished, 0 otherwise
+        self.ep_length = np.zeros(shape, np.int64)
         #: SB3's: first row of the episode under way, shape (n_envs,)
         self.current_ep_start = np.zeros(ring.n_envs, np.int64)
         super().__init__(ring, self.ep_length)
-        # Slots of episodes that were finished, and of those that were dropped, since the sampler was told last.
-        self._finished: list[np.ndarray] = []
-        self._dropped: list[np.ndarray] = []
         # Number of steps that belong to an episode, and number of those after which episodes were finished.
-        self._n_begun = self._n_ended = 0
+        self._n_begun = 0
+        self._n_ended = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of the episodes."""
         return self.ep_start.nbytes + self.ep_length.nbytes
 
-    def follow_ring(self) -> None:
+    # ---- which episodes are finished
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the ring has counted steps that belong to no episode yet."""
+        return self._n_ended < self.ring.most_steps
+
+    def follow_ring(self) -> tuple[np.ndarray, np.ndarray]:
         """
         Bring episodes up to date with the steps that the ring has counted: drop the finished episodes whose first transition
-        was overwritten, and finish those that end.
+        was overwritten, and finish those that end. After an interrupt, the next call does what is left.
+
+        :return: slots that can no longer be drawn, and slots that can be drawn from now on, int64 of shape (n,)
         """
         ring = self.ring
-        if self._begin != ring.begin:
-            self.clear()
-        while self._n_ended < ring.most:
+        dropped = [NO_SLOTS]
+        finished = [NO_SLOTS]
+        while self._n_ended < ring.most_steps:
             row = self._n_ended % ring.n_rows
             if self._n_begun == self._n_ended:
-                for env in np.flatnonzero(self.ep_length[row]):
-                    self._drop(row, int(env))
+                dropped += [self._drop(row, int(env)) for env in np.flatnonzero(self.ep_length[row])]
                 self.ep_start[row] = self.current_ep_start
                 self._n_begun += 1
-            for env in np.flatnonzero(self.storage.dones[row]):
-                self.finish(int(env), row + 1)
+            finished += [self._finish(int(env), row + 1) for env in np.flatnonzero(self.storage.dones[row])]
             self._n_ended += 1
+        return np.concatenate(dropped), np.concatenate(finished)
 
-    def finish(self, env: int, end: int) -> None:
+    def look_again(self) -> None:
+        """Look at the newest steps once more in :meth:`follow_ring`, because ends of episodes are about to be written."""
+        if self._n_ended > self.ring.first_step:
+            self._n_ended -= 1
+
+    def _finish(self, env: int, end: int) -> np.ndarray:
         """
         Finish the current episode, so that its transitions can be drawn. If it has no step, nothing changes.
 
         :param env: environment whose episode ends
         :param end: row after its last step
+        :return: slots of the episode
         """
-        start = self.current_ep_start[env]
+        start = int(self.current_ep_start[env])
         slots = self._slots(start, (end - start) % self.ring.n_rows, env)
-        self._finished.append(slots)  # first: without marks, these slots are not reported
         self._mark(slots, len(slots))
         self.current_ep_start[env] = end % self.ring.n_rows
+        return slots
 
-    def end_episodes(self) -> None:
-        """Look at the newest steps once more, which are about to be truncated."""
-        self.follow_ring()
-        if self._n_ended > self.ring.begin:
-            self._n_ended -= 1
-
-    def _drop(self, row: int, env: int) -> None:
-        """Stop drawing the transitions of a finished episode from this row on."""
-        slots = self._slots(row, self.ep_start[row, env] + self.ep_length[row, env] - row, env)
-        self._dropped.append(slots)
+    def _drop(self, row: int, env: int) -> np.ndarray:
+        """Stop drawing the transitions of a finished episode from this row on, and return their slots."""
+        end = int(self.ep_start[row, env] + self.ep_length[row, env])
+        slots = self._slots(row, end - row, env)
         self._mark(slots, 0)
+        return slots
 
     def _slots(self, row: int, n_steps: int, env: int) -> np.ndarray:
         return np.arange(row, row + n_steps) % self.ring.n_rows * self.ring.n_envs + env
 
-    def _newly_finished(self) -> np.ndarray:
-        """Slots that the sampler does not know yet, in the order in which their episodes were finished."""
-        slots = np.concatenate([NO_SLOTS, *self._finished])
-        return np.asarray(slots[flat(self.ep_length)[slots] > 0])  # part of an episode may have been overwritten since
-
-    def changes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Slots of the episodes that were finished, and of those that were dropped."""
-        self.follow_ring()
-        if not self._finished and not self._dropped:
-            return NO_SLOTS, NO_SLOTS
-        return self._newly_finished(), np.concatenate([NO_SLOTS, *self._dropped])
-
-    def confirm_changes(self) -> None:
-        """All finished episodes are known."""
-        self._finished = []
-        self._dropped = []
-
-    def forget_changes(self) -> None:
-        """Report all finished episodes as new."""
-        slots = np.flatnonzero(self.ep_length)
-        self._finished = [slots]
-        self._dropped = []
-        self._n_marked = len(slots)
-
-    def clear(self) -> None:
-        """The ring was emptied. The ends of episodes say what belongs together of the steps that are there already."""
+    def start_anew(self) -> None:
+        """The ends of episodes say what belongs together of the steps that are there already."""
         self.ep_length[:] = 0
         self.current_ep_start[:] = 0
         self._n_marked = 0
-        self.confirm_changes()
-        self._stand(self.ring.begin)
+        self._stand_at(self.ring.first_step)
+        self.follow_ring()
 
-    def _stand(self, n_steps: int) -> None:
+    def _stand_at(self, n_steps: int) -> None:
         """Take note that episodes are up to date with so many steps of the ring."""
         self._n_begun = n_steps
         self._n_ended = n_steps
-        self._begin = self.ring.begin
 
-    def stock_draw(self, n: int) -> np.ndarray:
+    def draw_as_sb3(self, n: int) -> np.ndarray:
         """SB3's draw."""
         return np.random.choice(np.flatnonzero(self.ep_length), size=n, replace=True)
 
+    # ---- saving
+
     def state(self) -> dict[str, Any]:
-        """Episodes, and slots of finished ones that the sampler does not know."""
+        """Episodes, see :meth:`Candidates.state`."""
         n = self.ring.n_rows_used
         return {
             "ep_start": self.ep_start[:n],
             "ep_length": self.ep_length[:n],
             "current_ep_start": self.current_ep_start,
-            "finished_slots": self._newly_finished(),
         }
 
     def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
-        """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
-        ring, n = self.ring, self.ring.n_rows_used
-        ring.require_even()
-        start, length, current = (state[name] for name in ("ep_start", "ep_length", "current_ep_start"))
-        for part, shape in ((start, (n, ring.n_envs)), (length, (n, ring.n_envs)), (current, (ring.n_envs,))):
-            if part.shape != shape or not 0 <= part.min(initial=0) <= part.max(initial=0) <= ring.n_rows:
-                raise ValueError("an episode is outside of the ring")
-        since_start = (np.arange(n)[:, None] - start) % ring.n_rows
-        n_left = (ring.most - 1 - np.arange(n)[:, None]) % ring.n_rows + 1
-        is_wrong = (length > 0) & ((since_start >= length) | (length - since_start > n_left))
-        under_way = (ring.most - current) % ring.n_rows
-        is_wrong |= (n_left <= under_way) & ((length > 0) | (start != current))
-        if is_wrong.any() or under_way.max() > n:
-            raise ValueError("a transition is not in its own episode")
-        self.ep_start[:n], self.ep_length[:n], self.current_ep_start[:] = start, length, current
-        self._stand(ring.most)
-        self.forget_changes()
-        if not keeps_masses:
-            return
-        slots = state["finished_slots"]
-        if not 0 <= slots.min(initial=0) <= slots.max(initial=0) < ring.capacity:
-            raise ValueError("finished_slots are no slots")
-        self._finished = [slots] if slots.size else []
+        """See :meth:`Candidates.load`."""
+        self.ring.require_same_step()
+        n = self.ring.n_rows_used
+        start = state["ep_start"]
+        length = state["ep_length"]
+        current = state["current_ep_start"]
+        self._require_inside(start, (n, self.ring.n_envs))
+        self._require_inside(length, (n, self.ring.n_envs))
+        self._require_inside(current, (self.ring.n_envs,))
+        self._require_own_episode(start, length)
+        self._require_open_episode(start, length, current)
+        self.ep_start[:n] = start
+        self.ep_length[:n] = length
+        self.current_ep_start[:] = current
+        self._n_marked = int(np.count_nonzero(self.ep_length))
+        self._stand_at(self.ring.most_steps)
 
-    def copy_rows(self, source: "FinishedEpisodes", rows: np.ndarray, old_rows: np.ndarray) -> None:
-        """See :class:`~sb3_per.sampling.eligibility.Eligibility`."""
-        ring, old, n = self.ring, source.ring, np.arange(len(rows))[:, None]
-        since_start = (old_rows[:, None] - source.ep_start[old_rows]) % old.n_rows
+    def _require_inside(self, rows: np.ndarray, shape: tuple[int, ...]) -> None:
+        """Check the shape and range of rows or lengths."""
+        if rows.shape != shape or not 0 <= rows.min(initial=0) <= rows.max(initial=0) <= self.ring.n_rows:
+            raise ValueError("an episode is outside of the ring")
+
+    def _steps_left(self, n: int) -> np.ndarray:
+        """Number of steps from each of the first n rows to the newest step, its own included, shape (n, 1)."""
+        rows = np.arange(n)[:, None]
+        return (self.ring.most_steps - 1 - rows) % self.ring.n_rows + 1
+
+    def _require_own_episode(self, start: np.ndarray, length: np.ndarray) -> None:
+        """Check that each transition of a finished episode lies within it, and the episode within the ring."""
+        rows = np.arange(len(start))[:, None]
+        since_start = (rows - start) % self.ring.n_rows
+        is_outside = (since_start >= length) | (length - since_start > self._steps_left(len(start)))
+        if ((length > 0) & is_outside).any():
+            raise ValueError("a transition is not in its own episode")
+
+    def _require_open_episode(self, start: np.ndarray, length: np.ndarray, current: np.ndarray) -> None:
+        """Check that the newest transitions belong to the episode under way."""
+        n_under_way = (self.ring.most_steps - current) % self.ring.n_rows
+        is_newest = self._steps_left(len(start)) <= n_under_way
+        if (is_newest & ((length > 0) | (start != current))).any() or n_under_way.max() > len(start):
+            raise ValueError("a transition is not in its own episode")
+
+    def copy_rows(self, source: "FinishedEpisodes", rows: np.ndarray, source_rows: np.ndarray) -> None:
+        """See :meth:`Candidates.copy_rows`."""
+        ring = self.ring
+        old = source.ring
+        numbers = np.arange(len(rows))[:, None]
+        since_start = (source_rows[:, None] - source.ep_start[source_rows]) % old.n_rows
         # Of an episode whose beginning is not there, nothing can be drawn.
-        is_cut = since_start > n
-        self.ep_length[rows] = np.where(is_cut, 0, source.ep_length[old_rows])
-        self.ep_start[rows] = (rows[:, None] - np.where(is_cut, n, since_start)) % ring.n_rows
-        under_way = np.minimum((old.pos - source.current_ep_start) % old.n_rows, len(rows))
-        self.current_ep_start[:] = (ring.pos - under_way) % ring.n_rows
-        self._stand(ring.most)
-        self.forget_changes()
+        is_cut = since_start > numbers
+        self.ep_length[rows] = np.where(is_cut, 0, source.ep_length[source_rows])
+        self.ep_start[rows] = (rows[:, None] - np.where(is_cut, numbers, since_start)) % ring.n_rows
+        n_under_way = np.minimum((old.pos - source.current_ep_start) % old.n_rows, len(rows))
+        self.current_ep_start[:] = (ring.pos - n_under_way) % ring.n_rows
+        self._n_marked = int(np.count_nonzero(self.ep_length))
+        self._stand_at(ring.most_steps)
+
+
+class HindsightSet(TransitionSet):
+    """
+    Transitions with HER: those of finished episodes can be drawn, and some of them get a goal that was reached later.
+
+    :param ring: which transition is in which slot
+    :param storage: what is in a slot
+    :param sampler: the mass of a slot
+    :param n_step_returns: windows of the returns
+    :param episodes: the candidates of the sampler
+    :param goals: SB3's buffer, which draws goals and asks the environment for rewards
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        storage: Storage,
+        sampler: Sampler,
+        n_step_returns: NStepReturns,
+        episodes: FinishedEpisodes,
+        goals: "PrioritizedHerReplayBuffer",
+    ):
+        super().__init__(ring, storage, sampler, n_step_returns)
+        self.episodes = episodes
+        self.goals = goals
+        # Masses that transitions came with, by slot, until their episode is finished; NaN for none. Made when first needed.
+        self._waiting_masses: np.ndarray | None = None
+
+    def with_goals_of(self, goals: "PrioritizedHerReplayBuffer") -> "HindsightSet":
+        """
+        Make a set of the same parts for another buffer, e.g. after it was copied.
+
+        :param goals: the buffer
+        :return: the set; this one, if it belongs to this buffer
+        """
+        if goals is self.goals:
+            return self
+        other = HindsightSet(self.ring, self.storage, self.sampler, self.n_step_returns, self.episodes, goals)
+        other._waiting_masses = self._waiting_masses
+        return other
+
+    # ---- write
+
+    def write_row(self, steps: Steps, masses: np.ndarray | None = None) -> None:
+        """Write a step, see :meth:`TransitionSet.write_row`. Its transition can be drawn once its episode has ended."""
+        self._follow_ring()  # what an interrupt has left, before the row is overwritten
+        row = self.ring.pos
+        self.storage.write_row(row, steps)
+        self._keep_masses(self.ring.slots_of_row(row), masses)
+        self.ring.advance_all()
+        self._follow_ring()
+
+    def _keep_masses(self, slots: np.ndarray, masses: np.ndarray | None) -> None:
+        """Keep the masses that transitions came with, until their episode is finished."""
+        if self._waiting_masses is None:
+            if masses is None:
+                return
+            self._waiting_masses = np.full(self.ring.capacity, np.nan)
+        self._waiting_masses[slots] = np.nan if masses is None else masses
+
+    def _follow_ring(self) -> None:
+        """Tell the sampler which transitions can be drawn after new steps."""
+        if not self.episodes.is_behind:
+            return
+        self.sampler.begin_change()
+        dropped, finished = self.episodes.follow_ring()
+        self.sampler.remove(dropped)
+        self.sampler.insert(finished)
+        self._insert_waiting(finished)
+        self.sampler.end_change()
+
+    def _insert_waiting(self, slots: np.ndarray) -> None:
+        """Give finished transitions the masses that they came with."""
+        if self._waiting_masses is None:
+            return
+        masses = self._waiting_masses[slots]
+        has_own = ~np.isnan(masses)
+        self.sampler.insert(slots[has_own], masses[has_own])
+
+    def end_episodes(self, envs: np.ndarray) -> None:
+        """See :meth:`TransitionSet.end_episodes`. The transitions of these episodes can be drawn then."""
+        self._follow_ring()
+        self.episodes.look_again()
+        super().end_episodes(envs)
+        self._follow_ring()
+
+    # ---- draw and read
+
+    def empty_error(self) -> Exception:
+        """SB3's error."""
+        try:
+            HerReplayBuffer.sample(self.goals, 1)
+        except RuntimeError as error:
+            return error
+        return super().empty_error()
+
+    def n_virtual(self, batch_size: int) -> int:
+        """Number of rows of a batch that get another goal. They come last."""
+        return int(self.goals.her_ratio * batch_size)
+
+    def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
+        """See :meth:`TransitionSet.draw`. The order is independent of age."""
+        slots, n_p, _ = super().draw(batch_size, series_progress)
+        if self.sampler.draws_as_sb3:
+            # The first ones are virtual, and come last in the batch.
+            order = np.roll(np.arange(batch_size), -self.n_virtual(batch_size))
+        else:
+            # Stratified draws are sorted by age: without shuffling, the old transitions would never be relabelled.
+            order = np.random.permutation(batch_size)
+        return Drawn(slots[order], n_p[order], batch_size)
+
+    def relabel(self, observations: Any, next_observations: Any, rewards: np.ndarray, windows: Windows) -> None:
+        """Give the last transitions of the batch, the virtual ones, a goal of their episode and the rewards for it."""
+        n = self.n_virtual(len(rewards))
+        if n == 0:
+            return
+        first = len(rewards) - n
+        slots = windows.slots[first:]
+        goals = self._relabel_observations(observations, slots[:, 0])
+        next_observations["desired_goal"][first:] = goals
+        lengths = np.ones(n, np.int64)
+        if windows.lengths is not None:
+            lengths = windows.lengths[first:]
+        # Only the steps that count: a step after the end of a window may belong to another episode.
+        counts = np.arange(slots.shape[1]) < lengths[:, None]
+        rewards[first:][counts] = self.goals.rewards_for(slots[counts], np.repeat(goals, lengths, axis=0))
+
+    def _relabel_observations(self, observations: Any, virtual_slots: np.ndarray) -> np.ndarray:
+        """
+        Give the last observations of a batch a new goal.
+
+        :param observations: of a batch
+        :param virtual_slots: slots of these last observations
+        :return: the new goals
+        """
+        goals = self.goals.goals_for(virtual_slots)
+        first = len(observations["desired_goal"]) - len(virtual_slots)
+        observations["desired_goal"][first:] = goals
+        return goals
+
+    def draw_observations(self, n: int) -> Any:
+        """See :meth:`TransitionSet.draw_observations`. As many have a new goal as in a batch."""
+        if not self.can_draw():
+            raise self.empty_error()
+        slots = np.random.permutation(self.sampler.draw_uniformly(n))
+        observations = self.storage.read_observations(slots)
+        self._relabel_observations(observations, slots[n - self.n_virtual(n) :])
+        return observations
+
+    # ---- update
+
+    def update(self, ids: np.ndarray, td_errors: np.ndarray) -> int:
+        """See :meth:`TransitionSet.update`. With ``update_from_virtual=False``, the real rows alone, which come first."""
+        n = len(ids)
+        if not self.goals.update_from_virtual:
+            n -= self.n_virtual(n)
+        return super().update(ids[:n], td_errors[:n])
+
+    # ---- saving
+
+    def state(self) -> dict[str, Any]:
+        """See :meth:`TransitionSet.state`."""
+        self._follow_ring()
+        state = super().state()
+        if self._waiting_masses is not None:
+            n_slots = self.ring.n_rows_used * self.ring.n_envs
+            state["waiting_masses"] = self._waiting_masses[:n_slots]
+        return state
+
+    def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
+        """See :meth:`TransitionSet.load`."""
+        super().load(state, keeps_masses)
+        if keeps_masses and "waiting_masses" in state:
+            masses = np.asarray(state["waiting_masses"])
+            if ((masses < 0.0) | (masses > self.sampler.scheme.largest_mass)).any():  # NaN: none
+                raise ValueError("a mass is negative or infinite")
+            self._keep_masses(np.arange(len(masses)), masses)
+
+    def clear(self) -> None:
+        """See :meth:`TransitionSet.clear`."""
+        self._waiting_masses = None
+        super().clear()
+
+    def start_with_rows(self, n_steps: int) -> None:
+        """See :meth:`TransitionSet.start_with_rows`."""
+        self._waiting_masses = None
+        super().start_with_rows(n_steps)
+
+    def masses(self) -> np.ndarray:
+        """See :meth:`TransitionSet.masses`."""
+        self._follow_ring()
+        return super().masses()
+
+    def can_draw(self) -> bool:
+        """See :meth:`TransitionSet.can_draw`."""
+        self._follow_ring()
+        return super().can_draw()
 
 
 class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer):  # type: ignore[misc]
@@ -223,10 +428,9 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         and for an environment without goals
     """
 
-    own_arguments = HER_ARGUMENTS
-    why_not_separately = "with hindsight (HER): SB3 keeps the episodes of all of them with one cursor"
+    extra_arguments = HER_ARGUMENTS
+    why_not_add_steps = "with hindsight (HER): SB3 keeps the episodes of all of them with one cursor"
 
-    @takes_settings
     def __init__(
         self,
         buffer_size: int,
@@ -249,57 +453,71 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
         self._her_arguments = (n_sampled_goal, goal_selection_strategy, copy_info_dict)
         self.env = env
         self.update_from_virtual = update_from_virtual
-        stock = (buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage)
-        super().__init__(*stock, handle_timeout_termination, **settings)
+        super().__init__(
+            buffer_size,
+            observation_space,
+            action_space,
+            device,
+            n_envs,
+            optimize_memory_usage,
+            handle_timeout_termination,
+            **settings,
+        )
 
-    def _unsupported(self, optimize_memory_usage: bool, has_demonstrations: bool) -> Reasons:
-        recency = self.settings.recency
-        reason = recency != 1.0 and "the newest transitions belong to unfinished episodes, and cannot be drawn"
-        own = {f"recency={recency} with hindsight": reason}
-        return {**own, **super()._unsupported(optimize_memory_usage, has_demonstrations)}
+    def _check_combinations(self, optimize_memory_usage: bool) -> None:
+        if self.settings.recency != 1.0:
+            raise NotImplementedError(
+                f"recency={self.settings.recency} with hindsight is not supported: the newest transitions belong to unfinished "
+                "episodes, and cannot be drawn"
+            )
+        super()._check_combinations(optimize_memory_usage)
 
-    def _init_stock(self, buffer_size: int, observation_space: Any, action_space: Any, *args: Any) -> None:
-        super()._init_stock(buffer_size, observation_space, action_space, self.env, *args, *self._her_arguments)
+    def _init_sb3(self, buffer_size: int, observation_space: Any, action_space: Any, *args: Any) -> None:
+        super()._init_sb3(buffer_size, observation_space, action_space, self.env, *args, *self._her_arguments)
 
-    def _make_eligibility(self) -> FinishedEpisodes:
-        self.episodes = episodes = FinishedEpisodes(self.ring, self.storage)
+    def _make_experience(self, ring: Ring, storage: Storage) -> HindsightSet:
+        episodes = FinishedEpisodes(ring, storage)
+        return HindsightSet(ring, storage, self._make_sampler(episodes), self._make_n_step_returns(), episodes, self)
+
+    def _use_parts(self, experience: Any, demonstrations: Demonstrations, share: LinearShare) -> None:
+        super()._use_parts(experience.with_goals_of(self), demonstrations, share)
+
+    def _show_parts(self) -> None:
+        super()._show_parts()
         # SB3's code works on the same arrays.
-        same = {"ep_start": episodes.ep_start, "ep_length": episodes.ep_length, "_current_ep_start": episodes.current_ep_start}
-        vars(self).update(same)
-        return episodes
+        experience: HindsightSet = self.experience  # type: ignore[assignment]
+        shown = vars(self)
+        shown["ep_start"] = experience.episodes.ep_start
+        shown["ep_length"] = experience.episodes.ep_length
+        shown["_current_ep_start"] = experience.episodes.current_ep_start
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("ep_start", "ep_length", "_current_ep_start") and "episodes" in vars(self):
+        if name in ("ep_start", "ep_length", "_current_ep_start") and "experience" in vars(self):
             raise ValueError(f"{name} cannot be assigned: set pos or full, and the buffer finds the episodes by its dones")
         super().__setattr__(name, value)
 
-    def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
-        """See :meth:`PrioritizedReplayBuffer.load`."""
-        super().load(state, keeps_masses)
-        if self.sampler.tree.written()[self.ep_length.ravel() == 0].any():
-            raise ValueError("a transition whose episode is not finished has a mass")
+    def __getstate__(self) -> dict[str, Any]:
+        """As in SB3, the environment is left out."""
+        state = super().__getstate__()
+        for name in ("env", "ep_start", "ep_length", "_current_ep_start"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """As in SB3, call :meth:`set_env` afterwards."""
+        self.env = None
+        super().__setstate__(state)
 
     def to_replay_buffer(self) -> HerReplayBuffer:  # noqa: D102 - inherited
-        stock: Any = super().to_replay_buffer()
-        stock.ep_start = self.ep_start
-        stock.ep_length = self.ep_length
-        stock._current_ep_start = self._current_ep_start  # noqa: SLF001 - SB3 has no other name for it
+        sb3_buffer: Any = super().to_replay_buffer()
+        sb3_buffer.ep_start = self.ep_start
+        sb3_buffer.ep_length = self.ep_length
+        sb3_buffer._current_ep_start = self._current_ep_start  # noqa: SLF001 - SB3 has no other name for it
         if not self.copy_info_dict:
-            stock.infos = np.full((self.buffer_size, self.n_envs), {})
-        return stock
+            sb3_buffer.infos = np.full((self.buffer_size, self.n_envs), {})
+        return sb3_buffer
 
     # ---- writing
-
-    def _write(self, *args: Any) -> None:
-        self.episodes.follow_ring()  # what an interrupt has left, before the row is overwritten
-        super()._write(*args)
-        self.episodes.follow_ring()
-
-    def end_episodes(self, envs: np.ndarray | None = None) -> None:
-        """See :meth:`PrioritizedReplayBuffer.end_episodes`."""
-        with self.lock:
-            super().end_episodes(envs)
-            self.episodes.follow_ring()
 
     def truncate_last_trajectory(self) -> None:
         """End the episodes under way, see :meth:`end_episodes`, with a warning if there is any, as in SB3."""
@@ -312,65 +530,22 @@ class PrioritizedHerReplayBuffer(PrioritizedDictReplayBuffer, HerReplayBuffer): 
 
     def _compute_episode_length(self, env_idx: int) -> None:
         """End the episode of an environment after the newest step: SB3's hook."""
-        self.episodes.finish(env_idx, self.pos)
-
-    # ---- drawing
-
-    def _refuse_to_draw(self) -> None:
-        HerReplayBuffer.sample(self, 1)  # raises SB3's own error
-
-    def _draw_experience(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        slots, n_p = super()._draw_experience(n)
-        if self.sampler.is_stock:
-            # The first ones are virtual, and come last in the batch.
-            order = np.roll(np.arange(n), -self._n_virtual(n))
-        else:
-            # Stratified draws are sorted by age: without shuffling, the old transitions would never be relabelled.
-            order = np.random.permutation(n)
-        return slots[order], n_p[order]
-
-    def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
-        n = len(ids) if self.update_from_virtual else len(ids) - self._n_virtual(len(ids))
-        return super()._update(ids[:n], errors[:n])
+        with self.lock:
+            self.experience.end_episodes(np.array([env_idx]))
 
     # ---- virtual transitions
 
-    def _n_virtual(self, batch_size: int) -> int:
-        return int(self.her_ratio * batch_size)
-
-    def _relabel(self, obs: Any, next_obs: Any, rewards: np.ndarray, windows: np.ndarray, lengths: np.ndarray | None) -> None:
-        """Give the last transitions of the batch, the virtual ones, a goal of their episode and the rewards for it."""
-        first = len(windows) - self._n_virtual(len(windows))
-        if first == len(windows):
-            return
-        windows = windows[first:]
-        goals = self._relabel_observations(obs, windows[:, 0])
-        next_obs["desired_goal"][first:] = goals
-
-        # Only the steps that count: a step after the end of a window may belong to another episode.
-        n_steps = np.ones(len(windows), dtype=np.int64) if lengths is None else lengths[first:]
-        counts = np.arange(windows.shape[1]) < n_steps[:, None]
-        rewards[first:][counts] = self._rewards_for(windows[counts], np.repeat(goals, n_steps, axis=0))
-
-    def _relabel_observations(self, obs: Any, virtual_slots: np.ndarray) -> np.ndarray:
+    def goals_for(self, slots: np.ndarray) -> np.ndarray:
         """
-        Give the last observations of a batch a new goal.
+        Draw a new goal for each of some transitions, by SB3's strategy.
 
-        :param obs: observations; the last ones get new goals
-        :param virtual_slots: slots of these last observations
-        :return: the new goals
+        :param slots: of transitions of finished episodes, shape (n,)
+        :return: goals, shape (n, ...)
         """
-        goals: np.ndarray = self._sample_goals(*np.divmod(virtual_slots, self.n_envs))
-        obs["desired_goal"][len(obs["desired_goal"]) - len(virtual_slots) :] = goals
-        return goals
+        rows, envs = np.divmod(slots, self.n_envs)
+        return np.asarray(self._sample_goals(rows, envs))
 
-    def _gather_observations(self, slots: np.ndarray) -> Any:
-        slots = np.random.permutation(slots)
-        obs = super()._gather_observations(slots)
-        self._relabel_observations(obs, slots[len(slots) - self._n_virtual(len(slots)) :])
-        return obs
-
-    def _rewards_for(self, slots: np.ndarray, goals: np.ndarray) -> np.ndarray:
+    def rewards_for(self, slots: np.ndarray, goals: np.ndarray) -> np.ndarray:
         """
         Ask the environment for the rewards of new goals.
 

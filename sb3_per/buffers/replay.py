@@ -1,16 +1,24 @@
 """
-The prioritized replay buffer: a ring of slots, a storage, a sampler and n-step returns behind SB3's interface.
+The prioritized replay buffer: SB3's interface around a set of transitions.
 
-``add`` checks a step, writes it to the storage and advances the ring. ``sample`` draws slots, reads them and computes weights.
-``update_priorities`` locates ids in the ring and updates the sampler.
+``add`` checks a step (``inputs.py``) and gives it to the set (``transition_set.py``): the storage writes it, the sampler counts
+a new row, the ring moves on.
+
+``sample`` lets the set draw slots (the sampler first inserts the rows that were counted, then the tree draws), computes weights
+(the scheme), lets the set read the slots (the storage; ids from the ring), normalizes them and makes tensors.
+
+``update_priorities`` checks ids and TD errors, and lets the set find their slots and the sampler write their masses.
+
+Where there are demonstrations, a mixture of two sets takes the place of the set (``mixture.py``).
 """
 
 import dataclasses
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
@@ -19,39 +27,30 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers import hooks, incoming
+from sb3_per.buffers import hooks, inputs
 from sb3_per.buffers.action_scaling import require_scaled
-from sb3_per.buffers.batches import Relabel, joined, located, read_transitions
-from sb3_per.buffers.demonstrations import (
-    FIRST_ID,
-    Demonstrations,
-    columns_of,
-    require_actions_in,
-    require_demonstrations_in,
-)
-from sb3_per.buffers.eligibility import NO_SLOTS, HeldTransitions, restore, state_of
+from sb3_per.buffers.conversion import arguments_of, episodes_of, fill_sb3, form_of, ring_of, sb3_class_of, storage_of
+from sb3_per.buffers.mixture import Demonstrations, LinearShare, Mixture
+from sb3_per.buffers.recordings import Recording, columns_of, require_actions_in, require_demonstrations_in
+from sb3_per.buffers.reminder import UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
-from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings, takes_settings
-from sb3_per.buffers.stock import (
-    arguments_of,
-    episodes_of,
-    fill_stock,
-    new_storage,
-    stock_class_of,
-    storage_of,
-    warn_of_size,
-)
-from sb3_per.sampling.eligibility import Eligibility
+from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings
+from sb3_per.buffers.transition_set import Source, Transitions, TransitionSet
+from sb3_per.sampling.beta import BetaSchedule
+from sb3_per.sampling.candidates import AllComplete, Candidates
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.schemes import PriorityScheme
-from sb3_per.sampling.weights import ImportanceWeights
-from sb3_per.storage.arrays import ARRAY_NAMES, ArrayStorage, StepArrays, tree_map
 from sb3_per.storage.frame_setting import frames_by_key
+from sb3_per.storage.make import converted, make_storage, warn_of_size
 from sb3_per.storage.mapped import Folder, folder_of_copy
 from sb3_per.storage.n_step import NStepReturns
+from sb3_per.storage.nested import tree_map
 from sb3_per.storage.ring import Ring
+from sb3_per.storage.storage import ARRAY_NAMES, Form, Storage
 from sb3_per.storage.store import ObservationStore
-from sb3_per.utils.checks import FRACTION, Reasons, integer, refuse, require
+from sb3_per.utils.checks import FRACTION, integer, require
+
+BufferT = TypeVar("BufferT", bound="PrioritizedReplayBuffer")
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -83,20 +82,21 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     :param n_envs: number of environments
     :param optimize_memory_usage: SB3's; use ``frames`` to store observations once without losing the terminal ones
     :param handle_timeout_termination: SB3's
-    :param settings: of prioritization, see :class:`~sb3_per.buffers.settings.PrioritySettings`
+    :param settings: of prioritization, see :class:`~sb3_per.buffers.settings.PrioritySettings`: ``scheme``, ``alpha``,
+        ``beta_start``, ``beta_end``, ``beta_anneal_steps``, ``epsilon``, ``kappa``, ``td_error_reduction``, ``stratified``,
+        ``actor_batch``, ``initial_priority``, ``recency``, ``recency_min``, ``age_decay``, ``unique``, ``n_steps``, ``gamma``,
+        ``frames``, ``storage_folder``, ``demonstration_fraction``, ``demonstration_fraction_end``
     :raises ValueError: for a value that is not allowed, before memory is allocated
     :raises TypeError: for an unknown setting; the message names the nearest
     :raises NotImplementedError: for settings that do not go together
     """
 
     #: arguments of this kind of buffer beside SB3's and those of :class:`~sb3_per.buffers.settings.PrioritySettings`
-    own_arguments: tuple[str, ...] = ()
+    extra_arguments: tuple[str, ...] = ()
     #: set a class to keep observations elsewhere than in SB3's arrays, see :class:`~sb3_per.storage.store.ObservationStore`
     store_class: Callable[..., ObservationStore] | None = None
     #: why environments cannot add separately in this kind of buffer; ``None``: they can
-    why_not_separately: ClassVar[str | None] = None
-    # HER's new goals.
-    _relabel: Relabel | None = None
+    why_not_add_steps: ClassVar[str | None] = None
 
     # Whether a user has replaced a method that turns arrays into batches.
     _has_own_reading = False
@@ -110,14 +110,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Treat a method that is set on this object like one of its class, and use an array in place of one of SB3's."""
         if name in hooks.REFUSED:
             raise AttributeError(hooks.refusal(type(self), name))
-        if name in ARRAY_NAMES and "storage" in vars(self):  # SB3's constructor sets them before there is a storage
+        if name in ARRAY_NAMES and "experience" in vars(self):  # SB3's constructor sets them before there is a storage
             self._assign(name, value)
             return
         super().__setattr__(name, value)
         if name in hooks.READING:
             self._has_own_reading = True
 
-    @takes_settings
     def __init__(
         self,
         buffer_size: int,
@@ -132,302 +131,156 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         require("buffer_size", buffer_size, integer())
         require("n_envs", n_envs, integer())
         self.settings = make_settings(type(self), settings)
-        incoming.require_values(observation_space=observation_space, action_space=action_space)
-        refuse(self._unsupported(optimize_memory_usage, self.settings.demonstration_fraction > 0.0))
-        # SB3's constructors allocate all rows: a single one shows the shapes and types.
-        stock = (observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination)
-        self._init_stock(n_envs, *stock)
-        one_row = storage_of(self)
-        one_row.store_class = self.store_class
-        self.make_parts(new_storage(one_row, max(buffer_size // n_envs, 1), self.settings, observation_space))
-        warn_of_size(self.storage, self.sampler.nbytes)
-        #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches
+        inputs.require_values(observation_space=observation_space, action_space=action_space)
+        self._check_combinations(optimize_memory_usage)
+        if self.settings.demonstration_fraction > 0.0:
+            self._check_demonstrations(optimize_memory_usage)
+        # SB3's constructor allocates all rows. It gets a single one, which shows the shapes and types.
+        self._init_sb3(
+            n_envs, observation_space, action_space, device, n_envs, optimize_memory_usage, handle_timeout_termination
+        )
+        form = dataclasses.replace(
+            form_of(self), frames=frames_by_key(self.settings.frames, observation_space), store_class=self.store_class
+        )
+        path = self.settings.storage_folder
+        folder = None if path is None else Folder(path)
+        self.lock = threading.RLock()
+        #: counts the draws while a :class:`~sb3_per.PriorityMonitor` watches; ``None`` otherwise
         self.draw_record: Any = None
+        #: warns if nobody updates priorities
+        self.reminder = UpdateReminder()
+        self._start_with_storage(make_storage(form, max(buffer_size // n_envs, 1), n_envs, folder))
+        warn_of_size(self.storage, self.sampler.nbytes)
 
-    def _unsupported(self, optimize_memory_usage: bool, has_demonstrations: bool) -> Reasons:
-        """List the combinations that this kind of buffer does not support."""
+    def _check_combinations(self, optimize_memory_usage: bool) -> None:
+        """
+        Refuse combinations that this kind of buffer does not support.
+
+        :param optimize_memory_usage: SB3's
+        :raises NotImplementedError: with the combination and the reason
+        """
         frames = self.settings.frames
-        return {
-            "optimize_memory_usage=True with Dict observations": optimize_memory_usage
-            and isinstance(self, DictReplayBuffer)
-            and "SB3 does not have it",
-            f"frames={frames} with optimize_memory_usage=True": optimize_memory_usage
-            and frames is not None
-            and "frames store all observations once already",
-            "Learning from demonstrations with optimize_memory_usage=True": optimize_memory_usage
-            and has_demonstrations
-            and "the observation after the last step of an episode is not stored",
-        }
+        if optimize_memory_usage and isinstance(self, DictReplayBuffer):
+            raise NotImplementedError(
+                "optimize_memory_usage=True with Dict observations is not supported: SB3 does not have it"
+            )
+        if optimize_memory_usage and frames is not None:
+            raise NotImplementedError(
+                f"frames={frames} with optimize_memory_usage=True is not supported: frames store all observations once already"
+            )
 
-    def _init_stock(self, *args: Any) -> None:
+    def _check_demonstrations(self, optimize_memory_usage: bool) -> None:
+        """
+        Refuse demonstrations where this kind of buffer does not support them.
+
+        :param optimize_memory_usage: SB3's
+        :raises NotImplementedError: with the reason
+        """
+        if optimize_memory_usage:
+            raise NotImplementedError(
+                "Learning from demonstrations with optimize_memory_usage=True is not supported: the observation after the last "
+                "step of an episode is not stored"
+            )
+
+    # ---- parts
+
+    def _init_sb3(self, *args: Any) -> None:
         """Call SB3's constructor with its arguments."""
         super().__init__(*args)
 
-    def make_parts(self, storage: ArrayStorage) -> None:
+    def _start_with_storage(self, storage: Storage) -> None:
         """
-        Make new parts, for an empty ring.
+        Begin anew, with an empty ring.
 
         :param storage: of the transitions
         """
-        self.lock = threading.RLock()
-        self.use_storage(storage)
-        self.ring = Ring(storage.n_rows, self.n_envs, int(self.optimize_memory_usage))
-        self.returns = NStepReturns(self.settings.n_steps, self.settings.gamma)
-        names = "initial_priority max_priority_interval age_decay stratified uniform_fraction unique recency recency_min"
-        self.sampler = Sampler(self.settings.make_scheme(), self._make_eligibility(), **self.settings.some(names))
-        betas = self.settings.some("beta_start beta_end beta_anneal_steps")
-        self.weights = ImportanceWeights(self.scheme, self.settings.weight_normalization, **betas)
-        self.demonstrations = Demonstrations(self.settings, self.scheme, self.returns)
+        settings = self.settings
+        experience = self._make_experience(Ring(storage.n_rows, self.n_envs, self.optimize_memory_usage), storage)
+        demonstrations = Demonstrations(
+            dataclasses.replace(storage.form, keeps_infos=False),
+            storage.folder,
+            experience.sampler.scheme,
+            experience.n_step_returns,
+            settings.stratified,
+            settings.unique,
+        )
+        #: the exponent of the weights
+        self.beta_schedule = BetaSchedule(settings.beta_start, settings.beta_end, settings.beta_anneal_steps)
+        share = LinearShare(settings.demonstration_fraction, settings.demonstration_fraction_end)
+        self._use_parts(experience, demonstrations, share)
 
-    def use_storage(self, storage: ArrayStorage) -> None:
-        """
-        Put a storage in place of another one. SB3's attributes show its arrays.
+    def _make_experience(self, ring: Ring, storage: Storage) -> TransitionSet:
+        """Make the set of what :meth:`add` stores. Other kinds of buffers have their own."""
+        return TransitionSet(ring, storage, self._make_sampler(AllComplete(ring)), self._make_n_step_returns())
 
-        :param storage: of the transitions
-        """
-        self.storage, self.buffer_size = storage, storage.n_rows
-        vars(self).update(storage.arrays())
+    def _make_sampler(self, candidates: Candidates) -> Sampler:
+        settings = self.settings
+        return Sampler(
+            settings.make_scheme(),
+            candidates,
+            settings.stratified,
+            settings.unique,
+            settings.recency,
+            settings.recency_min,
+            settings.age_decay,
+        )
 
-    def _make_eligibility(self) -> Eligibility:
-        return HeldTransitions(self.ring)
+    def _make_n_step_returns(self) -> NStepReturns:
+        return NStepReturns(self.settings.n_steps, self.settings.gamma)
+
+    def _use_parts(self, experience: TransitionSet, demonstrations: Demonstrations, share: LinearShare) -> None:
+        """Put parts in place of others."""
+        #: what :meth:`add` stores
+        self.experience = experience
+        #: what :meth:`add_demonstrations` stores
+        self.demonstrations = demonstrations
+        #: both, with the share of demonstrations in a batch
+        self.mixture = Mixture(experience, demonstrations, share)
+        self._choose_source()
+        self._show_parts()
+
+    def _choose_source(self) -> None:
+        """Draw from experience alone, unless there are demonstrations, or a share of them is wanted."""
+        #: what batches are drawn from
+        self.source: Source = self.experience
+        if self.settings.demonstration_fraction > 0.0 or len(self.demonstrations):
+            self.source = self.mixture
+
+    def _show_parts(self) -> None:
+        """Let SB3's attributes show the parts."""
+        self.buffer_size = self.storage.n_rows
+        vars(self).update(self.storage.arrays())
+
+    @property
+    def ring(self) -> Ring:
+        """Which transition is in which slot."""
+        return self.experience.ring
+
+    @property
+    def storage(self) -> Storage:
+        """What is in a slot."""
+        return self.experience.storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """The mass of a slot."""
+        return self.experience.sampler
+
+    @property
+    def scheme(self) -> PriorityScheme:
+        """The prioritization scheme."""
+        return self.experience.sampler.scheme
 
     def _assign(self, name: str, value: Any) -> None:
         """Use an array, or a dictionary of them, in place of one of SB3's."""
         with self.lock:
             fitting = self.storage.fitting(name, value)
             if name == "rewards":
-                incoming.require_finite_rewards(fitting[: self.size()])
+                inputs.require_finite_rewards(fitting[: self.size()])
             self.storage.put(name, fitting)
             vars(self).update(self.storage.arrays())
 
-    # ---- from one kind or setting to another
-
-    @classmethod
-    def from_replay_buffer(cls, buffer: ReplayBuffer, **settings: Any) -> "PrioritizedReplayBuffer":
-        """
-        Turn an SB3 buffer into a prioritized one that shares its arrays. Every transition has the largest priority.
-
-        Give a prioritized buffer to change its settings: settings that are not named stay, and so do ids and beta. Priorities
-        stay unless the scheme or one of its settings changes.
-
-        :param buffer: of the kind of storage of this class; not to be used any more
-        :param settings: of prioritization; storage arguments are those of the buffer
-        :return: the prioritized buffer
-        :raises ValueError: for a buffer of another kind, or with a reward that is NaN or infinite
-        """
-        if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
-            raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
-        if not isinstance(buffer, PrioritizedReplayBuffer):
-            incoming.require_finite_rewards(buffer.rewards[: buffer.size()])
-        kept = buffer.settings_without(settings, cls) if isinstance(buffer, PrioritizedReplayBuffer) else {}
-        wanted: dict[str, Any] = {**kept, **settings, **arguments_of(buffer)}
-        path = wanted.pop("storage_folder", None)
-        made = cls(buffer.n_envs, **wanted)
-        made.settings = dataclasses.replace(made.settings, storage_folder=path)
-        frames = frames_by_key(made.settings.frames, made.observation_space)
-        ring, storage = _parts_of(buffer)
-        if "storage_folder" in settings:
-            folder = None if path is None else Folder.shared(path)
-        else:
-            folder = folder_of_copy(storage.folder)
-        made.make_parts(storage.converted(ring, frames, folder, made.store_class))
-        if not isinstance(buffer, PrioritizedReplayBuffer):
-            made.ring.load(ring.state())
-            made.sampler.eligible.load(episodes_of(buffer), False)
-            return made
-        # Masses are valid only with the same scheme, and where they belong to the same thing.
-        keeps_masses = repr(made.scheme) == repr(buffer.scheme) and made.sampler.eligible.unit == buffer.sampler.eligible.unit
-        made.demonstrations.copy(buffer.demonstrations, made.storage, keeps_masses)
-        made.load(buffer.state(), keeps_masses)
-        return made
-
-    def to_replay_buffer(self) -> ReplayBuffer:
-        """
-        Make a buffer of SB3 with the same transitions, for stock algorithms: ``ReplayBuffer``, ``DictReplayBuffer`` or
-        ``HerReplayBuffer``, and ``NStepReplayBuffer`` for ``n_steps > 1``. Its pickle loads without this package.
-
-        It shares the arrays, so do not use this buffer any more. It gets copies instead with ``frames``, ``storage_folder`` or
-        a ``store_class``, and where environments have added different numbers of steps.
-
-        :return: the buffer
-        :warns UserWarning: if something is left out that SB3's class does not hold: demonstrations, recurrent states, n-step
-            returns of Dict observations, or steps that only some of the environments have
-        """
-        with self.lock:
-            stock_class = stock_class_of(self, self.n_steps)
-            arguments = arguments_of(self)
-            if stock_class is NStepReplayBuffer:
-                arguments.update(n_steps=self.n_steps, gamma=self.gamma)
-            left_out = self._not_in_stock(stock_class)
-            if left_out:
-                warnings.warn(f"{stock_class.__name__} of SB3 does not hold everything. Left out: {', '.join(left_out)}")
-            stock = stock_class(self.n_envs, **arguments)
-            fill_stock(stock, self.ring, self.storage)
-        return stock
-
-    def _not_in_stock(self, stock_class: type[ReplayBuffer]) -> list[str]:
-        """List what SB3's class does not hold, in words."""
-        left_out = []
-        if len(self.demonstrations):
-            left_out.append(f"{len(self.demonstrations)} demonstrations")
-        if self.n_steps > 1 and stock_class is not NStepReplayBuffer:
-            left_out.append(f"n_steps={self.n_steps}")
-        n_held = self.ring.added - self.ring.first
-        n_ahead = int((n_held - n_held.min()).sum())
-        if n_ahead:
-            left_out.append(f"{n_ahead} old steps of environments that have added more than others")
-        return left_out
-
-    def settings_without(self, changed: Collection[str], cls: type["PrioritizedReplayBuffer"] | None = None) -> dict[str, Any]:
-        """
-        List the settings that a change leaves as they are.
-
-        :param changed: names of settings that will be replaced
-        :param cls: class that takes them, if it is another one: a buffer of transitions has no sequence length
-        :return: settings by name. Of the scheme all, or none if one of its settings is replaced
-        """
-        found = {name: getattr(self.settings, name) for name in self.settings.names() if name not in SCHEME_SETTINGS}
-        if set(changed).isdisjoint(SCHEME_SETTINGS):
-            found["scheme"] = self.scheme
-        shared = set((cls or type(self)).own_arguments) & set(self.own_arguments)
-        return {**found, **{name: getattr(self, name) for name in shared}}
-
-    def state(self) -> dict[str, Any]:
-        """
-        Return all that is not in the storage.
-
-        :return: numbers, arrays, and dictionaries of these. Arrays by row end at the last row that holds anything
-        """
-        state = {**state_of(self.sampler), "weights": self.weights.state()}
-        return {**state, "demonstrations": self.demonstrations.state()} if len(self.demonstrations) else state
-
-    def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
-        """
-        Restore a state.
-
-        :param state: from :meth:`state` of a buffer of the same kind and size, whose storage is there already
-        :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
-        :raises ValueError: if it contradicts itself. Discard the buffer after this error
-        """
-        restore(self.sampler, state, keeps_masses)
-        self.weights.load(state["weights"])
-        if "demonstrations" in state:
-            self.demonstrations.load(state["demonstrations"], keeps_masses)
-
-    def __getstate__(self) -> dict[str, Any]:
-        inherited = getattr(super(), "__getstate__", None)  # HER leaves its environment out
-        state = dict(inherited() if inherited else vars(self))
-        for name in ("lock", *self.storage.arrays()):  # the storage brings the arrays
-            del state[name]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        inherited = getattr(super(), "__setstate__", None)
-        inherited(state) if inherited else vars(self).update(state)
-        self.use_storage(self.storage)
-        self.lock = threading.RLock()
-
-    # ---- what SB3 and users read
-
-    @property
-    def pos(self) -> int:
-        """Row that is written next. Where environments stand at different steps, that of the slowest."""
-        return self.ring.pos
-
-    @pos.setter
-    def pos(self, value: int) -> None:
-        if "ring" in vars(self):  # SB3's constructor sets it before there is one
-            self._stand_at(value, self.full)
-
-    @property
-    def full(self) -> bool:
-        """Whether every slot holds a transition."""
-        return self.ring.full
-
-    @full.setter
-    def full(self, value: bool) -> None:
-        if "ring" in vars(self):
-            self._stand_at(self.pos, value)
-
-    def _stand_at(self, pos: int, full: bool) -> None:
-        """
-        Make all rows before ``pos``, or all rows, new transitions, which were written into SB3's arrays by hand.
-
-        :param pos: row that is written next
-        :param full: whether all rows hold transitions
-        :raises ValueError: for a row outside of the buffer, or a reward that is NaN or infinite; nothing has changed then
-        """
-        if not 0 <= pos < self.buffer_size:
-            raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {pos}: a full buffer has full=True, too")
-        incoming.require_finite_rewards(self.rewards[: self.buffer_size if full else pos])
-        with self.lock:
-            self.ring.clear(pos + self.buffer_size * bool(full))
-            self.sampler.clear()
-            self.storage.reorder(pos)
-
-    def __repr__(self) -> str:
-        """Say what the buffer holds, and how it draws."""
-        n_held = int((self.ring.added - self.ring.first).sum())
-        facts = [f"{n_held:,} of {self.ring.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
-        facts += [f"{name}={getattr(self, name)}" for name in ("n_steps", *self.own_arguments)]
-        if self.frames is not None:
-            facts.append(f"frames={self.frames}")
-        if self.storage.folder is not None:
-            facts.append(f"storage_folder={self.storage.folder.path}")
-        facts += [f"{len(self.demonstrations):,} demonstrations"] * (len(self.demonstrations) > 0)
-        return f"{type(self).__name__}({', '.join(facts)})"
-
-    @property
-    def scheme(self) -> PriorityScheme:
-        """The prioritization scheme."""
-        return self.sampler.scheme
-
-    @property
-    def max_priority(self) -> float:
-        """Largest priority seen so far, in units of the TD error (before the exponent); 1.0 at first."""
-        return self.sampler.max_priority
-
-    @property
-    def n_steps(self) -> int:
-        """Number of steps of the n-step return."""
-        return self.settings.n_steps
-
-    @property
-    def gamma(self) -> float:
-        """Discount factor of the n-step return."""
-        return self.settings.gamma
-
-    @property
-    def frames(self) -> int | dict[str, int] | None:
-        """Number of frames in a stack, where each frame is stored once, see ``frames`` of the settings."""
-        return self.settings.frames
-
-    @property
-    def priorities(self) -> np.ndarray:
-        """
-        Unnormalised sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
-        A copy, float64 of shape (buffer_size, n_envs).
-        """
-        with self.lock:
-            return self.sampler.masses().reshape(self.buffer_size, self.n_envs)
-
-    @property
-    def transition_ids(self) -> np.ndarray:
-        """Id of the transition in every slot, -1 for an empty one. int64 of shape (buffer_size, n_envs)."""
-        with self.lock:
-            return self.ring.ids_at(np.arange(self.ring.capacity)).reshape(self.buffer_size, self.n_envs)
-
-    @property
-    def frames_per_transition(self) -> float:
-        """
-        Frames stored per transition: little above 1 where observations are stacks, up to twice the number of frames in a
-        stack where they are not. The largest, for Dict observations; 0 for an empty buffer.
-
-        :raises AttributeError: without ``frames``
-        """
-        return self.storage.frames_per(self.ring.n_whole)
-
-    # ---- writing
+    # ---- write
 
     def add(
         self,
@@ -453,10 +306,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises ValueError: for another shape, values that are not numbers, or a reward that is NaN or infinite; nothing is
             stored then
         """
-        steps = incoming.checked_steps(self.storage, (self.n_envs,), (obs, next_obs, action, reward, done), infos)
-        masses = None if td_errors is None else self.sampler.masses_of(incoming.finite_abs(td_errors, self.n_envs))
+        shape = (self.n_envs,)
+        steps = inputs.checked_steps(self.storage, shape, obs, next_obs, action, reward, done, infos)
+        masses = None
+        if td_errors is not None:
+            masses = self._masses_from(td_errors, shape, self.settings.initial_priority)
         with self.lock:
-            self._write(None, 1, steps, masses)
+            self.experience.write_row(steps, masses)
 
     def add_steps(
         self,
@@ -493,11 +349,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         hooks.require_own(self, "add_steps")
         envs = self._checked_environments(envs)
-        lead = incoming.checked_shape(rewards, len(envs), self.buffer_size)
-        steps = incoming.checked_steps(self.storage, lead, (obs, next_obs, actions, rewards, dones), None, timeouts)
-        masses = None if td_errors is None else self.sampler.masses_of(incoming.finite_abs(td_errors, *lead), initial_priority)
+        shape = inputs.checked_shape(rewards, len(envs), self.buffer_size)
+        steps = inputs.checked_steps(self.storage, shape, obs, next_obs, actions, rewards, dones, timeouts=timeouts)
+        masses = None
+        if td_errors is not None:
+            masses = self._masses_from(td_errors, shape, initial_priority or self.settings.initial_priority)
         with self.lock:
-            self._write(envs, lead[0], steps, masses)
+            self.experience.write(envs, steps, masses)
 
     def extend(
         self,
@@ -526,40 +384,42 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises NotImplementedError: for ``masses`` in a class with its own :meth:`add`
         :raises MemoryError: with ``frames``, if there is no memory for a step; the steps before it are stored
         """
-        n = len(reward)
+        n_steps = len(reward)
         if hooks.is_overridden(self, "add"):
             if masses is not None:
                 raise NotImplementedError(f"extend() with masses cannot call add(), which {type(self).__name__} overrides")
             with self.lock:
-                super().extend(incoming.in_steps(obs), incoming.in_steps(next_obs), action, reward, done, infos)
+                super().extend(inputs.in_steps(obs), inputs.in_steps(next_obs), action, reward, done, infos)
             return
-        steps = incoming.checked_steps(self.storage, (n, self.n_envs), (obs, next_obs, action, reward, done), infos)
+        shape = (n_steps, self.n_envs)
+        steps = inputs.checked_steps(self.storage, shape, obs, next_obs, action, reward, done, infos)
         if masses is not None:
-            masses = incoming.checked_masses(masses, n, self.n_envs, self.scheme.largest_mass)
+            masses = inputs.checked_masses(masses, shape, self.scheme.largest_mass)
         with self.lock:
-            for i in range(n):
-                self._write(None, 1, incoming.part_of(steps, i), None if masses is None else masses[i])
+            for i in range(n_steps):
+                self.experience.write_row(steps.at(i), None if masses is None else masses[i])
 
-    def _write(self, envs: np.ndarray | None, n_steps: int, steps: StepArrays, masses: np.ndarray | None, *about: Any) -> None:
+    def _masses_from(self, td_errors: Any, shape: tuple[int, ...], initial_priority: str) -> np.ndarray:
         """
-        Write steps that were checked. If the storage raises an error, nothing has changed; the ring counts them at the end.
+        Turn the TD errors of new transitions into masses.
 
-        :param envs: environments that they belong to, shape (k,); ``None``: one step of all of them
-        :param n_steps: number of steps
-        :param steps: arrays of the shapes that are stored
-        :param masses: sampling masses of the transitions; ``None``: they have none
-        :param about: see :meth:`~sb3_per.sampling.eligibility.Eligibility.before_write`
+        :param td_errors: of ``shape``, or (\\*shape, n_critics)
+        :param shape: shape of the steps
+        :param initial_priority: the setting, or what takes its place
+        :return: masses, float64 of ``shape``
+        :raises ValueError: with another ``initial_priority`` than ``"td_error"``, for another shape, NaN or infinity
         """
-        ring, sampler = self.ring, self.sampler
-        if envs is None and ring.least != ring.most:
-            envs, steps = np.arange(self.n_envs), incoming.part_of(steps, None)
-        rows, prepared = ring.rows_of_next(envs, n_steps), sampler.eligible.before_write(*about)
-        self.storage.write(rows, envs, steps)
-        sampler.eligible.after_write(rows, prepared)
-        if masses is not None or sampler.given is not None:
-            slots = np.asarray(rows) * self.n_envs + (np.arange(self.n_envs) if envs is None else envs)
-            sampler.give(slots.reshape(-1), masses)
-        ring.advance(envs, n_steps)
+        abs_td_errors = inputs.checked_td_errors(td_errors, shape)
+        if initial_priority != "td_error":
+            raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
+        scheme = self.scheme
+        masses = scheme.mass(scheme.priority(scheme.reduce(abs_td_errors)))
+        is_allowed = (masses >= 0.0) & (masses <= scheme.largest_mass)
+        if not is_allowed.all():
+            raise ValueError(
+                f"{scheme}.mass() gave {masses[~is_allowed][0]} for td_errors: it must be in [0, {scheme.largest_mass}]"
+            )
+        return np.asarray(masses).reshape(shape)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
@@ -572,25 +432,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         envs = np.arange(self.n_envs) if envs is None else self._checked_environments(envs)
         with self.lock:
-            envs = envs[self.ring.added[envs] > self.ring.begin]
-            rows = (self.ring.added[envs] - 1) % self.buffer_size
-            is_open = self.dones[rows, envs] == 0
-            self.sampler.eligible.end_episodes()
-            self.storage.truncate(rows[is_open], envs[is_open])
+            self.experience.end_episodes(envs)
 
     def _checked_environments(self, envs: np.ndarray) -> np.ndarray:
-        if self.why_not_separately is not None:
-            raise NotImplementedError(f"Environments that add separately are not supported {self.why_not_separately}")
-        return incoming.checked_environments(envs, self.n_envs)
+        if self.why_not_add_steps is not None:
+            raise NotImplementedError(f"Environments that add separately are not supported {self.why_not_add_steps}")
+        return inputs.checked_environments(envs, self.n_envs)
 
     def reset(self) -> None:
         """Forget all transitions except demonstrations. Ids continue, so that older ids are stale."""
         with self.lock:
-            self.ring.clear()  # first: the other parts follow it, after an interrupt when they are used next
-            self.sampler.clear()
-            self.storage.clear()
-
-    # ---- demonstrations
+            self.experience.clear()
 
     def add_demonstrations(
         self,
@@ -620,18 +472,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             alone
         """
         hooks.require_own(self, "add_demonstrations")
-        refuse(self._unsupported(self.optimize_memory_usage, True))
-        lead = np.shape(reward)
-        if len(lead) != 2 or 0 in lead:
+        self._check_demonstrations(self.optimize_memory_usage)
+        shape = np.shape(reward)
+        if len(shape) != 2 or 0 in shape:
             raise ValueError(
-                f"rewards of demonstrations must have shape (n, k), not {lead}: n successive steps of each of k environments, "
+                f"rewards of demonstrations must have shape (n, k), not {shape}: n successive steps of each of k environments, "
                 "both at least 1. For the steps of one environment k is 1: give each array as array[:, None]"
             )
-        steps = incoming.checked_steps(self.storage, lead, (obs, next_obs, action, reward, done), infos)
-        require_scaled(steps[2], self.action_space)
+        steps = inputs.checked_steps(self.storage, shape, obs, next_obs, action, reward, done, infos)
+        require_scaled(steps.actions, self.action_space)
+        columns = [steps.at((slice(None), [env])) for env in range(shape[1])]
         with self.lock:
-            columns = (incoming.part_of(steps, (slice(None), [env])) for env in range(lead[1]))
-            self.demonstrations.add(columns, lead[0] * lead[1], self.storage)
+            self._add_demonstrations(columns, shape[0] * shape[1])
 
     def add_demonstrations_from(self, other: ReplayBuffer) -> None:
         """
@@ -645,70 +497,98 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             reward that is NaN or infinite, or an empty one
         :raises NotImplementedError: with sequences and ``optimize_memory_usage``
         """
-        refuse(self._unsupported(self.optimize_memory_usage, True))
+        self._check_demonstrations(self.optimize_memory_usage)
         require_demonstrations_in(other, self.observation_space, self.action_space)
         with self.lock:
-            parts = [_parts_of(other)]
-            if isinstance(other, PrioritizedReplayBuffer) and other is not self:
-                parts += other.demonstrations.parts()
-            n_steps = sum(ring.n_whole for ring, _ in parts)
+            recordings = _recordings_of(other, with_demonstrations=other is not self)
+            n_steps = sum(ring.n_complete for ring, _ in recordings)
             if n_steps == 0:
                 raise ValueError("The other buffer is empty: it holds no transition to demonstrate anything")
-            require_actions_in(parts, other.action_space, self.action_space)
-            self.demonstrations.add(columns_of(parts, other.action_space, self.action_space), n_steps, self.storage)
+            require_actions_in(recordings, other.action_space, self.action_space)
+            self._add_demonstrations(columns_of(recordings, other.action_space, self.action_space), n_steps)
 
-    # ---- drawing
+    def _add_demonstrations(self, columns: Any, n_steps: int) -> None:
+        self.demonstrations.add(columns, n_steps)
+        self.mixture.are_unused = True
+        self._choose_source()
 
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> PrioritizedReplayBufferSamples:  # type: ignore[override]
+    # ---- draw
+
+    def sample(  # type: ignore[override]
+        self,
+        batch_size: int,
+        env: VecNormalize | None = None,
+        series_progress: float | None = None,
+        is_ahead: bool = False,
+    ) -> PrioritizedReplayBufferSamples:
         """
         Draw transitions with probability P(i) = mass_i / total, with replacement; settings change that.
 
         :param batch_size: number of transitions
         :param env: associated VecNormalize, to normalize the observations and rewards
+        :param series_progress: k / K if this is the k-th of K draws in a row, for ``recency``; ``None``: a random number
+        :param is_ahead: whether priorities of earlier batches come later, so that nobody is reminded to update them
         :return: exactly ``batch_size`` transitions, with their weights and ids
         :raises ValueError: for a batch size below 1, or if no transition can be drawn, or with ``unique`` not so many
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         with self.lock:
-            slots, n_p = self._draw(batch_size)
-            weights = self.weights(n_p)
-            samples = self._gather(slots, weights, env)
-            if self.settings.actor_batch == "weighted":
-                samples.n_p = n_p
+            drawn = self.source.draw(batch_size, series_progress)
+            weights = self.scheme.weights(drawn.n_p, self.beta_schedule.value)
+            transitions = self.source.read(drawn)
+            batch = self._to_batch(transitions, weights, env)
+            if self.source is not self.experience:
+                batch.is_demonstration = self.mixture.are_demonstrations(drawn)
             if self.draw_record is not None:
-                n = self.demonstrations.n_before(slots)
-                self.draw_record.add(samples.indices[:n], weights[:n], self.ring.added)
-            self.weights.count_draw()
-        return samples
+                n = drawn.n_experience
+                self.draw_record.add(batch.indices[:n], weights[:n], self.ring.n_added)
+            self.beta_schedule.count_draw()
+            if is_ahead:
+                self.reminder.count_update()
+            elif self.scheme.alpha > 0.0:
+                self.reminder.count_draw()
+        return batch
 
-    def _draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    def _to_batch(
+        self, transitions: Transitions, weights: np.ndarray, env: VecNormalize | None
+    ) -> PrioritizedReplayBufferSamples:
         """
-        Draw slots of experience and, after them, the share of the demonstrations.
+        Normalize transitions, add up their n-step returns, and make tensors.
 
-        :param batch_size: number of slots
-        :return: slots, int64, and their N P, float64, both of shape (batch_size,)
+        :param transitions: that were read
+        :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
+        :param env: associated VecNormalize
+        :return: the batch
         """
-        n = self._n_experience_in(batch_size)
-        slots, n_p = self._draw_experience(n) if n > 0 else (NO_SLOTS, np.empty(0))
-        if n < batch_size:
-            slots, n_p = self.demonstrations.added_to(slots, n_p, batch_size, self.sampler.eligible.n)
-        return slots, n_p
+        obs, actions, next_obs, dones, rewards, lengths, ids = transitions
+        if env is not None or self._has_own_reading:
+            obs = self._normalize_obs(obs, env)
+            next_obs = self._normalize_obs(next_obs, env)
+            rewards = self._normalize_reward(rewards, env)
+        rewards, discounts = self.experience.n_step_returns.discounted(rewards, lengths)
+        to_torch = self._tensor_maker()
+        return PrioritizedReplayBufferSamples(
+            observations=tree_map(to_torch, obs),
+            actions=to_torch(actions),
+            next_observations=tree_map(to_torch, next_obs),
+            dones=to_torch(dones),
+            rewards=to_torch(rewards),
+            discounts=None if discounts is None else to_torch(discounts),
+            weights=to_torch(weights),
+            indices=ids,
+        )
 
-    def _draw_experience(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw slots of experience, see :meth:`~sb3_per.sampling.sampler.Sampler.draw`."""
-        return self.sampler.draw(n)
-
-    def _n_experience_in(self, batch_size: int) -> int:
-        """Count the transitions of experience in the next batch, and check that there are any to draw."""
-        can_draw = self.sampler.can_draw()
-        n = batch_size - self.demonstrations.n_in(batch_size, can_draw)
-        if n > 0 and not can_draw:
-            self._refuse_to_draw()
-        return n
-
-    def _refuse_to_draw(self) -> None:
-        raise ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {self.size()})")
+    def _tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
+        """
+        Choose how arrays of a batch become tensors. They are not copied unless a user's method may hold them, because SB3's
+        copy takes three times as long.
+        """
+        if self._has_own_reading:
+            return self.to_torch
+        if self.device.type == "cpu":
+            return th.from_numpy
+        return functools.partial(self.to_torch, copy=False)
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """
@@ -721,15 +601,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         require("batch_size", batch_size, integer())
         with self.lock:
-            n = self._n_experience_in(batch_size)
-            obs = self._gather_observations(self.sampler.draw_uniformly(n) if n > 0 else NO_SLOTS)
-            if n < batch_size:
-                obs = joined(obs, self.demonstrations.draw_observations(batch_size - n))
-            return tree_map(self._tensor_maker(), self._normalize_obs(obs, env))
+            obs = self._normalize_obs(self.source.draw_observations(batch_size), env)
+            return tree_map(self._tensor_maker(), obs)
 
-    def _gather_observations(self, slots: np.ndarray) -> Any:
-        """Observations of these slots as an actor is to see them."""
-        return self.storage.read_observations(slots)
+    @contextmanager
+    def only_demonstrations(self) -> Iterator[None]:
+        """Draw whole batches of demonstrations within a ``with`` block."""
+        self.source = self.mixture
+        try:
+            with self.mixture.only_demonstrations():
+                yield
+        finally:
+            self._choose_source()
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         """
@@ -752,49 +635,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param env: associated VecNormalize
         :return: the transitions
         """
-        return self._gather(slots, np.ones((len(slots), 1), np.float32), env)
+        return self._to_batch(self.experience.read_slots(slots), np.ones((len(slots), 1), np.float32), env)
 
-    def _gather(self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None) -> PrioritizedReplayBufferSamples:
-        """
-        Read a batch.
-
-        :param slots: drawn slots, int64 of shape (batch_size,)
-        :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
-        :param env: associated VecNormalize
-        :return: the transitions in these slots
-        """
-        are_mixed = self.demonstrations.are_drawn
-        n = self.demonstrations.n_before(slots) if are_mixed else len(slots)
-        transitions = read_transitions(self.storage, self.ring, self.returns, slots[:n], self._relabel)
-        if n < len(slots):
-            transitions = tuple(map(joined, transitions, self.demonstrations.read(slots[n:])))
-        obs, actions, next_obs, ends, rewards, lengths, ids = transitions
-        if env is not None or self._has_own_reading:
-            obs, next_obs = self._normalize_obs(obs, env), self._normalize_obs(next_obs, env)
-            rewards = self._normalize_reward(rewards, env)
-        discounts = None
-        if lengths is not None:
-            rewards, discounts = self.returns.returns(rewards, lengths)
-        tensor = self._tensor_maker()
-        tensors = tensor if isinstance(obs, np.ndarray) else functools.partial(tree_map, tensor)
-        factors = None if discounts is None else tensor(discounts)
-        samples = PrioritizedReplayBufferSamples(
-            tensors(obs), tensor(actions), tensors(next_obs), tensor(ends), tensor(rewards), factors, tensor(weights), ids
-        )
-        if are_mixed:
-            samples.is_demonstration = ids >= FIRST_ID
-        return samples
-
-    def _tensor_maker(self) -> Callable[[np.ndarray], th.Tensor]:
-        """
-        Choose how arrays of a batch become tensors. They are not copied unless a user's method may hold them, because SB3's
-        copy takes three times as long.
-        """
-        if self._has_own_reading:
-            return self.to_torch
-        return th.from_numpy if self.device.type == "cpu" else functools.partial(self.to_torch, copy=False)
-
-    # ---- updating
+    # ---- update
 
     def update_priorities(self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor) -> int:
         """
@@ -808,39 +651,21 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :raises IndexError: for an id that was never issued
         :raises ValueError: for TD errors of the wrong shape, or NaN or infinite. Nothing is changed in either case.
         """
-        ids = incoming.checked_ids(indices)
-        errors = incoming.as_matrix(td_errors, len(ids))
+        ids = inputs.checked_ids(indices)
+        errors = inputs.td_error_matrix(td_errors, ids.shape)
         with self.lock:
-            if not len(self.demonstrations):
-                return self._update(ids, errors)
-            is_demonstration = ids >= FIRST_ID
-            n = len(ids) - int(np.count_nonzero(is_demonstration))
-            if np.count_nonzero(is_demonstration[:n]):  # otherwise they come last, as in a batch: slices are faster than masks
-                order = np.argsort(is_demonstration, kind="stable")
-                ids, errors = ids[order], errors[order]
-            # Both parts are checked before either is written.
-            of_demonstrations = located(self.demonstrations.ring, ids[n:], errors[n:], FIRST_ID)
-            return self._update(ids[:n], errors[:n]) + self.demonstrations.sampler.update(*of_demonstrations)
-
-    def _update(self, ids: np.ndarray, errors: np.ndarray) -> int:
-        """
-        Set the priorities of experience.
-
-        :param ids: of transitions that are no demonstrations, int64 of shape (n,)
-        :param errors: signed or absolute TD errors, shape (n, n_critics)
-        :return: how many were written
-        """
-        return self.sampler.update(*located(self.ring, ids, errors))
+            self.reminder.count_update()
+            return self.source.update(ids, errors)
 
     @property
     def beta(self) -> float:
         """Current importance-sampling exponent, in [0, 1]; never decreases."""
-        return self.weights.beta
+        return self.beta_schedule.value
 
     @beta.setter
     def beta(self, value: float) -> None:
         require("beta", value, FRACTION)
-        self.weights.beta = float(value)
+        self.beta_schedule.value = float(value)
 
     def update_beta(self, progress_remaining: float) -> None:
         """
@@ -848,14 +673,309 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         :param progress_remaining: from 1 at the start to 0 at the end of training, as in SB3's schedules
         """
-        self.weights.follow(progress_remaining)
-        self.demonstrations.follow(progress_remaining)
+        self.beta_schedule.follow(progress_remaining)
+        self.mixture.share.follow(progress_remaining)
+
+    # ---- what SB3 and users read
+
+    @property
+    def pos(self) -> int:
+        """Row that is written next. Where environments stand at different steps, that of the slowest."""
+        return self.ring.pos
+
+    @pos.setter
+    def pos(self, value: int) -> None:
+        if "experience" in vars(self):  # SB3's constructor sets it before there is one
+            self._stand_at(value, self.full)
+
+    @property
+    def full(self) -> bool:
+        """Whether every slot holds a transition."""
+        return self.ring.full
+
+    @full.setter
+    def full(self, value: bool) -> None:
+        if "experience" in vars(self):
+            self._stand_at(self.pos, value)
+
+    def _stand_at(self, pos: int, full: bool) -> None:
+        """
+        Make all rows before ``pos``, or all rows, new transitions, which were written into SB3's arrays by hand.
+
+        :param pos: row that is written next
+        :param full: whether all rows hold transitions
+        :raises ValueError: for a row outside of the buffer, or a reward that is NaN or infinite; nothing has changed then
+        """
+        if not 0 <= pos < self.buffer_size:
+            raise ValueError(f"pos must be a row in [0, {self.buffer_size}), not {pos}: a full buffer has full=True, too")
+        n_rows = self.buffer_size if full else pos
+        inputs.require_finite_rewards(self.rewards[:n_rows])
+        with self.lock:
+            self.experience.start_with_rows(pos + self.buffer_size if full else pos)
+
+    def __repr__(self) -> str:
+        """Say what the buffer holds, and how it draws."""
+        n_held = int((self.ring.n_added - self.ring.oldest_held).sum())
+        facts = [f"{n_held:,} of {self.ring.capacity:,} transitions", f"n_envs={self.n_envs}", repr(self.scheme)]
+        facts += [f"{name}={getattr(self, name)}" for name in ("n_steps", *self.extra_arguments)]
+        if self.frames is not None:
+            facts.append(f"frames={self.frames}")
+        if self.storage.folder is not None:
+            facts.append(f"storage_folder={self.storage.folder.path}")
+        if len(self.demonstrations):
+            facts.append(f"{len(self.demonstrations):,} demonstrations")
+        return f"{type(self).__name__}({', '.join(facts)})"
+
+    @property
+    def max_priority(self) -> float:
+        """Largest priority seen so far, in units of the TD error (before the exponent); 1.0 at first."""
+        return self.sampler.max_priority
+
+    @property
+    def n_steps(self) -> int:
+        """Number of steps of the n-step return."""
+        return self.settings.n_steps
+
+    @property
+    def gamma(self) -> float:
+        """Discount factor of the n-step return."""
+        return self.settings.gamma
+
+    @property
+    def frames(self) -> int | dict[str, int] | None:
+        """Number of frames in a stack, where each frame is stored once, see ``frames`` of the settings."""
+        return self.settings.frames
+
+    @property
+    def priorities(self) -> np.ndarray:
+        """
+        Unnormalised sampling mass of every slot, e.g. ``(|td| + epsilon)^alpha``; 0 for a slot that cannot be drawn.
+        A copy, float64 of shape (buffer_size, n_envs).
+        """
+        with self.lock:
+            return self.experience.masses().reshape(self.buffer_size, self.n_envs)
+
+    @property
+    def transition_ids(self) -> np.ndarray:
+        """Id of the transition in every slot, -1 for an empty one. int64 of shape (buffer_size, n_envs)."""
+        with self.lock:
+            return self.ring.ids_at(np.arange(self.ring.capacity)).reshape(self.buffer_size, self.n_envs)
+
+    @property
+    def frames_per_transition(self) -> float:
+        """
+        Frames stored per transition: little above 1 where observations are stacks, up to twice the number of frames in a
+        stack where they are not. The largest, for Dict observations; 0 for an empty buffer.
+
+        :raises AttributeError: without ``frames``
+        """
+        return self.storage.frames_per(self.ring.n_complete)
+
+    # ---- from one kind or setting to another
+
+    @classmethod
+    def from_replay_buffer(cls, buffer: ReplayBuffer, **settings: Any) -> "PrioritizedReplayBuffer":
+        """
+        Turn an SB3 buffer into a prioritized one that shares its arrays. Every transition has the largest priority.
+
+        Give a prioritized buffer to change its settings: settings that are not named stay, and so do ids and beta. Priorities
+        stay unless the scheme or one of its settings changes.
+
+        :param buffer: of the kind of storage of this class; not to be used any more
+        :param settings: of prioritization; storage arguments are those of the buffer
+        :return: the prioritized buffer
+        :raises ValueError: for a buffer of another kind, or with a reward that is NaN or infinite
+        """
+        if any(issubclass(cls, kind) != isinstance(buffer, kind) for kind in (DictReplayBuffer, HerReplayBuffer)):
+            raise ValueError(f"{cls.__name__} cannot take over a {type(buffer).__name__}, which stores something else")
+        kept: dict[str, Any] = {}
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            kept = buffer.settings_without(settings, cls)
+        else:
+            inputs.require_finite_rewards(buffer.rewards[: buffer.size()])
+        wanted = {**kept, **settings, **arguments_of(buffer)}
+        path = wanted.pop("storage_folder", None)
+        made = cls(buffer.n_envs, **wanted)
+        made.settings = dataclasses.replace(made.settings, storage_folder=path)
+        (ring, storage), *_ = _recordings_of(buffer, with_demonstrations=False)
+        if "storage_folder" not in settings:
+            folder = folder_of_copy(storage.folder)
+        elif path is None:
+            folder = None
+        else:
+            folder = Folder.shared(path)
+        made._start_with_storage(converted(storage, ring, made.storage.form, folder))
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            made._load_from(buffer)
+        else:
+            state = {"ring": ring.state(), "eligible": episodes_of(buffer), "sampler": made.sampler.state(0)}
+            made.experience.load(state, keeps_masses=False)
+        return made
+
+    def _load_from(self, other: "PrioritizedReplayBuffer") -> None:
+        """Take over the state of another buffer, whose storage this one has already."""
+        # Masses are valid only with the same scheme, and where they belong to the same thing.
+        has_same_scheme = repr(self.scheme) == repr(other.scheme)
+        has_same_unit = self.sampler.candidates.unit == other.sampler.candidates.unit
+        keeps_masses = has_same_scheme and has_same_unit
+        self.demonstrations.take_over(other.demonstrations, keeps_masses)
+        self.load(other.state(), keeps_masses)
+        self._choose_source()
+
+    def to_replay_buffer(self) -> ReplayBuffer:
+        """
+        Make a buffer of SB3 with the same transitions, for stock algorithms: ``ReplayBuffer``, ``DictReplayBuffer`` or
+        ``HerReplayBuffer``, and ``NStepReplayBuffer`` for ``n_steps > 1``. Its pickle loads without this package.
+
+        It shares the arrays, so do not use this buffer any more. It gets copies instead with ``frames``, ``storage_folder`` or
+        a ``store_class``, and where environments have added different numbers of steps.
+
+        :return: the buffer
+        :warns UserWarning: if something is left out that SB3's class does not hold: demonstrations, recurrent states, n-step
+            returns of Dict observations, or steps that only some of the environments have
+        """
+        with self.lock:
+            sb3_class = sb3_class_of(self, self.n_steps)
+            arguments = arguments_of(self)
+            if sb3_class is NStepReplayBuffer:
+                arguments.update(n_steps=self.n_steps, gamma=self.gamma)
+            left_out = self._not_in_sb3(sb3_class)
+            if left_out:
+                warnings.warn(f"{sb3_class.__name__} of SB3 does not hold everything. Left out: {', '.join(left_out)}")
+            sb3_buffer = sb3_class(self.n_envs, **arguments)
+            fill_sb3(sb3_buffer, self.ring, self.storage)
+        return sb3_buffer
+
+    def _not_in_sb3(self, sb3_class: type[ReplayBuffer]) -> list[str]:
+        """List what SB3's class does not hold, in words."""
+        left_out = []
+        if len(self.demonstrations):
+            left_out.append(f"{len(self.demonstrations)} demonstrations")
+        if self.n_steps > 1 and sb3_class is not NStepReplayBuffer:
+            left_out.append(f"n_steps={self.n_steps}")
+        n_held = self.ring.n_added - self.ring.oldest_held
+        n_ahead = int((n_held - n_held.min()).sum())
+        if n_ahead:
+            left_out.append(f"{n_ahead} old steps of environments that have added more than others")
+        return left_out
+
+    def settings_without(self, changed: Collection[str], cls: type["PrioritizedReplayBuffer"] | None = None) -> dict[str, Any]:
+        """
+        List the settings that a change leaves as they are.
+
+        :param changed: names of settings that will be replaced
+        :param cls: class that takes them, if it is another one: a buffer of transitions has no sequence length
+        :return: settings by name. Of the scheme all, or none if one of its settings is replaced
+        """
+        found = {name: getattr(self.settings, name) for name in self.settings.names() if name not in SCHEME_SETTINGS}
+        if set(changed).isdisjoint(SCHEME_SETTINGS):
+            found["scheme"] = self.scheme
+        shared = set((cls or type(self)).extra_arguments) & set(self.extra_arguments)
+        return {**found, **{name: getattr(self, name) for name in shared}}
+
+    def empty_twin(self: BufferT, n_rows: int, frames: int | dict[str, int] | None) -> BufferT:
+        """
+        Make an empty buffer of the same kind with the same settings, in the same folder.
+
+        :param n_rows: number of rows of the new buffer
+        :param frames: setting ``frames`` of the new buffer
+        :return: the new buffer
+        """
+        extra = {name: getattr(self, name) for name in self.extra_arguments}
+        twin = type(self)(self.n_envs, **arguments_of(self), **extra)
+        twin.settings = dataclasses.replace(self.settings, frames=frames)
+        form: Form = dataclasses.replace(self.storage.form, frames=frames_by_key(frames, self.observation_space))
+        twin._start_with_storage(make_storage(form, n_rows, self.n_envs, folder_of_copy(self.storage.folder)))
+        return twin
+
+    def copy_newest(self: BufferT, other: BufferT, keeps_masses: bool) -> None:
+        """
+        Fill this empty buffer with the newest steps of another one that fit, for each environment, with its demonstrations,
+        beta and largest priority. The transitions get new ids.
+
+        :param other: of the same kind, of any size and with any ``frames``; not to be used any more
+        :param keeps_masses: whether it has the same scheme; otherwise every transition has the mass of a new one
+        """
+        self.experience.copy_newest(other.experience, keeps_masses)
+        self.demonstrations.take_over(other.demonstrations, keeps_masses)
+        self.mixture.share.load(other.mixture.share.progress)
+        self.beta_schedule.load(other.beta_schedule.state())
+        self._choose_source()
+
+    def take_over(self: BufferT, other: BufferT) -> None:
+        """
+        Use the contents of another buffer. This one keeps its lock, because other threads may wait for it.
+
+        :param other: of the same class and settings; not to be used any more
+        """
+        with self.lock:
+            self.settings = other.settings
+            self.beta_schedule = other.beta_schedule
+            self._use_parts(other.experience, other.demonstrations, other.mixture.share)
+            if self.draw_record is not None:
+                self.draw_record = self.draw_record.emptied(self.ring.capacity)
+
+    def sets(self) -> list[tuple[str, TransitionSet]]:
+        """List the sets of transitions that the buffer owns, each with the prefix of its names in files."""
+        sets = [("", self.experience)]
+        if self.demonstrations.has_room:
+            sets.append(("demonstrations/", self.demonstrations))
+        return sets
+
+    def state(self) -> dict[str, Any]:
+        """
+        Return all that is not in the storage.
+
+        :return: numbers, arrays, and dictionaries of these. Arrays by row end at the last row that holds anything
+        """
+        return {**self.experience.state(), "weights": self.beta_schedule.state(), **self.mixture.state()}
+
+    def load(self, state: dict[str, Any], keeps_masses: bool = True) -> None:
+        """
+        Restore a state.
+
+        :param state: from :meth:`state` of a buffer of the same kind and size, whose storage is there already
+        :param keeps_masses: whether it is of the same scheme; otherwise all transitions get the largest priority
+        :raises ValueError: if it contradicts itself. Discard the buffer after this error
+        """
+        self.experience.load(state, keeps_masses)
+        self.beta_schedule.load(state["weights"])
+        self.mixture.load(state, keeps_masses)
+        self._choose_source()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the lock, and what shows the parts."""
+        state = dict(vars(self))
+        for name in ("lock", *self.storage.arrays()):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.lock = threading.RLock()
+        self._use_parts(self.experience, self.demonstrations, self.mixture.share)
 
 
-def _parts_of(buffer: ReplayBuffer) -> tuple[Ring, ArrayStorage]:
-    """Return the ring and the storage of a buffer; those of an SB3 buffer are made, and the arrays are shared."""
-    if isinstance(buffer, PrioritizedReplayBuffer):
-        return buffer.ring, buffer.storage
-    ring = Ring(buffer.buffer_size, buffer.n_envs, int(buffer.optimize_memory_usage))
-    ring.advance(None, buffer.buffer_size * buffer.full + buffer.pos)
-    return ring, storage_of(buffer)
+class PrioritizedDictReplayBuffer(PrioritizedReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
+    """
+    :class:`PrioritizedReplayBuffer` (Schaul et al. 2016, arXiv 1511.05952) for Dict observation spaces. n-step returns work
+    here too, unlike in SB3. With ``"MultiInputPolicy"`` the algorithms choose it themselves.
+
+    ::
+
+        buffer = PrioritizedDictReplayBuffer(10_000, env.observation_space, env.action_space, alpha=0.6, n_steps=3)
+
+    The arguments are those of :class:`PrioritizedReplayBuffer`.
+
+    :raises NotImplementedError: for ``optimize_memory_usage=True``, which SB3 does not have for Dict observations
+    """
+
+
+def _recordings_of(buffer: ReplayBuffer, with_demonstrations: bool) -> list[Recording]:
+    """List the ring and the storage of a buffer; those of an SB3 buffer are made, and the arrays are shared."""
+    if not isinstance(buffer, PrioritizedReplayBuffer):
+        return [(ring_of(buffer), storage_of(buffer))]
+    recordings = [(buffer.ring, buffer.storage)]
+    if with_demonstrations and len(buffer.demonstrations):
+        recordings.append((buffer.demonstrations.ring, buffer.demonstrations.storage))
+    return recordings

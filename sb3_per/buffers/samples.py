@@ -22,8 +22,6 @@ class _BesideTheTuple:
     Attributes of a batch that are not part of the tuple, so that it has SB3's fields in SB3's order, then weights and ids.
     """
 
-    #: N P of each row, float64 of shape (batch_size,), with ``actor_batch="weighted"``; not part of the tuple
-    n_p: np.ndarray | None = None
     #: which rows are demonstrations, bool of shape (batch_size,), where ``demonstration_fraction`` is above 0; not part of the
     #: tuple
     is_demonstration: np.ndarray | None = None
@@ -36,14 +34,14 @@ class _BesideTheTuple:
         :return: the new batch
         :raises ValueError: for an unknown name, or if what stays beside the tuple has another number of rows
         """
-        beside = {name: changed.pop(name, getattr(self, name)) for name in ("n_p", "is_demonstration")}
+        is_demonstration = changed.pop("is_demonstration", self.is_demonstration)
         replaced = super()._replace(**changed)  # type: ignore[misc]
-        for name, value in beside.items():
-            if value is not None and len(value) != len(replaced.indices):
-                raise ValueError(
-                    f"{name} of {len(value)} transitions does not fit a batch of {len(replaced.indices)}: replace it, too"
-                )
-            setattr(replaced, name, value)
+        if is_demonstration is not None and len(is_demonstration) != len(replaced.indices):
+            raise ValueError(
+                f"is_demonstration of {len(is_demonstration)} transitions does not fit a batch of {len(replaced.indices)}: "
+                "replace it, too"
+            )
+        replaced.is_demonstration = is_demonstration
         return replaced
 
 
@@ -53,7 +51,7 @@ class PrioritizedReplayBufferSamples(_BesideTheTuple, _Fields):
 
     ``observations`` and ``next_observations`` are dictionaries of tensors for Dict observation spaces; ``discounts`` is
     ``None`` unless ``n_steps > 1``, as in SB3. ``weights`` are the importance-sampling weights, float32 of shape
-    (batch_size, 1), the largest exactly 1 unless they are normalized otherwise; ``indices`` are the transition ids for
+    (batch_size, 1), the largest exactly 1; ``indices`` are the transition ids for
     ``update_priorities``, int64 of shape (batch_size,).
     """
 

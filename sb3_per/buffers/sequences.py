@@ -15,18 +15,18 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_per.buffers.batches import read_numbers
 from sb3_per.buffers.complete_windows import CompleteWindows
-from sb3_per.buffers.dict import PrioritizedDictReplayBuffer
-from sb3_per.buffers.incoming import as_matrix, checked_ids, checked_steps, finite_abs, require_finite
+from sb3_per.buffers.inputs import checked_ids, checked_steps, require_finite, td_error_matrix
 from sb3_per.buffers.recurrent_states import RecurrentStates
-from sb3_per.buffers.replay import PrioritizedReplayBuffer
+from sb3_per.buffers.replay import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.samples import SequenceReplayBufferSamples
-from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS, takes_settings
-from sb3_per.buffers.windows import lay_out, mix_over_time, n_step_targets
-from sb3_per.storage.arrays import flat, read_slots, tree_map
-from sb3_per.storage.n_step import window_lengths
-from sb3_per.utils.checks import FRACTION, Reasons, integer, require
+from sb3_per.buffers.settings import SEQUENCE_ARGUMENTS
+from sb3_per.buffers.window_kernels import mix_over_time, n_step_targets
+from sb3_per.buffers.window_set import WindowBatch, WindowSet
+from sb3_per.storage.nested import tree_map
+from sb3_per.storage.ring import Ring
+from sb3_per.storage.storage import Storage
+from sb3_per.utils.checks import FRACTION, integer, require
 
 
 class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
@@ -63,10 +63,9 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         ``actor_batch="uniform"``, demonstrations
     """
 
-    own_arguments = SEQUENCE_ARGUMENTS
-    why_not_separately = "with sequences: one cursor decides for all of them which windows are complete"
+    extra_arguments = SEQUENCE_ARGUMENTS
+    why_not_add_steps = "with sequences: one cursor decides for all of them which windows are complete"
 
-    @takes_settings
     def __init__(
         self,
         buffer_size: int,
@@ -89,49 +88,103 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         require("sequence_period", sequence_period, integer(), none=True)
         require("eta", eta, FRACTION)
         if sequence_period is not None and sequence_period > sequence_length:
-            largest = f"sequence_length={sequence_length}, not {sequence_period}"
-            raise ValueError(f"sequence_period must be at most {largest}: otherwise some steps would never be learned")
-        self.sequence_length, self.burn_in, self.sequence_period = sequence_length, burn_in, sequence_period
-        self.eta, self.store_state, self.state_shapes = eta, store_state, tuple(map(tuple, state_shapes))
+            raise ValueError(
+                f"sequence_period must be at most sequence_length={sequence_length}, not {sequence_period}: otherwise some steps "
+                "would never be learned"
+            )
+        self.sequence_length = sequence_length
+        self.burn_in = burn_in
+        self.sequence_period = sequence_period
+        self.eta = eta
+        self.store_state = store_state
+        self.state_shapes = tuple(tuple(shape) for shape in state_shapes)
         if not all(len(shape) == 2 and all(map(integer().contains, shape)) for shape in self.state_shapes):
             raise ValueError(f"state_shapes must be pairs (n_layers, hidden) of integers of at least 1, not {state_shapes!r}")
-        stock = (buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage)
-        super().__init__(*stock, handle_timeout_termination, **settings)
+        super().__init__(
+            buffer_size,
+            observation_space,
+            action_space,
+            device,
+            n_envs,
+            optimize_memory_usage,
+            handle_timeout_termination,
+            **settings,
+        )
 
-    def _unsupported(self, optimize_memory_usage: bool, has_demonstrations: bool) -> Reasons:
-        settings, scheme = self.settings, self.settings.make_scheme()
-        own = {
-            f"scheme={scheme}": scheme.replaces_loss
-            and "its loss and its priorities are defined for single transitions, not for windows",
-            "hindsight (HER)": isinstance(self, HerReplayBuffer)
-            and "a new goal would have to hold for the whole window, and the stored recurrent states belong to the old goal",
-            "optimize_memory_usage=True": optimize_memory_usage
-            and "the observation after the last step of an episode is not stored, and a window ends with it",
-            f"recency={settings.recency}": settings.recency != 1.0
-            and "windows of the newest transitions are not complete, and cannot be drawn",
-            "initial_priority='td_error'": settings.initial_priority == "td_error"
-            and "the error of a window is known once it is complete, not when its first step is added",
-            "actor_batch='uniform'": settings.actor_batch == "uniform"
-            and "observations of single transitions lack their past",
-            "Learning from demonstrations": has_demonstrations and "they are single transitions, and have no recurrent states",
-        }
-        own = {f"{what} with sequences": reason for what, reason in own.items()}
-        return {**own, **super()._unsupported(optimize_memory_usage, has_demonstrations)}
+    def _check_combinations(self, optimize_memory_usage: bool) -> None:
+        settings = self.settings
+        scheme = settings.make_scheme()
+        if scheme.replaces_loss:
+            raise NotImplementedError(
+                f"scheme={scheme} with sequences is not supported: its loss and its priorities are defined for single "
+                "transitions, not for windows"
+            )
+        if isinstance(self, HerReplayBuffer):
+            raise NotImplementedError(
+                "hindsight (HER) with sequences is not supported: a new goal would have to hold for the whole window, and the "
+                "stored recurrent states belong to the old goal"
+            )
+        if optimize_memory_usage:
+            raise NotImplementedError(
+                "optimize_memory_usage=True with sequences is not supported: the observation after the last step of an episode "
+                "is not stored, and a window ends with it"
+            )
+        if settings.recency != 1.0:
+            raise NotImplementedError(
+                f"recency={settings.recency} with sequences is not supported: windows of the newest transitions are not "
+                "complete, and cannot be drawn"
+            )
+        if settings.initial_priority == "td_error":
+            raise NotImplementedError(
+                "initial_priority='td_error' with sequences is not supported: the error of a window is known once it is "
+                "complete, not when its first step is added"
+            )
+        if settings.actor_batch == "uniform":
+            raise NotImplementedError(
+                "actor_batch='uniform' with sequences is not supported: observations of single transitions lack their past"
+            )
+        super()._check_combinations(optimize_memory_usage)
+
+    def _check_demonstrations(self, optimize_memory_usage: bool) -> None:
+        raise NotImplementedError(
+            "Learning from demonstrations with sequences is not supported: they are single transitions, and have no recurrent "
+            "states"
+        )
 
     @property
     def period(self) -> int:
         """Steps from one anchor to the next."""
         return self.sequence_length if self.sequence_period is None else self.sequence_period
 
-    def _make_eligibility(self) -> CompleteWindows:
-        rows = (self.buffer_size, self.n_envs)
-        self.states = RecurrentStates(*rows, self.period, self.burn_in, self.state_shapes, self.store_state)
-        self.windows = CompleteWindows(self.ring, self.storage, self.states, self.sequence_length + self.n_steps - 1)
-        return self.windows
+    def _make_experience(self, ring: Ring, storage: Storage) -> WindowSet:
+        states = RecurrentStates(
+            ring.n_rows, ring.n_envs, self.period, self.burn_in, self.state_shapes, are_kept=self.store_state
+        )
+        windows = CompleteWindows(ring, storage, states, self.sequence_length + self.n_steps - 1)
+        n_step_returns = self._make_n_step_returns()
+        return WindowSet(
+            ring, storage, self._make_sampler(windows), n_step_returns, windows, states, self.sequence_length
+        )
 
-    def _not_in_stock(self, stock_class: type[ReplayBuffer]) -> list[str]:
-        recurrent_states = ["recurrent states"] if self.store_state and self.state_shapes else []
-        return [*super()._not_in_stock(stock_class), *recurrent_states]
+    @property
+    def windows(self) -> CompleteWindows:
+        """Which windows can be drawn."""
+        return self._window_set.windows
+
+    @property
+    def states(self) -> RecurrentStates:
+        """Recurrent states at the starts of the prefixes of windows."""
+        return self._window_set.states
+
+    @property
+    def _window_set(self) -> WindowSet:
+        return self.experience  # type: ignore[return-value]
+
+    def _not_in_sb3(self, sb3_class: type[ReplayBuffer]) -> list[str]:
+        left_out = super()._not_in_sb3(sb3_class)
+        if self.store_state and self.state_shapes:
+            left_out.append("recurrent states")
+        return left_out
 
     # ---- writing
 
@@ -169,35 +222,32 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         if starts is not None and starts.shape != (self.n_envs,):
             raise ValueError(f"episode_starts of shape {starts.shape} do not fit {self.n_envs} environments")
         self.states.require_fitting(states)
-        steps = checked_steps(self.storage, (self.n_envs,), (obs, next_obs, action, reward, done), infos)
+        steps = checked_steps(self.storage, (self.n_envs,), obs, next_obs, action, reward, done, infos)
         if td_errors is not None:
-            self.sampler.masses_of(finite_abs(td_errors, self.n_envs))  # raises
+            self._masses_from(td_errors, (self.n_envs,), self.settings.initial_priority)  # raises
         with self.lock:
-            self._write(None, 1, steps, None, starts, states)
+            self._window_set.write_row(steps, None, starts, states)
 
     # ---- drawing
 
-    def _refuse_to_draw(self) -> None:
-        # Rows whose windows are retired, rows up to the next anchor, and its window.
-        shortest = self.burn_in + 2 * (self.period - 1) + self.windows.n_recorded
-        if self.full and self.buffer_size < shortest:
-            raise ValueError(
-                f"Cannot sample: the buffer holds {self.buffer_size} steps of each environment, too few for a whole window. "
-                f"Windows of sequence_length={self.sequence_length} need a buffer_size of at least "
-                f"{shortest * self.n_envs} ({self.n_envs} environments)"
-            )
-        super()._refuse_to_draw()
-
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> SequenceReplayBufferSamples:  # type: ignore[override]
+    def sample(  # type: ignore[override]
+        self,
+        batch_size: int,
+        env: VecNormalize | None = None,
+        series_progress: float | None = None,
+        is_ahead: bool = False,
+    ) -> SequenceReplayBufferSamples:
         """
         Draw windows, see :meth:`PrioritizedReplayBuffer.sample`.
 
         :param batch_size: number of windows
         :param env: associated VecNormalize, to normalize the observations and rewards
+        :param series_progress: not used: ``recency`` is refused
+        :param is_ahead: whether priorities of earlier batches come later
         :return: exactly ``batch_size`` windows, with their weights and the ids of their first steps
         :raises ValueError: for a batch size below 1, or if no window can be drawn, or with ``unique`` not so many
         """
-        return super().sample(batch_size, env)  # type: ignore[return-value]
+        return super().sample(batch_size, env, series_progress, is_ahead)  # type: ignore[return-value]
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """
@@ -210,48 +260,47 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         raise NotImplementedError("A sequence buffer cannot read single rows: draw windows with sample()")
 
-    def _gather(  # type: ignore[override]
-        self, slots: np.ndarray, weights: np.ndarray, env: VecNormalize | None
+    def _to_batch(  # type: ignore[override]
+        self, windows: WindowBatch, weights: np.ndarray, env: VecNormalize | None
     ) -> SequenceReplayBufferSamples:
         """
-        Read windows.
+        Normalize windows, compute the targets of their steps, and make tensors.
 
-        :param slots: anchors of complete windows, int64 of shape (batch_size,)
+        :param windows: that were read
         :param weights: importance-sampling weights, float32 of shape (batch_size, 1)
         :param env: associated VecNormalize
         :return: the windows
         """
-        lengths = self._lengths_at(slots, self.windows.n_recorded)
-        places = lay_out(slots, lengths, self.windows.n_recorded, self.n_envs, self.ring.capacity)
-        ids, rewards, ends = read_numbers(self.storage, self.ring, places.T, places[lengths - 1, np.arange(len(slots))])
-        rewards = self._normalize_reward(rewards, env)
+        rewards = self._normalize_reward(windows.rewards, env)
         factors = self.gamma ** np.arange(self.n_steps + 1, dtype=np.float32)
-        sums, discounts, dones, next_steps, mask = n_step_targets(rewards.T, lengths, ends, factors, self.sequence_length)
-
-        prefix_lengths = np.minimum(flat(self.windows.episode_steps).take(slots), self.burn_in).astype(np.int64)
-        firsts = (slots - prefix_lengths * self.n_envs) % self.ring.capacity
-        prefix_places = lay_out(firsts, prefix_lengths, self.burn_in, self.n_envs, self.ring.capacity)
-        prefix = self.storage.read_observations(prefix_places.reshape(-1))
-        # The observation before the first step, then the one after each step.
-        obs = self.storage.read_next_observations(np.concatenate((slots, places.reshape(-1))))
-        tree_map(lambda array, first: np.copyto(array[: len(slots)], first), obs, self.storage.read_observations(slots))
-        obs, prefix = self._normalize_obs(obs, env), self._normalize_obs(prefix, env)
+        sums, discounts, dones, next_steps, mask = n_step_targets(
+            rewards.T, windows.lengths, windows.dones, factors, self.sequence_length
+        )
+        observations = self._normalize_obs(windows.observations, env)
+        prefix = self._normalize_obs(windows.prefix, env)
         if self._has_own_reading:  # the padding below must not change arrays that a user keeps
-            obs, prefix = tree_map(np.array, obs), tree_map(np.array, prefix)
+            observations = tree_map(np.array, observations)
+            prefix = tree_map(np.array, prefix)
+        n_observations = self.windows.n_recorded + 1
+        observations = tree_map(lambda array: _time_first(array, windows.lengths + 1, n_observations), observations)
+        prefix = tree_map(lambda array: _time_first(array, windows.prefix_lengths, self.burn_in), prefix)
+        windows.actions[~mask] = 0
 
-        actions = read_slots(self.actions, places[: self.sequence_length])
-        actions[~mask] = 0
-        states = self.states.at(slots, flat(self.windows.episode_steps))
-        obs = tree_map(lambda array: _time_first(array, lengths + 1, self.windows.n_recorded + 1), obs)
-        prefix = tree_map(lambda array: _time_first(array, prefix_lengths, self.burn_in), prefix)
         to_torch = self._tensor_maker()
-        before = (tree_map(to_torch, obs), tree_map(to_torch, prefix), to_torch(prefix_lengths), tuple(map(to_torch, states)))
-        of_steps = map(to_torch, (actions, sums, discounts, dones, next_steps, mask, weights))
-        return SequenceReplayBufferSamples._make((*before, *of_steps, ids))
-
-    def _lengths_at(self, slots: np.ndarray, n_steps: int) -> np.ndarray:
-        """Count the steps from these slots to the end of the episode, or of what is stored: 1 to ``n_steps`` for each."""
-        return window_lengths(slots, flat(self.dones), flat(self.timeouts), self.ring.added, n_steps)
+        return SequenceReplayBufferSamples(
+            observations=tree_map(to_torch, observations),
+            prefix=tree_map(to_torch, prefix),
+            prefix_lengths=to_torch(windows.prefix_lengths),
+            states=tuple(to_torch(state) for state in windows.states),
+            actions=to_torch(windows.actions),
+            rewards=to_torch(sums),
+            discounts=to_torch(discounts),
+            dones=to_torch(dones),
+            next_steps=to_torch(next_steps),
+            mask=to_torch(mask),
+            weights=to_torch(weights),
+            indices=windows.ids,
+        )
 
     def update_priorities(
         self, indices: np.ndarray, td_errors: np.ndarray | th.Tensor, mask: np.ndarray | th.Tensor | None = None
@@ -273,21 +322,13 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
         """
         ids = checked_ids(indices)
         shape = (self.sequence_length, len(ids))
-        errors = np.abs(as_matrix(td_errors, *shape), dtype=np.float64)
+        errors = np.abs(td_error_matrix(td_errors, shape), dtype=np.float64)
         with self.lock:
-            is_step = self._mask_of(ids) if mask is None else _as_mask(mask, shape)
+            is_step = self._window_set.steps_of(ids) if mask is None else _as_mask(mask, shape)
             errors[~is_step.reshape(-1)] = 0.0
             require_finite(errors)
             of_steps = self.scheme.reduce(errors).reshape(shape)
             return super().update_priorities(ids, mix_over_time(of_steps, is_step, self.eta)[:, None])
-
-    def _mask_of(self, ids: np.ndarray) -> np.ndarray:
-        """Steps of the windows with these ids, bool of shape (sequence_length, n); one step for ids without a window."""
-        self.sampler.settle()
-        slots = ids.astype(np.int64) % self.ring.capacity
-        can_be_drawn = (self.ring.ids_at(slots) == ids) & self.windows.among(slots)
-        lengths = np.where(can_be_drawn, self._lengths_at(slots, self.sequence_length), 1)
-        return np.arange(self.sequence_length)[:, None] < lengths
 
 
 class PrioritizedDictSequenceReplayBuffer(PrioritizedSequenceReplayBuffer, PrioritizedDictReplayBuffer):  # type: ignore[misc]

@@ -1,5 +1,5 @@
 """
-The settings of a prioritized buffer: names, defaults, allowed values and meaning. Constructors, checks, help, and the tuner of
+The settings of a prioritized buffer: names, defaults, allowed values and meaning. Constructors, checks, and the tuner of
 RL Zoo all read this one table.
 """
 
@@ -7,25 +7,16 @@ import dataclasses
 import difflib
 import inspect
 import warnings
-from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from collections.abc import Collection
+from typing import Any
 
 from sb3_per.sampling.schemes import DEFAULT_EPSILON, DEFAULT_KAPPA, PriorityScheme, make_scheme
 from sb3_per.storage.mapped import absolute
-from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, Reasons, integer, number, refuse, require, words
-
-_Init = TypeVar("_Init", bound=Callable[..., None])
+from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, FLAG, FRACTION, PATH, integer, number, require, words
 
 
 class IgnoredSettingWarning(UserWarning):
     """A setting was given that has no effect with the scheme, or with another setting."""
-
-
-# ---- the table
-
-
-def _setting(default: Any, *allowed: Any) -> Any:
-    return dataclasses.field(default=default, metadata={"allowed": allowed})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,65 +25,71 @@ class PrioritySettings:
     Settings of all prioritized buffers, see :class:`~sb3_per.PrioritizedReplayBuffer` for their meaning.
 
     :raises ValueError: for a value that is not allowed, with the setting and the value in the message
+    :raises NotImplementedError: for settings that do not go together
     :warns IgnoredSettingWarning: for a setting that has no effect
     """
 
     scheme: Any = "proportional"
-    alpha: float | None = _setting(None, AT_LEAST_0)
-    beta_start: float = _setting(0.4, FRACTION)
-    beta_end: float = _setting(1.0, FRACTION)
-    beta_anneal_steps: int | None = _setting(None, integer())
-    epsilon: float = _setting(DEFAULT_EPSILON, ABOVE_0)
-    kappa: float = _setting(DEFAULT_KAPPA, ABOVE_0)
-    td_error_reduction: str | None = _setting(None, words("mean", "max", "min"))
-    stratified: bool = _setting(True, FLAG)
-    uniform_fraction: float = _setting(0.0, number("in [0, 1)", lambda x: 0.0 <= x < 1.0))
-    weight_normalization: str = _setting("max", words("max", "mean", "none"))
-    actor_batch: str = _setting("prioritized", words("prioritized", "weighted", "uniform"))
-    initial_priority: str = _setting("max", words("max", "mean", "td_error"))
-    max_priority_interval: int | None = _setting(None, integer())
-    recency: float = _setting(1.0, number("in (0, 1]", lambda x: 0.0 < x <= 1.0))
-    recency_min: int = _setting(5000, integer())
-    age_decay: float = _setting(0.0, AT_LEAST_0)
-    unique: bool = _setting(False, FLAG)
-    n_steps: int = _setting(1, integer())
-    gamma: float = _setting(0.99, FRACTION)
+    alpha: float | None = None
+    beta_start: float = 0.4
+    beta_end: float = 1.0
+    beta_anneal_steps: int | None = None
+    epsilon: float = DEFAULT_EPSILON
+    kappa: float = DEFAULT_KAPPA
+    td_error_reduction: str | None = None
+    stratified: bool = True
+    actor_batch: str = "prioritized"
+    initial_priority: str = "max"
+    recency: float = 1.0
+    recency_min: int = 5000
+    age_decay: float = 0.0
+    unique: bool = False
+    n_steps: int = 1
+    gamma: float = 0.99
     frames: int | dict[str, int] | None = None
-    storage_folder: str | None = _setting(None, PATH)
-    demonstration_fraction: float = _setting(0.0, FRACTION)
-    demonstration_fraction_end: float | None = _setting(None, FRACTION)
-    demonstration_bonus: float = _setting(0.0, AT_LEAST_0)
+    storage_folder: str | None = None
+    demonstration_fraction: float = 0.0
+    demonstration_fraction_end: float | None = None
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if "allowed" in field.metadata:
-                require(field.name, getattr(self, field.name), *field.metadata["allowed"], none=field.default is None)
+        require("alpha", self.alpha, AT_LEAST_0, none=True)
+        require("beta_start", self.beta_start, FRACTION)
+        require("beta_end", self.beta_end, FRACTION)
+        require("beta_anneal_steps", self.beta_anneal_steps, integer(), none=True)
+        require("epsilon", self.epsilon, ABOVE_0)
+        require("kappa", self.kappa, ABOVE_0)
+        require("td_error_reduction", self.td_error_reduction, words("mean", "max", "min"), none=True)
+        require("stratified", self.stratified, FLAG)
+        require("actor_batch", self.actor_batch, words("prioritized", "uniform"))
+        require("initial_priority", self.initial_priority, words("max", "td_error"))
+        require("recency", self.recency, number("in (0, 1]", lambda x: 0.0 < x <= 1.0))
+        require("recency_min", self.recency_min, integer())
+        require("age_decay", self.age_decay, AT_LEAST_0)
+        require("unique", self.unique, FLAG)
+        require("n_steps", self.n_steps, integer())
+        require("gamma", self.gamma, FRACTION)
+        require("storage_folder", self.storage_folder, PATH, none=True)
+        require("demonstration_fraction", self.demonstration_fraction, FRACTION)
+        require("demonstration_fraction_end", self.demonstration_fraction_end, FRACTION, none=True)
+        if self.beta_end < self.beta_start:
+            raise ValueError(f"beta never decreases: beta_end={self.beta_end} is below beta_start={self.beta_start}")
+        if self.demonstration_fraction_end is not None and self.demonstration_fraction_end > self.demonstration_fraction:
+            raise ValueError(
+                f"demonstration_fraction_end={self.demonstration_fraction_end} must be at most "
+                f"demonstration_fraction={self.demonstration_fraction}"
+            )
         if self.storage_folder is not None:
             # It stays the same folder when the working directory changes.
             object.__setattr__(self, "storage_folder", absolute(self.storage_folder))
-        if self.beta_end < self.beta_start:
-            raise ValueError(f"beta never decreases: beta_end={self.beta_end} is below beta_start={self.beta_start}")
-        end, start = self.demonstration_fraction_end, self.demonstration_fraction
-        if end is not None and end > start:
-            raise ValueError(f"demonstration_fraction_end={end} must be at most demonstration_fraction={start}")
         scheme = self.make_scheme()
         self._check_effects(scheme)
         if self.age_decay > 0.0:
-            refuse(self._unsupported_with_decay(scheme))
+            self._check_age_decay(scheme)
 
     @classmethod
     def names(cls) -> list[str]:
         """Names of the settings, in their order."""
         return [field.name for field in dataclasses.fields(cls)]
-
-    def some(self, names: str) -> dict[str, Any]:
-        """
-        Select settings.
-
-        :param names: of settings, separated by spaces
-        :return: their values by name
-        """
-        return {name: getattr(self, name) for name in names.split()}
 
     def make_scheme(self) -> PriorityScheme:
         """
@@ -104,76 +101,33 @@ class PrioritySettings:
         return make_scheme(self.scheme, self.alpha, self.epsilon, self.kappa, self.td_error_reduction)
 
     def _check_effects(self, scheme: PriorityScheme) -> None:
-        """Refuse some settings that have no effect, and warn of the others."""
-        if self.initial_priority == "mean" and scheme.ranks:
-            raise ValueError(f"initial_priority='mean' has no meaning with {scheme}: ranks have no mean priority")
+        """Warn of settings that have no effect, and refuse ``initial_priority``, which the caller of ``add`` relies on."""
         for field in dataclasses.fields(self):
-            value, what, reason = getattr(self, field.name), f"scheme={self.scheme!r}", ignored(scheme, field.name)
-            if field.name == "recency_min" and self.recency == 1.0:
-                what, reason = "recency=1.0", "set a recency below 1"
-            if value == field.default or reason is None:
+            value = getattr(self, field.name)
+            users = scheme.unused_settings.get(field.name)
+            if users is None or value == field.default:
                 continue
-            if field.name in _REFUSED:
-                raise ValueError(f"{field.name}={value!r} has no effect with {scheme}: {reason}")
-            warnings.warn(f"{field.name}={value!r} has no effect with {what}: {reason}", IgnoredSettingWarning)
+            if field.name == "initial_priority":
+                raise ValueError(f"initial_priority={value!r} has no effect with {scheme}: {users}")
+            # A scheme object brings its own; `make_scheme` refuses these beside one.
+            warnings.warn(f"{field.name}={value!r} has no effect with scheme={self.scheme!r}: {users}", IgnoredSettingWarning)
+        if self.recency == 1.0 and self.recency_min != 5000:
+            warnings.warn(
+                f"recency_min={self.recency_min} has no effect with recency=1.0: set a recency below 1", IgnoredSettingWarning
+            )
 
-    def _unsupported_with_decay(self, scheme: PriorityScheme) -> Reasons:
-        decay = f"age_decay={self.age_decay} with"
-        return {
-            f"{decay} scheme={scheme}": scheme.ranks and "the masses of ranks are not in proportion to a priority",
-            f"{decay} recency={self.recency}": self.recency != 1.0 and "both favour recent transitions. Choose one",
-            f"{decay} uniform_fraction={self.uniform_fraction}": self.uniform_fraction != 0.0
-            and "old transitions are drawn the more often the smaller age_decay is",
-        }
-
-
-# Settings that are refused where a scheme ignores them; others warn.
-_REFUSED = ("weight_normalization", "initial_priority", "max_priority_interval")
-
-
-def ignored(scheme: "str | PriorityScheme", name: str) -> str | None:
-    """
-    Say whether a scheme ignores a setting.
-
-    :param scheme: its name, or an object
-    :param name: of a setting
-    :return: the schemes that use it, in words; ``None`` if this scheme uses it
-    """
-    # A scheme object brings alpha and so on; giving these again as settings is an error elsewhere.
-    made = make_scheme(scheme)
-    by_priority, weighted = not made.draws_uniformly, made.importance_sampling
-    weights = "'proportional' and 'rank' have importance-sampling weights"
-    draws = "'proportional', 'rank' and 'lap' draw by priority"
-    masses = "'proportional' and 'lap' with an alpha above 0 have masses that follow from priorities"
-    rules = {
-        "alpha": (by_priority or made.replaces_loss, "'proportional', 'rank', 'lap' and 'pal' have an alpha"),
-        "td_error_reduction": (by_priority or made.replaces_loss, "'proportional', 'rank', 'lap' and 'pal' reduce TD errors"),
-        "epsilon": (weighted and not made.ranks, "'proportional' adds it to |td|"),
-        "kappa": (made.replaces_loss, "'lap' and 'pal' have a kappa"),
-        **dict.fromkeys(("uniform_fraction", "initial_priority"), (by_priority, draws)),
-        "max_priority_interval": (by_priority and not made.ranks and made.alpha > 0.0, masses),
-        "demonstration_bonus": (by_priority and not made.ranks, "'proportional' and 'lap' draw in proportion to a priority"),
-        **dict.fromkeys(("beta_start", "beta_end", "beta_anneal_steps", "weight_normalization"), (weighted, weights)),
-    }
-    is_used, users = rules.get(name, (True, ""))
-    return None if is_used else users
-
-
-# ---- constructors
-
-
-def takes_settings(init: _Init) -> _Init:
-    """
-    Show help and editors the settings in place of ``**settings``.
-
-    :param init: constructor whose last argument is ``**settings``
-    :return: the same, with a signature that names them
-    """
-    signature = inspect.signature(init)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    added = [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(PrioritySettings).parameters.values()]
-    init.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    return init
+    def _check_age_decay(self, scheme: PriorityScheme) -> None:
+        """Refuse what has no meaning together with ``age_decay``."""
+        if scheme.ranks:
+            raise NotImplementedError(
+                f"age_decay={self.age_decay} with scheme={scheme} is not supported: the masses of ranks are not in proportion "
+                "to a priority"
+            )
+        if self.recency != 1.0:
+            raise NotImplementedError(
+                f"age_decay={self.age_decay} with recency={self.recency} is not supported: both favour recent transitions. "
+                "Choose one"
+            )
 
 
 def make_settings(cls: type, given: dict[str, Any]) -> PrioritySettings:
@@ -189,7 +143,8 @@ def make_settings(cls: type, given: dict[str, Any]) -> PrioritySettings:
     known = PrioritySettings.names()
     unknown = [name for name in given if name not in known]
     if unknown:
-        own = [*inspect.signature(cls.__init__).parameters, *known]  # type: ignore[misc]
+        parameters = inspect.signature(cls).parameters.values()
+        own = [*(each.name for each in parameters if each.kind is not each.VAR_KEYWORD), *known]
         raise TypeError(f"{cls.__name__} has no setting {'; '.join(f'{name!r}{hint(name, own)}' for name in unknown)}")
     return PrioritySettings(**given)
 

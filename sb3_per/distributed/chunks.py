@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per.algorithms.acting import ActingMixin
 from sb3_per.distributed.algorithm import last_obs
 from sb3_per.distributed.random_state import RandomState
-from sb3_per.storage.arrays import flat, keyed, tree_map
+from sb3_per.storage.nested import flat, keyed, tree_map
 
 
 @dataclass(frozen=True)

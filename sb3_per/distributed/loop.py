@@ -20,7 +20,7 @@ from sb3_per.distributed.actor_pool import ActorPool
 from sb3_per.distributed.algorithm import n_timesteps_left, n_updates
 from sb3_per.distributed.chunks import Transitions, cut, joined, some_of, store, transitions_of
 from sb3_per.distributed.environments import wrappers_of
-from sb3_per.storage.arrays import tree_map
+from sb3_per.storage.nested import tree_map
 
 # A learner that waits for more than this share of its time gets faster with more actors.
 _WAITS = 0.1

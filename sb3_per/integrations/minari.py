@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import VecTransposeImage
 
 from sb3_per.buffers.action_scaling import can_be_rescaled, is_scaled, require_inside, scaled, unscaled
 from sb3_per.buffers.replay import PrioritizedReplayBuffer
-from sb3_per.storage.arrays import keyed, read_slots, tree_map
+from sb3_per.storage.nested import keyed, read_slots, tree_map
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -58,7 +58,7 @@ def to_minari(buffer: PrioritizedReplayBuffer, dataset_id: str, **kwargs: Any) -
     settings = {"observation_space": buffer.observation_space, "action_space": buffer.action_space, **kwargs}
     channels_last = _channels_last(settings["observation_space"], buffer.observation_space)
     with buffer.lock:
-        if buffer.ring.n_whole == 0:
+        if buffer.ring.n_complete == 0:
             hint = ", and its demonstrations are not exported" if len(buffer.demonstrations) else ""
             raise ValueError(f"The buffer holds no experience: it has no episodes to export{hint}")
         if buffer.optimize_memory_usage:
@@ -93,7 +93,7 @@ def _episodes(buffer: PrioritizedReplayBuffer, channels_last: Any) -> Iterator["
     :param channels_last: from :func:`_channels_last`
     :return: all episodes, environment by environment
     """
-    added, oldest = buffer.ring.added, buffer.ring.oldest
+    added, oldest = buffer.ring.n_added, buffer.ring.oldest_complete
     for env_idx in np.flatnonzero(added > oldest):
         slots = (np.arange(oldest[env_idx], added[env_idx]) * buffer.n_envs + env_idx) % buffer.ring.capacity
         for episode in np.split(slots, np.flatnonzero(_is_last(buffer, slots))[:-1] + 1):

@@ -29,14 +29,13 @@ from sb3_per.buffers import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.transfer import copy_newest, emptied
 from sb3_per.persistence import generations
 from sb3_per.persistence.atomic import make_directory, sole_writer
 from sb3_per.persistence.generations import Arrays, DamagedFileError, Manifest, Part, manifests_in, numbers_in
 from sb3_per.sampling.schemes import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
-from sb3_per.storage.arrays import ArrayStorage, ArrayStore
+from sb3_per.storage.array_store import ArrayStore
 from sb3_per.storage.frames import FrameStore
-from sb3_per.storage.ring import Ring
+from sb3_per.storage.storage import Storage
 from sb3_per.utils.checks import integer, require
 
 SUFFIX = ".buffer"
@@ -122,7 +121,7 @@ def about(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
             {"key": key, "n_frames": store.n_frames, "axis": store.axis} for key, store in buffer.storage.frame_stores.items()
         ],
         # A mass has a meaning only together with its scheme and with what is drawn.
-        "scheme": {**_describe_scheme(buffer.scheme), "unit": buffer.sampler.eligible.unit},
+        "scheme": {**_describe_scheme(buffer.scheme), "unit": buffer.sampler.candidates.unit},
     }
     return dict(json.loads(json.dumps(facts)))  # so that it equals what is read from a manifest
 
@@ -180,7 +179,7 @@ class _Stream:
     """
 
     name: str
-    storage: ArrayStorage
+    storage: Storage
     store: FrameStore | None
     rows: dict[str, np.ndarray]
     first: int
@@ -222,20 +221,6 @@ class _Stream:
         return max(first, end - self.storage.n_rows)
 
 
-def _collections_of(buffer: PrioritizedReplayBuffer) -> list[tuple[str, Ring, ArrayStorage]]:
-    """
-    List the collections of transitions that a buffer owns: experience and demonstrations.
-
-    :param buffer: prioritized buffer
-    :return: of each collection the prefix of its streams and arrays, its ring, and its storage
-    """
-    demonstrations = buffer.demonstrations
-    collections = [("", buffer.ring, buffer.storage)]
-    if demonstrations.storage is not None:
-        collections.append((_DEMONSTRATIONS, demonstrations.ring, demonstrations.storage))
-    return collections
-
-
 def _streams_of(buffer: PrioritizedReplayBuffer) -> list[_Stream]:
     """
     List the streams of a buffer.
@@ -244,12 +229,15 @@ def _streams_of(buffer: PrioritizedReplayBuffer) -> list[_Stream]:
     :return: its rows, numbered by step, first; its pools of frames; and those of the demonstrations
     """
     streams = []
-    for prefix, ring, storage in _collections_of(buffer):
+    for prefix, part in buffer.sets():
+        ring = part.ring
+        storage = part.storage
         rows = _rows_of(storage)
-        first = ring.most - ring.n_rows_used
+        first = ring.most_steps - ring.n_rows_used
         n_bytes = sum(array[:1].nbytes for array in rows.values())
-        # The slowest environment still writes to the steps from `least` on.
-        streams.append(_Stream(f"{prefix}rows", storage, None, rows, first, ring.most, max(ring.least, first), n_bytes))
+        # The slowest environment still writes to its own steps.
+        end_of_final = max(ring.fewest_steps, first)
+        streams.append(_Stream(f"{prefix}rows", storage, None, rows, first, ring.most_steps, end_of_final, n_bytes))
         for key, store in storage.frame_stores.items():
             pool = store.pool
             name = prefix + _name("frames", key)
@@ -257,7 +245,7 @@ def _streams_of(buffer: PrioritizedReplayBuffer) -> list[_Stream]:
     return streams
 
 
-def _rows_of(storage: ArrayStorage) -> dict[str, np.ndarray]:
+def _rows_of(storage: Storage) -> dict[str, np.ndarray]:
     """See :class:`_Stream`."""
     rows = {"actions": storage.actions, "rewards": storage.rewards}
     for key, store in storage.stores.items():
@@ -319,11 +307,13 @@ def _state_of(buffer: PrioritizedReplayBuffer) -> dict[str, Any]:
     :return: numbers and arrays, of which some are views; names of nested dictionaries are joined with slashes
     """
     state = _flat("", buffer.state())
-    for prefix, ring, storage in _collections_of(buffer):
+    for prefix, part in buffer.sets():
+        ring = part.ring
+        storage = part.storage
         for name in _FLAGS:
             state[prefix + name] = getattr(storage, name)[: ring.n_rows_used].astype(np.uint8)
         if storage.next_observations is None:
-            state[prefix + _NEWEST] = storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)]
+            state[prefix + _NEWEST] = storage.observations[ring.n_added % ring.n_rows, ring.all_envs]
     return state
 
 
@@ -338,16 +328,18 @@ def _put_state(buffer: PrioritizedReplayBuffer, state: dict[str, Any], keeps_mas
     :raises LookupError: if something is missing
     """
     buffer.load(_nested(state), keeps_masses)
-    for prefix, ring, storage in _collections_of(buffer):
+    for prefix, part in buffer.sets():
+        ring = part.ring
+        storage = part.storage
         for name in _FLAGS:
             flags = state[prefix + name]
             if len(flags) != ring.n_rows_used:
                 raise ValueError(f"{prefix + name} has {len(flags)} rows, not {ring.n_rows_used}")
             getattr(storage, name)[: len(flags)] = flags
         if storage.next_observations is None:
-            storage.observations[ring.added % ring.n_rows, np.arange(ring.n_envs)] = state[prefix + _NEWEST]
+            storage.observations[ring.n_added % ring.n_rows, ring.all_envs] = state[prefix + _NEWEST]
         for store in storage.frame_stores.values():
-            store.adopt(ring.first, ring.added)
+            store.adopt(ring.oldest_held, ring.n_added)
 
 
 def _flat(prefix: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -381,7 +373,7 @@ class SavedBuffer:
         self.path = Path(path).absolute()
         # Files that the next save can keep, by stream, with the storage whose entries they have, and how many arrays were
         # assigned to it before. A copied buffer, or one whose frames were stored again, has another storage.
-        self._files: dict[str, tuple[weakref.ref[ArrayStorage], int, list[Part]]] = {}
+        self._files: dict[str, tuple[weakref.ref[Storage], int, list[Part]]] = {}
 
     def __reduce__(self) -> Any:
         return SavedBuffer, (self.path,)
@@ -521,16 +513,17 @@ class SavedBuffer:
             keeps_masses = found["scheme"] == facts["scheme"]
             is_same_form = found["buffer_size"] == facts["buffer_size"] and found["frames"] == facts["frames"]
             if is_same_form:
-                loaded = emptied(buffer)
+                loaded = buffer.empty_twin(buffer.buffer_size, buffer.frames)
             else:
                 frames = {entry["key"]: entry["n_frames"] for entry in found["frames"]}
-                loaded = emptied(buffer, found["buffer_size"], frames.get(None, frames) or None)
+                loaded = buffer.empty_twin(found["buffer_size"], frames.get(None, frames) or None)
             self._fill(loaded, manifest, keeps_masses)
         if is_same_form:
             self._remember(loaded, manifest)
         else:
-            saved, loaded = loaded, emptied(buffer)
-            copy_newest(loaded, saved, keeps_masses)
+            saved = loaded
+            loaded = buffer.empty_twin(buffer.buffer_size, buffer.frames)
+            loaded.copy_newest(saved, keeps_masses)
         if not keeps_masses:
             schemes = f"{found['scheme']}, and this buffer has {facts['scheme']}"
             warnings.warn(f"{self.path} was saved with {schemes}: all transitions get the largest priority")
@@ -547,7 +540,7 @@ class SavedBuffer:
         """
         demonstrations = manifest.of_stream(f"{_DEMONSTRATIONS}rows")
         if demonstrations:
-            buffer.demonstrations.reserve(demonstrations[-1].end, buffer.storage)
+            buffer.demonstrations.reserve(demonstrations[-1].end)
         (part_of_state,) = manifest.of_stream("state")
         state = dict(manifest.numbers)
         reads: list[Callable[[], None]] = [lambda: state.update(part_of_state.read(self.path))]

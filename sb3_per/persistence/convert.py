@@ -5,8 +5,7 @@ from pathlib import Path
 
 from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 
-from sb3_per.buffers import PrioritizedReplayBuffer
-from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
+from sb3_per.buffers import PRIORITIZED_CLASSES, PrioritizedReplayBuffer
 from sb3_per.persistence.buffer_files import SUFFIX, save_buffer
 
 STOCK_SUFFIX = ".pkl"

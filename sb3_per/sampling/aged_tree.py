@@ -1,9 +1,8 @@
 """
-Draws that favour recent transitions: P(i) is proportional to p_i^alpha exp(-c age_i / capacity).
+Draws that favour recent transitions, with priorities: P(i) is proportional to p_i^alpha exp(-c age_i / capacity).
 
-Korniak et al. 2026 (arXiv 2605.10236) draw by age alone, from a truncated geometric distribution, which needs no tree. With
-priorities, a sum tree holds p^alpha exp(c (id - ref) / capacity). Only differences of ids count, so nothing in it changes as
-transitions grow older. Before float64 overflows, the reference ``ref`` moves to newer ids.
+Two sum trees hold p^alpha exp(c (id - ref) / capacity) and the factors alone. Only differences of ids count, so nothing in them
+changes as transitions grow older. Before float64 overflows, the reference ``ref`` moves to newer ids.
 
 The age of a transition is the number of transitions that came after it. If environments have added different numbers of
 steps, each counts its own steps, and the newest steps of all environments are equally young.
@@ -14,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.sampling.sum_tree import ALL_WRITTEN, LEAST_MASS, SumTree, aligned_copy, draw_leaves, spread, write_masses
+from sb3_per.sampling.mass_tree import ALL_WRITTEN, LEAST_MASS, MassTree
+from sb3_per.sampling.sum_tree import SumTree, draw_leaves, write_masses
 from sb3_per.storage.ring import Ring
 from sb3_per.utils.compiled import kernel
 
@@ -96,33 +96,28 @@ def _draw_aged(
     _times_factors(slots, masses, True, ages)
 
 
-class AgedTree(SumTree):
+class AgedTree(MassTree):
     """
-    Sum tree of p^alpha exp(-c age / capacity), with the ages at the last write. Write masses p^alpha; reads, searches and sums
-    include the factor of age.
+    Masses p^alpha exp(-c age / capacity), with the ages at the last write. Write p^alpha; reads, searches and sums include the
+    factor of age.
 
     :param decay: c, above 0
     :param ring: says how old the slots are
     """
 
     def __init__(self, decay: float, ring: Ring):
-        self.ring, self.rate = ring, decay / ring.capacity
+        super().__init__(ring.capacity)
+        self.ring = ring
+        self.rate = decay / ring.capacity
         bits = (ring.capacity.bit_length() + 1) // 2
         ages = np.append(np.arange(1 << bits), np.arange(0, ring.capacity + 1, 1 << bits))
         self._table = np.exp(-self.rate * ages), bits
-        super().__init__(ring.capacity)
+        self.clear()
 
     def clear(self) -> None:
         """Empty every slot, after the ring was emptied."""
-        super().clear()
-        # Sums of exp(c (id - ref) / capacity) of the slots that can be drawn, in the layout of the masses.
-        self._factor_sums = aligned_copy(self._sums)
-        self._count_ages(0, self._sums, self._factor_sums)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "_factor_sums" in state:
-            self._factor_sums = aligned_copy(state["_factor_sums"])
+        # Sums of exp(c (id - ref) / capacity) of the slots that can be drawn, beside the masses.
+        self._count_ages(0, SumTree(self.capacity), SumTree(self.capacity))
 
     def _ages_from(self, lead: int) -> tuple[float, Ages]:
         """
@@ -130,188 +125,123 @@ class AgedTree(SumTree):
 
         :return: the factor of the step ``lead`` steps before the newest, in units of that of the newest; and the ages
         """
-        added, n_envs = self.ring.added, self.ring.n_envs
+        n_envs = self.ring.n_envs
         cursors = np.empty(n_envs + 1, np.int64)
-        cursors[:-1] = (added * n_envs - 1) % self.capacity
+        cursors[:-1] = (self.ring.n_added * n_envs - 1) % self.capacity
         cursors[-1] = self.capacity
         shrink = math.exp(-self.rate * (lead * n_envs))
         return shrink, (cursors, 1.0 / shrink, *self._table)
 
-    def _count_ages(self, lead: int, sums: np.ndarray, factor_sums: np.ndarray) -> None:
+    def _count_ages(self, lead: int, masses: SumTree, factors: SumTree) -> None:
         """
         Use other ages from now on.
 
         :param lead: see :meth:`_ages_from`
-        :param sums: tree of masses times their factors with these ages
-        :param factor_sums: tree of the factors
+        :param masses: masses times their factors with these ages
+        :param factors: the factors
         """
         shrink, ages = self._ages_from(lead)
-        added = self.ring.added
-        refs = added - lead
+        n_added = self.ring.n_added
+        refs = n_added - lead
         # Plain assignments only, so that an interrupt comes before all of them or after.
-        self._sums = sums
-        self._factor_sums = factor_sums
+        self._masses = masses
+        self._factors = factors
         self._shrink = shrink
         self._ages = ages
         self._refs = refs
-        self._added = added
+        self._n_added = n_added
 
     def _follow_ring(self) -> None:
         """Count ages from the newest ids on. Write masses anew where their reference moves."""
-        if self.ring.added is self._added:
+        if self.ring.n_added is self._n_added:  # the ring replaces this array when it moves
             return
-        leads = (self.ring.added - self._refs).tolist()
-        lead = min(leads) if self.rate * (min(leads) * len(leads)) <= _MOST else 0
+        leads = (self.ring.n_added - self._refs).tolist()
+        lead = min(leads)
+        if self.rate * (lead * len(leads)) > _MOST:
+            lead = 0
         if max(leads) == lead:
-            self._count_ages(lead, self._sums, self._factor_sums)
+            self._count_ages(lead, self._masses, self._factors)
             return
         slots = np.arange(self.capacity).reshape(-1, len(leads))[:, np.not_equal(leads, lead)].reshape(-1)
         # Into copies, so that after an interrupt the old masses go with the old references.
-        sums, factor_sums = aligned_copy(self._sums), aligned_copy(self._factor_sums)
-        _write_aged(sums, factor_sums, self._starts, slots, self.without_age(slots), True, self._ages_from(lead)[1])
-        self._count_ages(lead, sums, factor_sums)
+        masses = self._masses.copy()
+        factors = self._factors.copy()
+        ages = self._ages_from(lead)[1]
+        _write_aged(masses.sums, factors.sums, masses.starts, slots, self._without_age(slots), True, ages)
+        self._count_ages(lead, masses, factors)
 
     @property
     def nbytes(self) -> int:
         """Bytes of both trees."""
-        return super().nbytes + self._factor_sums.nbytes
+        return self._masses.nbytes + self._factors.nbytes
 
     # ---- masses
 
     @property
     def total(self) -> float:
         """Sum of p^alpha exp(-c age / capacity) over the slots that can be drawn."""
-        return float(self._sums[-1]) * self._shrink
+        return self._masses.total * self._shrink
 
-    def count(self, n: int) -> float:
-        """Sum of exp(-c age / capacity) over the slots that can be drawn, see :meth:`SumTree.count`."""
-        return float(self._factor_sums[-1]) * self._shrink
-
-    def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
-        masses = super()._masses_at(leaves)
+    def read(self, slots: np.ndarray) -> np.ndarray:
+        """See :meth:`MassTree.read`."""
+        masses = self._masses.read(slots)
         return np.where(masses > 0.0, np.maximum(masses * self._shrink, LEAST_MASS), 0.0)
 
-    def without_age(self, slots: np.ndarray) -> np.ndarray:
-        """Read p^alpha, see :meth:`SumTree.without_age`."""
-        masses = super()._masses_at(slots)
+    def _without_age(self, slots: np.ndarray) -> np.ndarray:
+        """Read p^alpha of slots, shape (n,)."""
+        masses = self._masses.read(slots)
         _times_factors(slots, masses, True, self._ages)
         return masses
 
-    def written(self) -> np.ndarray:
-        """p^alpha of every slot, see :meth:`SumTree.written`."""
-        return self.without_age(np.arange(self.capacity))
+    def entries(self) -> np.ndarray:
+        """p^alpha of every slot, see :meth:`MassTree.entries`."""
+        return self._without_age(np.arange(self.capacity))
 
-    def _write(self, leaves: np.ndarray, masses: np.ndarray, are_new: bool) -> int:
+    def write(self, slots: np.ndarray, masses: np.ndarray) -> None:
+        """See :meth:`MassTree.write`."""
+        self._write(slots, masses, are_new=False)
+
+    def insert(self, slots: np.ndarray, masses: np.ndarray) -> None:
+        """See :meth:`MassTree.insert`: new transitions have other factors than those before."""
+        self._write(slots, masses, are_new=True)
+
+    def _write(self, slots: np.ndarray, masses: np.ndarray, are_new: bool) -> None:
         self._follow_ring()
-        return _write_aged(self._sums, self._factor_sums, self._starts, leaves, masses, are_new, self._ages)
+        starts = self._masses.starts
+        bad = _write_aged(self._masses.sums, self._factors.sums, starts, slots, masses, are_new, self._ages)
+        if bad != ALL_WRITTEN:
+            self._refuse_entry(slots[bad], masses[bad])
+
+    def state(self, n_slots: int) -> dict[str, np.ndarray]:
+        """p^alpha of the slots, see :meth:`MassTree.state`."""
+        return {"masses": self.entries()[:n_slots]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See :meth:`MassTree.load`."""
+        masses = np.asarray(state["masses"])
+        self.update(np.arange(len(masses)), masses)
+        if not self.total < np.inf:
+            raise ValueError("the sum of all masses is infinite")
 
     # ---- drawing
 
-    def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        return super()._find(prefix_sums / self._shrink)
+    def find(self, prefix_sums: np.ndarray) -> np.ndarray:
+        """See :meth:`MassTree.find`."""
+        return np.asarray(self._masses.find(prefix_sums / self._shrink))
 
-    def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-        """Draw slots, and read p^alpha times ``scale``, see :meth:`SumTree.draw`."""
-        slots, masses = np.empty(len(uniforms), np.int64), np.empty(len(uniforms))
-        _draw_aged(self._sums, self._starts, uniforms, stratified, scale, slots, masses, self._ages)
-        return slots, masses
+    def _scale(self) -> float:
+        """What p^alpha is multiplied by for N P: the sum of all factors of age over the sum of all masses."""
+        return self._factors.total * self._shrink / self.total
 
+    def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """See :meth:`MassTree.draw`. N P leaves out the factor of age."""
+        self._require_mass()
+        slots = np.empty(len(uniforms), np.int64)
+        n_p = np.empty(len(uniforms))
+        masses = self._masses
+        _draw_aged(masses.sums, masses.starts, uniforms, stratified, self._scale(), slots, n_p, self._ages)
+        return slots, n_p
 
-@kernel
-def _runs_of_ages(
-    added: np.ndarray, oldest: np.ndarray, is_even: bool, rate: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the cumulative sums of the factors of runs, their newest ids, and their lengths, see :class:`AgeDraw`."""
-    n_runs = 1 if is_even else added.size
-    ends, newest, counts, total = np.empty(n_runs), np.empty(n_runs, np.int64), np.empty(n_runs, np.int64), 0.0
-    for k in range(n_runs):
-        least_age = n_runs - 1 - k
-        newest[k] = added[k] * added.size - 1 - least_age
-        counts[k] = (added - oldest).sum() if is_even else added[k] - oldest[k]
-        total += np.exp(-rate * least_age) * np.expm1(-rate * n_runs * counts[k]) / np.expm1(-rate * n_runs)
-        ends[k] = total
-    return ends, newest, counts
-
-
-@kernel
-def _find_by_age(
-    fractions: np.ndarray, ends: np.ndarray, newest: np.ndarray, counts: np.ndarray, rate: float, capacity: int
-) -> np.ndarray:
-    """Invert the cumulative distribution over runs of ages, see :class:`AgeDraw`."""
-    slots, stride = np.empty(fractions.size, np.int64), ends.size
-    for i in range(fractions.size):
-        value, k = fractions[i] * ends[-1], 0
-        # Rounding may lead to the end, but not past the last run that has a transition.
-        while value >= ends[k] and ends[k] < ends[-1]:
-            k += 1
-        begin = 0.0 if k == 0 else ends[k - 1]
-        rest = min((value - begin) / (ends[k] - begin), 1.0)
-        number = np.log1p(rest * np.expm1(-rate * stride * counts[k])) / (-rate * stride)
-        slots[i] = (newest[k] - stride * int(min(number, counts[k] - 1.0))) % capacity
-    return slots
-
-
-class AgeDraw(SumTree):
-    """
-    Draw by age alone, in closed form: all p^alpha are 1. It has the methods of a tree, and stores nothing.
-
-    The ages of the transitions are runs: 0, 1, ... for all environments together, or, if these stand at different steps, every
-    ``n_envs``-th for each of them.
-
-    :param decay: c, above 0
-    :param ring: of which the newest transitions of each environment can be drawn
-    """
-
-    def __init__(self, decay: float, ring: Ring):
-        self.ring, self.rate = ring, decay / ring.capacity
-        super().__init__(ring.capacity)
-
-    def clear(self) -> None:
-        """Compute the runs anew at the next draw; nothing else is stored."""
-        self._added: np.ndarray | None = None
-
-    def _follow_ring(self) -> None:
-        ring = self.ring
-        if ring.added is not self._added:
-            self._added, self._runs = ring.added, _runs_of_ages(ring.added, ring.oldest, ring.is_even, self.rate)
-
-    @property
-    def nbytes(self) -> int:
-        """Nothing is stored by slot."""
-        return 0
-
-    @property
-    def total(self) -> float:
-        """Sum of exp(-c age / capacity) over the slots that can be drawn."""
-        self._follow_ring()
-        return float(self._runs[0][-1])
-
-    def count(self, n: int) -> float:
-        """The total: the mean p^alpha is 1, see :meth:`SumTree.count`."""
-        return self.total
-
-    def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
-        self._follow_ring()
-        ends, newest, counts = self._runs
-        runs = leaves % len(ends)
-        since = (newest[runs] - leaves) % self.capacity
-        factors = np.maximum(np.exp(-self.rate * (since + len(ends) - 1 - runs)), LEAST_MASS)
-        return np.where(since < len(ends) * counts[runs], factors, 0.0)
-
-    def without_age(self, slots: np.ndarray) -> np.ndarray:
-        """Ones, see :meth:`SumTree.without_age`."""
-        return np.ones(slots.shape)
-
-    def _write(self, leaves: np.ndarray, masses: np.ndarray, are_new: bool) -> int:
-        return ALL_WRITTEN
-
-    def written(self) -> np.ndarray:
-        """1 for every slot that can be drawn, see :meth:`SumTree.written`."""
-        return np.sign(self[:])
-
-    def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        return _find_by_age(prefix_sums / self.total, *self._runs, self.rate, self.capacity)
-
-    def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-        """Draw slots, see :meth:`SumTree.draw`."""
-        return self._find(spread(uniforms, self.total, stratified)), np.full(len(uniforms), scale)
+    def n_p(self, slots: np.ndarray, n: int) -> np.ndarray:
+        """See :meth:`MassTree.n_p`."""
+        return np.asarray(np.maximum(self._without_age(slots) * self._scale(), LEAST_MASS))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sb3_per.sampling.sum_tree import ALL_WRITTEN
+from sb3_per.sampling.mass_tree import ALL_WRITTEN
 from sb3_per.utils.compiled import kernel, prefetch
 
 # Slots of a block. Small blocks make a long directory, large blocks take longer to search and to move.

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from sb3_per.sampling.rank_kernels import empty_order, entries, find, n_ranked, ranks_of, write
-from sb3_per.sampling.sum_tree import SumTree, as_batch, spread
+from sb3_per.sampling import rank_kernels
+from sb3_per.sampling.mass_tree import ALL_WRITTEN, LEAST_MASS, MassTree, as_batch
+from sb3_per.sampling.rank_kernels import empty_order, n_ranked, ranks_of
+from sb3_per.sampling.sum_tree import spread
 
 
-class RankTree(SumTree):
+class RankTree(MassTree):
     """
     Exact ranks of priorities, and draws by rank (Schaul et al. 2016, section 3.3).
 
-    It has the methods of :class:`~sb3_per.sampling.sum_tree.SumTree` but for :meth:`part`. :meth:`update` takes
-    priorities, not masses. Only their order counts. Infinity is allowed, and a slot of priority 0 cannot be drawn. The mass of
+    :meth:`write` takes priorities, not masses. Only their order counts. Infinity is allowed, and a slot of priority 0 cannot be drawn. The mass of
     a slot is rank^-alpha, with rank 1 for the largest priority. Of equal priorities, the newest ranks first. Prefix sums run
     over ranks, not over slots.
 
@@ -29,11 +30,10 @@ class RankTree(SumTree):
     :raises ValueError: if the capacity is below 1
     """
 
-    in_slot_order = False
-
     def __init__(self, capacity: int, alpha: float):
         super().__init__(capacity)
         self.alpha = alpha
+        self.clear()
         # Sum of the masses of the first r ranks, which depends on alpha alone.
         self._cumulative = np.concatenate([[0.0], np.cumsum(np.arange(1.0, self.capacity + 1) ** -alpha)])
 
@@ -51,29 +51,37 @@ class RankTree(SumTree):
         """Empty every slot."""
         self._order = empty_order(self.capacity)
 
-    def _masses_at(self, slots: np.ndarray) -> np.ndarray:
+    def write(self, slots: np.ndarray, masses: np.ndarray) -> None:
+        """
+        Set priorities, see :meth:`MassTree.write`.
+
+        :param slots: int64 of shape (n,)
+        :param masses: priorities of at least 0, which may be infinite, float64 of shape (n,)
+        """
+        bad = rank_kernels.write(self._order, slots, masses)
+        if bad != ALL_WRITTEN:
+            self._refuse_entry(slots[bad], masses[bad])
+
+    def read(self, slots: np.ndarray) -> np.ndarray:
+        """Read rank^-alpha, see :meth:`MassTree.read`."""
         ranks = ranks_of(self._order, slots.reshape(-1)).reshape(slots.shape)
         return np.where(ranks >= 0, (ranks + 1.0).clip(min=1.0) ** -self.alpha, 0.0)
 
-    def written(self) -> np.ndarray:
-        """
-        Return the priorities that were written.
+    def entries(self) -> np.ndarray:
+        """Return the priorities, see :meth:`MassTree.entries`."""
+        slots, priorities = rank_kernels.entries(self._order)
+        by_slot = np.zeros(self.capacity)
+        by_slot[slots] = priorities
+        return by_slot
 
-        :return: priority of every slot, 0 for those that cannot be drawn, float64 of shape (capacity,)
-        """
-        ranked = self.state(self.capacity)
-        written = np.zeros(self.capacity)
-        written[ranked["ranked_slots"]] = ranked["ranked_priorities"]
-        return written
-
-    def state(self, n_leaves: int) -> dict[str, np.ndarray]:
+    def state(self, n_slots: int) -> dict[str, np.ndarray]:
         """
         Return the order of the priorities.
 
-        :param n_leaves: without influence
+        :param n_slots: without influence
         :return: slots that can be drawn, int64, those of the largest priorities first, and their priorities, float64
         """
-        slots, priorities = entries(self._order)
+        slots, priorities = rank_kernels.entries(self._order)
         return {"ranked_slots": slots, "ranked_priorities": priorities}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -84,20 +92,24 @@ class RankTree(SumTree):
         :raises IndexError: for a slot outside ``[0, capacity)``
         :raises ValueError: for a repeated slot, or a priority that is not above 0. Discard the tree after this error
         """
-        slots, priorities = as_batch(state["ranked_slots"], np.int64), as_batch(state["ranked_priorities"], np.float64)
+        slots = as_batch(state["ranked_slots"], np.int64)
+        priorities = as_batch(state["ranked_priorities"], np.float64)
         self.clear()
         self.update(slots[::-1], priorities[::-1])  # of equal priorities, the one that is set last ranks first
         if n_ranked(self._order) != len(slots):
             raise ValueError("Each ranked slot must appear once, with a priority above 0")
 
-    def _write(self, slots: np.ndarray, priorities: np.ndarray, are_new: bool) -> int:
-        return write(self._order, slots, priorities)
+    def find(self, prefix_sums: np.ndarray) -> np.ndarray:
+        """See :meth:`MassTree.find`. Prefix sums run over ranks."""
+        return np.asarray(rank_kernels.find(self._order, self._cumulative, self.alpha, prefix_sums)[0])
 
-    def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        return find(self._order, self._cumulative, self.alpha, prefix_sums)[0]
-
-    def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-        """Draw one slot for each uniform number, see :meth:`SumTree.draw`."""
+    def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """See :meth:`MassTree.draw`."""
         self._require_mass()
-        slots, ranks = find(self._order, self._cumulative, self.alpha, spread(uniforms, self.total, stratified))
-        return slots, (ranks + 1.0) ** -self.alpha * scale
+        prefix_sums = spread(uniforms, self.total, stratified)
+        slots, ranks = rank_kernels.find(self._order, self._cumulative, self.alpha, prefix_sums)
+        return slots, (ranks + 1.0) ** -self.alpha * (n / self.total)
+
+    def n_p(self, slots: np.ndarray, n: int) -> np.ndarray:
+        """See :meth:`MassTree.n_p`."""
+        return np.asarray(np.maximum(self.read(slots) * (n / self.total), LEAST_MASS))

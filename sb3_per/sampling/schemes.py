@@ -14,8 +14,9 @@ import numpy as np
 import torch as th
 from torch.nn import functional as F
 
+from sb3_per.sampling.mass_tree import LEAST_MASS, MassTree
 from sb3_per.sampling.rank_tree import RankTree
-from sb3_per.sampling.sum_tree import LEAST_MASS, SumTree
+from sb3_per.sampling.sum_tree import SumTree
 from sb3_per.utils.checks import ABOVE_0, AT_LEAST_0, require, words
 from sb3_per.utils.compiled import kernel
 
@@ -47,11 +48,11 @@ def _reduce(errors: np.ndarray, reduction: int, reduced: np.ndarray) -> None:
 
 
 @kernel
-def _importance_weights(masses: np.ndarray, beta: float, weights: np.ndarray) -> None:
-    """Compute (least mass / mass)^beta, float32 of shape (batch_size, 1)."""
-    least = masses.min()
-    for i in range(masses.size):
-        ratio = least / masses[i]
+def _importance_weights(n_p: np.ndarray, beta: float, weights: np.ndarray) -> None:
+    """Compute (least N P / N P)^beta, float32 of shape (batch_size, 1)."""
+    least = n_p.min()
+    for i in range(n_p.size):
+        ratio = least / n_p[i]
         # A power of float32 takes half of the time, but its base must not underflow.
         weights[i, 0] = np.float32(ratio) ** np.float32(beta) if ratio > _LEAST_FLOAT32 else ratio**beta
 
@@ -61,7 +62,17 @@ class PriorityScheme:
     Base class of all schemes. For your own scheme, override :meth:`priority`, and whatever else differs.
 
     From a TD error to a draw: ``|td|`` of every critic -> :meth:`reduce` -> :meth:`priority` -> :meth:`mass` -> tree.
-    From a draw to an update: mass -> :meth:`weights` -> :meth:`loss`.
+    From a draw to an update: N P -> :meth:`weights` -> :meth:`loss`.
+
+    ====================================== ===========================================================================
+    your own scheme                        members
+    ====================================== ===========================================================================
+    must override                          ``priority``
+    may override for another draw          ``reduce``, ``mass``, ``new_mass`` (at least any mass), ``make_tree``
+    may override for another update        ``weights``, ``loss`` with ``jax_loss`` (and ``replaces_loss = True``)
+    may set                                ``importance_sampling``, ``draws_uniformly``
+    leave as they are                      ``ranks``, ``draws_as_sb3``, ``largest_mass``, ``settings``
+    ====================================== ===========================================================================
 
     Pass a scheme to the buffer by ``replay_buffer_kwargs=dict(scheme=MyScheme(alpha=0.5))``. It is saved with the model, so it
     must be picklable.
@@ -78,7 +89,7 @@ class PriorityScheme:
     draws_uniformly: bool = False
 
     #: Whether unstratified draws are those of SB3's own buffer, with the same random numbers.
-    draws_as_stock: bool = False
+    draws_as_sb3: bool = False
 
     #: Whether only the order of the priorities counts.
     ranks: bool = False
@@ -108,7 +119,25 @@ class PriorityScheme:
         """Arguments of the constructor, by name."""
         return {name: value for name, value in vars(self).items() if name[0] != "_"}
 
-    def make_tree(self, capacity: int) -> SumTree:
+    @property
+    def unused_settings(self) -> dict[str, str]:
+        """Settings of a buffer that have no effect with this scheme: for each, which schemes use it, in words."""
+        unused = {}
+        if self.draws_uniformly:
+            unused["initial_priority"] = "'proportional', 'rank' and 'lap' draw by priority"
+        if self.draws_uniformly and not self.replaces_loss:
+            unused["alpha"] = "'proportional', 'rank', 'lap' and 'pal' have an alpha"
+            unused["td_error_reduction"] = "'proportional', 'rank', 'lap' and 'pal' reduce TD errors"
+        if self.ranks or not self.importance_sampling:
+            unused["epsilon"] = "'proportional' adds it to |td|"
+        if not self.replaces_loss:
+            unused["kappa"] = "'lap' and 'pal' have a kappa"
+        if not self.importance_sampling:
+            for name in ("beta_start", "beta_end", "beta_anneal_steps"):
+                unused[name] = "'proportional' and 'rank' have importance-sampling weights"
+        return unused
+
+    def make_tree(self, capacity: int) -> MassTree:
         """
         Make the tree for the masses.
 
@@ -154,7 +183,7 @@ class PriorityScheme:
             bounded = np.minimum(bounded, self._largest)
         return np.power(bounded, self.alpha)
 
-    def mass_of_new(self, max_priority: float) -> np.ndarray | float:
+    def new_mass(self, max_priority: float) -> np.ndarray | float:
         """
         Choose the mass of new transitions.
 
@@ -163,29 +192,20 @@ class PriorityScheme:
         """
         return self.mass(max_priority)
 
-    def priority_of(self, mass: float) -> float:
-        """
-        Invert :meth:`mass`.
-
-        :param mass: mass of a transition, above 0
-        :return: its priority, at most the largest float
-        """
-        with np.errstate(over="ignore"):
-            return float(min(np.power(mass, 1.0 / self.alpha), np.finfo(np.float64).max))
-
-    def weights(self, masses: np.ndarray, beta: float) -> np.ndarray:
+    def weights(self, n_p: np.ndarray, beta: float) -> np.ndarray:
         """
         Compute importance-sampling weights (N * P(i))^-beta, divided by the largest of the batch (Schaul et al. 2016, 3.4).
 
-        With P(i) = m_i / total, both N and the total cancel in the division, and (m_min / m_i)^beta is left.
-
-        :param masses: numbers above 0 in proportion to the masses m of the drawn transitions: N P, float64 array of shape
-            (batch_size,)
+        :param n_p: N P of the drawn transitions, how many times as likely each is as in a uniform draw, above 0, float64 of
+            shape (batch_size,). A common factor cancels in the division
         :param beta: exponent in [0, 1]
-        :return: weights in (0, 1], the largest exactly 1, float32 array of shape (batch_size, 1)
+        :return: weights in (0, 1], the largest exactly 1, float32 of shape (batch_size, 1); all are 1 without
+            ``importance_sampling``
         """
-        weights = np.empty((len(masses), 1), np.float32)
-        _importance_weights(masses, float(beta), weights)
+        if not self.importance_sampling:
+            return np.ones((len(n_p), 1), np.float32)
+        weights = np.empty((len(n_p), 1), np.float32)
+        _importance_weights(n_p, float(beta), weights)
         return weights
 
     def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
@@ -255,7 +275,7 @@ class RankBased(PriorityScheme):
     def __init__(self, alpha: float = 0.7, td_error_reduction: str = "mean"):
         super().__init__(alpha, td_error_reduction)
 
-    def make_tree(self, capacity: int) -> SumTree:
+    def make_tree(self, capacity: int) -> MassTree:
         """Make a tree that ranks priorities, see :meth:`PriorityScheme.make_tree`."""
         return RankTree(capacity, self.alpha)
 
@@ -267,7 +287,7 @@ class RankBased(PriorityScheme):
         """Return the priority itself: the tree needs only the order, and applies the exponent to the rank."""
         return np.asarray(priority, dtype=np.float64)
 
-    def mass_of_new(self, max_priority: float) -> float:
+    def new_mass(self, max_priority: float) -> float:
         """Return infinity, which ranks first whatever the scale of the errors."""
         return np.inf
 
@@ -320,7 +340,7 @@ class Uniform(PriorityScheme):
 
     importance_sampling = False
     draws_uniformly = True
-    draws_as_stock = True
+    draws_as_sb3 = True
 
     def __init__(self, td_error_reduction: str = "mean"):
         super().__init__(alpha=0.0, td_error_reduction=td_error_reduction)
@@ -365,7 +385,8 @@ class PAL(LAP):
         import jax
         import jax.numpy as jnp
 
-        sizes, beyond = jnp.abs(td_errors), 1.0 + self.alpha
+        sizes = jnp.abs(td_errors)
+        beyond = 1.0 + self.alpha
         near = 0.5 * self.kappa**self.alpha * td_errors**2
         # As above, the gradient of the power would be NaN at 0.
         far = self.kappa * jnp.maximum(sizes, self.kappa) ** beyond / beyond
@@ -387,7 +408,7 @@ class Shuffled(PriorityScheme):
         self.scheme = scheme
         self.importance_sampling = scheme.importance_sampling
         self.draws_uniformly = scheme.draws_uniformly
-        self.draws_as_stock = scheme.draws_as_stock
+        self.draws_as_sb3 = scheme.draws_as_sb3
         self.ranks = scheme.ranks
         self.largest_mass = scheme.largest_mass
         self.replaces_loss = scheme.replaces_loss
@@ -397,7 +418,7 @@ class Shuffled(PriorityScheme):
         """Arguments of the constructor, by name."""
         return {"scheme": self.scheme}
 
-    def make_tree(self, capacity: int) -> SumTree:
+    def make_tree(self, capacity: int) -> MassTree:
         """See :meth:`PriorityScheme.make_tree`."""
         return self.scheme.make_tree(capacity)
 
@@ -413,17 +434,13 @@ class Shuffled(PriorityScheme):
         """See :meth:`PriorityScheme.mass`."""
         return self.scheme.mass(priority)
 
-    def mass_of_new(self, max_priority: float) -> np.ndarray | float:
-        """See :meth:`PriorityScheme.mass_of_new`."""
-        return self.scheme.mass_of_new(max_priority)
+    def new_mass(self, max_priority: float) -> np.ndarray | float:
+        """See :meth:`PriorityScheme.new_mass`."""
+        return self.scheme.new_mass(max_priority)
 
-    def priority_of(self, mass: float) -> float:
-        """See :meth:`PriorityScheme.priority_of`."""
-        return self.scheme.priority_of(mass)
-
-    def weights(self, masses: np.ndarray, beta: float) -> np.ndarray:
+    def weights(self, n_p: np.ndarray, beta: float) -> np.ndarray:
         """See :meth:`PriorityScheme.weights`."""
-        return self.scheme.weights(masses, beta)
+        return self.scheme.weights(n_p, beta)
 
     def loss(self, losses: th.Tensor, td_errors: th.Tensor, weights: th.Tensor) -> th.Tensor:
         """See :meth:`PriorityScheme.loss`."""

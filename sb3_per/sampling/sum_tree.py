@@ -9,18 +9,12 @@ The kernels move the whole batch down or up one level at a time. The loads of on
 next level is prefetched, so most of the memory latency is hidden.
 """
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
+from sb3_per.sampling.mass_tree import ALL_WRITTEN, LEAST_MASS, MassTree
 from sb3_per.utils.compiled import kernel, prefetch
-
-# Result of `write_masses` if all entries are good; otherwise, it is the position of the first bad one.
-ALL_WRITTEN = -1
-
-# Least mass of a leaf that can be drawn, because a product can underflow to 0.
-LEAST_MASS = float(np.finfo(np.float64).tiny)
 
 # Children of a node: as many as fit into a cache line.
 _WIDTH = 8
@@ -95,7 +89,7 @@ def _go_down(sums: np.ndarray, start: np.uint64, below: np.uint64, nodes: np.nda
 
 
 @kernel
-def _descend(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray | None, rests: np.ndarray) -> None:
+def descend(sums: np.ndarray, starts: np.ndarray, nodes: np.ndarray, levels: np.ndarray | None, rests: np.ndarray) -> None:
     """
     Go down to the leaf of every prefix sum, among the leaves of its node.
 
@@ -117,11 +111,11 @@ def _find(sums: np.ndarray, starts: np.ndarray, rests: np.ndarray, leaves: np.nd
     for i in range(rests.size):
         if not rests[i] < sums[-1]:
             rests[i] = np.inf
-    _descend(sums, starts, leaves.view(np.uint64), None, rests)
+    descend(sums, starts, leaves.view(np.uint64), None, rests)
 
 
 @kernel
-def _cover(n_levels: int, first: int, n: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+def cover(n_levels: int, first: int, n: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """
     Find the fewest nodes whose leaves are the n neighbours from ``first`` on. Leaf 0 follows the last one.
 
@@ -167,18 +161,6 @@ def draw_leaves(
         masses[i] = max(sums[leaves[i]] * scale, LEAST_MASS)
 
 
-def as_batch(values: Any, dtype: type) -> np.ndarray:
-    """
-    Return a contiguous, writable 1-D array, a copy only if ``values`` is something else.
-
-    Numba compiles a kernel anew for every memory layout, so the kernels get only this one.
-    """
-    array = np.asarray(values)
-    if array.dtype.type is not dtype or array.ndim != 1 or not array.flags.carray:
-        array = np.array(array, dtype=dtype, order="C").reshape(-1)
-    return array
-
-
 def _aligned_zeros(size: int) -> np.ndarray:
     """Allocate float64 zeros at the start of a cache line. An update takes twice as long if siblings lie in two lines."""
     memory = np.zeros(size + _WIDTH)
@@ -186,19 +168,7 @@ def _aligned_zeros(size: int) -> np.ndarray:
     return memory[first : first + size]
 
 
-def aligned_copy(array: np.ndarray) -> np.ndarray:
-    """
-    Copy the sums of a tree.
-
-    :param array: float64 of shape (n,)
-    :return: a copy that starts at a cache line, as the sums of a tree do
-    """
-    copy = _aligned_zeros(len(array))
-    copy[:] = array
-    return copy
-
-
-class SumTree:
+class SumTree(MassTree):
     """
     Fixed number of non-negative masses with their prefix sums (Schaul et al. 2016, appendix B.2.1).
 
@@ -209,13 +179,10 @@ class SumTree:
     :raises ValueError: if the capacity is below 1
     """
 
-    #: whether prefix sums run over neighbouring slots, so that :meth:`part` draws from some of them
-    in_slot_order: ClassVar[bool] = True
+    is_in_slot_order = True
 
     def __init__(self, capacity: int):
-        if capacity < 1:
-            raise ValueError(f"The capacity of a {type(self).__name__} must be at least 1, not {capacity}")
-        self.capacity = int(capacity)
+        super().__init__(capacity)
         self.clear()
 
     def clear(self) -> None:
@@ -226,66 +193,45 @@ class SumTree:
             n_parents = -(-sizes[-1] // _WIDTH)
             sizes[-1] = n_parents * _WIDTH
             sizes.append(n_parents)
-        # All levels in a row, the root last, and the position where each begins.
-        self._sums = _aligned_zeros(sum(sizes))
-        self._starts = np.cumsum([0, *sizes[:-1]]).astype(np.uint64)
+        #: all levels in a row, from the leaves to the root
+        self.sums = _aligned_zeros(sum(sizes))
+        #: position where each level begins
+        self.starts = np.cumsum([0, *sizes[:-1]]).astype(np.uint64)
+
+    def copy(self) -> "SumTree":
+        """Return a copy."""
+        twin = SumTree(self.capacity)
+        twin.sums[:] = self.sums
+        return twin
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        if "_sums" in state:
-            self._sums = aligned_copy(state["_sums"])
-
-    def __len__(self) -> int:
-        return self.capacity
+        self.sums = _aligned_zeros(len(state["sums"]))
+        self.sums[:] = state["sums"]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all masses and sums."""
-        return self._sums.nbytes
+        return self.sums.nbytes
 
     @property
     def total(self) -> float:
         """Sum of all masses."""
-        return float(self._sums[-1])
+        return float(self.sums[-1])
 
-    def __getitem__(self, indices: Any) -> Any:
-        """
-        Read masses.
-
-        :param indices: a leaf, an array of leaves of any shape, or a slice
-        :return: mass of each leaf, float64 in the shape of ``indices``; always a copy
-        :raises IndexError: for a leaf outside ``[0, capacity)``; negative indices do not wrap
-        """
-        if isinstance(indices, slice):
-            indices = np.arange(self.capacity)[indices]
-        leaves = self._integers(indices).astype(np.int64, copy=False)
-        outside = leaves.view(np.uint64) >= self.capacity  # where they are negative, too
-        if outside.any():
-            self._require_leaf(int(leaves[outside].flat[0]))
-        found = self._masses_at(leaves)
-        return found if leaves.ndim else float(found)
-
-    def update(self, indices: Any, priorities: Any, are_new: bool = False) -> None:
-        """
-        Set the mass of leaves. Of repeated indices the last one counts.
-
-        :param indices: a leaf, or an array of leaves
-        :param priorities: their masses, finite and at least 0, in the shape of ``indices``; or one mass for all of them
-        :param are_new: whether new transitions have taken these leaves, which matters where masses have a factor of age
-        :raises IndexError: for a leaf outside ``[0, capacity)``
-        :raises ValueError: for a negative or non-finite mass, or if the shapes differ. Nothing is changed in either case.
-        """
-        indices = self._integers(indices)
-        masses = np.asarray(priorities, dtype=np.float64)
-        if masses.shape != indices.shape:
-            if masses.ndim:
-                raise ValueError(f"{masses.shape} priorities do not fit {indices.shape} indices")
-            masses = np.full(indices.shape, masses)
-        leaves, masses = as_batch(indices, np.int64), as_batch(masses, np.float64)
-        bad = self._write(leaves, masses, are_new)
+    def write(self, slots: np.ndarray, masses: np.ndarray) -> None:
+        """See :meth:`MassTree.write`."""
+        bad = write_masses(self.sums, self.starts, self.capacity, slots, masses)
         if bad != ALL_WRITTEN:
-            self._require_leaf(leaves[bad])
-            raise ValueError(f"A priority must be finite and at least 0, not {masses[bad]} (leaf {leaves[bad]})")
+            self._refuse_entry(slots[bad], masses[bad])
+
+    def read(self, slots: np.ndarray) -> np.ndarray:
+        """See :meth:`MassTree.read`."""
+        return self.sums[slots]
+
+    def entries(self) -> np.ndarray:
+        """Return the masses, see :meth:`MassTree.entries`."""
+        return self.sums[: self.capacity]
 
     def find(self, prefix_sums: Any) -> Any:
         """
@@ -302,130 +248,31 @@ class SumTree:
         if not least >= 0.0:
             raise ValueError(f"A prefix sum must be at least 0, not {least}")
         self._require_mass()
-        leaves = self._find(flat).reshape(values.shape)
-        return leaves if values.ndim else int(leaves)
+        leaves = np.empty(flat.size, np.int64)
+        _find(self.sums, self.starts, flat, leaves)
+        return leaves.reshape(values.shape) if values.ndim else int(leaves[0])
 
-    def draw(self, uniforms: np.ndarray, stratified: bool = True, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-        """
-        Draw one leaf for each uniform number, with probability proportional to its mass.
-
-        :param uniforms: numbers in [0, 1), float64 of shape (batch_size,); the tree has no generator of its own
-        :param stratified: cut ``[0, total)`` into ``batch_size`` equal parts and draw once in each
-            (Schaul et al. 2016, appendix B.2.1), instead of ``batch_size`` independent draws
-        :param scale: factor of the masses that are returned
-        :return: leaves, int64, and their masses times ``scale``, above 0, float64, both of shape (batch_size,)
-        :raises ValueError: if all leaves are empty
-        """
-        if not self._sums[-1] > 0.0:  # first here, which saves every draw two calls
+    def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """See :meth:`MassTree.draw`."""
+        total = self.sums[-1]
+        if not total > 0.0:
             self._require_mass()
-        leaves, masses = np.empty(len(uniforms), np.int64), np.empty(len(uniforms))
-        draw_leaves(self._sums, self._starts, uniforms, stratified, scale, leaves, masses)
-        return leaves, masses
+        slots = np.empty(len(uniforms), np.int64)
+        n_p = np.empty(len(uniforms))
+        draw_leaves(self.sums, self.starts, uniforms, stratified, n / total, slots, n_p)
+        return slots, n_p
 
-    def part(self, first: int, n: int) -> tuple[float, Callable[[np.ndarray], np.ndarray]]:
-        """
-        Draw from neighbouring leaves alone; leaf 0 follows the last one. Other leaves have no influence, not even by rounding.
+    def n_p(self, slots: np.ndarray, n: int) -> np.ndarray:
+        """See :meth:`MassTree.n_p`."""
+        return np.asarray(np.maximum(self.sums[slots] * (n / self.total), LEAST_MASS))
 
-        :param first: first leaf
-        :param n: number of leaves, from 1 to ``capacity``
-        :return: sum of their masses; and a function that does what :meth:`find` does, with prefix sums over these leaves,
-            float64 of shape (batch_size,). It raises ``ValueError`` if all leaves are empty
-        :raises IndexError: for a leaf outside ``[0, capacity)``
-        :raises ValueError: for another number of leaves
-        """
-        self._require_leaf(first)
-        if not 1 <= n <= self.capacity:
-            raise ValueError(f"A part has 1 to {self.capacity} leaves, not {n}")
-        nodes, levels = _cover(len(self._starts), first, n, self.capacity)
-        ends = np.cumsum(self._sums[self._starts[levels] + nodes])
-
-        def find(prefix_sums: np.ndarray) -> np.ndarray:
-            if not ends[-1] > 0.0:
-                raise ValueError(f"Cannot draw from {n} leaves of a {type(self).__name__}: all of them are empty")
-            last = ends.searchsorted(ends[-1])  # the last node with mass
-            i = np.minimum(ends.searchsorted(prefix_sums, side="right"), last)
-            found: np.ndarray = nodes[i]
-            _descend(self._sums, self._starts, found, levels[i], prefix_sums - np.append(0.0, ends)[i])
-            return found.view(np.int64)
-
-        return float(ends[-1]), find
-
-    def count(self, n: int) -> float:
-        """
-        Return the number that :attr:`total` is divided by for the mean mass.
-
-        :param n: number of slots that can be drawn
-        :return: n; where masses have a factor of age, the sum of these factors
-        """
-        return n
-
-    def without_age(self, slots: np.ndarray) -> np.ndarray:
-        """
-        Read the masses that importance-sampling weights correct for.
-
-        :param slots: int64 of any shape
-        :return: masses without a factor of age, float64 in the same shape
-        """
-        return self._masses_at(slots)
-
-    def written(self) -> np.ndarray:
-        """
-        Return the masses that were written.
-
-        :return: what :meth:`update` takes to give each leaf its mass, float64 of shape (capacity,); read only
-        """
-        return self._sums[: self.capacity]
-
-    def state(self, n_leaves: int) -> dict[str, np.ndarray]:
-        """
-        Return the masses.
-
-        :param n_leaves: number of leaves, from 0 on, that may have a mass
-        :return: arrays, see :meth:`load`
-        """
-        return {"masses": self.written()[:n_leaves]}
+    def state(self, n_slots: int) -> dict[str, np.ndarray]:
+        """Return the masses, see :meth:`MassTree.state`."""
+        return {"masses": self.sums[: min(n_slots, self.capacity)]}
 
     def load(self, state: dict[str, Any]) -> None:
-        """
-        Fill an empty tree.
-
-        :param state: from :meth:`state` of a tree of the same capacity
-        :raises ValueError: if it is not such a state
-        """
+        """See :meth:`MassTree.load`."""
         masses = np.asarray(state["masses"])
         self.update(np.arange(len(masses)), masses)
         if not self.total < np.inf:
             raise ValueError("the sum of all masses is infinite")
-
-    def _require_leaf(self, leaf: int) -> None:
-        if not 0 <= leaf < self.capacity:
-            raise IndexError(f"Leaf {leaf} is outside a {type(self).__name__} of {self.capacity} leaves")
-
-    def _require_mass(self) -> None:
-        if not self.total > 0.0:
-            raise ValueError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty")
-
-    # ---- other kinds of trees override these; the arguments are checked
-
-    def _masses_at(self, leaves: np.ndarray) -> np.ndarray:
-        """Read the masses of leaves, an array of any shape; a copy."""
-        return self._sums[leaves]
-
-    def _write(self, leaves: np.ndarray, masses: np.ndarray, are_new: bool) -> int:
-        """Set masses and return ``ALL_WRITTEN``, or change nothing and return the position of the first bad entry."""
-        return write_masses(self._sums, self._starts, self.capacity, leaves, masses)
-
-    def _find(self, prefix_sums: np.ndarray) -> np.ndarray:
-        """Find the leaves of prefix sums, shape (batch_size,)."""
-        leaves = np.empty(len(prefix_sums), np.int64)
-        _find(self._sums, self._starts, prefix_sums, leaves)
-        return leaves
-
-    @staticmethod
-    def _integers(indices: Any) -> np.ndarray:
-        array = np.asarray(indices)
-        if array.dtype.kind in "iu":
-            return array
-        if array.size:
-            raise IndexError(f"Leaves are integers, not {array.dtype}: {array.flat[0]}")
-        return array.astype(np.int64)  # an empty list

@@ -191,8 +191,7 @@ class PrioritizedJaxMixin(PrioritizedReplayMixin, OffPolicyAlgorithmJax):
         arrays: list[Batch] = []
         for step in range(done, gradient_steps):
             batches.append(self._draw(batch_size, step, gradient_steps))
-            for sampler in (self.replay_buffer.sampler, self.replay_buffer.demonstrations.sampler):
-                sampler.n_unanswered = 0  # priorities of all draws of a call are updated after the last one
+            self.replay_buffer.reminder.count_update()  # priorities of all draws of a call are updated after the last one
             updates_actor = (self._n_updates + len(batches)) % self.policy_delay == 0
             arrays.append(self._arrays_of(batches[-1], updates_actor))
             if (len(batches) + 1) * sum(each.nbytes for each in arrays[0] if each is not None) > _MOST_BYTES:

@@ -15,6 +15,7 @@ from sb3_per.storage.frame_kernels import ZERO, Table, decode, encode, frames_wi
 from sb3_per.storage.frame_pool import FramePool
 from sb3_per.storage.frame_setting import stack_axis
 from sb3_per.storage.mapped import Files
+from sb3_per.storage.store import ObservationStore
 
 # Rows whose references are checked at a time.
 _CHECKED_ROWS = 2**14
@@ -26,7 +27,7 @@ _COPIED_ROWS = 256
 _JUDGED_ADDS = 1000
 
 
-class FrameStore:
+class FrameStore(ObservationStore):
     """
     An observation and a next observation for every slot of a ring, kept as references into a pool of frames.
 
@@ -42,7 +43,11 @@ class FrameStore:
     def __init__(
         self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any, n_frames: int, files: Files | None = None
     ):
-        self.n_rows, self.n_envs, self.shape, self.dtype, self.n_frames = n_rows, n_envs, shape, np.dtype(dtype), int(n_frames)
+        self.n_rows = n_rows
+        self.n_envs = n_envs
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self.n_frames = int(n_frames)
         self.axis = stack_axis(shape, self.n_frames)
         self.frame_bytes = int(np.prod(shape)) * self.dtype.itemsize // n_frames
         # Frames are compared in words of this type.
@@ -62,41 +67,36 @@ class FrameStore:
 
     # ---- writing
 
-    def reserve(self, rows: Any, envs: np.ndarray | None) -> None:
+    def reserve(self, n_steps: int, last_row: int) -> None:
         """
         Make room for steps, even if every frame is new, see :class:`~sb3_per.storage.store.ObservationStore`.
 
-        :param rows: as in :meth:`write`
-        :param envs: as in :meth:`write`
+        :param n_steps: number of steps of all environments together
+        :param last_row: without influence
         :raises MemoryError: if there is no memory for another piece of the pool; nothing has changed then
         :raises OSError: if there is no space on the disk for it; nothing has changed then
         """
-        n_steps = self.n_envs if envs is None else len(rows) * len(envs)
         self.pool.reserve(2 * self.n_frames * n_steps)
 
-    def write(self, rows: Any, envs: np.ndarray | None, observations: np.ndarray, next_observations: np.ndarray) -> None:
+    def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
         """
         Store successive steps, see :class:`~sb3_per.storage.store.ObservationStore`.
 
-        :param rows: row of one step of all environments, or int64 of shape (T, k)
-        :param envs: environments of the steps, int64 of shape (k,); ``None``: all of them
-        :param observations: shape (n_envs, ...), or (T, k, ...)
+        :param rows: int64 of shape (T, k)
+        :param envs: environments of the steps, int64 of shape (k,)
+        :param observations: shape (T, k, ...)
         :param next_observations: in the same shape
         """
-        if envs is None:
-            envs, observations, next_observations = self._all_envs, observations[None], next_observations[None]
-        elif rows.size:
-            # The kernel writes to addresses, which nothing checks: make room for what is written, whatever was reserved.
-            self.pool.reserve(2 * self.n_frames * len(observations) * len(envs))
-            rows = rows[0]
-        else:
+        if rows.size == 0:
             return
+        # The kernel writes to addresses, which nothing checks: make room for what is written, whatever was reserved.
+        self.pool.reserve(2 * self.n_frames * rows.size)
         frames, next_frames = self._as_frames(observations), self._as_frames(next_observations)
-        self._table.cursors[envs, 0] = rows
+        self._table.cursors[envs, 0] = rows[0]
         first = encode(frames, next_frames, envs, self._table, self.pool.memory, self.pool.counter)
         self.pool.release(first)
         if not self._is_judged:
-            self._judge(len(frames) * len(envs))
+            self._judge(rows.size)
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -169,8 +169,12 @@ class FrameStore:
         oldest, envs = self._table.cursors[:, 0], self._all_envs
         for first in range(0, self.n_rows, _COPIED_ROWS):
             rows = (np.arange(first, min(first + _COPIED_ROWS, self.n_rows))[:, None] + oldest) % self.n_rows
-            given, kept = observations[rows, envs], self.read(rows * self.n_envs + envs, not are_next)
-            new.write(rows, envs, *((kept, given) if are_next else (given, kept)))
+            given = observations[rows, envs]
+            kept = self.read(rows * self.n_envs + envs, not are_next)
+            if are_next:
+                new.write(rows, envs, kept, given)
+            else:
+                new.write(rows, envs, given, kept)
         return new
 
     def reorder(self, pos: int) -> None:

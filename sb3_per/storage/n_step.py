@@ -1,9 +1,23 @@
 """n-step returns, computed when a batch is read."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from sb3_per.storage.ring import Ring
+from sb3_per.storage.storage import Storage
 from sb3_per.utils.compiled import kernel, prefetch
+
+
+class Windows(NamedTuple):
+    """The consecutive steps that each return of a batch adds up."""
+
+    #: slots of the steps, int64 of shape (batch_size, n_steps)
+    slots: np.ndarray
+    #: how many of them count, from 1, int64 of shape (batch_size,); ``None`` if every window is a single step
+    lengths: np.ndarray | None
+    #: slot of the last one that counts, int64 of shape (batch_size,)
+    last: np.ndarray
 
 
 class NStepReturns:
@@ -15,29 +29,36 @@ class NStepReturns:
     """
 
     def __init__(self, n_steps: int, gamma: float):
-        self.n_steps, self.gamma = n_steps, gamma
+        self.n_steps = n_steps
+        self.gamma = gamma
 
-    def windows(self, slots: np.ndarray, ring: Ring, dones: np.ndarray, timeouts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def windows(self, slots: np.ndarray, ring: Ring, storage: Storage) -> Windows:
         """
         Find the steps of each return. A window ends early at a termination, a truncation, and the newest step.
 
         :param slots: first steps, int64 of shape (batch_size,)
         :param ring: says which step is the newest
-        :param dones: ends of episodes by slot, shape (capacity,)
-        :param timeouts: which of them are truncations, shape (capacity,)
-        :return: slots of all steps, shape (batch_size, n_steps), and how many of them count, from 1, shape (batch_size,)
+        :param storage: says which steps end episodes
+        :return: the windows
         """
-        windows = (slots[:, None] + np.arange(self.n_steps) * ring.n_envs) % ring.capacity
-        return windows, window_lengths(slots, dones, timeouts, ring.added, self.n_steps)
+        if self.n_steps == 1:
+            return Windows(slots[:, None], None, slots)
+        all_slots = (slots[:, None] + np.arange(self.n_steps) * ring.n_envs) % ring.capacity
+        lengths = window_lengths(slots, storage.dones.ravel(), storage.timeouts.ravel(), ring.n_added, self.n_steps)
+        last = (slots + (lengths - 1) * ring.n_envs) % ring.capacity
+        return Windows(all_slots, lengths, last)
 
-    def returns(self, rewards: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def discounted(self, rewards: np.ndarray, lengths: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         """
         Discount and add up rewards.
 
         :param rewards: normalized one by one, float32 of shape (batch_size, n_steps)
-        :param lengths: how many of them count, shape (batch_size,)
-        :return: discounted sums, and gamma^length, the discount of the value after them; float32 of shape (batch_size, 1)
+        :param lengths: how many of them count, see :class:`Windows`
+        :return: discounted sums, and gamma^length, the discount of the value after them; float32 of shape (batch_size, 1).
+            As in SB3, there are no discounts for a single step
         """
+        if lengths is None:
+            return rewards, None
         steps = np.arange(self.n_steps)
         discounted = rewards * self.gamma ** steps.astype(np.float32) * (steps < lengths[:, None])
         discounts = self.gamma ** lengths.astype(np.float32)
@@ -45,21 +66,22 @@ class NStepReturns:
 
 
 @kernel
-def window_lengths(slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, added: np.ndarray, n_steps: int) -> np.ndarray:
+def window_lengths(slots: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, n_added: np.ndarray, n_steps: int) -> np.ndarray:
     """
     Count the steps of windows. A window ends early at the end of its episode and at the newest step of its environment.
 
     :param slots: slots of the first steps, int64 of shape (batch_size,)
     :param dones: ends of episodes by slot, shape (capacity,)
     :param timeouts: which of these ends are truncations, shape (capacity,)
-    :param added: number of steps ever added by each environment, int64 of shape (n_envs,)
+    :param n_added: number of steps ever added by each environment, int64 of shape (n_envs,)
     :param n_steps: largest number of steps
     :return: numbers of steps, at least 1, int64 of shape (batch_size,)
     """
-    n_envs, lengths = added.size, np.empty(slots.size, np.int64)
+    n_envs = n_added.size
+    lengths = np.empty(slots.size, np.int64)
     newest = np.empty(n_envs, np.int64)
     for env in range(n_envs):
-        newest[env] = (added[env] - 1) % (dones.size // n_envs) * n_envs + env
+        newest[env] = (n_added[env] - 1) % (dones.size // n_envs) * n_envs + env
     for i in range(slots.size):
         prefetch(dones, np.uint64(slots[i]))
         prefetch(timeouts, np.uint64(slots[i]))

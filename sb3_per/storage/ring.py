@@ -9,7 +9,7 @@ A transition has three numbers, and each follows from the others:
 """
 
 import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,114 +26,122 @@ class Ring:
 
     :param n_rows: number of rows
     :param n_envs: number of environments
-    :param n_spoilt: number of rows of a full ring whose transition is incomplete: 1 with ``optimize_memory_usage``, where the
-        newest next observation overwrites the oldest observation
+    :param shares_next_obs: whether the oldest transition of a full ring is incomplete: with ``optimize_memory_usage``, the
+        newest next observation overwrites its observation
     """
 
-    def __init__(self, n_rows: int, n_envs: int, n_spoilt: int = 0):
-        self.n_rows, self.n_envs, self.n_spoilt = n_rows, n_envs, n_spoilt
+    def __init__(self, n_rows: int, n_envs: int, shares_next_obs: bool = False):
+        self.n_rows = n_rows
+        self.n_envs = n_envs
         self.capacity = n_rows * n_envs
-        # Steps added by each environment, without the newest ones, which all of them added: so `add` changes no array.
-        self._added = np.zeros(n_envs, np.int64)
-        self._n_newest = 0
+        self.shares_next_obs = bool(shares_next_obs)
+        #: all environments, int64 of shape (n_envs,)
+        self.all_envs = np.arange(n_envs)
         #: number of steps before the ring was last emptied, the same for all environments, a multiple of ``n_rows``
-        self.begin = 0
-        #: least and largest number of steps that an environment added
-        self.least = self.most = 0
+        self.first_step = 0
+        #: fewest steps that an environment added
+        self.fewest_steps = 0
+        #: most steps that an environment added
+        self.most_steps = 0
+        #: whether all environments have added the same number of steps
+        self.all_at_same_step = True
+        # Steps added by each environment, without the newest ones, which all of them added: so `add` changes no array.
+        self._n_added = np.zeros(n_envs, np.int64)
+        self._n_newest = 0
 
     # ---- position
 
     @property
-    def added(self) -> np.ndarray:
+    def n_added(self) -> np.ndarray:
         """Number of steps ever added by each environment, int64 of shape (n_envs,); replaced, and never written to."""
         if self._n_newest:
-            self._added, self._n_newest = self._added + self._n_newest, 0
-        return self._added
+            # Both at once, so that an interrupt does not come in between.
+            self._n_added, self._n_newest = self._n_added + self._n_newest, 0
+        return self._n_added
 
     @property
     def pos(self) -> int:
         """Row that is written next, as in SB3; of the environment that added the fewest steps."""
-        return self.least % self.n_rows
+        return self.fewest_steps % self.n_rows
 
     @property
     def full(self) -> bool:
         """Whether every slot holds a transition, as in SB3."""
-        return self.least - self.begin >= self.n_rows
-
-    @property
-    def is_even(self) -> bool:
-        """Whether all environments have added the same number of steps."""
-        return self.least == self.most
+        return self.fewest_steps - self.first_step >= self.n_rows
 
     @property
     def next_id(self) -> int:
         """Number above all ids."""
-        return self.most * self.n_envs
+        return self.most_steps * self.n_envs
 
     @property
     def n_rows_used(self) -> int:
         """Number of rows, from row 0 on, that hold anything."""
-        return min(self.most - self.begin, self.n_rows)
+        return min(self.most_steps - self.first_step, self.n_rows)
 
     @property
-    def first(self) -> np.ndarray:
+    def oldest_held(self) -> np.ndarray:
         """Oldest step that each environment holds, shape (n_envs,)."""
-        return np.maximum(self.added - self.n_rows, self.begin)
+        return np.maximum(self.n_added - self.n_rows, self.first_step)
 
     @property
-    def oldest(self) -> np.ndarray:
-        """Oldest complete step of each environment, shape (n_envs,)."""
-        first = self.first
-        return np.asarray(first + self.n_spoilt * (self.added - first == self.n_rows))
+    def oldest_complete(self) -> np.ndarray:
+        """Oldest step of each environment whose observation and next observation are there, shape (n_envs,)."""
+        oldest = self.oldest_held
+        if not self.shares_next_obs:
+            return oldest
+        is_full = self.n_added - oldest == self.n_rows
+        return np.asarray(oldest + is_full)
 
     @property
-    def n_whole(self) -> int:
+    def n_complete(self) -> int:
         """Number of complete transitions."""
-        if self.least == self.most:
-            n_steps = min(self.least - self.begin, self.n_rows)
-            return (n_steps - self.n_spoilt * (n_steps == self.n_rows)) * self.n_envs
-        return int((self.added - self.oldest).sum())
+        if not self.all_at_same_step:
+            return int((self.n_added - self.oldest_complete).sum())
+        n_steps = min(self.fewest_steps - self.first_step, self.n_rows)
+        if self.shares_next_obs and n_steps == self.n_rows:
+            n_steps -= 1
+        return n_steps * self.n_envs
 
     # ---- writing
 
-    def rows_of_next(self, envs: np.ndarray | None, n_steps: int) -> Any:
+    def rows_of_next(self, envs: np.ndarray, n_steps: int) -> np.ndarray:
         """
-        Find the rows of the next steps.
+        Find the rows of the next steps of some environments. :attr:`pos` is the row of the next step of all of them.
 
-        :param envs: environments that add, different integers of shape (k,); ``None``: one step of all of them, which stand at
-            the same step
+        :param envs: environments that add, different integers of shape (k,)
         :param n_steps: number of steps T
-        :return: rows of the next steps: an int for ``None``, otherwise int64 of shape (T, k)
+        :return: rows, int64 of shape (T, k)
         """
-        if envs is None:
-            return self.least % self.n_rows
-        return (self.added[envs] + np.arange(n_steps)[:, None]) % self.n_rows
+        return np.asarray((self.n_added[envs] + np.arange(n_steps)[:, None]) % self.n_rows)
 
-    def advance(self, envs: np.ndarray | None, n_steps: int) -> None:
+    def advance_all(self) -> None:
+        """Count one step of every environment that was written."""
+        self._n_newest += 1
+        self.fewest_steps += 1
+        self.most_steps += 1
+
+    def advance(self, envs: np.ndarray, n_steps: int) -> None:
         """
-        Count steps that were written.
+        Count steps of some environments that were written.
 
-        :param envs: environments that added, different integers of shape (k,); ``None``: all of them
+        :param envs: environments that added, different integers of shape (k,)
         :param n_steps: number of steps
         """
-        if envs is None:
-            self._n_newest += n_steps
-            self.least += n_steps
-            self.most += n_steps
-        else:
-            added = self.added.copy()
-            added[envs] += n_steps
-            self._stand(added, self.begin)
+        n_added = self.n_added.copy()
+        n_added[envs] += n_steps
+        self._stand_at(n_added, self.first_step)
 
-    def _stand(self, added: np.ndarray, begin: int) -> None:
-        least = int(added.min())
-        most = int(added.max())
+    def _stand_at(self, n_added: np.ndarray, first_step: int) -> None:
+        fewest = int(n_added.min())
+        most = int(n_added.max())
         # Plain assignments only, so that an interrupt comes before all of them or after.
-        self.begin = begin
-        self._added = added
+        self.first_step = first_step
+        self._n_added = n_added
         self._n_newest = 0
-        self.least = least
-        self.most = most
+        self.fewest_steps = fewest
+        self.most_steps = most
+        self.all_at_same_step = fewest == most
 
     def clear(self, n_steps: int = 0) -> None:
         """
@@ -141,26 +149,26 @@ class Ring:
 
         :param n_steps: number of steps of every environment that are there already, from row 0 on
         """
-        begin = -(-self.most // self.n_rows) * self.n_rows
-        self._stand(np.full(self.n_envs, begin + n_steps), begin)
+        first_step = -(-self.most_steps // self.n_rows) * self.n_rows
+        self._stand_at(np.full(self.n_envs, first_step + n_steps), first_step)
 
-    def begin_after(self, step: int) -> None:
+    def start_after(self, step: int) -> None:
         """
         Let an empty ring begin at the first multiple of ``n_rows`` from ``step`` on, so that its ids are new.
 
         :param step: number of steps of another ring
         """
-        self.most = step
+        self.most_steps = step
         self.clear()
 
-    def require_even(self) -> None:
+    def require_same_step(self) -> None:
         """
         Check that all environments stand at the same step.
 
         :raises ValueError: if environments have added different numbers of steps
         """
-        if not self.is_even:
-            raise ValueError(f"environments have added different numbers of steps: {self.added}")
+        if not self.all_at_same_step:
+            raise ValueError(f"environments have added different numbers of steps: {self.n_added}")
 
     # ---- which slot holds which transition
 
@@ -172,75 +180,98 @@ class Ring:
         :return: ids of the transitions there, -1 for an empty slot, in the same shape
         """
         flat = np.ascontiguousarray(slots, np.int64).reshape(-1)
-        return ids_at(flat, self.added, self.begin, self.n_rows).reshape(np.shape(slots))
+        return ids_at(flat, self.n_added, self.first_step, self.n_rows).reshape(np.shape(slots))
 
     def was_issued(self, transition_id: int) -> bool:
         """Whether a transition ever had this id."""
-        return bool(0 <= transition_id < self.added[transition_id % self.n_envs] * self.n_envs)
+        return bool(0 <= transition_id < self.n_added[transition_id % self.n_envs] * self.n_envs)
 
     def issued_ids(self, transition_id: int) -> str:
         """Say which ids the environment of this id has issued, for a message."""
         env = transition_id % self.n_envs
         if self.n_envs == 1:
-            return f"ids are in [0, {self.added[0]})"
-        return f"ids of environment {env} are {env} + {self.n_envs} i, where i is in [0, {self.added[env]})"
+            return f"ids are in [0, {self.n_added[0]})"
+        return f"ids of environment {env} are {env} + {self.n_envs} i, where i is in [0, {self.n_added[env]})"
 
-    def slots_between(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def slots_of_row(self, row: int) -> np.ndarray:
+        """Slots of a row, int64 of shape (n_envs,)."""
+        return row * self.n_envs + self.all_envs
+
+    def slots_of_newest_rows(self, n: int) -> np.ndarray:
         """
-        List the slots of a range of steps of each environment.
+        List the slots of the newest steps of all environments, which stand at the same step.
 
-        :param first: first step of each environment, shape (n_envs,)
-        :param end: step after the last one, at most ``n_rows`` later, shape (n_envs,)
-        :return: slots of these steps, in the order of their ids, int64 of shape (n,)
+        :param n: number of steps; more than are held are as good as all
+        :return: slots from old to new, int64 of shape (min(n, held) * n_envs,)
         """
-        return slots_between(first, end, self.n_rows)
+        n = min(n, self.n_rows_used)
+        rows = np.arange(self.most_steps - n, self.most_steps) % self.n_rows
+        return (rows[:, None] * self.n_envs + self.all_envs).reshape(-1)
 
-    def blocks(self, first: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def complete_slots(self) -> np.ndarray:
+        """List the slots of all complete transitions in the order of their ids, int64 of shape (n_complete,)."""
+        return slots_between(self.oldest_complete, self.n_added, self.n_rows)
+
+    def incomplete_slots(self) -> np.ndarray:
+        """List the slots of transitions whose observation was overwritten, see ``shares_next_obs``: int64 of shape (n,)."""
+        envs = np.flatnonzero(self.oldest_held < self.oldest_complete)
+        return np.asarray(self.n_added[envs] % self.n_rows * self.n_envs + envs)
+
+    def in_order(self, first: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """
         List the steps of every environment in order, some at a time: all environments together if all have added the same
-        number of steps, otherwise one environment after the other.
+        number of steps, otherwise one environment after the other. ``for envs, steps in ring.in_order(ring.oldest_held)``
+        passes everything that is held.
 
         :param first: first step of each environment, shape (n_envs,)
         :return: environments, shape (k,), and their steps, shape (T, k)
         """
-        groups = [np.arange(self.n_envs)] if self.is_even else [np.array([env]) for env in range(self.n_envs)]
+        groups = [self.all_envs]
+        if not self.all_at_same_step:
+            groups = [np.array([env]) for env in range(self.n_envs)]
         for envs in groups:
-            end = int(self.added[envs[0]])
-            for begin in range(int(first[envs[0]]), end, _BLOCK):
-                steps = np.arange(begin, min(begin + _BLOCK, end))
+            end = int(self.n_added[envs[0]])
+            for start in range(int(first[envs[0]]), end, _BLOCK):
+                steps = np.arange(start, min(start + _BLOCK, end))
                 yield envs, np.repeat(steps[:, None], len(envs), axis=1)
+
+    def slots_of_steps(self, steps: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        """
+        Find the slots of steps that are held.
+
+        :param steps: steps, shape (T, k)
+        :param envs: their environments, shape (k,)
+        :return: slots, int64 of shape (T, k)
+        """
+        return np.asarray(steps % self.n_rows * self.n_envs + envs)
 
     # ---- the newest transitions
 
-    def newest(self, n: int) -> Callable[[np.ndarray], np.ndarray]:
+    def newest(self, numbers: np.ndarray, n: int) -> np.ndarray:
         """
-        Number the newest complete transitions. A transition is newer than another if fewer steps of its environment follow it,
-        or as many and its environment has the higher number. If all environments have added the same number of steps, this is
-        the order of ids.
+        Find some of the newest n complete transitions by their number. A transition is newer than another if fewer steps of its
+        environment follow it, or as many and its environment has the higher number. If all environments have added the same
+        number of steps, this is the order of ids.
 
-        :param n: number of transitions
-        :return: function from numbers in [0, n) to slots
+        :param numbers: integers in [0, n), shape (batch_size,)
+        :param n: number of the newest transitions
+        :return: slots, int64 in the same shape
         """
-        if self.is_even:
-            first_id = self.next_id - n
-            return lambda numbers: (first_id + numbers) % self.capacity
+        if self.all_at_same_step:
+            return np.asarray((self.next_id - n + numbers) % self.capacity)
         ends = np.cumsum(self._counts_of_newest(n))
-        shifts = self.added - ends
-
-        def slots_of(numbers: np.ndarray) -> np.ndarray:
-            envs = np.searchsorted(ends, numbers, side="right")
-            return (shifts[envs] + numbers) % self.n_rows * self.n_envs + envs
-
-        return slots_of
+        envs = np.searchsorted(ends, numbers, side="right")
+        steps = (self.n_added - ends)[envs] + numbers
+        return np.asarray(steps % self.n_rows * self.n_envs + envs)
 
     def _counts_of_newest(self, n: int) -> np.ndarray:
         """Count how many of the newest n belong to each environment, shape (n_envs,)."""
-        n_whole: np.ndarray = self.added - self.oldest
+        n_complete: np.ndarray = self.n_added - self.oldest_complete
         # Largest k for which the newest k steps of each environment are at most n in total.
-        levels = range(int(n_whole.max()) + 1)
-        level = bisect.bisect_right(levels, n, key=lambda level: np.minimum(n_whole, level).sum()) - 1
-        counts: np.ndarray = np.minimum(n_whole, level)
-        one_more = np.flatnonzero(n_whole > level)
+        levels = range(int(n_complete.max()) + 1)
+        level = bisect.bisect_right(levels, n, key=lambda level: np.minimum(n_complete, level).sum()) - 1
+        counts: np.ndarray = np.minimum(n_complete, level)
+        one_more = np.flatnonzero(n_complete > level)
         counts[one_more[len(one_more) - (n - int(counts.sum())) :]] += 1
         return counts
 
@@ -248,7 +279,7 @@ class Ring:
 
     def state(self) -> dict[str, Any]:
         """Return the position, see :meth:`load`."""
-        return {"added": self.added, "begin": self.begin}
+        return {"added": self.n_added, "begin": self.first_step}
 
     def load(self, state: dict[str, Any]) -> None:
         """
@@ -257,72 +288,88 @@ class Ring:
         :param state: from :meth:`state` of a ring of the same shape
         :raises ValueError: if it is not a position in such a ring
         """
-        added, begin = np.array(state["added"]), state["begin"]
-        is_position = added.shape == (self.n_envs,) and added.dtype == np.int64 and isinstance(begin, int)
-        if not is_position or not 0 <= begin <= added.min() <= added.max() < 2**60 // self.n_envs or begin % self.n_rows:
-            raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {added} since step {begin}")
-        self._stand(added, begin)
+        n_added = np.array(state["added"])
+        first_step = state["begin"]
+        is_position = n_added.shape == (self.n_envs,) and n_added.dtype == np.int64 and isinstance(first_step, int)
+        most = 2**60 // self.n_envs
+        if not is_position or not 0 <= first_step <= n_added.min() <= n_added.max() < most or first_step % self.n_rows:
+            raise ValueError(f"no position in a ring of {self.n_rows} rows: steps {n_added} since step {first_step}")
+        self._stand_at(n_added, first_step)
+
+
+# Of one environment, step s is in row s % n_rows. Where all environments stand at the same step, ids and slots follow the same
+# rule: pass the next id and the capacity in place of the next step and the number of rows.
 
 
 @kernel
-def lap_of(end: int, size: int) -> int:
+def lap_start(next_step: int, n_rows: int) -> int:
     """
-    Find the lap that is under way in a circle of places, where entry n is in place n modulo size.
+    Find the first step of the lap that is under way.
 
-    :param end: number of the next entry
-    :param size: number of places
-    :return: number of the entry of this lap in place 0
+    :param next_step: step that is written next
+    :param n_rows: number of rows
+    :return: step of this lap in row 0
     """
-    return end - end % size
+    return next_step - next_step % n_rows
 
 
 @kernel
-def number_at(place: int, lap: int, end: int, size: int) -> int:
+def step_in_row(row: int, lap_start: int, next_step: int, n_rows: int) -> int:
     """
-    Find the entry in a place, without a division for each.
+    Find the step in a row, without a division for each.
 
-    :param place: in [0, size)
-    :param lap: from :func:`lap_of`
-    :param end: number of the next entry
-    :param size: number of places
-    :return: number of the newest entry there
+    :param row: in [0, n_rows)
+    :param lap_start: from :func:`lap_start`
+    :param next_step: step that is written next
+    :param n_rows: number of rows
+    :return: newest step there
     """
-    return place + lap - (size if place + lap >= end else 0)  # from the end on, entries are of the lap before
+    return row + lap_start - (n_rows if row + lap_start >= next_step else 0)  # later rows hold steps of the lap before
 
 
 @kernel
-def place_of(number: int, lap: int, size: int) -> int:
+def row_of_step(step: int, lap_start: int, n_rows: int) -> int:
     """
-    Find the place of an entry, the inverse of :func:`number_at`.
+    Find the row of a step, the inverse of :func:`step_in_row`.
 
-    :param number: of an entry that is still in its place
-    :param lap: from :func:`lap_of`
-    :param size: number of places
-    :return: its place, in [0, size)
+    :param step: step that is still in its row
+    :param lap_start: from :func:`lap_start`
+    :param n_rows: number of rows
+    :return: its row, in [0, n_rows)
     """
-    return number - lap + (0 if number >= lap else size)
+    return step - lap_start + (0 if step >= lap_start else n_rows)
 
 
 @kernel
-def ids_at(slots: np.ndarray, added: np.ndarray, begin: int, n_rows: int) -> np.ndarray:
+def ids_at(slots: np.ndarray, n_added: np.ndarray, first_step: int, n_rows: int) -> np.ndarray:
     """See :meth:`Ring.ids_at`."""
     ids = np.empty(slots.size, np.int64)
     for i in range(slots.size):
-        row, env = slots[i] // added.size, slots[i] % added.size
-        step = number_at(row, lap_of(added[env], n_rows), added[env], n_rows)
-        ids[i] = step * added.size + env if step >= begin else -1
+        row, env = slots[i] // n_added.size, slots[i] % n_added.size
+        step = step_in_row(row, lap_start(n_added[env], n_rows), n_added[env], n_rows)
+        ids[i] = step * n_added.size + env if step >= first_step else -1
     return ids
 
 
 @kernel
 def slots_between(first: np.ndarray, end: np.ndarray, n_rows: int) -> np.ndarray:
-    """See :meth:`Ring.slots_between`."""
-    n, begin = 0, end.max()
+    """
+    List the slots of a range of steps of each environment.
+
+    :param first: first step of each environment, int64 of shape (n_envs,)
+    :param end: step after the last one, at most ``n_rows`` later, int64 of shape (n_envs,)
+    :param n_rows: number of rows
+    :return: slots of these steps, in the order of their ids, int64 of shape (n,)
+    """
+    n = 0
+    start = end.max()
     for e in range(first.size):
         if first[e] < end[e]:  # an environment that has stayed behind costs nothing
-            n, begin = n + end[e] - first[e], min(begin, first[e])
-    slots, n = np.empty(n, np.int64), 0
-    for step in range(begin, end.max()):
+            n += end[e] - first[e]
+            start = min(start, first[e])
+    slots = np.empty(n, np.int64)
+    n = 0
+    for step in range(start, end.max()):
         row = step % n_rows
         for e in range(first.size):
             if first[e] <= step < end[e]:

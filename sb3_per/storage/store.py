@@ -1,44 +1,33 @@
-"""The interface of a store of observations, and the view of a store that looks like one of SB3's arrays."""
+"""The base class of stores of observations, and the view of a store that looks like one of SB3's arrays."""
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
 
-class ObservationStore(Protocol):
+class ObservationStore(ABC):
     """
     Keep an observation and a next observation for every slot of a ring; for Dict observations, of one key.
 
-    Any class with these methods will do: :class:`~sb3_per.storage.arrays.ArrayStore`,
-    :class:`~sb3_per.storage.frames.FrameStore`, or one of your own, as ``store_class`` of your buffer. The constructor of your
-    own takes ``(n_rows, n_envs, shape, dtype)``, where shape and dtype are those of one observation. A slot is
-    ``row * n_envs + env``. ``tests/storage/contract.py`` checks a class.
+    For a store of your own, write :meth:`write` and :meth:`read`, and a constructor that takes ``(n_rows, n_envs, shape,
+    dtype)``, where shape and dtype are those of one observation. Then set it as ``store_class`` of your buffer class. A slot is
+    ``row * n_envs + env``. The other methods have defaults. ``tests/storage/contract.py`` checks a class.
     """
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that both observations of all slots take."""
-
-    def reserve(self, rows: Any, envs: np.ndarray | None) -> None:
+    @abstractmethod
+    def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
         """
-        Make room for steps, so that :meth:`write` cannot fail.
+        Store T successive steps of k environments in place of what was in their rows. The arrays belong to the caller, who
+        may change them later.
 
-        :param rows: as in :meth:`write`
-        :param envs: as in :meth:`write`
-        :raises MemoryError: if there is no memory for them; nothing has changed then
-        :raises OSError: if there is no space on the disk; nothing has changed then
-        """
-
-    def write(self, rows: Any, envs: np.ndarray | None, observations: np.ndarray, next_observations: np.ndarray) -> None:
-        """
-        Store steps in place of what was in their rows. The arrays belong to the caller, who may change them later.
-
-        :param rows: row of one step of all environments, an int; or int64 of shape (T, k)
-        :param envs: ``None``: all environments; or the k environments of T successive steps, different int64 of shape (k,)
-        :param observations: shape (n_envs, \\*shape) for one step, (T, k, \\*shape) for several
+        :param rows: int64 of shape (T, k)
+        :param envs: different environments, int64 of shape (k,)
+        :param observations: shape (T, k, \\*shape)
         :param next_observations: in the same shape
         """
 
+    @abstractmethod
     def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
         """
         Read slots that were written.
@@ -48,8 +37,34 @@ class ObservationStore(Protocol):
         :return: a copy, shape (\\*slots.shape, \\*shape)
         """
 
-    def clear(self) -> None:
+    def write_row(self, row: int, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        """
+        Store one step of every environment. Override it where an integer as an index is faster.
+
+        :param row: row of the step
+        :param observations: shape (n_envs, \\*shape)
+        :param next_observations: in the same shape
+        """
+        n_envs = len(observations)
+        self.write(np.full((1, n_envs), row), np.arange(n_envs), observations[None], next_observations[None])
+
+    def reserve(self, n_steps: int, last_row: int) -> None:  # noqa: B027 - an array of fixed size has room
+        """
+        Make room for steps, so that :meth:`write` cannot fail.
+
+        :param n_steps: number of steps that are written next, of all environments together
+        :param last_row: largest row that is written
+        :raises MemoryError: if there is no memory for them; nothing has changed then
+        :raises OSError: if there is no space on the disk; nothing has changed then
+        """
+
+    def clear(self) -> None:  # noqa: B027 - new steps overwrite the rows
         """Forget everything."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that both observations of all slots take; 0: not known."""
+        return 0
 
 
 class StoredArray:
@@ -63,7 +78,10 @@ class StoredArray:
     """
 
     def __init__(self, store: ObservationStore, shape: tuple[int, ...], dtype: Any, is_next: bool):
-        self.store, self.shape, self.dtype, self.is_next = store, shape, np.dtype(dtype), is_next
+        self.store = store
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self.is_next = is_next
 
     @property
     def ndim(self) -> int:
@@ -73,7 +91,8 @@ class StoredArray:
     @property
     def nbytes(self) -> int:
         """Half of the bytes of the store; the other half is counted for the other array."""
-        return self.store.nbytes // 2 if self.is_next else self.store.nbytes - self.store.nbytes // 2
+        half = self.store.nbytes // 2
+        return half if self.is_next else self.store.nbytes - half
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -86,6 +105,8 @@ class StoredArray:
         if index is Ellipsis or (isinstance(index, tuple) and any(part is Ellipsis for part in index)):
             return self[:][index]
         parts = index if isinstance(index, tuple) else (index,)
-        slots = np.asarray(np.arange(self.shape[0] * self.shape[1]).reshape(self.shape[:2])[parts[:2]])
+        # NumPy finds the slots that an index of rows and environments means; the array of all slots is small beside the store.
+        all_slots = np.arange(self.shape[0] * self.shape[1]).reshape(self.shape[:2])
+        slots = np.asarray(all_slots[parts[:2]])
         decoded = self.store.read(slots, self.is_next)
         return decoded[(slice(None),) * slots.ndim + parts[2:]]

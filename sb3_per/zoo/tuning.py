@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_SAMPLER, convert_offpolicy_params
 
-from sb3_per.buffers.settings import ignored
-from sb3_per.sampling.schemes import PriorityScheme
+from sb3_per.sampling.schemes import PriorityScheme, make_scheme
 
 
 class Range(NamedTuple):
@@ -130,7 +129,8 @@ def join(of_file: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """
     scheme = tuned["scheme"]
     kept = {name: value for name, value in of_file.items() if name not in (*RANGES, *CHOICES)}
-    joined = {name: value for name, value in {**kept, **tuned}.items() if ignored(scheme, name) is None}
+    unused = make_scheme(scheme).unused_settings
+    joined = {name: value for name, value in {**kept, **tuned}.items() if name not in unused}
     if scheme == "rank":
         joined.pop("age_decay", None)
     if "beta_end" in joined:

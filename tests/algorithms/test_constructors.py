@@ -188,7 +188,7 @@ def test_type_checkers_see_the_stock_constructors(tmp_path):
         (PERRecurrentDQN, dict(burnin=3), "'burnin': did you mean 'burn_in'"),
     ],
 )
-def test_unknown_arguments_are_refused_with_a_hint(cls, keywords, message):
+def test_unknextra_arguments_are_refused_with_a_hint(cls, keywords, message):
     with pytest.raises(TypeError, match=message):
         cls("MlpPolicy", env_of(cls), **keywords)
 

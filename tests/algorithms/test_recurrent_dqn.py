@@ -26,7 +26,7 @@ from sb3_per import (
 )
 from sb3_per.algorithms.recurrent.networks import transitions_in, zero_states
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
-from sb3_per.storage.arrays import tree_map
+from sb3_per.storage.nested import tree_map
 
 SMALL: dict[str, Any] = dict(
     learning_starts=60,

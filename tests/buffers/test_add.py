@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.transfer import copy_newest, emptied
 from sb3_per.persistence.buffer_files import save_buffer
-from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.nested import Storage
 from tests.utils import (
     add_one,
     assert_same,
@@ -61,14 +61,14 @@ def test_an_interrupted_add_stores_nothing(monkeypatch):
     for n_before in range(9):
         buffer = make_buffer(4, n_envs=2)
         fill([buffer], n_before)
-        write = ArrayStorage.write
+        write = Storage.write
 
         def interrupted(self: Any, *args: Any, write: Any = write) -> None:
             write(self, *args)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(ArrayStorage, "write", interrupted)
+            patch.setattr(Storage, "write", interrupted)
             add_one(buffer)
         assert buffer.size() == min(n_before, 4)
         add_one(buffer)

@@ -27,7 +27,7 @@ def ages_of(buffer: PrioritizedReplayBuffer) -> np.ndarray:
     """
     n_envs = buffer.n_envs
     steps = buffer.transition_ids // n_envs
-    ages: np.ndarray = (buffer.ring.added - 1 - steps) * n_envs + np.arange(n_envs)[::-1]
+    ages: np.ndarray = (buffer.ring.n_added - 1 - steps) * n_envs + np.arange(n_envs)[::-1]
     return ages
 
 
@@ -162,7 +162,7 @@ def test_equal_priorities_have_weights_of_exactly_1(kind):
     buffer = make(kind, 16, age_decay=3.0, alpha=0.0)
     Player(buffer).add(200)
     for normalization in ("max", "mean", "none"):
-        buffer.weights.normalization = normalization
+        buffer.beta_schedule.normalization = normalization
         np.testing.assert_array_equal(buffer.sample(64).weights.numpy(), 1.0)
 
 

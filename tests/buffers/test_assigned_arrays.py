@@ -219,7 +219,7 @@ def test_setting_pos_or_full_makes_all_transitions_new():
     old = buffer.sample(20).indices
     buffer.update_priorities(old, np.zeros(20))
     buffer.full = True
-    assert (buffer.priorities == buffer.scheme.mass_of_new(buffer.max_priority)).all()
+    assert (buffer.priorities == buffer.scheme.new_mass(buffer.max_priority)).all()
     assert buffer.update_priorities(old, np.ones(20)) == 0
 
 

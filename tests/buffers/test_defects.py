@@ -18,7 +18,7 @@ from sb3_per.sampling.sampler import Sampler
 from sb3_per.sampling.sum_tree import SumTree
 from sb3_per.sampling.weights import ImportanceWeights
 from sb3_per.storage import n_step
-from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.nested import Storage
 from sb3_per.storage.frame_pool import FramePool
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.ring import Ring
@@ -126,7 +126,7 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
         check_separate_environments("windows"),
     ),
     "no episode is truncated": (
-        ArrayStorage,
+        Storage,
         "truncate",
         lambda old: lambda self, rows, envs: old(self, rows, envs) if self.n_envs == 1 else None,
         check_separate_environments("windows"),
@@ -193,7 +193,7 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
         check_windows,
     ),
     "n-step returns continue across a restart": (
-        ArrayStorage,
+        Storage,
         "truncate",
         lambda old: lambda self, rows, envs: None,
         check_windows,
@@ -207,7 +207,7 @@ DEFECTS: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], None]]] = 
     "windows stay drawable while their prefix is overwritten": (
         CompleteWindows,
         "oldest_anchor",
-        lambda old: property(lambda self: max(int(self.ring.first[0]), self.oldest_admitted)),
+        lambda old: property(lambda self: max(int(self.ring.oldest_held[0]), self.oldest_admitted)),
         check_windows,
     ),
     "windows are drawn before they are complete": (

@@ -8,7 +8,7 @@ import pytest
 from stable_baselines3 import DQN
 
 from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
-from sb3_per.storage.arrays import ArrayStore, keyed
+from sb3_per.storage.nested import ArrayStore, keyed
 from tests.buffers.test_add import OtherStoreBuffer, OtherStoreDictBuffer, PickledObservations
 from tests.utils import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, stock_like
 
@@ -44,7 +44,7 @@ def test_priorities_stay_if_the_scheme_stays(kind, scheme, changed):
     if kind == "her" and "recency" in changed:
         pytest.skip("recency is refused with hindsight")
     buffer = filled_buffer(kind, scheme=scheme, uniform_fraction=0.1)
-    buffer.weights.beta, priorities, ids = 0.7, buffer.priorities, buffer.transition_ids
+    buffer.beta_schedule.beta, priorities, ids = 0.7, buffer.priorities, buffer.transition_ids
     after = type(buffer).from_replay_buffer(buffer, **changed)
     np.testing.assert_array_equal(after.priorities, priorities)
     np.testing.assert_array_equal(after.transition_ids, ids)
@@ -63,7 +63,7 @@ def test_a_changed_scheme_resets_all_priorities_to_the_maximum(kind, changed):
     after = type(buffer).from_replay_buffer(buffer, **changed)
     np.testing.assert_array_equal(after.priorities > 0, can_be_drawn)
     written = after.sampler.tree.written().reshape(can_be_drawn.shape)
-    assert (written[can_be_drawn] == after.scheme.mass_of_new(after.max_priority)).all()
+    assert (written[can_be_drawn] == after.scheme.new_mass(after.max_priority)).all()
 
 
 def test_transitions_waiting_for_the_tree_get_the_maximum_of_the_source_buffer():

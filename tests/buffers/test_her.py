@@ -19,7 +19,7 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
 )
 from sb3_per.buffers.her import FinishedEpisodes
-from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.nested import Storage
 from tests.utils import (
     assert_same,
 )
@@ -84,7 +84,7 @@ def test_only_finished_complete_episodes_have_mass(n_envs, scheme):
             written = buffer.update_priorities(np.arange(buffer.ring.next_id), np.ones(buffer.ring.next_id))
             assert written == np.count_nonzero(buffer.ep_length)
             assert_finished_episodes_have_mass(buffer)
-    assert buffer.ring.most > 2 * buffer.buffer_size
+    assert buffer.ring.most_steps > 2 * buffer.buffer_size
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
@@ -469,7 +469,7 @@ def test_an_interrupted_add_stores_nothing(monkeypatch):
         buffer = make_her(PrioritizedHerReplayBuffer, env, n_rows=12)
         player = Player(env, buffer)
         player.step(n_steps)
-        ids, priorities, write = buffer.transition_ids, buffer.priorities, ArrayStorage.write
+        ids, priorities, write = buffer.transition_ids, buffer.priorities, Storage.write
         episodes = state_of(buffer.episodes)
 
         def interrupted(self: Any, *args: Any, write: Any = write) -> None:
@@ -477,7 +477,7 @@ def test_an_interrupted_add_stores_nothing(monkeypatch):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(ArrayStorage, "write", interrupted)
+            patch.setattr(Storage, "write", interrupted)
             player.step(1)
         np.testing.assert_array_equal(buffer.transition_ids, ids)
         np.testing.assert_array_equal(buffer.priorities, priorities)

@@ -17,7 +17,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.buffers.hooks import CALLED, REFUSED
-from sb3_per.storage.arrays import tree_map
+from sb3_per.storage.nested import tree_map
 from tests.helpers.actors import local
 from tests.utils import (
     ACTION_SPACES,

@@ -119,14 +119,14 @@ def test_frames_stay_exact_after_interrupts():
     player.is_apart = False
     rng = np.random.default_rng(0)
     for _ in range(60):
-        n_held = framed.ring.most
+        n_held = framed.ring.most_steps
         obs, player.obs = player.obs, player.observation(player.obs)
         arguments = (obs, player.obs, rng.uniform(-1, 1, (1, 2)), rng.normal(size=1), np.zeros(1), [{}])
         interrupted(functools.partial(framed.add, *arguments), int(rng.integers(40)))
-        if framed.ring.most == n_held:
+        if framed.ring.most_steps == n_held:
             continue
         plain.add(*arguments)
-        slots = (plain.ring.most - 1 - np.arange(min(plain.ring.most, 6))) % 7
+        slots = (plain.ring.most_steps - 1 - np.arange(min(plain.ring.most_steps, 6))) % 7
         for actual, expected in zip(framed.storage.read(slots, slots)[:2], plain.storage.read(slots, slots)[:2], strict=True):
             for key in expected:
                 np.testing.assert_array_equal(actual[key], expected[key])

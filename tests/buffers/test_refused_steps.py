@@ -24,7 +24,7 @@ from sb3_per import (
     Proportional,
 )
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
-from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.nested import Storage
 from sb3_per.storage.frames import FrameStore
 from tests.utils import (
     ACTION_SPACES,
@@ -394,7 +394,7 @@ def test_a_step_that_finds_no_room_changes_nothing(kind, n_steps, monkeypatch, t
             writes_of(each, kind)[2]()
     masses, _ = buffer.priorities, twin.priorities  # both insert what is new
     before = pickle.dumps(buffer)
-    owners: list[Any] = [ArrayStorage] + [FrameStore] * ("frames" in kind)
+    owners: list[Any] = [Storage] + [FrameStore] * ("frames" in kind)
     for owner, name in zip(owners, ("write", "reserve"), strict=False):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, refuse)

@@ -141,7 +141,7 @@ class Twins:
 
     def update(self) -> None:
         """Update ids of all ages; each environment skips its own stale ids."""
-        steps = self.buffer.ring.added
+        steps = self.buffer.ring.n_added
         if not steps.any():
             return
         envs = self.rng.choice(np.flatnonzero(steps), 8)
@@ -165,7 +165,7 @@ class Twins:
     def reset(self) -> None:
         for buffer in (self.buffer, *self.alone):
             buffer.reset()
-        self.n_before = self.buffer.ring.added - [alone.ring.added[0] for alone in self.alone]
+        self.n_before = self.buffer.ring.n_added - [alone.ring.n_added[0] for alone in self.alone]
 
     def reload(self) -> None:
         """Continue with a buffer that was made from the state of this one."""
@@ -182,7 +182,7 @@ class Twins:
         buffer = self.buffer if buffer is None else buffer
         sizes = [alone.size() for alone in self.alone]
         ids, masses = buffer.transition_ids, buffer.priorities
-        np.testing.assert_array_equal(buffer.ring.added, [alone.ring.added[0] for alone in self.alone] + self.n_before)
+        np.testing.assert_array_equal(buffer.ring.n_added, [alone.ring.n_added[0] for alone in self.alone] + self.n_before)
         assert buffer.size() == min(sizes) and buffer.max_priority == self.alone[0].max_priority
         for env, alone in enumerate(self.alone):
             expected = alone.transition_ids[:, 0]
@@ -320,7 +320,7 @@ def test_steps_added_separately_or_together_give_the_same_buffer(kwargs):
     buffers = filled_in_three_ways(**kwargs)
     one, *others = buffers
     for other in others:
-        assert other.ring.is_even
+        assert other.ring.all_at_same_step
         assert_same_state(contents_of(other), contents_of(one))
     batches = []
     for buffer in buffers:
@@ -350,7 +350,7 @@ def uneven_buffer(**kwargs: Any) -> PrioritizedReplayBuffer:
 @pytest.mark.filterwarnings("ignore:uniform_fraction")
 def test_draws_from_uneven_environments_follow_the_masses(scheme, kwargs):
     buffer = uneven_buffer(scheme=scheme, **kwargs)
-    assert not buffer.ring.is_even
+    assert not buffer.ring.all_at_same_step
     ids = buffer.transition_ids
     ids = ids[ids >= 0]
     buffer.update_priorities(ids, np.arange(1.0, len(ids) + 1))
@@ -388,7 +388,7 @@ def test_ages_are_counted_within_each_environment():
     buffer.draw_record = DrawRecord(buffer.buffer_size * N_ENVS)
     batch = buffer.sample(50)
     steps, envs = np.divmod(batch.indices, N_ENVS)
-    expected = (buffer.ring.added[envs] - 1 - steps) * N_ENVS + N_ENVS - 1 - envs
+    expected = (buffer.ring.n_added[envs] - 1 - steps) * N_ENVS + N_ENVS - 1 - envs
     np.testing.assert_array_equal(statistics(buffer)[0]["age"], expected)
     assert expected.max() < N_ROWS * N_ENVS
 
@@ -408,7 +408,7 @@ def test_initial_priority_mean_is_over_all_environments():
 def test_add_sample_and_update_run_no_python_loop(kind):
     """Adding 12 times and drawing 6 times as many steps takes about the same number of Python instructions and calls."""
     buffer, column = make(kind, 4, 4000), StepsOfOne(KINDS[kind][0], 0)
-    buffer.weights.beta_anneal_steps = None  # annealing takes fewer instructions after its end
+    buffer.beta_schedule.beta_anneal_steps = None  # annealing takes fewer instructions after its end
     steps = [[column.step() for _ in range(4)] for _ in range(20)]
     obs, next_obs = (stacked([[step[i] for step in row] for row in steps]) for i in range(2))
     work = []
@@ -421,7 +421,7 @@ def test_add_sample_and_update_run_no_python_loop(kind):
             buffer.update_priorities(buffer.sample(n_steps * 3).indices, np.ones((n_steps * 3, 2)))
 
         cycle()
-        assert not buffer.ring.is_even
+        assert not buffer.ring.all_at_same_step
         work.append(python_work(cycle))
     # Frames sometimes allocate another piece of memory; a loop over the steps would take many times as much.
     np.testing.assert_allclose(work[1], work[0], rtol=0.1)
@@ -448,7 +448,7 @@ def test_resizing_keeps_the_newest_steps_of_each_environment(kind, n_rows):
     old = twins.buffer
     new = emptied(old, n_rows, old.settings.frames)
     copy_newest(new, old)
-    shifts = (new.ring.added - old.ring.added) * N_ENVS
+    shifts = (new.ring.n_added - old.ring.n_added) * N_ENVS
     ids, masses = new.transition_ids, new.priorities
     for id_, mass in zip(ids[masses > 0], masses[masses > 0], strict=True):
         old_id = id_ - shifts[id_ % N_ENVS]
@@ -522,7 +522,7 @@ def test_td_errors_that_are_not_finite_are_refused():
     buffer = make("td_error")
     with pytest.raises(ValueError, match="must be finite, not nan"):
         buffer.add_steps(**chunk(), td_errors=np.array([[1.0], [np.nan]]))
-    assert buffer.ring.added.tolist() == [0, 0, 0]
+    assert buffer.ring.n_added.tolist() == [0, 0, 0]
 
 
 def test_ids_that_an_environment_never_issued_are_refused():
@@ -551,7 +551,7 @@ def test_replace_by_replaces_the_contents_of_a_buffer():
     buffer, other = uneven_buffer(), make("plain")
     other.add_steps(**chunk(2, 3))
     replace_by(buffer, other)
-    assert buffer.ring.added.tolist() == [2, 2, 2] and buffer.size() == 2
+    assert buffer.ring.n_added.tolist() == [2, 2, 2] and buffer.size() == 2
     buffer.sample(2)
 
 

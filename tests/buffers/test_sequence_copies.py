@@ -67,7 +67,7 @@ def test_resizing_keeps_the_newest_windows(n_rows, n_played):
     slots = np.flatnonzero(other.priorities)
     for slot in slots:
         mass = masses[float(other.rewards.ravel()[slot])]
-        assert other.priorities.ravel()[slot] in (mass, other.scheme.mass_of_new(other.max_priority))
+        assert other.priorities.ravel()[slot] in (mass, other.scheme.new_mass(other.max_priority))
     reference.buffers = (other,)
     for _ in range(n_rows // 4 + 4):
         reference.check(other, is_whole=False)

@@ -21,7 +21,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.storage.arrays import ArrayStorage
+from sb3_per.storage.nested import Storage
 from tests.buffers.sequence_reference import SPACES, Reference, make_sequences, played, states_of
 from tests.utils import (
     OBSERVATION_SPACES,
@@ -58,7 +58,7 @@ def test_every_window_equals_the_reference(kwargs, n_envs):
             if buffer.priorities.any():
                 batch = buffer.sample(5)
                 assert buffer.update_priorities(batch.indices, np.ones(batch.mask.shape)) == 5
-    assert buffer.ring.most > 2 * buffer.buffer_size
+    assert buffer.ring.most_steps > 2 * buffer.buffer_size
 
 
 @pytest.mark.parametrize("length, period", [(4, None), (1, 1), (4, 2), (5, 1), (3, 2)])
@@ -210,7 +210,7 @@ def test_a_failed_add_changes_nothing_that_can_be_drawn(n_rows):
     for arguments, keywords in bad:
         with pytest.raises(ValueError):
             buffer.add(*arguments, **{"states": states, **keywords})
-        assert buffer.ring.most == 9
+        assert buffer.ring.most_steps == 9
         assert reference.check(buffer)
     reference.play(5)
     reference.check(buffer)
@@ -220,7 +220,7 @@ def test_an_interrupted_add_stores_nothing(monkeypatch):
     """Press Ctrl-C after a step is written but before it counts; the next step takes its row."""
     buffer = make_sequences(15, 2, burn_in=1, sequence_period=2)
     reference = Reference(buffer)
-    write = ArrayStorage.write
+    write = Storage.write
 
     def interrupted(self: Any, *args: Any) -> None:
         write(self, *args)
@@ -228,7 +228,7 @@ def test_an_interrupted_add_stores_nothing(monkeypatch):
 
     for _ in range(25):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(ArrayStorage, "write", interrupted)
+            patch.setattr(Storage, "write", interrupted)
             reference.play()
         for steps in reference.steps:
             steps.pop()

@@ -92,7 +92,7 @@ def test_signature_shows_all_settings(cls):
     assert all(p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD for p in shown.values())
 
 
-def test_a_user_defined_buffer_keeps_its_own_arguments():
+def test_a_user_defined_buffer_keeps_its_extra_arguments():
     class Own(ReplayBuffer):
         def __init__(self, *args: Any, own: int = 0, **kwargs: Any):
             super().__init__(*args, **kwargs)

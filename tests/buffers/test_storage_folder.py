@@ -56,7 +56,7 @@ def make_of_kind(kind: str, monkeypatch: Any, folder: Path) -> Any:
         arguments: tuple[Any, ...] = (plain.env, "cpu", N_ENVS)
         own: dict[str, Any] = dict(copy_info_dict=plain.copy_info_dict)
     else:
-        arguments, own = ("cpu", N_ENVS), {name: getattr(plain, name) for name in plain.own_arguments}
+        arguments, own = ("cpu", N_ENVS), {name: getattr(plain, name) for name in plain.extra_arguments}
     own.update(handle_timeout_termination=plain.handle_timeout_termination, optimize_memory_usage=plain.optimize_memory_usage)
     own.update(plain.settings.some("n_steps frames initial_priority"))
     size = plain.buffer_size * N_ENVS
@@ -225,7 +225,7 @@ def test_a_full_disk_is_an_error_before_the_step_is_stored(kind, tmp_path, monke
     assert pickle.dumps(contents_of(buffer)) == before
     np.testing.assert_array_equal(buffer.priorities, masses)
     buffer.add(**step_of(buffer, 9))
-    assert buffer.ring.most == 10
+    assert buffer.ring.most_steps == 10
 
 
 LIMITED = """
@@ -267,7 +267,7 @@ def test_a_copy_has_files_of_its_own_in_the_same_folder(how, frames, tmp_path):
     assert len(files_in(tmp_path / "folder")) >= 2 * n_files - 1  # frames that hold nothing yet are not copied
     assert_same_state(contents_of(twin), contents_of(buffer))
     fill([twin], 3, seed=1)
-    assert twin.ring.most == 14 and buffer.ring.most == 11
+    assert twin.ring.most_steps == 14 and buffer.ring.most_steps == 11
     assert not np.array_equal(np.asarray(twin.observations), np.asarray(buffer.observations))
     for each in (twin, buffer):
         assert each.observations is each.storage.observations

@@ -16,7 +16,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_per import PERDQN
 from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
 from sb3_per.buffers.sequences import PrioritizedSequenceReplayBuffer
-from sb3_per.storage.arrays import keyed
+from sb3_per.storage.nested import keyed
 from tests.buffers.test_add import PickledObservations
 from tests.utils import (
     ACTION_SPACES,
@@ -144,7 +144,7 @@ def test_a_full_buffer_of_environments_at_different_steps_loses_nothing():
     assert (returned.pos, returned.full) == (0, True)
     for env in range(2):
         assert sorted(returned.rewards[:, env]) == sorted(buffer.rewards[:, env])
-        assert returned.rewards[-1, env] == buffer.rewards[(buffer.ring.added[env] - 1) % 8, env]
+        assert returned.rewards[-1, env] == buffer.rewards[(buffer.ring.n_added[env] - 1) % 8, env]
 
 
 def test_what_sb3_does_not_hold_is_named():

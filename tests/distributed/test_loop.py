@@ -19,7 +19,7 @@ def test_steps_are_counted_as_sb3_counts_them(n_actors, n_envs, chunk, total):
     env = local(Tracked, n_actors, n_envs=n_envs, chunk=chunk)
     model, follower = small(PERDQN, env, train_freq=1, learning_starts=0), Follower()
     model.learn(total, callback=follower)
-    assert model.num_timesteps == total == model.replay_buffer.ring.added.sum()
+    assert model.num_timesteps == total == model.replay_buffer.ring.n_added.sum()
     assert [seen["num_timesteps"] for seen in follower.seen] == [*range(env.num_envs, total, env.num_envs), total]
     for name in ("rewards", "dones", "infos", "new_obs"):
         assert sum(len(seen[name]) for seen in follower.seen) == total
@@ -149,12 +149,12 @@ def test_chunks_are_stored_when_they_arrive(buffer_size, least, most):
 
     class Ahead(BaseCallback):
         def _on_step(self) -> bool:
-            ahead.append(model.replay_buffer.ring.added.sum() - self.num_timesteps)
+            ahead.append(model.replay_buffer.ring.n_added.sum() - self.num_timesteps)
             assert_columns_hold(model.replay_buffer)
             return True
 
     model.learn(180, callback=Ahead())
-    assert min(ahead) == 0 and model.replay_buffer.ring.added.sum() == 180
+    assert min(ahead) == 0 and model.replay_buffer.ring.n_added.sum() == 180
     assert least <= max(ahead) <= most
 
 

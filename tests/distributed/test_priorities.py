@@ -53,7 +53,7 @@ def test_new_transitions_get_the_priorities_of_actors():
     model = small(PERDQN, local(Tracked, 2, chunk=10), gradient_steps=0)
     model.learn(40)
     buffer = model.replay_buffer
-    assert buffer.max_priority == 1.0 and buffer.sampler.initial_priority == "max"
+    assert buffer.max_priority == 1.0 and buffer.settings.initial_priority == "max"
     td_errors = model.td_errors(buffer.read(np.arange(40))).numpy().ravel()
     np.testing.assert_allclose(buffer.priorities.ravel()[:40], (np.abs(td_errors) + 1e-6) ** 0.6, rtol=1e-4)
 

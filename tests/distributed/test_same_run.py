@@ -6,7 +6,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecCheckNan, VecFrameStack, VecNormalize, VecTransposeImage
 
 from sb3_per import PERDQN, PERSAC
-from sb3_per.storage.arrays import keyed
+from sb3_per.storage.nested import keyed
 from tests.helpers.actor_envs import Images, Tracked
 from tests.helpers.actors import CONFIGURATIONS, assert_same_run, local, small
 from tests.utils import fill

@@ -20,7 +20,7 @@ def test_a_model_saved_with_actors_loads(tmp_path):
     model.save_replay_buffer(tmp_path / "buffer.buffer")
     loaded = PERDQN.load(tmp_path / "model", env=local(Tracked))
     loaded.load_replay_buffer(tmp_path / "buffer.buffer")
-    np.testing.assert_array_equal(loaded.replay_buffer.ring.added, model.replay_buffer.ring.added)
+    np.testing.assert_array_equal(loaded.replay_buffer.ring.n_added, model.replay_buffer.ring.n_added)
     loaded.env.seed(77)
     loaded.learn(60, reset_num_timesteps=False)
     assert loaded.num_timesteps == 120
@@ -36,11 +36,11 @@ def test_a_buffer_pickled_in_a_run_keeps_its_own_initial_priority(tmp_path):
         def _on_step(self) -> bool:
             if self.n_calls == 15:
                 model.save_replay_buffer(tmp_path / "buffer.pkl")
-            priorities.append(pickle.loads(pickle.dumps(model.replay_buffer)).sampler.initial_priority)
+            priorities.append(pickle.loads(pickle.dumps(model.replay_buffer)).settings.initial_priority)
             return True
 
     model.learn(40, callback=Save())
     assert set(priorities) == {"max"}
     loaded = small(PERDQN, local(Tracked))
     loaded.load_replay_buffer(tmp_path / "buffer.pkl")
-    assert loaded.replay_buffer.sampler.initial_priority == "max"
+    assert loaded.replay_buffer.settings.initial_priority == "max"

@@ -122,7 +122,7 @@ class Game:
         optional: dict[str, Any] = {}
         if self.record.has_windows:
             optional["episode_starts"] = self.rng.random(self.buffer.n_envs) < 0.2
-        elif self.buffer.sampler.initial_priority == "td_error" and self.rng.random() < 0.5:
+        elif self.buffer.settings.initial_priority == "td_error" and self.rng.random() < 0.5:
             optional["td_errors"] = self.rng.exponential(size=self.buffer.n_envs)
         starts = optional.get("episode_starts")
         after = self.record.copy().add(dones[0], starts=starts)

@@ -83,7 +83,7 @@ class Player:
         self.buffers, self.buffer, self.rng = buffers, buffers[0], np.random.default_rng(seed)
         self.n_envs = self.buffer.n_envs
         # Some kinds of buffers accept steps of only some of their environments.
-        self.is_apart = bool(self.buffer.storage.frame_stores) or self.buffer.sampler.initial_priority == "td_error"
+        self.is_apart = bool(self.buffer.storage.frame_stores) or self.buffer.settings.initial_priority == "td_error"
         self.obs = self.observation()
 
     def observation(self, before: Any = None) -> Any:
@@ -117,7 +117,7 @@ class Player:
                     buffer.add(obs, next_obs, actions, rewards, done, infos)
                 elif len(envs):
                     steps = (picked(part, envs) for part in (obs, next_obs, actions, rewards, done, timeout))
-                    errors = {} if buffer.sampler.initial_priority != "td_error" else {"td_errors": rewards[None, envs]}
+                    errors = {} if buffer.settings.initial_priority != "td_error" else {"td_errors": rewards[None, envs]}
                     buffer.add_steps(envs, *steps, **errors)
 
     def play(self, n_steps: int | None = None) -> None:

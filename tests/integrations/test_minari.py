@@ -136,7 +136,7 @@ def same(a: Any, b: Any) -> bool:
 def transitions_of(buffer: Any, env_idx: int) -> dict[str, Any]:
     """Return the stored transitions of one environment, oldest first, as arrays of shape (n, ...)."""
     ids = buffer.transition_ids[:, env_idx]
-    oldest_id = buffer.ring.oldest[env_idx] * buffer.n_envs + env_idx
+    oldest_id = buffer.ring.oldest_complete[env_idx] * buffer.n_envs + env_idx
     rows = [row for row in np.argsort(ids) if ids[row] >= oldest_id]
     slots = np.array(rows, dtype=np.int64) * buffer.n_envs + env_idx
     obs, next_obs = buffer.storage.read_observations(slots), buffer.storage.read_next_observations(slots)

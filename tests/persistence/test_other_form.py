@@ -106,7 +106,7 @@ def test_frames_of_the_model_win_over_saved_ones(frames, n_rows, tmp_path):
         loaded = load_buffer(make("frames", n_rows, frames=frames, scheme="rank"), tmp_path / "x.buffer")
     assert_same_newest_steps(loaded, buffer, with_masses=False)
     assert loaded.settings.frames == frames
-    assert np.count_nonzero(loaded.priorities) == loaded.ring.n_whole
+    assert np.count_nonzero(loaded.priorities) == loaded.ring.n_complete
 
 
 # ---- another scheme
@@ -129,7 +129,7 @@ def test_loading_with_another_scheme_sets_all_priorities_to_the_largest(changed,
     np.testing.assert_array_equal(loaded.transition_ids, buffer.transition_ids)
     assert (loaded.priorities[:15] > 0).all()
     if changed.get("scheme") != "rank":
-        np.testing.assert_array_equal(loaded.priorities[:15], float(loaded.scheme.mass_of_new(loaded.max_priority)))
+        np.testing.assert_array_equal(loaded.priorities[:15], float(loaded.scheme.new_mass(loaded.max_priority)))
     save_buffer(loaded, path)
     with pytest.warns(UserWarning, match="all transitions"):
         back = load_buffer(buffer, path)

@@ -283,11 +283,11 @@ class Faulty(PriorityScheme):
     def mass(self, priority):
         return np.full(np.shape(priority), self.value) if self.method == "mass" else super().mass(priority)
 
-    def mass_of_new(self, max_priority):
-        return self.value if self.method == "mass_of_new" else super().mass_of_new(max_priority)
+    def new_mass(self, max_priority):
+        return self.value if self.method == "new_mass" else super().new_mass(max_priority)
 
 
-@pytest.mark.parametrize("method", ["priority", "mass", "mass_of_new"])
+@pytest.mark.parametrize("method", ["priority", "mass", "new_mass"])
 def test_bad_numbers_from_a_scheme_are_refused(method):
     """The number is refused before it enters the tree."""
     for value in (np.inf, np.nan, -1.0):

@@ -18,7 +18,7 @@ def test_draws_weights_and_loss_are_those_of_the_scheme(scheme):
     masses = scheme.mass(scheme.priority(errors))
     assert (control.mass(control.priority(errors)) == masses).all()
     assert (control.weights(masses, 0.5) == scheme.weights(masses, 0.5)).all()
-    assert control.mass_of_new(2.0) == scheme.mass_of_new(2.0)
+    assert control.new_mass(2.0) == scheme.new_mass(2.0)
     arguments = (th.rand(20, 2), th.randn(20, 2), th.rand(20, 1))
     assert control.loss(*arguments) == scheme.loss(*arguments)
     for name in vars(PriorityScheme):

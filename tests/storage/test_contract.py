@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_per.storage.arrays import ArrayStore
+from sb3_per.storage.nested import ArrayStore
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.mapped import Files, Folder
 from tests.buffers.test_add import PickledObservations

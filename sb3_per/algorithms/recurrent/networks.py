@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples, SequenceReplayBufferSamples
-from sb3_per.storage.arrays import tree_map
+from sb3_per.storage.nested import tree_map
 
 # Hidden and cell state, each of shape (n_layers, n, hidden).
 States = tuple[th.Tensor, ...]
@@ -206,7 +206,7 @@ def transitions_in(
         return values.flatten(0, 1)[places].reshape(len(places), -1)
 
     ids = window.cpu().numpy()
-    transitions = PrioritizedReplayBufferSamples(
+    return PrioritizedReplayBufferSamples(
         observations=WindowSteps(windows, places, unrolled),
         actions=at_steps(windows.actions),
         next_observations=WindowSteps(windows, after, unrolled),
@@ -216,5 +216,3 @@ def transitions_in(
         weights=windows.weights[window],
         indices=windows.indices[ids],
     )
-    transitions.n_p = None if windows.n_p is None else windows.n_p[ids]
-    return transitions

@@ -9,9 +9,6 @@ import numpy as np
 from sb3_per.storage.ring import slots_between
 from sb3_per.utils.compiled import kernel
 
-#: Flags that :func:`number_next` returns.
-LEAVES_OPEN, IS_UNROLLED_FROM = 1, 2
-
 
 @kernel
 def number_next(
@@ -23,7 +20,7 @@ def number_next(
     starts: np.ndarray,
     period: int,
     burn_in: int,
-) -> int:
+) -> tuple[bool, bool]:
     """
     Number a step of all environments within its episode, from 0.
 
@@ -35,21 +32,22 @@ def number_next(
     :param starts: whether the caller starts a new episode here, bool of shape (n_envs,); an episode also starts after an end
     :param period: number of steps from the beginning of a window to the beginning of the next
     :param burn_in: number of steps before a window from which it is unrolled
-    :return: sum of flags: ``LEAVES_OPEN`` if an episode starts here and the one before was not ended, ``IS_UNROLLED_FROM`` if
-        a window is unrolled from this step and its episode started earlier
+    :return: whether an episode starts here and the one before was not ended; and whether a window is unrolled from this step
+        and its episode started earlier
     """
-    found = 0
+    leaves_open = False
+    is_unrolled_from = False
     for e in range(starts.size):
         number = 0
         if not (is_first or dones[e] != 0 or timeouts[e] != 0):
             if starts[e]:
-                found |= LEAVES_OPEN
+                leaves_open = True
             else:
                 number = numbers_before[e] + 1
                 if (number + burn_in) % period == 0:
-                    found |= IS_UNROLLED_FROM
+                    is_unrolled_from = True
         numbers[e] = number
-    return found
+    return leaves_open, is_unrolled_from
 
 
 def number_by_dones(episode_steps: np.ndarray, dones: np.ndarray, timeouts: np.ndarray, first: int, end: int) -> None:
@@ -96,7 +94,8 @@ def find_complete(
         up to which is decided now, int64 of shape (n_envs,)
     """
     n_rows, n_envs = episode_steps.shape
-    first, looked_at = np.empty(n_envs, np.int64), np.empty(n_envs, np.int64)
+    first = np.empty(n_envs, np.int64)
+    looked_at = np.empty(n_envs, np.int64)
     newest = (end - 1) % n_rows
     for e in range(n_envs):
         first[e] = max(n_looked_at[e], oldest)

@@ -1,15 +1,15 @@
 """Check what comes into a buffer before anything is written: steps, masses, ids, TD errors and environments."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 
-from sb3_per.sampling.sum_tree import as_batch
-from sb3_per.storage.arrays import ArrayStorage, StepArrays, tree_map
+from sb3_per.sampling.mass_tree import as_batch
+from sb3_per.storage.nested import tree_map
+from sb3_per.storage.storage import Steps, Storage
 
 # Types of NumPy that hold real numbers.
 _NUMBERS = frozenset(map(np.dtype, ("?", *"bhilqBHILQefd")))
@@ -22,33 +22,49 @@ _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 def checked_steps(
-    storage: ArrayStorage, shape: tuple[int, ...], given: tuple[Any, ...], infos: Any, timeouts: Any = None
-) -> StepArrays:
+    storage: Storage,
+    shape: tuple[int, ...],
+    obs: Any,
+    next_obs: Any,
+    actions: Any,
+    rewards: Any,
+    dones: Any,
+    infos: Any = (),
+    timeouts: Any = None,
+) -> Steps:
     """
     Check steps against the arrays that store them. What SB3's ``add`` accepts is accepted for one step: missing axes of length
     1, and shapes that NumPy broadcasts.
 
     :param storage: that will store them
     :param shape: (n_envs,) for one step of all environments, (T, k) for several steps of some
-    :param given: observations, shape (*shape, ...), a dictionary of them, or for several steps one entry per step; next
-        observations, in the same form; actions, shape (*shape, action_dim); rewards; and ends of episodes
+    :param obs: observations, shape (\\*shape, ...), a dictionary of them, or for several steps one entry per step
+    :param next_obs: next observations, in the same form
+    :param actions: actions, shape (\\*shape, action_dim)
+    :param rewards: rewards, of ``shape``
+    :param dones: ends of episodes, of ``shape``
     :param infos: one dictionary per environment, for several steps a list of these per step; kept if the storage keeps them
     :param timeouts: which of the ends are truncations; ``None``: the infos say so
     :return: arrays of the shapes that are stored
     :raises ValueError: for another shape, values that are not numbers, or a reward that is NaN or infinite
     """
-    obs, next_obs, actions, rewards, dones = given
-    from_infos = timeouts is None
-    if from_infos:
-        timeouts, infos = _read_infos(storage, shape, infos)
+    name_of_timeouts = "timeouts"
+    kept_infos = None
+    if timeouts is None:
+        name_of_timeouts = "infos"
+        if len(shape) == 2:
+            infos = list(infos)
+        timeouts = _timeouts_in(storage, shape, infos)
+        if storage.infos is not None:
+            kept_infos = infos
     try:
         # The usual case in one check, because `add` is called at every step: arrays of the stored shapes.
         if (
-            obs.shape == next_obs.shape == shape + storage.obs_shape
-            and actions.shape == shape + storage.action_shape
+            timeouts is storage.no_timeouts
+            and kept_infos is None
+            and obs.shape == next_obs.shape == shape + storage.obs_shape
+            and actions.shape == shape + storage.form.action_shape
             and rewards.shape == dones.shape == shape
-            and timeouts is None
-            and infos is None
             and obs.dtype in _NUMBERS
             and next_obs.dtype in _NUMBERS
             and actions.dtype in _NUMBERS
@@ -56,26 +72,29 @@ def checked_steps(
             and dones.dtype in _NUMBERS
             and (abs(rewards.item()) <= _LARGEST_REWARD if rewards.size == 1 else _are_finite(rewards))
         ):
-            return obs, next_obs, actions, rewards, dones, None, None  # faster than to unpack `given`
+            return Steps(obs, next_obs, actions, rewards, dones, timeouts, None)
     except (AttributeError, TypeError):
         pass  # lists, scalars, dictionaries
     plural = "s" if len(shape) == 2 else ""
     rewards = _fit(f"reward{plural}", rewards, shape, storage.rewards)
     require_finite_rewards(rewards)
-
-    def fit_observations(name: str, given: Any) -> Any:
-        given = _with_keys(name, given, storage.observations)
-        return tree_map(lambda stored, part: _fit(name, part, shape, stored), storage.observations, given)
-
-    return (
-        fit_observations("obs", obs),
-        fit_observations("next_obs", next_obs),
-        _fit(f"action{plural}", actions, shape, storage.actions, True),
-        rewards,
-        _fit(f"done{plural}", dones, shape, storage.dones),
-        None if timeouts is None else _fit("infos" if from_infos else "timeouts", timeouts, shape, storage.timeouts),
-        None if infos is None else _fit("infos", infos, shape, storage.infos),
+    steps = Steps(
+        obs=_fit_observations("obs", obs, shape, storage),
+        next_obs=_fit_observations("next_obs", next_obs, shape, storage),
+        actions=_fit(f"action{plural}", actions, shape, storage.actions, in_any_form=True),
+        rewards=rewards,
+        dones=_fit(f"done{plural}", dones, shape, storage.dones),
+        timeouts=_fit(name_of_timeouts, timeouts, shape, storage.timeouts),
+        infos=None if kept_infos is None else _fit("infos", kept_infos, shape, storage.infos),
     )
+    if not storage.handles_timeouts:
+        return steps._replace(timeouts=np.zeros(shape, np.float32))
+    return steps
+
+
+def _fit_observations(name: str, given: Any, shape: tuple[int, ...], storage: Storage) -> Any:
+    given = _with_keys(name, given, storage.observations)
+    return tree_map(lambda stored, part: _fit(name, part, shape, stored), storage.observations, given)
 
 
 def _are_finite(rewards: np.ndarray) -> bool:
@@ -102,38 +121,34 @@ def require_finite_rewards(rewards: np.ndarray) -> None:
         )
 
 
-def _read_infos(storage: ArrayStorage, shape: tuple[int, ...], infos: Any) -> tuple[Any, Any]:
+def _timeouts_in(storage: Storage, shape: tuple[int, ...], infos: Any) -> Any:
     """
     Find the truncations in infos.
 
     :param storage: that will store the steps
     :param shape: see :func:`checked_steps`
     :param infos: see :func:`checked_steps`
-    :return: truncations (SB3's ``TimeLimit.truncated``), ``None`` if there is none; and the infos, ``None`` if they are
-        not kept
+    :return: truncations (SB3's ``TimeLimit.truncated``); ``no_timeouts`` of the storage for a step without any
     :raises ValueError: for anything but dictionaries, or infos of another number of steps
     """
-    if len(shape) == 2:
-        infos = list(infos)
-        if len(infos) != shape[0]:
-            raise ValueError(f"infos of {len(infos)} steps do not fit rewards of {shape[0]} steps")
-    if not storage.handles_timeouts and storage.infos is None:
-        return None, None
-    kept = None if storage.infos is None else infos
-    if len(shape) == 2:
-        return [_truncations(of_step) for of_step in infos] or None, kept or None
-    timeouts = _truncations(infos)
-    for timeout in timeouts:
-        if timeout is not False:
-            return timeouts, kept
-    return None if len(timeouts) == shape[0] else timeouts, kept
-
-
-def _truncations(infos: Iterable[dict[str, Any]]) -> list[bool]:
     try:
-        return [info.get("TimeLimit.truncated", False) for info in infos]
+        if len(shape) == 2:
+            if len(infos) != shape[0]:
+                raise ValueError(f"infos of {len(infos)} steps do not fit rewards of {shape[0]} steps")
+            if not storage.handles_timeouts or shape[0] == 0:
+                return np.zeros(shape, np.float32)
+            return [[info.get("TimeLimit.truncated", False) for info in of_step] for of_step in infos]
+        if not storage.handles_timeouts and storage.infos is None:
+            return storage.no_timeouts
+        timeouts = [info.get("TimeLimit.truncated", False) for info in infos]
     except (AttributeError, TypeError):
         raise ValueError(f"infos must hold one dictionary per environment, not {infos!r}") from None
+    if len(timeouts) != shape[0]:
+        return timeouts
+    for timeout in timeouts:
+        if timeout is not False:
+            return timeouts
+    return storage.no_timeouts
 
 
 def _with_keys(name: str, given: Any, stored: Any) -> Any:
@@ -192,17 +207,6 @@ def require_values(**by_name: spaces.Space) -> None:
             raise ValueError(f"{name} must hold at least one number, not {space}, whose shape is {space.shape}")
 
 
-def part_of(steps: StepArrays, index: Any) -> StepArrays:
-    """
-    Index all arrays of some steps.
-
-    :param steps: arrays, with the same first axes
-    :param index: of these axes; ``None`` adds one
-    :return: the arrays at this index
-    """
-    return tuple(tree_map(lambda array: array[index], part) for part in steps)
-
-
 def in_steps(observations: Any) -> Any:
     """
     List observations step by step.
@@ -218,7 +222,7 @@ def in_steps(observations: Any) -> Any:
 # ---- what comes beside steps, and updates
 
 
-def as_matrix(td_errors: np.ndarray | th.Tensor, *shape: int) -> np.ndarray:
+def td_error_matrix(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
     """
     Make a matrix of TD errors, with one row for each step.
 
@@ -228,8 +232,10 @@ def as_matrix(td_errors: np.ndarray | th.Tensor, *shape: int) -> np.ndarray:
     :raises ValueError: for another shape
     """
     if isinstance(td_errors, th.Tensor):
-        td_errors = td_errors.detach() if td_errors.requires_grad else td_errors
-        td_errors = td_errors if td_errors.is_cpu else td_errors.cpu()
+        if td_errors.requires_grad:
+            td_errors = td_errors.detach()
+        if not td_errors.is_cpu:
+            td_errors = td_errors.cpu()
         if td_errors.dtype is not th.float32:
             td_errors = td_errors.to(th.float64)  # NumPy does not have all types of torch
         td_errors = td_errors.numpy()
@@ -247,16 +253,16 @@ def as_matrix(td_errors: np.ndarray | th.Tensor, *shape: int) -> np.ndarray:
     return array.reshape(-1, array.shape[-1])
 
 
-def finite_abs(td_errors: np.ndarray | th.Tensor, *shape: int) -> np.ndarray:
+def checked_td_errors(td_errors: np.ndarray | th.Tensor, shape: tuple[int, ...]) -> np.ndarray:
     """
     Return the absolute values of TD errors, and check that they are finite.
 
-    :param td_errors: see :func:`as_matrix`
-    :param shape: see :func:`as_matrix`
+    :param td_errors: see :func:`td_error_matrix`
+    :param shape: see :func:`td_error_matrix`
     :return: ``|td|``, float64 of shape (n, n_critics)
     :raises ValueError: for another shape, NaN or infinity
     """
-    errors: np.ndarray = np.abs(as_matrix(td_errors, *shape), dtype=np.float64)
+    errors: np.ndarray = np.abs(td_error_matrix(td_errors, shape), dtype=np.float64)
     require_finite(errors)
     return errors
 
@@ -289,20 +295,19 @@ def checked_ids(indices: Any) -> np.ndarray:
     return as_batch(ids, np.int64)
 
 
-def checked_masses(masses: Any, n_steps: int, n_envs: int, largest: float) -> np.ndarray:
+def checked_masses(masses: Any, shape: tuple[int, int], largest: float) -> np.ndarray:
     """
     Check sampling masses that transitions come with.
 
     :param masses: of new transitions
-    :param n_steps: number of steps
-    :param n_envs: number of environments
+    :param shape: (n_steps, n_envs)
     :param largest: largest mass of the scheme
-    :return: the same, float64 of shape (n_steps, n_envs)
+    :return: the same, float64 of this shape
     :raises ValueError: for another shape, or a mass that is not allowed
     """
     masses = np.asarray(masses, dtype=np.float64)
-    if masses.shape != (n_steps, n_envs):
-        raise ValueError(f"masses of shape {masses.shape} do not fit {n_steps} steps of {n_envs} environments")
+    if masses.shape != shape:
+        raise ValueError(f"masses of shape {masses.shape} do not fit {shape[0]} steps of {shape[1]} environments")
     bad = masses[~((masses > 0.0) & (masses <= largest))]
     if bad.size:
         raise ValueError(f"A mass must be above 0 and at most {largest}, so that their sum is finite, not {bad[0]}")

@@ -1,0 +1,96 @@
+"""
+Kernels that read the numbers of a batch, and find the slots of an update.
+
+They write to arrays that the caller makes: numba takes longer to return one.
+"""
+
+import numpy as np
+
+from sb3_per.storage.ring import lap_start, row_of_step, step_in_row
+from sb3_per.utils.compiled import kernel, prefetch
+
+
+@kernel
+def read_batch(
+    windows: np.ndarray,
+    last: np.ndarray,
+    rewards: np.ndarray,
+    dones: np.ndarray,
+    timeouts: np.ndarray,
+    next_id: int,
+    ids: np.ndarray,
+    batch_rewards: np.ndarray,
+    ends: np.ndarray,
+) -> None:
+    """
+    Read ids, rewards and terminations.
+
+    :param windows: slots of the steps of each transition, shape (batch_size, n_steps)
+    :param last: slot of the last step that counts, shape (batch_size,)
+    :param rewards: by slot, as the following two, shape (capacity,)
+    :param dones: ends of episodes
+    :param timeouts: which of them are truncations, where the value of the next observation counts
+    :param next_id: number above all ids of the ring
+    :param ids: written, int64 of shape (batch_size,): ids if all environments stand at the same step
+    :param batch_rewards: written, shape (batch_size, n_steps)
+    :param ends: written, float32 of shape (batch_size, 1): terminations
+    """
+    batch_size, n_steps = windows.shape
+    first_id = lap_start(next_id, rewards.size)
+    for i in range(batch_size):
+        prefetch(dones, np.uint64(last[i]))
+        prefetch(rewards, np.uint64(windows[i, 0]))
+    for i in range(batch_size):
+        ids[i] = step_in_row(windows[i, 0], first_id, next_id, rewards.size)
+        done = dones[last[i]]
+        ends[i, 0] = done if done == 0 else done * (1 - timeouts[last[i]])  # few are done: this saves a cache miss
+        for j in range(n_steps):
+            batch_rewards[i, j] = rewards[windows[i, j]]
+
+
+@kernel
+def locate(
+    ids: np.ndarray,
+    n_added: np.ndarray,
+    first_step: int,
+    n_rows: int,
+    shares_next_obs: bool,
+    td_errors: np.ndarray,
+    slots: np.ndarray,
+    abs_td_errors: np.ndarray,
+) -> tuple[int, int]:
+    """
+    Find the transitions of an update, and check the TD errors. Those that are not stale come first in the results.
+
+    :param ids: of transitions, int64 of shape (batch_size,)
+    :param n_added: steps added by each environment, shape (n_envs,)
+    :param first_step: steps before the ring was last emptied
+    :param n_rows: rows of the ring
+    :param shares_next_obs: whether the oldest row of a full ring is incomplete
+    :param td_errors: shape (batch_size, n_critics)
+    :param slots: written, int64 of shape (batch_size,)
+    :param abs_td_errors: written, float64 in the shape of ``td_errors``
+    :return: how many ids are not stale; and the position of the first bad id or TD error, -1 if there is none
+    """
+    n_envs = n_added.size
+    laps = np.empty(n_envs, np.int64)
+    oldest = np.empty(n_envs, np.int64)
+    for e in range(n_envs):
+        laps[e] = lap_start(n_added[e], n_rows)
+        oldest[e] = first_step
+        if n_added[e] - first_step >= n_rows:
+            oldest[e] = n_added[e] - n_rows + shares_next_obs
+    n_held = 0
+    for i in range(ids.size):
+        step = ids[i] if n_envs == 1 else ids[i] // n_envs
+        env = ids[i] - step * n_envs
+        if not (ids[i] >= 0 and step < n_added[env]):
+            return n_held, i
+        for j in range(td_errors.shape[1]):
+            abs_td_errors[n_held, j] = abs(td_errors[i, j])
+            if not abs_td_errors[n_held, j] < np.inf:
+                return n_held, i
+        if step >= oldest[env]:
+            slots[n_held] = row_of_step(step, laps[env], n_rows) * n_envs + env
+            n_held += 1
+    return n_held, -1

@@ -1,0 +1,360 @@
+"""A set of transitions: write, draw, read, update. Each kind of buffer has its own, and demonstrations are one, too."""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from sb3_per.buffers import kernels
+from sb3_per.sampling.sampler import Sampler
+from sb3_per.storage.n_step import NStepReturns, Windows
+from sb3_per.storage.nested import read_slots
+from sb3_per.storage.ring import Ring
+from sb3_per.storage.storage import Steps, Storage
+
+
+class Drawn(NamedTuple):
+    """Slots of a batch."""
+
+    #: int64 of shape (batch_size,); in a mixture, experience first
+    slots: np.ndarray
+    #: N P of each: how many times as likely as in a uniform draw, float64 of shape (batch_size,)
+    n_p: np.ndarray
+    #: number of rows of experience; the rest are demonstrations
+    n_experience: int
+
+
+class Transitions(NamedTuple):
+    """A batch before it is normalized and becomes tensors."""
+
+    #: shape (batch_size, ...), or a dictionary of such arrays
+    observations: Any
+    #: shape (batch_size, action_dim)
+    actions: np.ndarray
+    #: after the last step that counts, in the form of the observations
+    next_observations: Any
+    #: terminations after the last step that counts, float32 of shape (batch_size, 1)
+    dones: np.ndarray
+    #: of the steps of each n-step return, float32 of shape (batch_size, n_steps)
+    rewards: np.ndarray
+    #: how many of these steps count, int64 of shape (batch_size,); ``None`` where every return is a single step
+    lengths: np.ndarray | None
+    #: transition ids, int64 of shape (batch_size,)
+    ids: np.ndarray
+
+
+class Source(Protocol):
+    """What a buffer draws from: a set of transitions, or a mixture of two."""
+
+    def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
+        """Draw slots by mass."""
+
+    def read(self, drawn: Drawn) -> Transitions:
+        """Read drawn slots."""
+
+    def update(self, ids: np.ndarray, td_errors: np.ndarray) -> int:
+        """Set priorities, and return how many ids were not stale."""
+
+    def draw_observations(self, n: int) -> Any:
+        """Draw observations uniformly, for an actor."""
+
+
+class TransitionSet:
+    """
+    Transitions in a ring, with a storage, and a sampler.
+
+    A kind of buffer may override these methods, and calls the inherited ones in them:
+
+    - :meth:`write_row` and :meth:`end_episodes`, called by ``add`` and ``end_episodes`` of the buffer: to keep its own record
+      of steps, and to tell the sampler which slots can be drawn
+    - :meth:`draw`, called by ``sample``: to change the order of the batch, or what can be drawn
+    - :meth:`read_slots`, called for the slots of a batch; :meth:`relabel` within it: to change goals and rewards
+    - :meth:`update`, called by ``update_priorities``: to leave some transitions out
+    - :meth:`empty_error`: to say why nothing can be drawn
+
+    :param ring: which transition is in which slot
+    :param storage: what is in a slot
+    :param sampler: the mass of a slot
+    :param n_step_returns: windows of the returns
+    """
+
+    def __init__(self, ring: Ring, storage: Storage, sampler: Sampler, n_step_returns: NStepReturns):
+        self.ring = ring
+        self.storage = storage
+        self.sampler = sampler
+        self.n_step_returns = n_step_returns
+
+    # ---- write
+
+    def write_row(self, steps: Steps, masses: np.ndarray | None = None) -> None:
+        """
+        Write one step of every environment. If the storage has no room for it, nothing has changed.
+
+        :param steps: checked, of shape (n_envs, ...)
+        :param masses: of the transitions, shape (n_envs,); ``None``: that of a new transition
+        """
+        ring = self.ring
+        if not ring.all_at_same_step:
+            self.write(ring.all_envs, steps.with_time_axis(), masses)
+            return
+        row = ring.pos
+        self.storage.write_row(row, steps)
+        if masses is None and not ring.shares_next_obs:
+            self.sampler.count_new_row()
+            ring.advance_all()
+            return
+        self.sampler.begin_change()
+        ring.advance_all()
+        self.sampler.insert(ring.slots_of_row(row), masses)
+        self.sampler.remove(ring.incomplete_slots())
+        self.sampler.end_change()
+
+    def write(self, envs: np.ndarray, steps: Steps, masses: np.ndarray | None = None) -> None:
+        """
+        Write T successive steps of k environments; the others stay where they are. If the storage has no room for them,
+        nothing has changed.
+
+        :param envs: different integers of shape (k,)
+        :param steps: checked, of shape (T, k, ...)
+        :param masses: of the transitions, shape (T, k); ``None``: that of a new transition
+        """
+        n_steps = len(steps.rewards)
+        rows = self.ring.rows_of_next(envs, n_steps)
+        self.storage.write(rows, envs, steps)
+        slots = (rows * self.ring.n_envs + envs).reshape(-1)
+        self.sampler.begin_change()
+        self.ring.advance(envs, n_steps)
+        self.sampler.insert(slots, None if masses is None else masses.reshape(-1))
+        self.sampler.remove(self.ring.incomplete_slots())
+        self.sampler.end_change()
+
+    def end_episodes(self, envs: np.ndarray) -> None:
+        """
+        Make the newest steps of some environments truncations.
+
+        :param envs: different integers of shape (k,)
+        """
+        ring = self.ring
+        envs = envs[ring.n_added[envs] > ring.first_step]
+        rows = (ring.n_added[envs] - 1) % ring.n_rows
+        is_open = self.storage.dones[rows, envs] == 0
+        self.storage.truncate(rows[is_open], envs[is_open])
+
+    def clear(self) -> None:
+        """Forget all transitions. Ids continue, so that older ids are stale."""
+        self.sampler.begin_change()
+        self.ring.clear()
+        self.sampler.clear()
+        self.storage.clear()
+
+    def start_with_rows(self, n_steps: int) -> None:
+        """
+        Forget all transitions, and take rows that were written by hand for new ones.
+
+        :param n_steps: number of steps of every environment, from row 0 on; if there are more than rows, the ring is full, and
+            step ``n_steps`` overwrites the oldest row
+        """
+        self.sampler.begin_change()
+        self.ring.clear(n_steps)
+        self.sampler.clear()
+        self.storage.reorder(self.ring.pos)
+
+    # ---- draw and read
+
+    def masses(self) -> np.ndarray:
+        """Return the sampling mass of every slot, a copy of shape (capacity,)."""
+        return self.sampler.masses()
+
+    def can_draw(self) -> bool:
+        """Whether any transition can be drawn."""
+        return self.sampler.can_draw()
+
+    def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
+        """
+        Draw slots by mass, see :meth:`~sb3_per.sampling.sampler.Sampler.draw`.
+
+        :param batch_size: number of slots
+        :param series_progress: k / K of the k-th of K draws in a row, for ``recency``; ``None``: a random number
+        :return: the slots
+        :raises ValueError: if no transition can be drawn
+        """
+        if not self.can_draw():
+            raise self.empty_error()
+        slots, n_p = self.sampler.draw(batch_size, series_progress)
+        return Drawn(slots, n_p, batch_size)
+
+    def empty_error(self) -> Exception:
+        """Say why nothing can be drawn."""
+        n = int((self.ring.n_added - self.ring.oldest_held).min())
+        return ValueError(f"Cannot sample from an empty buffer: no transition can be drawn (size {n})")
+
+    def read(self, drawn: Drawn) -> Any:
+        """
+        Read drawn slots.
+
+        :param drawn: from :meth:`draw`
+        :return: the batch
+        """
+        return self.read_slots(drawn.slots)
+
+    def read_slots(self, slots: np.ndarray) -> Any:
+        """
+        Read slots that hold transitions.
+
+        :param slots: int64 of shape (batch_size,)
+        :return: the batch, :class:`Transitions` in most kinds of buffers
+        """
+        windows = self.n_step_returns.windows(slots, self.ring, self.storage)
+        ids, rewards, dones = self.read_numbers(windows.slots, windows.last)
+        observations = self.storage.read_observations(slots)
+        next_observations = self.storage.read_next_observations(windows.last)
+        self.relabel(observations, next_observations, rewards, windows)
+        actions = read_slots(self.storage.actions, slots)
+        return Transitions(observations, actions, next_observations, dones, rewards, windows.lengths, ids)
+
+    def read_numbers(self, windows: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """
+        Read ids, rewards and terminations.
+
+        :param windows: slots of the steps of each transition, int64 of shape (batch_size, n_steps)
+        :param last: slot of the last step that counts, int64 of shape (batch_size,)
+        :return: ids, int64 of shape (batch_size,); rewards, shape (batch_size, n_steps); and terminations of the last steps,
+            float32 of shape (batch_size, 1)
+        """
+        storage = self.storage
+        ids = np.empty(len(last), np.int64)
+        dones = np.empty((len(last), 1), np.float32)
+        rewards = np.empty(windows.shape, storage.rewards.dtype)
+        kernels.read_batch(
+            windows,
+            last,
+            storage.rewards.ravel(),
+            storage.dones.ravel(),
+            storage.timeouts.ravel(),
+            self.ring.next_id,
+            ids,
+            rewards,
+            dones,
+        )
+        if not self.ring.all_at_same_step:
+            ids = self.ring.ids_at(windows[:, 0])
+        return ids, rewards, dones
+
+    def relabel(self, observations: Any, next_observations: Any, rewards: np.ndarray, windows: Windows) -> None:
+        """
+        Change a batch in place before it is normalized. Hindsight gives part of it other goals; here nothing changes.
+
+        :param observations: of the batch
+        :param next_observations: of the batch
+        :param rewards: shape (batch_size, n_steps)
+        :param windows: steps of the batch
+        """
+
+    def draw_observations(self, n: int) -> Any:
+        """
+        Draw observations uniformly, for an actor.
+
+        :param n: number of observations
+        :return: array of shape (n, ...), or a dictionary of them
+        :raises ValueError: if no transition can be drawn
+        """
+        if not self.can_draw():
+            raise self.empty_error()
+        return self.storage.read_observations(self.sampler.draw_uniformly(n))
+
+    # ---- update
+
+    def update(self, ids: np.ndarray, td_errors: np.ndarray) -> int:
+        """
+        Set priorities.
+
+        :param ids: transition ids, int64 of shape (n,)
+        :param td_errors: signed or absolute TD errors, shape (n, n_critics)
+        :return: how many ids were not stale
+        :raises IndexError: for an id that was never issued
+        :raises ValueError: for a TD error that is NaN or infinite. Nothing has changed in either case
+        """
+        slots, abs_td_errors = self.locate(ids, td_errors)
+        return self.sampler.update(slots, abs_td_errors)
+
+    def locate(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Find the slots of ids, leave out stale ones, and check everything. Nothing changes.
+
+        :param ids: as in :meth:`update`
+        :param td_errors: as in :meth:`update`
+        :return: slots, int64 of shape (m,), and ``|td|``, float64 of shape (m, n_critics)
+        :raises IndexError: for an id that was never issued
+        :raises ValueError: for a TD error that is NaN or infinite
+        """
+        ring = self.ring
+        slots = np.empty_like(ids)
+        abs_td_errors = np.empty(td_errors.shape)
+        n, bad = kernels.locate(
+            ids, ring.n_added, ring.first_step, ring.n_rows, ring.shares_next_obs, td_errors, slots, abs_td_errors
+        )
+        if bad >= 0:
+            raise self._bad_update(int(ids[bad]), td_errors[bad])
+        return slots[:n], abs_td_errors[:n]
+
+    def _bad_update(self, transition_id: int, td_errors: np.ndarray) -> Exception:
+        """Say what is wrong with an id or its TD errors."""
+        if not self.ring.was_issued(transition_id):
+            return IndexError(f"Transition id {transition_id} was never issued: {self.ring.issued_ids(transition_id)}")
+        bad = td_errors[~np.isfinite(td_errors)][0]
+        return ValueError(f"td_errors must be finite, not {bad} (transition id {transition_id})")
+
+    # ---- saving
+
+    def state(self) -> dict[str, Any]:
+        """
+        Return all that is not in the storage.
+
+        :return: numbers and arrays, in dictionaries. Arrays by slot end at the last slot that holds anything
+        """
+        n_slots = self.ring.n_rows_used * self.ring.n_envs
+        return {
+            "ring": self.ring.state(),
+            "eligible": self.sampler.candidates.state(),
+            "sampler": self.sampler.state(n_slots),
+        }
+
+    def load(self, state: dict[str, Any], keeps_masses: bool) -> None:
+        """
+        Restore a state. Every slot that can be drawn and has no mass gets that of a new transition.
+
+        :param state: from :meth:`state` of a set of the same kind and capacity, whose storage is there already
+        :param keeps_masses: whether it is of the same scheme; otherwise all transitions are new
+        :raises ValueError: if the state contradicts itself. Discard the set after this error
+        """
+        self.ring.load(state["ring"])
+        self.sampler.candidates.load(state.get("eligible", {}), keeps_masses)
+        self.sampler.load(state["sampler"], keeps_masses)
+
+    def copy_newest(self, source: "TransitionSet", keeps_masses: bool) -> None:
+        """
+        Fill an empty set with the newest complete steps of another one that fit, for each environment. They get new ids.
+
+        :param source: of the same kind, of any size and form
+        :param keeps_masses: whether it has the same scheme; otherwise every transition has the mass of a new one
+        """
+        ring, old = self.ring, source.ring
+        entries = source.sampler.entries()
+        ring.start_after(old.most_steps)
+        new_slots = []
+        old_slots = []
+        for envs, steps in old.in_order(np.maximum(old.oldest_complete, old.n_added - ring.n_rows)):
+            slots = old.slots_of_steps(steps, envs)
+            rows = ring.rows_of_next(envs, len(steps))
+            self.storage.write(rows, envs, source.storage.read_steps(slots))
+            ring.advance(envs, len(steps))
+            new_slots.append((rows * ring.n_envs + envs).reshape(-1))
+            old_slots.append(slots.reshape(-1))
+        n_rows = int((ring.n_added - ring.first_step).min())
+        rows = np.arange(ring.most_steps - n_rows, ring.most_steps) % ring.n_rows
+        old_rows = np.arange(old.most_steps - n_rows, old.most_steps) % old.n_rows
+        self.sampler.candidates.copy_rows(source.sampler.candidates, rows, old_rows)
+        no_slots = np.empty(0, np.int64)
+        slots = np.concatenate([no_slots, *new_slots])
+        known = entries[np.concatenate([no_slots, *old_slots])] if keeps_masses else np.zeros(len(slots))
+        self.sampler.load_entries(slots, known)
+        self.sampler.load_numbers(source.sampler.state(0))

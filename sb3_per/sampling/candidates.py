@@ -1,0 +1,206 @@
+"""Which slots can be drawn: all complete transitions in plain buffers, those with a mark in other buffers."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sb3_per.storage.nested import flat
+from sb3_per.storage.ring import Ring
+
+#: what a method returns that finds no slot
+NO_SLOTS = np.empty(0, np.int64)
+
+
+class Candidates(ABC):
+    """
+    Say which slots can be drawn. Each kind of buffer has its own subclass. Whoever changes them tells the sampler.
+
+    :param ring: which transition is in which slot
+    """
+
+    #: whether these are exactly the complete transitions of the ring: of each environment the newest ones
+    are_all_complete: ClassVar[bool] = False
+
+    def __init__(self, ring: Ring):
+        self.ring = ring
+
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """Number of slots that can be drawn."""
+
+    @property
+    @abstractmethod
+    def unit(self) -> str:
+        """What a mass belongs to, e.g. a transition. Masses move between two buffers only if this is the same."""
+
+    @abstractmethod
+    def slots(self) -> np.ndarray:
+        """List all slots that can be drawn, int64 of shape (n,), the newest last where the order of equal priorities counts."""
+
+    @abstractmethod
+    def newest(self, numbers: np.ndarray, n: int) -> np.ndarray:
+        """
+        Find some of the newest n slots that can be drawn by their number.
+
+        :param numbers: integers in [0, n), shape (batch_size,)
+        :param n: number of the newest slots that can be drawn
+        :return: slots, int64 in the same shape; each number has a slot of its own
+        """
+
+    def first_of_neighbours(self, n: int) -> int | None:
+        """
+        Find the first of the newest n slots that can be drawn, if they lie side by side.
+
+        :param n: number of the newest slots that can be drawn
+        :return: the first slot; ``None`` if they do not lie side by side
+        """
+        return None
+
+    def only_drawable(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Leave out the slots that cannot be drawn.
+
+        :param slots: slots of complete transitions, int64 of shape (n,)
+        :param abs_td_errors: one row for each, shape (n, n_critics)
+        :return: both for the slots that can be drawn
+        """
+        return slots, abs_td_errors
+
+    @abstractmethod
+    def draw_as_sb3(self, n: int) -> np.ndarray:
+        """
+        Draw uniformly, with the random numbers that SB3's buffer of this kind draws.
+
+        :param n: number of slots
+        :return: slots, int64 of shape (n,)
+        """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept by slot."""
+        return 0
+
+    # ---- saving; what the ring knows needs none of this
+
+    def state(self) -> dict[str, Any]:
+        """Return numbers and arrays, see :meth:`load`. Arrays by row end at the last row that holds anything."""
+        return {}
+
+    def load(self, state: dict[str, Any], keeps_masses: bool) -> None:  # noqa: B027 - the ring knows it
+        """
+        Restore a state.
+
+        :param state: from :meth:`state`, of a ring with the same position; empty: only the ring and the storage are known
+        :param keeps_masses: whether the sampler has the masses that go with it
+        :raises ValueError: if it is not such a state
+        """
+
+    def copy_rows(self, source: Any, rows: np.ndarray, source_rows: np.ndarray) -> None:  # noqa: B027 - see above
+        """
+        Copy what is known of steps that were copied from another buffer.
+
+        :param source: candidates of the other buffer, of the same class
+        :param rows: of the steps, from old to new, shape (n,)
+        :param source_rows: of the same steps in the other buffer, shape (n,)
+        """
+
+    def start_anew(self) -> None:  # noqa: B027 - see above
+        """Forget everything after the ring was emptied, or its rows were written by hand."""
+
+
+class AllComplete(Candidates):
+    """All complete transitions of the ring."""
+
+    unit = "transition"
+    are_all_complete = True
+
+    @property
+    def n(self) -> int:
+        """Number of complete transitions."""
+        return self.ring.n_complete
+
+    def slots(self) -> np.ndarray:
+        """See :meth:`Candidates.slots`."""
+        return self.ring.complete_slots()
+
+    def newest(self, numbers: np.ndarray, n: int) -> np.ndarray:
+        """See :meth:`~sb3_per.storage.ring.Ring.newest`."""
+        return self.ring.newest(numbers, n)
+
+    def first_of_neighbours(self, n: int) -> int | None:
+        """See :meth:`Candidates.first_of_neighbours`."""
+        if not self.ring.all_at_same_step:
+            return None
+        return (self.ring.next_id - n) % self.ring.capacity
+
+    def draw_as_sb3(self, n: int) -> np.ndarray:
+        """SB3's draw: rows, then environments."""
+        ring = self.ring
+        if not ring.all_at_same_step:
+            return ring.newest(np.random.randint(0, ring.n_complete, size=n), ring.n_complete)
+        if ring.shares_next_obs and ring.full:
+            rows = (np.random.randint(1, ring.n_rows, size=n) + ring.pos) % ring.n_rows
+        else:
+            rows = np.random.randint(0, ring.n_rows_used, size=n)
+        return np.asarray(rows * ring.n_envs + np.random.randint(0, high=ring.n_envs, size=n))
+
+
+class Marked(Candidates):
+    """
+    Slots with a mark.
+
+    :param ring: all environments stand at the same step
+    :param marks: above 0 where the slot can be drawn, shape (n_rows, n_envs)
+    """
+
+    def __init__(self, ring: Ring, marks: np.ndarray):
+        super().__init__(ring)
+        self._marks = marks
+        # Below 0 after an interrupt while marks changed: they are counted anew.
+        self._n_marked = 0
+
+    @property
+    def n(self) -> int:
+        """Number of marks."""
+        if self._n_marked < 0:
+            self._n_marked = int(np.count_nonzero(self._marks))
+        return self._n_marked
+
+    def _mark(self, slots: np.ndarray, mark: int) -> None:
+        """
+        Set marks. Twice is as good as once.
+
+        :param slots: different slots, int64 of shape (n,)
+        :param mark: above 0; 0 removes the marks
+        """
+        marks = flat(self._marks)
+        n_marked = self.n - int(np.count_nonzero(marks[slots]))
+        if mark > 0:
+            n_marked += len(slots)
+        self._n_marked = -1
+        marks[slots] = mark
+        self._n_marked = n_marked
+
+    def are_marked(self, slots: np.ndarray) -> np.ndarray:
+        """
+        Tell which slots have a mark.
+
+        :param slots: int64 of any shape
+        :return: bool in the same shape
+        """
+        return flat(self._marks).take(slots).astype(np.bool_, copy=False)
+
+    def slots(self) -> np.ndarray:
+        """See :meth:`Candidates.slots`."""
+        return np.flatnonzero(self._marks)
+
+    def newest(self, numbers: np.ndarray, n: int) -> np.ndarray:
+        """Number all of them, because these buffers refuse to emphasize the newest."""
+        return np.flatnonzero(self._marks)[numbers]
+
+    def only_drawable(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See :meth:`Candidates.only_drawable`."""
+        can_be_drawn = self.are_marked(slots)
+        return slots[can_be_drawn], abs_td_errors[can_be_drawn]

@@ -1,0 +1,205 @@
+"""The base class of the trees: masses by slot, and draws in proportion to them."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+
+#: Least mass of a slot that can be drawn, because a product can underflow to 0.
+LEAST_MASS = float(np.finfo(np.float64).tiny)
+
+# Result of a kernel that writes, if all entries are good; otherwise, it is the position of the first bad one.
+ALL_WRITTEN = -1
+
+
+class MassTree(ABC):
+    """
+    One mass for every slot, and draws in proportion to it. A slot of mass 0 cannot be drawn.
+
+    :param capacity: number of slots, at least 1
+    :raises ValueError: if the capacity is below 1
+    """
+
+    #: whether prefix sums run over neighbouring slots
+    is_in_slot_order: ClassVar[bool] = False
+
+    def __init__(self, capacity: int):
+        if capacity < 1:
+            raise ValueError(f"The capacity of a {type(self).__name__} must be at least 1, not {capacity}")
+        self.capacity = int(capacity)
+
+    # ---- each kind of tree has its own
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Let no slot have a mass."""
+
+    @property
+    @abstractmethod
+    def total(self) -> float:
+        """Sum of all masses."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of all masses and sums."""
+
+    @abstractmethod
+    def write(self, slots: np.ndarray, masses: np.ndarray) -> None:
+        """
+        Set the mass of slots. Of repeated slots the last one counts.
+
+        :param slots: int64 of shape (n,), contiguous
+        :param masses: finite and at least 0, float64 of shape (n,), contiguous
+        :raises IndexError: for a slot outside ``[0, capacity)``
+        :raises ValueError: for a negative or non-finite mass. Nothing is changed in either case
+        """
+
+    @abstractmethod
+    def read(self, slots: np.ndarray) -> np.ndarray:
+        """
+        Read the masses that draws follow.
+
+        :param slots: int64 of any shape
+        :return: float64 in the same shape, a copy
+        """
+
+    @abstractmethod
+    def entries(self) -> np.ndarray:
+        """
+        Return what :meth:`write` takes to give each slot its mass.
+
+        :return: float64 of shape (capacity,); 0 for a slot that cannot be drawn. Read only
+        """
+
+    @abstractmethod
+    def find(self, prefix_sums: np.ndarray) -> np.ndarray:
+        """
+        Find slots by prefix sums of the masses, never one of mass 0.
+
+        :param prefix_sums: numbers in [0, total), float64 of shape (n,)
+        :return: slots, int64 in the same shape
+        """
+
+    @abstractmethod
+    def draw(self, uniforms: np.ndarray, stratified: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Draw one slot for each uniform number, with probability proportional to its mass.
+
+        :param uniforms: numbers in [0, 1), float64 of shape (batch_size,); the tree has no generator of its own
+        :param stratified: cut ``[0, total)`` into ``batch_size`` equal parts and draw once in each
+            (Schaul et al. 2016, appendix B.2.1), instead of ``batch_size`` independent draws
+        :param n: number of slots that can be drawn, N
+        :return: slots, int64, and their N P, above 0, float64, both of shape (batch_size,)
+        :raises ValueError: if no slot has a mass
+        """
+
+    @abstractmethod
+    def n_p(self, slots: np.ndarray, n: int) -> np.ndarray:
+        """
+        Compute N P of slots in a draw from all of them: how many times as likely as in a uniform draw.
+
+        :param slots: drawn slots, int64 of shape (batch_size,)
+        :param n: number of slots that can be drawn, N
+        :return: float64 in the same shape, above 0; without a factor of age, which weights do not correct for
+        """
+
+    @abstractmethod
+    def state(self, n_slots: int) -> dict[str, np.ndarray]:
+        """
+        Return the masses.
+
+        :param n_slots: number of slots, from 0 on, that may have a mass
+        :return: arrays, see :meth:`load`
+        """
+
+    @abstractmethod
+    def load(self, state: dict[str, Any]) -> None:
+        """
+        Fill an empty tree.
+
+        :param state: from :meth:`state` of a tree of the same capacity
+        :raises ValueError: if it is not such a state. Discard the tree after this error
+        """
+
+    # ---- the same for all
+
+    def insert(self, slots: np.ndarray, masses: np.ndarray) -> None:
+        """
+        Set the mass of slots that new transitions have taken. It matters where masses have a factor of age.
+
+        :param slots: as in :meth:`write`
+        :param masses: as in :meth:`write`
+        """
+        self.write(slots, masses)
+
+    def __len__(self) -> int:
+        return self.capacity
+
+    def __getitem__(self, indices: Any) -> Any:
+        """
+        Read masses.
+
+        :param indices: a leaf, an array of leaves of any shape, or a slice
+        :return: mass of each leaf, float64 in the shape of ``indices``; always a copy
+        :raises IndexError: for a leaf outside ``[0, capacity)``; negative indices do not wrap
+        """
+        if isinstance(indices, slice):
+            indices = np.arange(self.capacity)[indices]
+        leaves = _integers(indices).astype(np.int64, copy=False)
+        outside = leaves.view(np.uint64) >= self.capacity  # where they are negative, too
+        if outside.any():
+            self._require_leaf(int(leaves[outside].flat[0]))
+        found = self.read(leaves)
+        return found if leaves.ndim else float(found)
+
+    def update(self, indices: Any, priorities: Any) -> None:
+        """
+        Set the mass of leaves. Of repeated indices the last one counts.
+
+        :param indices: a leaf, or an array of leaves
+        :param priorities: their masses, finite and at least 0, in the shape of ``indices``; or one mass for all of them
+        :raises IndexError: for a leaf outside ``[0, capacity)``
+        :raises ValueError: for a negative or non-finite mass, or if the shapes differ. Nothing is changed in either case.
+        """
+        indices = _integers(indices)
+        masses = np.asarray(priorities, dtype=np.float64)
+        if masses.shape != indices.shape:
+            if masses.ndim:
+                raise ValueError(f"{masses.shape} priorities do not fit {indices.shape} indices")
+            masses = np.full(indices.shape, masses)
+        self.write(as_batch(indices, np.int64), as_batch(masses, np.float64))
+
+    def _refuse_entry(self, slot: int, mass: float) -> None:
+        """Raise the error for a bad slot or mass."""
+        self._require_leaf(int(slot))
+        raise ValueError(f"A priority must be finite and at least 0, not {mass} (leaf {slot})")
+
+    def _require_leaf(self, leaf: int) -> None:
+        if not 0 <= leaf < self.capacity:
+            raise IndexError(f"Leaf {leaf} is outside a {type(self).__name__} of {self.capacity} leaves")
+
+    def _require_mass(self) -> None:
+        if not self.total > 0.0:
+            raise ValueError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty")
+
+
+def as_batch(values: Any, dtype: type) -> np.ndarray:
+    """
+    Return a contiguous, writable 1-D array, a copy only if ``values`` is something else.
+
+    Numba compiles a kernel anew for every memory layout, so the kernels get only this one.
+    """
+    array = np.asarray(values)
+    if array.dtype.type is not dtype or array.ndim != 1 or not array.flags.carray:
+        array = np.array(array, dtype=dtype, order="C").reshape(-1)
+    return array
+
+
+def _integers(indices: Any) -> np.ndarray:
+    array = np.asarray(indices)
+    if array.dtype.kind in "iu":
+        return array
+    if array.size:
+        raise IndexError(f"Leaves are integers, not {array.dtype}: {array.flat[0]}")
+    return array.astype(np.int64)  # an empty list

@@ -1,0 +1,162 @@
+"""Observations in arrays of SB3's form, in RAM or in files."""
+
+from typing import Any
+
+import numpy as np
+
+from sb3_per.storage.mapped import PAGE, Files, rows_will_be_needed
+from sb3_per.storage.store import ObservationStore
+
+
+class ArrayStore(ObservationStore):
+    """
+    Keep observations in arrays.
+
+    :param observations: shape (n_rows, n_envs, ...)
+    :param next_observations: in the same shape; ``None`` with ``optimize_memory_usage``: the next observation of a row is the
+        observation of the following row
+    :param files: in which the arrays are; ``None``: in RAM
+    """
+
+    def __init__(self, observations: np.ndarray, next_observations: np.ndarray | None, files: Files | None = None):
+        self.files = files
+        self.n_rows, self.n_envs = observations.shape[:2]
+        self.observations = observations
+        self.next_observations = next_observations
+        self._slot_bytes = observations[:1, :1].nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both arrays."""
+        if self.next_observations is None:
+            return self.observations.nbytes
+        return self.observations.nbytes + self.next_observations.nbytes
+
+    def reserve(self, n_steps: int, last_row: int) -> None:
+        """Allocate blocks of the disk, if the arrays are in files. See :class:`~sb3_per.storage.store.ObservationStore`."""
+        if self.files is not None:
+            # With `optimize_memory_usage`, the next observation goes into the row after the last one.
+            self.files.reserve(last_row + 2)
+
+    def write_row(self, row: int, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        """See :class:`~sb3_per.storage.store.ObservationStore`. With one integer as an index, it is twice as fast."""
+        self.observations[row] = observations
+        if self.next_observations is None:
+            self.observations[(row + 1) % self.n_rows] = next_observations
+        else:
+            self.next_observations[row] = next_observations
+
+    def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        """See :class:`~sb3_per.storage.store.ObservationStore`."""
+        if len(rows) == 0:
+            return
+        self.observations[rows, envs] = observations
+        if self.next_observations is None:
+            self.observations[(rows[-1] + 1) % self.n_rows, envs] = next_observations[-1]
+        else:
+            self.next_observations[rows, envs] = next_observations
+
+    def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
+        """See :class:`~sb3_per.storage.store.ObservationStore`."""
+        array = self.observations
+        if is_next:
+            if self.next_observations is None:
+                slots = (slots + self.n_envs) % (self.n_rows * self.n_envs)
+            else:
+                array = self.next_observations
+        # While they are in RAM, rows below a page take less time to read than to ask for.
+        if self.files is not None and self._slot_bytes >= PAGE and self.files.exceed_ram:
+            rows_will_be_needed(array.ctypes.data, self._slot_bytes, np.ascontiguousarray(slots).reshape(-1))
+        return array.reshape(-1, *array.shape[2:]).take(slots, axis=0)
+
+    def put(self, array: np.ndarray, is_next: bool) -> None:
+        """
+        Use another array, or copy it into the file.
+
+        :param array: of the shape and type of the present one. Files have room for all of it
+        :param is_next: whether it has next observations
+        """
+        if self.files is not None:
+            present = self.next_observations if is_next else self.observations
+            assert present is not None
+            present[...] = array
+        elif is_next:
+            self.next_observations = writable(array)
+        else:
+            self.observations = writable(array)
+
+    def protect(self) -> None:
+        """Refuse writes from now on."""
+        self.observations.flags.writeable = False
+        if self.next_observations is not None:
+            self.next_observations.flags.writeable = False
+
+    def arrays(self) -> list[np.ndarray]:
+        """List the arrays."""
+        if self.next_observations is None:
+            return [self.observations]
+        return [self.observations, self.next_observations]
+
+    def use(self, arrays: list[np.ndarray], files: Files | None) -> None:
+        """
+        Use other arrays with the same contents.
+
+        :param arrays: in the order of :meth:`arrays`
+        :param files: in which they are; ``None``: in RAM
+        """
+        self.files = files
+        self.observations = arrays[0]
+        if self.next_observations is not None:
+            self.next_observations = arrays[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out rows of files that were never written: on some disks, reading them takes space."""
+        state = dict(vars(self))
+        if self.files is not None:
+            state["observations"] = self.observations[: self.files.n_reserved]
+            if self.next_observations is not None:
+                state["next_observations"] = self.next_observations[: self.files.n_reserved]
+        return state
+
+
+def writable(array: np.ndarray) -> np.ndarray:
+    """
+    Return an array that kernels can read and steps can be written into.
+
+    :param array: of any order in memory
+    :return: the same array, or a copy if it is read-only or not contiguous
+    """
+    return np.require(array, requirements=["C", "W"])
+
+
+def empty_array(shape: tuple[int, ...], dtype: Any, files: Files | None) -> np.ndarray:
+    """
+    Make an array of zeros, of which only rows that are written take memory.
+
+    :param shape: (n_rows, ...)
+    :param dtype: type of the numbers
+    :param files: in which it is; ``None``: in RAM
+    :return: the array
+    """
+    if files is None:
+        return np.zeros(shape, dtype)
+    return files.array(shape, dtype)
+
+
+def moved(written: list[np.ndarray], n_rows: int, files: Files | None) -> list[np.ndarray]:
+    """
+    Move arrays into files, or out of them.
+
+    :param written: the first rows of each, which were written, shape (n, ...) with n up to ``n_rows``
+    :param n_rows: rows of the whole arrays
+    :param files: where they are from now on; ``None``: in RAM
+    :return: arrays of shape (n_rows, ...); the same ones where they are in RAM and whole
+    """
+    if files is None and len(written[0]) == n_rows:
+        return written
+    whole = [empty_array((n_rows, *rows.shape[1:]), rows.dtype, files) for rows in written]
+    if files is not None:
+        files.reserve(len(written[0]))  # the blocks of all, before any is written
+    for array, rows in zip(whole, written, strict=True):
+        array[: len(rows)] = rows
+    return whole
