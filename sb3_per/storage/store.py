@@ -12,7 +12,7 @@ class ObservationStore(Protocol):
     Any class with these methods will do: :class:`~sb3_per.storage.arrays.ArrayStore`,
     :class:`~sb3_per.storage.frames.FrameStore`, or one of your own, as ``store_class`` of your buffer. The constructor of your
     own takes ``(n_rows, n_envs, shape, dtype)``, where shape and dtype are those of one observation. A slot is
-    ``row * n_envs + env``. ``tests/storage/contract.py`` checks a class.
+    ``row * n_envs + env``. ``tests/helpers/store_contract.py`` checks a class.
     """
 
     @property

@@ -9,8 +9,18 @@ from stable_baselines3 import DQN
 
 from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.storage.arrays import ArrayStore, keyed
-from tests.buffers.test_add import OtherStoreBuffer, OtherStoreDictBuffer, PickledObservations
-from tests.utils import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, stock_like
+from tests.helpers.buffers import (
+    OtherStoreBuffer,
+    OtherStoreDictBuffer,
+    PickledObservations,
+    assert_same_state,
+    contents_of,
+    drawable_ids,
+    fill,
+    filled_buffer,
+    make_buffer,
+    stock_like,
+)
 
 
 @pytest.mark.parametrize("n_rows_added", [4, 27])

@@ -22,14 +22,8 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.storage.arrays import ArrayStorage
-from tests.buffers.sequence_reference import SPACES, Reference, make_sequences, played, states_of
-from tests.utils import (
-    OBSERVATION_SPACES,
-    batch_of,
-    make_buffer,
-    normalizer,
-    python_work,
-)
+from tests.helpers.buffers import OBSERVATION_SPACES, batch_of, make_buffer, normalizer, python_work
+from tests.helpers.sequence_reference import SPACES, Reference, make_sequences, played, states_of
 
 SETTINGS: list[dict[str, Any]] = [
     dict(sequence_length=4, burn_in=3),

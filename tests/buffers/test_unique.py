@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.utils import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
+from tests.helpers.buffers import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 
 
 @pytest.mark.parametrize("stratified, rounds", [(True, 0), (False, 4)])
