@@ -1,11 +1,20 @@
 """Settings and fixtures of all tests."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch as th
 import yaml
 from hypothesis import HealthCheck, settings
+
+# Assertions in helpers show their values, too.
+pytest.register_assert_rewrite("tests.helpers")
+
+# JAX: compiling takes nearly all of the time of its tests, and unoptimized code takes half of that. Flags of the user win.
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+os.environ["XLA_FLAGS"] = f"{QUICK} {os.environ.get('XLA_FLAGS', '')}".strip()
 
 # No deadline: kernels are compiled at their first call, and machines are shared, so times show nothing.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,3 +46,12 @@ def zoo(tmp_path, monkeypatch):
         return runs[-1] if runs else Path("logs")
 
     return run
+
+
+@pytest.fixture
+def one_thread():
+    """Let learners compute with one thread, as actors do: rounding may depend on the number of threads."""
+    n_threads = th.get_num_threads()
+    th.set_num_threads(1)
+    yield
+    th.set_num_threads(n_threads)

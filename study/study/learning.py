@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 from torch import nn
 
 import sb3_per
-from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
+from sb3_per.buffers import PRIORITIZED_CLASSES
 from sb3_per.compare.controls import control_of
 
 from .campaign import Campaign, Contrast, Row, evaluations_of, hash_of, last, mean_of_last_fifth, steps_until

@@ -9,8 +9,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PERCrossQ, PrioritizedHerReplayBuffer
-from tests.algorithms.test_updates import filled_model, normalized
-from tests.utils import MANY, counts_of, drawable_ids, filled_buffer, probabilities
+from tests.helpers.buffers import MANY, counts_of, drawable_ids, filled_buffer, probabilities
+from tests.helpers.updates import filled_model, normalized
 
 # One algorithm for each gradient step: TQC uses that of SAC, and DDPG that of TD3.
 ACTORS = (PERSAC, PERTD3, PERCrossQ)

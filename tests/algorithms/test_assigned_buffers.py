@@ -24,7 +24,8 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from tests.utils import fill, no_user_warnings
+from tests.helpers.buffers import fill
+from tests.helpers.messages import no_user_warnings
 
 SMALL: dict[str, Any] = dict(buffer_size=60, learning_starts=10, batch_size=8, train_freq=1, device="cpu", seed=0)
 

@@ -31,7 +31,8 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.algorithms.sac import EntropyRegularizedMixin
-from tests.utils import ROOT, STOCK
+from tests.helpers.models import STOCK
+from tests.helpers.project import ROOT
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=20, batch_size=8, device="cpu")
 ALL = (*STOCK, PERRecurrentDQN, PERRecurrentSAC)

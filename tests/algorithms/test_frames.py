@@ -11,8 +11,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
 from sb3_per import PERDQN, PERSAC
-from tests.storage.test_frame_streams import Frames
-from tests.storage.test_frames import same_bytes
+from tests.helpers.frames import Frames, same_bytes
 
 
 @pytest.mark.parametrize("frames, scheme", [(4, "uniform"), ("auto", "proportional")])

@@ -9,7 +9,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.envs import FakeImageEnv
 
 from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PERCrossQ, PERRecurrentDQN, PERRecurrentSAC, PrioritizedOffPolicyMixin
-from tests.utils import STOCK
+from tests.helpers.models import STOCK
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=10, batch_size=8, train_freq=1, device="cpu", seed=0)
 WITHOUT_ACTOR = (PERDQN, PERQRDQN)

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNorma
 
 from sb3_per import LAP, PERDQN, PERSAC, PrioritizedReplayBuffer
 from sb3_per.monitoring.plots import plot_buffer
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
 
 # A setting that the buffer does not accept, and what the message names.
 SETTINGS = [

@@ -9,7 +9,7 @@ import torch as th
 
 from sb3_per import PERDQN
 from sb3_per.algorithms.metrics import MeanMetrics, weight_metrics
-from tests.algorithms.test_updates import filled_model
+from tests.helpers.updates import filled_model
 
 
 def test_a_long_call_of_train_holds_no_more_tensors_than_a_short_one(monkeypatch):

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_per import PERRecurrentSAC, PrioritizedDictSequenceReplayBuffer, PrioritizedSequenceReplayBuffer
 from sb3_per.algorithms import sac
 from sb3_per.algorithms.recurrent.networks import transitions_in, zero_states
-from tests.algorithms.test_recurrent_dqn import (
+from tests.helpers.recurrent import (
     POLICIES,
     SMALL,
     Recorder,

@@ -8,7 +8,9 @@ import torch as th
 from stable_baselines3 import DQN, SAC
 
 from sb3_per import PERDQN, PERSAC, PrioritizedReplayBuffer
-from tests.utils import STOCK, caught_user_warnings, counting_env, no_user_warnings
+from tests.helpers.buffers import counting_env
+from tests.helpers.messages import caught_user_warnings, no_user_warnings
+from tests.helpers.models import STOCK
 
 
 @pytest.mark.parametrize("cls", STOCK)

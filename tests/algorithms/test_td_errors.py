@@ -12,7 +12,7 @@ from sb3_per import (
     PERSAC,
     PrioritizedOffPolicyMixin,
 )
-from tests.algorithms.test_updates import CONFIGURATIONS, UNBATCHED, filled_model
+from tests.helpers.updates import CONFIGURATIONS, UNBATCHED, filled_model
 
 
 @pytest.mark.parametrize("name", [*UNBATCHED, "crossq"])

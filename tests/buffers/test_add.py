@@ -10,11 +10,14 @@ import torch as th
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
+from sb3_per import PERDQN, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.buffers.transfer import copy_newest, emptied
 from sb3_per.persistence.buffer_files import save_buffer
-from sb3_per.storage.nested import Storage
-from tests.utils import (
+from sb3_per.storage.storage import Storage
+from tests.helpers.buffers import (
+    OtherStoreBuffer,
+    OtherStoreDictBuffer,
+    PickledObservations,
     add_one,
     assert_same,
     assert_same_batches,
@@ -191,50 +194,6 @@ def test_extend_with_bad_masses_or_shapes_stores_nothing(masses, value):
     with pytest.raises(ValueError):
         buffer.extend(zeros, zeros[:2], np.zeros((3, 2, 2)), zeros[..., 0], zeros[..., 0], [[{}, {}]] * 3)
     assert_same_state(contents_of(buffer), before)
-
-
-class PickledObservations:
-    """A store with the methods of the protocol and no base class: each observation is a pickle."""
-
-    def __init__(self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any):
-        self.n_envs, self.shape, self.dtype = n_envs, shape, dtype
-        self.stored: dict[int, tuple[bytes, bytes]] = {}
-
-    @property
-    def nbytes(self) -> int:
-        return sum(len(one) + len(other) for one, other in self.stored.values())
-
-    def reserve(self, rows: Any, envs: np.ndarray | None) -> None:
-        pass
-
-    def write(self, rows: Any, envs: np.ndarray | None, observations: np.ndarray, next_observations: np.ndarray) -> None:
-        envs = np.arange(self.n_envs) if envs is None else envs
-        slots = np.asarray(rows * self.n_envs + envs)
-        arrays = (np.asarray(each, self.dtype).reshape(-1, *self.shape) for each in (observations, next_observations))
-        for slot, obs, next_obs in zip(slots.ravel().tolist(), *arrays, strict=True):
-            self.stored[slot] = pickle.dumps(obs), pickle.dumps(next_obs)
-
-    def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
-        found = np.zeros((slots.size, *self.shape), self.dtype)
-        for i, slot in enumerate(slots.ravel().tolist()):
-            if slot in self.stored:
-                found[i] = pickle.loads(self.stored[slot][is_next])
-        return found.reshape(*slots.shape, *self.shape)
-
-    def clear(self) -> None:
-        self.stored.clear()
-
-
-class OtherStoreBuffer(PrioritizedReplayBuffer):
-    """A buffer whose observations are in a store of the user's."""
-
-    store_class = PickledObservations
-
-
-class OtherStoreDictBuffer(PrioritizedDictReplayBuffer):
-    """The same for Dict observations."""
-
-    store_class = PickledObservations
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sb3_per import PrioritizedReplayBuffer, PriorityScheme, RankBased
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from tests.helpers.buffers import MANY, counts_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 from tests.helpers.saved import KINDS, Goals, Player, make
-from tests.utils import MANY, counts_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 

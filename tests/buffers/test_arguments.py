@@ -18,7 +18,7 @@ from sb3_per import (
     Proportional,
     RankBased,
 )
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 
 TD_ERRORS = np.array([[0.5, -1.5], [-2.0, 2.0], [0.0, 1.0]])
 

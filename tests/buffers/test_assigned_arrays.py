@@ -11,10 +11,17 @@ from gymnasium import spaces
 
 from sb3_per import PERDQN, PrioritizedReplayBuffer
 from sb3_per.persistence.buffer_files import SavedBuffer
-from tests.buffers.test_add import OtherStoreBuffer
-from tests.buffers.test_refused_steps import KINDS, N_ENVS, N_ROWS, filled, step_of
-from tests.storage.test_frames import ACTIONS, Stream, add, same_bytes, twins
-from tests.utils import assert_same_batches, assert_same_state, contents_of, fill, make_buffer, stock_like
+from tests.helpers.buffers import (
+    OtherStoreBuffer,
+    assert_same_batches,
+    assert_same_state,
+    contents_of,
+    fill,
+    make_buffer,
+    stock_like,
+)
+from tests.helpers.frames import ACTIONS, Stream, add, same_bytes, twins
+from tests.helpers.steps import KINDS, N_ENVS, N_ROWS, filled, step_of
 
 NAMES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 

@@ -7,7 +7,7 @@ import pytest
 import torch as th
 
 from sb3_per import PrioritizedReplayBuffer
-from tests.utils import assert_same, assert_same_batches, fill, make_buffer, stock_like, stock_rows
+from tests.helpers.buffers import assert_same, assert_same_batches, fill, make_buffer, stock_like, stock_rows
 
 COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 

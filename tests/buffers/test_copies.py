@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.utils import (
-    assert_same_state,
-    contents_of,
-    fill,
-    filled_buffer,
-)
+from tests.helpers.buffers import assert_same_state, contents_of, fill, filled_buffer
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "uniform_fraction": dict(uniform_fraction=0.1),

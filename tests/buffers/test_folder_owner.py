@@ -24,18 +24,10 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
 from sb3_per.storage.mapped import Folder, FolderInUseError
-from tests.buffers.test_refused_steps import step_of
-from tests.buffers.test_storage_folder import files_in, make_of_kind
-from tests.utils import (
-    ROOT,
-    assert_same_batches,
-    assert_same_state,
-    caught_user_warnings,
-    contents_of,
-    fill,
-    make_buffer,
-    no_user_warnings,
-)
+from tests.helpers.buffers import assert_same_batches, assert_same_state, contents_of, fill, make_buffer
+from tests.helpers.messages import caught_user_warnings, no_user_warnings
+from tests.helpers.project import ROOT
+from tests.helpers.steps import files_in, make_of_kind, step_of
 
 
 class Fork:

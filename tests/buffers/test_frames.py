@@ -19,7 +19,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
 )
 from sb3_per.buffers.transfer import copy_newest, emptied
-from tests.storage.test_frames import ACTIONS, Stream, same_batches, same_bytes, shape_of
+from tests.helpers.frames import ACTIONS, Stream, same_batches, same_bytes, shape_of
 
 
 def dict_step(streams: dict[str, Stream], rng: Any, n_envs: int) -> tuple[Any, Any, np.ndarray, list[dict[str, Any]]]:

@@ -8,9 +8,20 @@ import pytest
 from stable_baselines3 import DQN
 
 from sb3_per import PERDQN, PrioritizedDictReplayBuffer, PrioritizedReplayBuffer
-from sb3_per.storage.nested import ArrayStore, keyed
-from tests.buffers.test_add import OtherStoreBuffer, OtherStoreDictBuffer, PickledObservations
-from tests.utils import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, stock_like
+from sb3_per.storage.array_store import ArrayStore
+from sb3_per.storage.nested import keyed
+from tests.helpers.buffers import (
+    OtherStoreBuffer,
+    OtherStoreDictBuffer,
+    PickledObservations,
+    assert_same_state,
+    contents_of,
+    drawable_ids,
+    fill,
+    filled_buffer,
+    make_buffer,
+    stock_like,
+)
 
 
 @pytest.mark.parametrize("n_rows_added", [4, 27])

@@ -19,10 +19,9 @@ from sb3_per.buffers import PrioritizedDictSequenceReplayBuffer, PrioritizedSequ
 from sb3_per.buffers.hooks import CALLED, REFUSED
 from sb3_per.storage.nested import tree_map
 from tests.helpers.actors import local
-from tests.utils import (
+from tests.helpers.buffers import (
     ACTION_SPACES,
     OBSERVATION_SPACES,
-    ROOT,
     assert_same_batches,
     batch_of,
     counting_env,
@@ -30,6 +29,7 @@ from tests.utils import (
     make_buffer,
     normalizer,
 )
+from tests.helpers.project import ROOT
 
 STOCK_CLASSES = (BaseBuffer, ReplayBuffer, DictReplayBuffer, NStepReplayBuffer, HerReplayBuffer)
 OUR_CLASSES = (

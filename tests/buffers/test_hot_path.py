@@ -3,7 +3,7 @@
 import pytest
 import torch as th
 
-from tests.utils import fill, make_buffer, normalizer, python_work
+from tests.helpers.buffers import fill, make_buffer, normalizer, python_work
 
 
 def test_python_work_counts_a_loop_over_the_batch():

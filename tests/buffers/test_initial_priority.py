@@ -5,7 +5,7 @@ import pytest
 import torch as th
 
 from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
-from tests.utils import add_one, assert_same_state, contents_of, counting_env, fill, filled_buffer, make_buffer
+from tests.helpers.buffers import add_one, assert_same_state, contents_of, counting_env, fill, filled_buffer, make_buffer
 
 
 def test_new_transitions_never_have_less_mass_than_updated_ones():

@@ -13,11 +13,11 @@ import pytest
 
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
+from tests.helpers.buffers import fill, make_buffer
 from tests.helpers.drawable import agrees, assert_as_recorded
 from tests.helpers.game import KINDS, Game
 from tests.helpers.interrupts import interrupted
 from tests.helpers.saved import Player, make
-from tests.utils import fill, make_buffer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -7,19 +7,17 @@ import pytest
 from stable_baselines3.common.buffers import NStepReplayBuffer
 
 from sb3_per import PERDQN, PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
-from tests.utils import add_one, assert_same_batches, counting_env, fill, make_buffer, normalizer, stock_like, stock_rows
-
-
-def brute_force_n_step(steps: list[tuple[float, bool, bool]], start: int, n_steps: int, gamma: float) -> Any:
-    """Compute return, discount, last step and termination of the window that begins at ``start``, step by step."""
-    value, discount = 0.0, 1.0
-    for last in range(start, min(start + n_steps, len(steps))):
-        reward, done, truncated = steps[last]
-        value += discount * reward
-        discount *= gamma
-        if done or truncated:
-            break
-    return value, discount, last, float(steps[last][1] and not steps[last][2])
+from tests.helpers.buffers import (
+    add_one,
+    assert_same_batches,
+    brute_force_n_step,
+    counting_env,
+    fill,
+    make_buffer,
+    normalizer,
+    stock_like,
+    stock_rows,
+)
 
 
 @pytest.mark.parametrize("obs_space, optimize_memory_usage", [("box", False), ("box", True), ("dict", False)])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.utils import assert_same_batches, fill, make_buffer, stock_like, stock_rows
+from tests.helpers.buffers import assert_same_batches, fill, make_buffer, stock_like, stock_rows
 
 
 @pytest.mark.parametrize("n_rows_added", [5, 23])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.utils import MANY, counts_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
+from tests.helpers.buffers import MANY, counts_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 
 
 def n_newest(n: int, recency: float, recency_min: int, position: float) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sb3_per import PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffer
-from tests.utils import (
+from tests.helpers.buffers import (
     ACTION_SPACES,
     OBSERVATION_SPACES,
     assert_same,

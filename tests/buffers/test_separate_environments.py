@@ -19,14 +19,7 @@ from sb3_per import (
 )
 from sb3_per.buffers.transfer import copy_newest, emptied, replace_by
 from sb3_per.monitoring.monitor import DrawRecord, statistics
-from tests.utils import (
-    assert_same,
-    assert_same_batches,
-    assert_same_state,
-    contents_of,
-    make_buffer,
-    python_work,
-)
+from tests.helpers.buffers import assert_same, assert_same_batches, assert_same_state, contents_of, make_buffer, python_work
 
 N_ROWS, N_ENVS = 7, 3
 

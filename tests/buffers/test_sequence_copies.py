@@ -14,12 +14,8 @@ from sb3_per import (
     PrioritizedSequenceReplayBuffer,
 )
 from sb3_per.buffers.transfer import copy_newest, emptied
-from tests.buffers.sequence_reference import SHAPES, SPACES, Reference, make_sequences, played
-from tests.utils import (
-    assert_same_batches,
-    assert_same_state,
-    fill,
-)
+from tests.helpers.buffers import assert_same_batches, assert_same_state, fill
+from tests.helpers.sequence_reference import SHAPES, SPACES, Reference, make_sequences, played
 
 
 @pytest.mark.parametrize("n_played", [3, 95])

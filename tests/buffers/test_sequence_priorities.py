@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 import torch as th
 
-from tests.buffers.sequence_reference import Reference, make_sequences, played
-from tests.utils import (
-    assert_same_state,
-    contents_of,
-)
+from tests.helpers.buffers import assert_same_state, contents_of
+from tests.helpers.sequence_reference import Reference, make_sequences, played
 
 
 @pytest.mark.parametrize("reduction, n_critics", [("mean", None), ("mean", 2), ("max", 2), ("min", 2)])

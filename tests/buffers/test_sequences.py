@@ -21,15 +21,9 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.storage.nested import Storage
-from tests.buffers.sequence_reference import SPACES, Reference, make_sequences, played, states_of
-from tests.utils import (
-    OBSERVATION_SPACES,
-    batch_of,
-    make_buffer,
-    normalizer,
-    python_work,
-)
+from sb3_per.storage.storage import Storage
+from tests.helpers.buffers import OBSERVATION_SPACES, batch_of, make_buffer, normalizer, python_work
+from tests.helpers.sequence_reference import SPACES, Reference, make_sequences, played, states_of
 
 SETTINGS: list[dict[str, Any]] = [
     dict(sequence_length=4, burn_in=3),

@@ -22,7 +22,7 @@ from sb3_per import (
     Uniform,
 )
 from sb3_per.buffers.settings import PrioritySettings, ignored
-from tests.utils import make_buffer
+from tests.helpers.buffers import make_buffer
 
 BUFFERS = (
     PrioritizedReplayBuffer,

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from sb3_per import PrioritizedDictReplayBuffer, PrioritizedReplayBuffer, Proportional
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
 
 
 @pytest.mark.parametrize(

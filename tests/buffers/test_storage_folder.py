@@ -28,39 +28,14 @@ from sb3_per import (
 )
 from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from sb3_per.storage import mapped
-from tests.buffers.test_refused_steps import KINDS, N_ENVS, filled, step_of
-from tests.utils import (
-    assert_same_batches,
-    assert_same_state,
-    caught_user_warnings,
-    contents_of,
-    fill,
-    make_buffer,
-    no_user_warnings,
-)
+from tests.helpers.buffers import assert_same_batches, assert_same_state, contents_of, fill, make_buffer
+from tests.helpers.messages import caught_user_warnings, no_user_warnings
+from tests.helpers.steps import KINDS, files_in, filled, make_of_kind, step_of
 
 
 def in_folder(buffer: Any, folder: Path) -> Any:
     """Move a buffer into a folder."""
     return type(buffer).from_replay_buffer(buffer, storage_folder=str(folder))
-
-
-def files_in(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.mapped"))
-
-
-def make_of_kind(kind: str, monkeypatch: Any, folder: Path) -> Any:
-    """Make an empty buffer of a kind with its constructor, in a folder."""
-    plain = KINDS[kind]()
-    if kind.startswith("her"):
-        arguments: tuple[Any, ...] = (plain.env, "cpu", N_ENVS)
-        own: dict[str, Any] = dict(copy_info_dict=plain.copy_info_dict)
-    else:
-        arguments, own = ("cpu", N_ENVS), {name: getattr(plain, name) for name in plain.extra_arguments}
-    own.update(handle_timeout_termination=plain.handle_timeout_termination, optimize_memory_usage=plain.optimize_memory_usage)
-    own.update(plain.settings.some("n_steps frames initial_priority"))
-    size = plain.buffer_size * N_ENVS
-    return type(plain)(size, plain.observation_space, plain.action_space, *arguments, **own, storage_folder=folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)

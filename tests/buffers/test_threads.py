@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sb3_per import PrioritizedHerReplayBuffer, PrioritizedReplayBuffer
-from tests.utils import counting_env, make_buffer
+from tests.helpers.buffers import counting_env, make_buffer
 
 # How often each thread does its work at least.
 N_TIMES = 250

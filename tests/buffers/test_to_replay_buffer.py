@@ -14,21 +14,20 @@ from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_per import PERDQN
-from sb3_per.buffers.counterparts import PRIORITIZED_CLASSES
+from sb3_per.buffers import PRIORITIZED_CLASSES
 from sb3_per.buffers.sequences import PrioritizedSequenceReplayBuffer
 from sb3_per.storage.nested import keyed
-from tests.buffers.test_add import PickledObservations
-from tests.utils import (
+from tests.helpers.buffers import (
     ACTION_SPACES,
     OBSERVATION_SPACES,
+    PickledObservations,
     assert_same_batches,
-    caught_user_warnings,
     counting_env,
     fill,
     make_buffer,
-    no_user_warnings,
     stock_like,
 )
+from tests.helpers.messages import caught_user_warnings, no_user_warnings
 
 MEMORY: dict[str, Any] = dict(optimize_memory_usage=True, handle_timeout_termination=False)
 

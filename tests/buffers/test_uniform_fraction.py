@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.utils import MANY, counts_of, drawable_ids, filled_buffer, probabilities
+from tests.helpers.buffers import MANY, counts_of, drawable_ids, filled_buffer, probabilities
 
 
 @pytest.mark.parametrize("eta", [0.05, 0.9])

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.utils import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
+from tests.helpers.buffers import assert_same_state, contents_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 
 
 @pytest.mark.parametrize("stratified, rounds", [(True, 0), (False, 4)])
@@ -23,7 +23,7 @@ from tests.utils import assert_same_state, contents_of, drawable_ids, fill, fill
 )
 def test_a_unique_batch_has_no_repeats(kind, kwargs, rounds, stratified, monkeypatch):
     """Zero rounds of redrawing test the fallback; a batch larger than the number of transitions is refused."""
-    monkeypatch.setattr("sb3_per.sampling.draw._ROUNDS", rounds)
+    monkeypatch.setattr("sb3_per.sampling.parts._ROUNDS", rounds)
     buffer = filled_buffer(kind, unique=True, stratified=stratified, **kwargs)
     ids = drawable_ids(buffer)
     for batch_size in (1, 2, len(ids) // 2, len(ids)):
@@ -42,7 +42,7 @@ def test_a_unique_batch_has_no_repeats(kind, kwargs, rounds, stratified, monkeyp
 @pytest.mark.parametrize("scheme, eta", [("proportional", 0.3), ("rank", 0.0)])
 def test_unique_draws_follow_successive_draws_without_replacement(scheme, eta, rounds, monkeypatch):
     """Count all 60 ordered draws of 3 out of 5, and compare with the product of conditional probabilities."""
-    monkeypatch.setattr("sb3_per.sampling.draw._ROUNDS", rounds)
+    monkeypatch.setattr("sb3_per.sampling.parts._ROUNDS", rounds)
     buffer = make_buffer(5, scheme=scheme, unique=True, stratified=False, uniform_fraction=eta, alpha=1.0)
     fill([buffer], 5)
     buffer.update_priorities(np.arange(5), [1.0, 2.0, 4.0, 8.0, 1.0])

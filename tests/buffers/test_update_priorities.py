@@ -8,7 +8,7 @@ import torch as th
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.utils import add_one, assert_same_state, contents_of, fill, make_buffer
+from tests.helpers.buffers import add_one, assert_same_state, contents_of, fill, make_buffer
 
 
 class ReferenceBuffer:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from tests.utils import MANY, drawable_ids, fill, filled_buffer, make_buffer, probabilities
+from tests.helpers.buffers import MANY, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 
 
 def test_beta_anneals_over_the_number_of_draws():

@@ -17,7 +17,8 @@ from sb3_per.cli import compare, doctor
 from sb3_per.cli import main as cli
 from sb3_per.monitoring.plots import plot_buffer
 from sb3_per.zoo import summary
-from tests.utils import ROOT, fill, make_buffer
+from tests.helpers.buffers import fill, make_buffer
+from tests.helpers.project import ROOT
 
 COMMANDS = (*cli.COMMANDS, *cli.OURS)
 TASK = ("--algo", "per_dqn", "--env", "CartPole-v1")

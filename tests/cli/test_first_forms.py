@@ -8,7 +8,7 @@ import torch as th
 
 pytest.importorskip("rl_zoo3", reason="needs the extra zoo")
 from sb3_per.cli import main as cli
-from tests.first_forms import COMMANDS, PICKLE
+from tests.helpers.first_forms import COMMANDS, PICKLE
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from sb3_per.compare.campaign import missing, read
 from sb3_per.compare.task import Arm, Task, arms_of, jobs_of
 from sb3_per.sampling.schemes import Shuffled
 from sb3_per.zoo import register
-from tests.utils import ROOT
+from tests.helpers.project import ROOT
 
 FLIPPING = """
 import gymnasium as gym

@@ -12,6 +12,8 @@ from sb3_per.distributed import make_actors
 from tests.helpers.actor_envs import Tracked
 from tests.helpers.actors import local, small
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def never_made() -> None:
     pytest.fail("an environment was made")

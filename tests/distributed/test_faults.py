@@ -14,6 +14,8 @@ from sb3_per.distributed.engines import LocalEngine
 from tests.helpers.actor_envs import Tracked, Unlucky
 from tests.helpers.actors import Listening, assert_columns_hold, local, on_engine, small
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 class Mortal(LocalEngine):
     """Let tests kill actors, as processes of Ray can be killed."""

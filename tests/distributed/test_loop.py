@@ -12,6 +12,8 @@ from sb3_per import PERDQN
 from tests.helpers.actor_envs import Tracked
 from tests.helpers.actors import Follower, Listening, StopAt, assert_columns_hold, local, on_engine, small
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.mark.parametrize("n_actors, n_envs, chunk, total", [(3, 2, 4, 101), (2, 3, 50, 7)])
 def test_steps_are_counted_as_sb3_counts_them(n_actors, n_envs, chunk, total):

@@ -15,6 +15,8 @@ from sb3_per.distributed.engines import LocalEngine
 from tests.helpers.actor_envs import Tracked
 from tests.helpers.actors import Follower, Listening, assert_same_run, local, on_engine, small
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 class Unordered(LocalEngine):
     """Return the newest answer first."""

@@ -11,6 +11,8 @@ from sb3_per.distributed import algorithm, exploration_ladder, random_state
 from tests.helpers.actor_envs import Tracked
 from tests.helpers.actors import CONFIGURATIONS, Listening, local, on_engine, small
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.mark.parametrize("name", ["td3-noise", "crossq-ratio", "qrdqn"])
 def test_actors_compute_the_td_errors_of_the_learner(name):

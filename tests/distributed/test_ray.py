@@ -21,8 +21,10 @@ from sb3_per import PERDQN, PERSAC, latest_checkpoint
 from sb3_per.distributed import NoActorAliveError, make_actors
 from tests.helpers.actor_envs import Images, Mortal, Slow, Tracked, Unlucky
 from tests.helpers.actors import assert_columns_hold, assert_same_run, on_engine, small
+from tests.helpers.project import ROOT, alone_with_ray
 from tests.helpers.vec_env_checks import SPACES, Custom, compare_answers, compare_steps
-from tests.utils import ROOT, alone_with_ray
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sb3_per[distributed]'")
 

@@ -9,7 +9,9 @@ from sb3_per import PERDQN, PERSAC
 from sb3_per.storage.nested import keyed
 from tests.helpers.actor_envs import Images, Tracked
 from tests.helpers.actors import CONFIGURATIONS, assert_same_run, local, small
-from tests.utils import fill
+from tests.helpers.buffers import fill
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("name", ["sac-sde", "ddpg-noise", "tqc-n-steps", "crossq-ratio", "dqn-dict"])

@@ -3,12 +3,15 @@
 import pickle
 
 import numpy as np
+import pytest
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_per import PERDQN
 from tests.helpers.actor_envs import Tracked
 from tests.helpers.actors import assert_columns_hold, local, small
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_a_model_saved_with_actors_loads(tmp_path):

@@ -14,6 +14,8 @@ from tests.helpers.actor_envs import Tracked
 from tests.helpers.actors import local, small
 from tests.helpers.vec_env_checks import SPACES, Custom, compare_answers, compare_steps
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def test_steps_equal_those_of_sb3():
     kwargs = dict(env_kwargs=dict(space=SPACES["tuple"]), seed=11)

@@ -2,8 +2,18 @@
 
 from typing import Any
 
-from sb3_contrib import QRDQN
-from stable_baselines3 import DQN
+from sb3_contrib import QRDQN, TQC, CrossQ
+from stable_baselines3 import DDPG, DQN, SAC, TD3
+
+from sb3_per import (
+    PERDDPG,
+    PERDQN,
+    PERQRDQN,
+    PERSAC,
+    PERTD3,
+    PERTQC,
+    PERCrossQ,
+)
 
 
 def env_of(cls: Any) -> str:
@@ -14,3 +24,7 @@ def env_of(cls: Any) -> str:
 def trained(cls: Any, timesteps: int = 60, **kwargs: Any) -> Any:
     kwargs = dict(buffer_size=40, learning_starts=20, batch_size=8, policy_kwargs=dict(net_arch=[8]), seed=0) | kwargs
     return cls("MlpPolicy", env_of(cls), **kwargs).learn(timesteps)
+
+
+# Every algorithm and the stock class that it replaces.
+STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}

@@ -25,7 +25,7 @@ from sb3_per import (
     from_minari,
     to_minari,
 )
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, assert_same_state, batch_of, fill, make_buffer
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, assert_same_state, batch_of, fill, make_buffer
 
 minari = pytest.importorskip("minari")  # needs Python 3.11
 

@@ -7,9 +7,10 @@ from sb3_per import PrioritizedHerReplayBuffer
 from sb3_per.integrations.saved_demonstrations import add_saved_demonstrations
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.generations import Manifest, manifests_in
-from tests.buffers.test_demonstrations import bounded, demonstration_ids, demonstrations, mixed, record
-from tests.buffers.test_her import Player, make_env, make_her
-from tests.utils import assert_same_batches, fill, make_buffer, no_user_warnings
+from tests.helpers.buffers import assert_same_batches, fill, make_buffer
+from tests.helpers.demonstrations import bounded, demonstration_ids, demonstrations, mixed, record
+from tests.helpers.her import Player, make_env, make_her
+from tests.helpers.messages import no_user_warnings
 
 
 def assert_same_draws(first, second):
@@ -82,7 +83,7 @@ def test_frames_of_demonstrations_are_restored_after_a_second_addition(tmp_path)
     from gymnasium import spaces
 
     from sb3_per import PrioritizedReplayBuffer
-    from tests.storage.test_frames import ACTIONS, Stream, shape_of
+    from tests.helpers.frames import ACTIONS, Stream, shape_of
 
     def new():
         space = spaces.Box(0, 255, shape_of("channels first", 4), np.uint8)

@@ -15,7 +15,8 @@ from stable_baselines3.common.logger import configure
 from sb3_per import PERDQN, PERSAC, PrioritizedHerReplayBuffer, PriorityMonitor
 from sb3_per.monitoring.monitor import DrawRecord, statistics
 from sb3_per.monitoring.plots import plot_buffer
-from tests.utils import fill, make_buffer, no_user_warnings
+from tests.helpers.buffers import fill, make_buffer
+from tests.helpers.messages import no_user_warnings
 
 HISTOGRAMS = {"per/priorities", "per/weights", "per/age"}
 SCALARS = {"per/never_drawn", "per/buffer_effective_sample_size"}

@@ -10,8 +10,8 @@ from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 import sb3_per.cli.main
 from sb3_per.cli.convert import main
 from sb3_per.persistence.buffer_files import load_buffer
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 from tests.helpers.saved import assert_same, snapshot
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 
 
 def test_a_pickle_is_converted_only_with_trust(tmp_path):

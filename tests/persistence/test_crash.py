@@ -25,8 +25,9 @@ import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
 from sb3_per.persistence.generations import manifests_in, numbers_in
+from tests.helpers.messages import caught_user_warnings, no_user_warnings
+from tests.helpers.project import ROOT
 from tests.helpers.saved import KINDS, Player, digest, files_in_manifests, make, names_of, watch_disk
-from tests.utils import ROOT, caught_user_warnings, no_user_warnings
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 

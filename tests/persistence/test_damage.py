@@ -25,8 +25,9 @@ from sb3_per.buffers.eligibility import HeldTransitions
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
 from sb3_per.persistence.generations import FORMAT, DamagedFileError, Manifest, manifests_in, numbers_in, write_part
+from tests.helpers.messages import caught_user_warnings, no_user_warnings
+from tests.helpers.project import ROOT
 from tests.helpers.saved import ACTION, KINDS, Player, change_arrays, change_manifest, digest, make, names_of
-from tests.utils import ROOT, caught_user_warnings, no_user_warnings
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 

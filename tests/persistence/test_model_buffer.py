@@ -12,9 +12,8 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_per import PERDQN, PERQRDQN, PERSAC, PERTD3, PrioritizedReplayBuffer, Proportional
 from sb3_per.persistence.buffer_files import save_buffer
-from tests.helpers.models import trained
+from tests.helpers.models import STOCK, trained
 from tests.helpers.saved import assert_same, snapshot
-from tests.utils import STOCK
 
 
 def test_a_model_saves_and_restores_its_buffer(tmp_path):

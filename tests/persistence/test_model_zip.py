@@ -27,8 +27,7 @@ from sb3_per import (
     Proportional,
 )
 from sb3_per.persistence import atomic
-from tests.helpers.models import env_of, trained
-from tests.utils import STOCK
+from tests.helpers.models import STOCK, env_of, trained
 
 
 class MyBuffer(PrioritizedReplayBuffer):

@@ -10,8 +10,9 @@ from gymnasium import spaces
 import sb3_per.persistence.buffer_files as buffer_files
 from sb3_per import PrioritizedReplayBuffer, Proportional
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
+from tests.helpers.messages import no_user_warnings
 from tests.helpers.saved import Player, assert_same, assert_same_newest_steps, column, make, snapshot
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer, no_user_warnings
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 

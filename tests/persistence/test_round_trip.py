@@ -18,8 +18,8 @@ from sb3_per import PrioritizedDictReplayBuffer, Proportional
 from sb3_per.monitoring.monitor import DrawRecord
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.generations import Manifest, manifests_in
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 from tests.helpers.saved import IMAGE, KINDS, Player, assert_same, make, snapshot
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 
 pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
 

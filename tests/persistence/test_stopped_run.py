@@ -19,8 +19,8 @@ from sb3_per import (
     BufferCheckpointCallback,
     PrioritizedHerReplayBuffer,
 )
+from tests.helpers.project import ROOT, benchmark
 from tests.helpers.saved import assert_same, snapshot
-from tests.utils import ROOT, benchmark
 
 
 def seed_all(seed: int) -> None:

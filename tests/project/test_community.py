@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 import sb3_per
-from tests.project.test_docs import check_make
-from tests.utils import ROOT
+from tests.helpers.pages import check_make
+from tests.helpers.project import ROOT
 
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
 WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())

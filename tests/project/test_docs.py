@@ -19,16 +19,9 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from sb3_per import PERSAC
 from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
 from sb3_per.cli.convert import main as convert
-from tests import newcomer
-from tests.utils import ROOT, alone_with_ray, benchmark
-
-pages = benchmark("pages")
-
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts),
-]
+from tests.helpers import newcomer
+from tests.helpers.pages import PAGES, check_make, name_of, pages
+from tests.helpers.project import ROOT, alone_with_ray
 
 # 10 gradient steps with the defaults of most algorithms.
 MAX_STEPS = 110
@@ -59,10 +52,6 @@ _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 def spans_of(page: Path) -> list[str]:
     """Find code within sentences, with spaces for line breaks."""
     return [" ".join(span.split()) for span in _SPAN.findall(pages.BLOCK.sub("", page.read_text()))]
-
-
-def name_of(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
 
 
 @pytest.fixture
@@ -182,14 +171,6 @@ def check(words: list[str]) -> None:
         check_command(*arguments)
     else:
         raise AssertionError(f"A command that nothing checks: {shlex.join(words)}")
-
-
-def check_make(arguments: list[str]) -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    for word in arguments:
-        name, is_variable, _ = word.partition("=")
-        pattern = rf"^{name} \?=" if is_variable else rf"^{name}:"
-        assert re.search(pattern, makefile, re.MULTILINE), f"The Makefile has no {name}"
 
 
 def check_script(script: str, *arguments: str) -> None:

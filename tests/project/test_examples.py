@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from stable_baselines3 import SAC, TD3
 
-from tests.utils import alone_with_ray
+from tests.helpers.project import alone_with_ray
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py") if not path.stem.endswith("_env"))

@@ -84,3 +84,17 @@ def test_a_function_fits_a_screen():
                 if n_lines > 50:
                     too_long[f"{name}.{node.name}"] = n_lines
     assert not too_long
+
+
+def test_no_test_module_imports_another():
+    """What tests share stands in ``tests/helpers``."""
+    for path in Path(__file__).parents[1].rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names] if node.level == 0 else ["tests."]
+            else:
+                names = []
+            for name in names:
+                assert not name.startswith("tests.") or name.startswith("tests.helpers."), f"{path} imports {name}"

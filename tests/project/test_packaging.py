@@ -18,7 +18,7 @@ import pytest
 
 import sb3_per
 from sb3_per.zoo import ALGORITHMS
-from tests.utils import ROOT
+from tests.helpers.project import ROOT
 
 BUILD = "from setuptools import build_meta as b; import sys; b.build_{kind}(sys.argv[1])"
 

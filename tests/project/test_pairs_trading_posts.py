@@ -5,7 +5,7 @@ import pytest
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_per import PERSAC, SumTree
-from tests.utils import add_one, fill, make_buffer
+from tests.helpers.buffers import add_one, fill, make_buffer
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import copy
 import pytest
 from stable_baselines3.common.utils import set_random_seed
 
-from tests.utils import benchmark
+from tests.helpers.project import benchmark
 
 parity = benchmark("parity")
 

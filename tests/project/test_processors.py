@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.utils import ROOT
+from tests.helpers.project import ROOT
 
 # What PyTorch, oneDNN, MKL, NumPy (under its names of today and of earlier versions), OpenBLAS, XLA and numba read.
 SETTINGS = {

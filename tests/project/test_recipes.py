@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.utils import ROOT, alone_with_ray, benchmark
+from tests.helpers.project import ROOT, alone_with_ray, benchmark
 
 recipes = benchmark("recipes")
 pages = benchmark("pages")

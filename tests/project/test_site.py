@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sb3_per
-from tests.utils import ROOT
+from tests.helpers.project import ROOT
 
 FIGURES = sorted(
     path.relative_to(ROOT / "docs").as_posix()

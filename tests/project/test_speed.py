@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.utils import ROOT
+from tests.helpers.project import ROOT
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 
-from tests.utils import ROOT
+from tests.helpers.project import ROOT
 
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 CELLS = json.loads(NOTEBOOK.read_text())["cells"]

@@ -8,8 +8,8 @@ from subprocess import run
 
 import pytest
 
-from tests.project.test_docs import PAGES, name_of, pages
-from tests.utils import ROOT
+from tests.helpers.pages import PAGES, name_of, pages
+from tests.helpers.project import ROOT
 
 # Blocks of a page share their names, and give some of them another type.
 MYPY = ["--config-file", "", "--ignore-missing-imports", "--follow-imports", "silent", "--allow-redefinition-new"]

@@ -9,7 +9,7 @@ import torch as th
 
 from sb3_per import LAP, PAL, PriorityScheme, Proportional, RankBased, Uniform
 from sb3_per.sampling.schemes import make_scheme
-from tests.utils import fill, make_buffer
+from tests.helpers.buffers import fill, make_buffer
 
 
 def test_proportional_masses_follow_the_formula():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from stable_baselines3.common.logger import Logger
 
-from tests.sbx.models import BATCH_SIZE, leaves, make, shared
-from tests.utils import fill
+from tests.helpers.buffers import fill
+from tests.helpers.sbx_models import BATCH_SIZE, leaves, make, shared
 
 COMPILATIONS: list[str] = []
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sb3_per import LAP, PAL, PERDQN, PriorityScheme, Proportional, RankBased, Uniform
-from tests.sbx.models import make
+from tests.helpers.sbx_models import make
 
 SHAPE = (6, 2)
 ERRORS = arrays(np.float32, SHAPE, elements=st.floats(-30, 30, width=32))

@@ -10,8 +10,8 @@ import torch as th
 from stable_baselines3.common.logger import Logger
 
 from sb3_per.algorithms.metrics import weight_metrics
-from tests.sbx.models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
-from tests.utils import fill
+from tests.helpers.buffers import fill
+from tests.helpers.sbx_models import ALGORITHMS, BATCH_SIZE, leaves, logged, make, names, shared
 
 # Two programs of XLA that compute the same may round differently, in ways that depend on the processor.
 RTOL, ATOL = 1e-4, 1e-6

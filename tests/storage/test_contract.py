@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_per.storage.nested import ArrayStore
+from sb3_per.storage.array_store import ArrayStore
 from sb3_per.storage.frames import FrameStore
 from sb3_per.storage.mapped import Files, Folder
-from tests.buffers.test_add import PickledObservations
-from tests.storage.contract import MakeStore, check_store
+from tests.helpers.buffers import PickledObservations
+from tests.helpers.store_contract import MakeStore, check_store
 
 
 def make_stores(tmp_path: Any) -> dict[str, MakeStore]:

@@ -5,12 +5,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize, VecTransposeImage
 
 from sb3_per import PrioritizedReplayBuffer
-from tests.storage.test_frames import same_bytes
+from tests.helpers.frames import Frames, same_bytes
 
 
 def record(env: VecEnv, n_steps: int, **kwargs: Any) -> tuple[Any, Any]:
@@ -33,27 +32,6 @@ def record(env: VecEnv, n_steps: int, **kwargs: Any) -> tuple[Any, Any]:
             buffer.add(raw, next_obs, actions, rewards, dones, infos)
         raw = new_raw
     return framed, plain
-
-
-class Frames(gym.Env):
-    """Random images or vectors, in episodes of different lengths; some end by truncation."""
-
-    def __init__(self, shape: tuple[int, ...] = (10, 10, 1), dtype: Any = np.uint8):
-        self.observation_space = spaces.Box(0, 255, shape, dtype)
-        self.action_space = spaces.Discrete(3)
-
-    def _observation(self) -> np.ndarray:
-        return self.np_random.integers(0, 255, self.observation_space.shape).astype(self.observation_space.dtype)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.t, self.length = 0, self.np_random.integers(2, 30)
-        return self._observation(), {}
-
-    def step(self, action: Any) -> Any:
-        self.t += 1
-        ends = self.t >= self.length
-        return self._observation(), 1.0, bool(ends and self.length % 2), bool(ends and not self.length % 2), {}
 
 
 STREAMS = {

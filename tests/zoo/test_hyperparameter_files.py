@@ -16,7 +16,8 @@ import yaml
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.zoo import ALGORITHMS as ALL
 from sb3_per.zoo import class_of, config_path, register
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, STOCK
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES
+from tests.helpers.models import STOCK
 
 # The Zoo has no recurrent off-policy algorithms.
 RECURRENT = {algo: class_of(algo) for algo in ALL if algo.endswith("_lstm")}

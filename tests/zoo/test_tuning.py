@@ -17,8 +17,9 @@ from sb3_per import LAP, PrioritizedReplayBuffer, PrioritizedSequenceReplayBuffe
 from sb3_per.buffers.settings import IgnoredSettingWarning
 from sb3_per.zoo import ALGORITHMS, main, register
 from sb3_per.zoo.tuning import join
+from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, make_buffer
+from tests.helpers.project import ROOT
 from tests.helpers.zoo import RECURRENT, loaded, settings_of
-from tests.utils import ACTION_SPACES, OBSERVATION_SPACES, ROOT, make_buffer
 
 HINDSIGHT = dict(n_sampled_goal=4, goal_selection_strategy="future")
 

@@ -11,7 +11,7 @@ import sbx
 from stable_baselines3.common.logger import Logger
 
 import sb3_per.sbx as ours
-from tests.utils import fill
+from tests.helpers.buffers import fill
 
 #: Our class, the stock class, and arguments that keep them small.
 ALGORITHMS = {

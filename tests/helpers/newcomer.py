@@ -2,7 +2,7 @@
 Try what the README promises, on a machine without this project: its commands in a clone, all blocks of code of the
 documentation, and the wheel with every command of `sb3-per` in an empty environment.
 
-    python tests/newcomer.py [FOLDER]
+    python tests/helpers/newcomer.py [FOLDER]
 
 Python's own library is enough. FOLDER must not exist, and keeps what is made; otherwise it is temporary. It takes about a
 quarter of an hour on two cores, most of it for `make test`.
@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 
-sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests")]
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "helpers")]
 from first_forms import COMMANDS, PICKLE  # noqa: E402  # this script is not installed
 from pages import blocks_of, commands_of  # noqa: E402
 

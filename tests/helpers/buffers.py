@@ -1,16 +1,10 @@
 """Helpers of several test files: spaces, random transitions, and simple references."""
 
-import contextlib
 import copy
-import fcntl
 import gc
-import importlib
+import pickle
 import sys
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -18,61 +12,16 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from sb3_contrib import QRDQN, TQC, CrossQ
-from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from sb3_per import (
-    PERDDPG,
-    PERDQN,
-    PERQRDQN,
-    PERSAC,
-    PERTD3,
-    PERTQC,
-    PERCrossQ,
     PrioritizedDictReplayBuffer,
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
 from sb3_per.storage.nested import keyed
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-@contextlib.contextmanager
-def alone_with_ray() -> Iterator[None]:
-    """Let only one test process use Ray at a time: tests that start Ray and kill its processes disturb each other."""
-    with open(Path(tempfile.gettempdir(), "sb3_per_tests_with_ray"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
-def caught_user_warnings() -> Iterator[list[str]]:
-    """
-    Collect the messages of warnings for users, which are there after the block.
-
-    Warnings of another category may come from the garbage of other tests.
-    """
-    messages: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield messages
-    messages += [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
-
-
-@contextlib.contextmanager
-def no_user_warnings() -> Iterator[None]:
-    """Turn warnings for users into errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        yield
-
-
-# Every algorithm and the stock class that it replaces.
-STOCK = {PERSAC: SAC, PERTD3: TD3, PERDDPG: DDPG, PERDQN: DQN, PERQRDQN: QRDQN, PERTQC: TQC, PERCrossQ: CrossQ}
 
 OBSERVATION_SPACES = {
     "box": spaces.Box(-1, 1, (3,), np.float32),
@@ -90,14 +39,6 @@ ACTION_SPACES = {
     "discrete": spaces.Discrete(3),
     "multi_discrete": spaces.MultiDiscrete([3, 2]),
 }
-
-
-def benchmark(name: str) -> ModuleType:
-    """Import a script of ``benchmarks/`` as a module; the folder is on the path because the scripts import each other."""
-    folder = str(ROOT / "benchmarks")
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return importlib.import_module(name)
 
 
 def make_buffer(
@@ -347,3 +288,59 @@ def counts_of(indices: np.ndarray, ids: np.ndarray) -> np.ndarray:
     result = np.zeros(len(ids), np.int64)
     result[np.searchsorted(ids, found)] = counts
     return result
+
+
+class PickledObservations:
+    """A store with the methods of the protocol and no base class: each observation is a pickle."""
+
+    def __init__(self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any):
+        self.n_envs, self.shape, self.dtype = n_envs, shape, dtype
+        self.stored: dict[int, tuple[bytes, bytes]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(len(one) + len(other) for one, other in self.stored.values())
+
+    def reserve(self, rows: Any, envs: np.ndarray | None) -> None:
+        pass
+
+    def write(self, rows: Any, envs: np.ndarray | None, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        envs = np.arange(self.n_envs) if envs is None else envs
+        slots = np.asarray(rows * self.n_envs + envs)
+        arrays = (np.asarray(each, self.dtype).reshape(-1, *self.shape) for each in (observations, next_observations))
+        for slot, obs, next_obs in zip(slots.ravel().tolist(), *arrays, strict=True):
+            self.stored[slot] = pickle.dumps(obs), pickle.dumps(next_obs)
+
+    def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
+        found = np.zeros((slots.size, *self.shape), self.dtype)
+        for i, slot in enumerate(slots.ravel().tolist()):
+            if slot in self.stored:
+                found[i] = pickle.loads(self.stored[slot][is_next])
+        return found.reshape(*slots.shape, *self.shape)
+
+    def clear(self) -> None:
+        self.stored.clear()
+
+
+class OtherStoreBuffer(PrioritizedReplayBuffer):
+    """A buffer whose observations are in a store of the user's."""
+
+    store_class = PickledObservations
+
+
+class OtherStoreDictBuffer(PrioritizedDictReplayBuffer):
+    """The same for Dict observations."""
+
+    store_class = PickledObservations
+
+
+def brute_force_n_step(steps: list[tuple[float, bool, bool]], start: int, n_steps: int, gamma: float) -> Any:
+    """Compute return, discount, last step and termination of the window that begins at ``start``, step by step."""
+    value, discount = 0.0, 1.0
+    for last in range(start, min(start + n_steps, len(steps))):
+        reward, done, truncated = steps[last]
+        value += discount * reward
+        discount *= gamma
+        if done or truncated:
+            break
+    return value, discount, last, float(steps[last][1] and not steps[last][2])
