@@ -69,6 +69,8 @@ class CompleteWindows(Marked):
         self._n_looked_at = np.zeros(ring.n_envs, np.int64)
         # Number of steps after which windows were looked for; -1 if ends of episodes were written since.
         self._n_known = 0
+        # Where the ring began then.
+        self._first_step = 0
         self._no_starts = np.zeros(ring.n_envs, np.bool_)
 
     @property
@@ -145,11 +147,13 @@ class CompleteWindows(Marked):
     @property
     def is_behind(self) -> bool:
         """Whether steps or ends of episodes were written since windows were last looked for."""
-        return self._n_known != self.ring.most_steps
+        return self._n_known != self.ring.most_steps or self._first_step != self.ring.first_step
 
     def changes(self) -> Changes:
-        """Find the windows that became complete, and those whose beginning is being overwritten. Nothing changes."""
+        """Find the windows that became complete, and those whose beginning is being overwritten. None is marked yet."""
         ring = self.ring
+        if self._first_step != ring.first_step:
+            self.start_anew()
         retired = self.oldest_admitted
         oldest = min(self.oldest_anchor, ring.most_steps)
         new, n_looked_at = find_complete(
@@ -185,6 +189,7 @@ class CompleteWindows(Marked):
         self._n_looked_at = np.full(self.ring.n_envs, self.oldest_admitted)
         self._n_marked = 0
         self._n_known = -1
+        self._first_step = self.ring.first_step
 
     def start_anew(self) -> None:
         """The ends of episodes say what belongs together of the steps that are there already."""

@@ -49,6 +49,8 @@ class FinishedEpisodes(Marked):
         # Number of steps that belong to an episode, and number of those after which episodes were finished.
         self._n_begun = 0
         self._n_ended = 0
+        # Where the ring began then.
+        self._first_step = 0
 
     @property
     def nbytes(self) -> int:
@@ -60,7 +62,7 @@ class FinishedEpisodes(Marked):
     @property
     def is_behind(self) -> bool:
         """Whether the ring has counted steps that belong to no episode yet."""
-        return self._n_ended < self.ring.most_steps
+        return self._n_ended < self.ring.most_steps or self._first_step != self.ring.first_step
 
     def follow_ring(self) -> tuple[np.ndarray, np.ndarray]:
         """
@@ -70,6 +72,8 @@ class FinishedEpisodes(Marked):
         :return: slots that can no longer be drawn, and slots that can be drawn from now on, int64 of shape (n,)
         """
         ring = self.ring
+        if self._first_step != ring.first_step:
+            self.start_anew()
         dropped = [NO_SLOTS]
         finished = [NO_SLOTS]
         while self._n_ended < ring.most_steps:
@@ -121,6 +125,7 @@ class FinishedEpisodes(Marked):
 
     def _stand_at(self, n_steps: int) -> None:
         """Take note that episodes are up to date with so many steps of the ring."""
+        self._first_step = self.ring.first_step
         self._n_begun = n_steps
         self._n_ended = n_steps
 

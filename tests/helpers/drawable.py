@@ -153,7 +153,7 @@ def drawn_by(buffer: PrioritizedReplayBuffer) -> tuple[set[int], set[int], int]:
     """
     ids, masses = buffer.transition_ids, buffer.priorities
     assert not (masses[ids < 0] > 0.0).any(), "an empty slot has a mass"
-    n_demonstrations = int(np.count_nonzero(buffer.demonstrations.sampler.masses()))
+    n_demonstrations = int(np.count_nonzero(buffer.demonstrations.masses()))
     return set(ids[ids >= 0].tolist()), set(ids[masses > 0.0].tolist()), n_demonstrations
 
 

@@ -29,7 +29,6 @@ KINDS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "demonstrations in frames": ("frames", 7, 1, dict(demonstration_fraction=0.3)),
     "rank": ("rank", 7, 2, {}),
     "lap": ("actors", 7, 2, {}),
-    "mean": ("plain", 7, 2, dict(initial_priority="mean")),
     "age_decay": ("plain", 7, 2, dict(age_decay=40.0)),
     "age_decay, her": ("her", 9, 2, dict(age_decay=40.0)),
     "draws by age": ("plain", 7, 2, dict(age_decay=3.0, scheme="uniform", beta_anneal_steps=None)),

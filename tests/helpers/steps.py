@@ -116,6 +116,6 @@ def make_of_kind(kind: str, monkeypatch: Any, folder: Path) -> Any:
     else:
         arguments, own = ("cpu", N_ENVS), {name: getattr(plain, name) for name in plain.extra_arguments}
     own.update(handle_timeout_termination=plain.handle_timeout_termination, optimize_memory_usage=plain.optimize_memory_usage)
-    own.update(plain.settings.some("n_steps frames initial_priority"))
+    own.update({name: getattr(plain.settings, name) for name in ("n_steps", "frames", "initial_priority")})
     size = plain.buffer_size * N_ENVS
     return type(plain)(size, plain.observation_space, plain.action_space, *arguments, **own, storage_folder=folder)
