@@ -69,8 +69,6 @@ class CompleteWindows(Marked):
         self._n_looked_at = np.zeros(ring.n_envs, np.int64)
         # Number of steps after which windows were looked for; -1 if ends of episodes were written since.
         self._n_known = 0
-        # Where the ring began then.
-        self._first_step = 0
         self._no_starts = np.zeros(ring.n_envs, np.bool_)
 
     @property
@@ -147,13 +145,11 @@ class CompleteWindows(Marked):
     @property
     def is_behind(self) -> bool:
         """Whether steps or ends of episodes were written since windows were last looked for."""
-        return self._n_known != self.ring.most_steps or self._first_step != self.ring.first_step
+        return self._n_known != self.ring.most_steps
 
     def changes(self) -> Changes:
         """Find the windows that became complete, and those whose beginning is being overwritten. None is marked yet."""
         ring = self.ring
-        if self._first_step != ring.first_step:
-            self.start_anew()
         retired = self.oldest_admitted
         oldest = min(self.oldest_anchor, ring.most_steps)
         new, n_looked_at = find_complete(

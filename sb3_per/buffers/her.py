@@ -49,8 +49,6 @@ class FinishedEpisodes(Marked):
         # Number of steps that belong to an episode, and number of those after which episodes were finished.
         self._n_begun = 0
         self._n_ended = 0
-        # Where the ring began then.
-        self._first_step = 0
 
     @property
     def nbytes(self) -> int:
@@ -62,7 +60,7 @@ class FinishedEpisodes(Marked):
     @property
     def is_behind(self) -> bool:
         """Whether the ring has counted steps that belong to no episode yet."""
-        return self._n_ended < self.ring.most_steps or self._first_step != self.ring.first_step
+        return self._n_ended < self.ring.most_steps
 
     def follow_ring(self) -> tuple[np.ndarray, np.ndarray]:
         """
@@ -72,8 +70,6 @@ class FinishedEpisodes(Marked):
         :return: slots that can no longer be drawn, and slots that can be drawn from now on, int64 of shape (n,)
         """
         ring = self.ring
-        if self._first_step != ring.first_step:
-            self.start_anew()
         dropped = [NO_SLOTS]
         finished = [NO_SLOTS]
         while self._n_ended < ring.most_steps:
@@ -264,6 +260,8 @@ class HindsightSet(TransitionSet):
 
     def _follow_ring(self) -> None:
         """Tell the sampler which transitions can be drawn after new steps."""
+        if self.episodes.are_of_other_steps:
+            self.sampler.clear()  # an interrupt came right after the ring was emptied
         if not self.episodes.is_behind:
             return
         self.sampler.begin_change()

@@ -105,6 +105,8 @@ class WindowSet(TransitionSet):
 
     def _admit(self) -> None:
         """Tell the sampler which windows became complete, and which lose their beginning."""
+        if self.windows.are_of_other_steps:
+            self.sampler.clear()  # an interrupt came right after the ring was emptied
         if not self.windows.is_behind:
             return
         changes = self.windows.changes()

@@ -160,6 +160,13 @@ class Marked(Candidates):
         self._marks = marks
         # Below 0 after an interrupt while marks changed: they are counted anew.
         self._n_marked = 0
+        # Where the ring began when these candidates did.
+        self._first_step = ring.first_step
+
+    @property
+    def are_of_other_steps(self) -> bool:
+        """Whether the ring was emptied, and :meth:`start_anew` was not called since."""
+        return self._first_step != self.ring.first_step
 
     @property
     def n(self) -> int:
