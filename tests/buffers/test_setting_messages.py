@@ -21,7 +21,7 @@ from sb3_per import (
     RankBased,
     Uniform,
 )
-from sb3_per.buffers.settings import PrioritySettings, ignored
+from sb3_per.buffers.settings import PrioritySettings
 from tests.helpers.buffers import make_buffer
 
 BUFFERS = (
@@ -41,7 +41,6 @@ WITHOUT_EFFECT = {
     "beta_start": (0.5, {"lap", "pal", "uniform"}),
     "beta_end": (0.9, {"lap", "pal", "uniform"}),
     "beta_anneal_steps": (10, {"lap", "pal", "uniform"}),
-    "uniform_fraction": (0.2, {"pal", "uniform"}),
 }
 
 
@@ -64,15 +63,13 @@ def test_settings_without_effect_warn(scheme):
         assert ignored_setting_warnings(lambda name=name, default=default: make_buffer(scheme=scheme, **{name: default})) == []
     settings = {name: value for name, (value, _) in WITHOUT_EFFECT.items()}
     said = ignored_setting_warnings(lambda: make_buffer(scheme=scheme, **settings))
-    assert {text.partition("=")[0] for text in said} == {name for name in settings if ignored(scheme, name)}
+    assert {text.partition("=")[0] for text in said} == {name for name, (_, idle) in WITHOUT_EFFECT.items() if scheme in idle}
 
 
 @pytest.mark.parametrize("scheme", [Proportional(0.5), RankBased(), LAP(kappa=0.3), PAL(), Uniform()], ids=repr)
 def test_settings_without_effect_with_a_scheme_object_warn(scheme):
-    for name in ("beta_start", "uniform_fraction"):
-        is_used = not scheme.draws_uniformly if name == "uniform_fraction" else scheme.importance_sampling
-        said = ignored_setting_warnings(lambda name=name: make_buffer(scheme=scheme, **{name: WITHOUT_EFFECT[name][0]}))
-        assert len(said) == (not is_used)
+    said = ignored_setting_warnings(lambda: make_buffer(scheme=scheme, beta_start=0.5))
+    assert len(said) == (not scheme.importance_sampling)
 
 
 def test_recency_min_without_recency_warns():
