@@ -80,7 +80,8 @@ class FinishedEpisodes(Marked):
                 self._n_begun += 1
             finished += [self._finish(int(env), row + 1) for env in np.flatnonzero(self.storage.dones[row])]
             self._n_ended += 1
-        return np.concatenate(dropped), np.concatenate(finished)
+        new = np.concatenate(finished)
+        return np.concatenate(dropped), new[self.are_marked(new)]  # part of an episode may have been overwritten since
 
     def look_again(self) -> None:
         """Look at the newest steps once more in :meth:`follow_ring`, because ends of episodes are about to be written."""
