@@ -135,7 +135,7 @@ def _timeouts_in(storage: Storage, shape: tuple[int, ...], infos: Any) -> Any:
         if len(shape) == 2:
             if len(infos) != shape[0]:
                 raise ValueError(f"infos of {len(infos)} steps do not fit rewards of {shape[0]} steps")
-            if not storage.handles_timeouts or shape[0] == 0:
+            if shape[0] == 0 or (not storage.handles_timeouts and storage.infos is None):
                 return np.zeros(shape, np.float32)
             return [[info.get("TimeLimit.truncated", False) for info in of_step] for of_step in infos]
         if not storage.handles_timeouts and storage.infos is None:

@@ -90,13 +90,14 @@ class FrameStore(ObservationStore):
         if rows.size == 0:
             return
         # The kernel writes to addresses, which nothing checks: make room for what is written, whatever was reserved.
-        self.pool.reserve(2 * self.n_frames * rows.size)
+        n_steps = len(rows) * len(envs)
+        self.pool.reserve(2 * self.n_frames * n_steps)
         frames, next_frames = self._as_frames(observations), self._as_frames(next_observations)
         self._table.cursors[envs, 0] = rows[0]
         first = encode(frames, next_frames, envs, self._table, self.pool.memory, self.pool.counter)
         self.pool.release(first)
         if not self._is_judged:
-            self._judge(rows.size)
+            self._judge(n_steps)
 
     def clear(self) -> None:
         """Forget all rows."""

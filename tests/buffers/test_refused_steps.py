@@ -2,7 +2,6 @@
 
 import pickle
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     Proportional,
 )
-from sb3_per.persistence.buffer_files import load_buffer, save_buffer
-from sb3_per.storage.storage import Storage
-from sb3_per.storage.frames import FrameStore
-from tests.helpers.buffers import assert_same_state, contents_of, make_buffer, stock_like
+from tests.helpers.buffers import PickledObservations, assert_same_state, contents_of, make_buffer, stock_like
 from tests.helpers.steps import BOX, KINDS, N_ENVS, N_ROWS, OPTIMIZE_MEMORY, filled, make, step_of
 
 
@@ -63,10 +59,9 @@ def wrong_arrays(good: np.ndarray) -> list[Any]:
     return [*shaped, np.full(good.shape, "a"), np.full(good.shape, {}), object(), "a", [[1], [1, 2]]]
 
 
-@pytest.mark.parametrize("n_steps", [1, 6, 9])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_refused_add_changes_nothing(kind, n_steps):
-    buffer = filled(kind, n_steps)
+def test_a_refused_add_changes_nothing(kind):
+    buffer = filled(kind, 6 if "dict" in kind else 9)
     before = pickle.dumps(buffer)
     for name, value in wrong_values(buffer, kind):
         with pytest.raises(ValueError, match=name):
@@ -83,7 +78,7 @@ def test_a_refused_add_changes_nothing(kind, n_steps):
     buffer.add(**good)
 
 
-@pytest.mark.parametrize("kind", ["plain", "frames", "dict", "separate, dict, frames", "optimize_memory"])
+@pytest.mark.parametrize("kind", ["separate, dict, frames", "optimize_memory"])
 def test_a_refused_add_steps_changes_nothing(kind):
     """Check `add_steps`, which actors call for their own environments."""
     buffer = filled(kind)
@@ -111,8 +106,7 @@ def test_a_refused_add_steps_changes_nothing(kind):
     buffer.add_steps(np.arange(N_ENVS), **good)
 
 
-@pytest.mark.parametrize("n_envs", [1, 2, 40])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64, np.bool_])
+@pytest.mark.parametrize("n_envs, dtype", [(1, np.float16), (40, np.float32), (2, np.float64), (40, np.int64), (2, np.bool_)])
 def test_every_finite_reward_is_stored(n_envs, dtype):
     """Sums and squares of large rewards may be infinite; the rewards are not."""
     largest = {np.bool_: 1, np.int64: 2**63 - 1, np.float16: 65504.0}.get(dtype, float(np.finfo(np.float32).max))
@@ -124,10 +118,9 @@ def test_every_finite_reward_is_stored(n_envs, dtype):
         np.testing.assert_array_equal(buffer.rewards[buffer.pos - 1], rewards.astype(np.float32))
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 1e39])
-def test_a_reward_that_is_not_finite_is_named(wrong):
+def test_a_reward_that_is_not_finite_is_named():
     """One environment and many, where the check takes different ways."""
-    for n_envs, env in ((1, 0), (2, 1), (40, 17)):
+    for n_envs, env, wrong in ((1, 0, np.nan), (2, 1, np.inf), (40, 17, -np.inf), (40, 39, 1e39)):
         buffer = make_buffer(3, n_envs)
         zeros, rewards = np.zeros((n_envs, 3)), np.zeros(n_envs)
         rewards[env] = wrong
@@ -157,8 +150,7 @@ def test_demonstrations_with_rewards_that_are_not_finite_are_refused():
         buffer.add_demonstrations_from(stock)
 
 
-@pytest.mark.parametrize("kind", ["plain", "dict", "her"])
-@pytest.mark.parametrize("method", ["extend", "add_demonstrations"])
+@pytest.mark.parametrize("kind, method", [("plain", "extend"), ("dict", "add_demonstrations"), ("her", "extend")])
 def test_extend_and_add_demonstrations_need_one_entry_per_step(kind, method):
     """NumPy would silently repeat a single entry."""
     buffer = filled(kind)
@@ -191,9 +183,9 @@ DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.bool_, object, "U
 ARRAYS = st.builds(lambda shape, dtype: np.ones(shape, dtype), SHAPES, DTYPES)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
-@pytest.mark.parametrize("kind", ["plain", "discrete", "optimize_memory", "frames", "dict", "dict, frames", "sequences"])
+@pytest.mark.parametrize("kind", ["discrete", "optimize_memory", "dict, frames", "sequences"])
 def test_steps_that_sb3_accepts_are_stored_as_in_sb3(kind, data):
     """Our buffers store every shape and type that SB3 broadcasts or reshapes, with the same result."""
     buffer = KINDS[kind]()
@@ -225,7 +217,7 @@ def test_steps_that_sb3_accepts_are_stored_as_in_sb3(kind, data):
                 np.testing.assert_array_equal(np.asarray(actual[key]), expected[key])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["plain", "separate, dict, frames", "her, infos without timeouts", "sequences, dict"])
 def test_all_forms_of_a_step_are_stored_alike(kind):
     """Lists, tensors, numbers, tuples and iterators are stored like the equivalent arrays."""
     plain, other = filled(kind), filled(kind)
@@ -280,45 +272,36 @@ def parts_of(obs: Any) -> list[Any]:
 # ---- a storage that has no room
 
 
-def refuse(*args: Any) -> None:
-    raise MemoryError("no room")
+class SmallStore(PickledObservations):
+    """A store of a user's that may have no room."""
+
+    is_full = False
+
+    def reserve(self, n_steps: int, last_row: int) -> None:
+        if self.is_full:
+            raise MemoryError("no room")
 
 
-def writes_of(buffer: Any, kind: str) -> list[Callable[[], Any]]:
-    """List all ways to write into a buffer."""
+@pytest.mark.parametrize("kind, n_steps", [("plain", 4), ("optimize_memory", 9), ("dict", 10), ("her", 11), ("sequences", 10)])
+def test_a_step_that_finds_no_room_changes_nothing(kind, n_steps, monkeypatch):
+    """The same can be drawn as before, and the next step is stored."""
+    monkeypatch.setattr(PrioritizedReplayBuffer, "store_class", SmallStore)
+    buffer, twin = filled(kind, n_steps), filled(kind, n_steps)
+    before = contents_of(buffer)
     step = step_of(buffer, 5)
     steps = {name: [part, part] for name, part in step.items()}
-    told = dict(episode_starts=np.array([True, False]), states=[np.ones((1, N_ENVS, 3))]) if "sequences" in kind else {}
+    told = dict(episode_starts=np.array([True, False]), states=[np.ones((1, N_ENVS, 3))]) if kind == "sequences" else {}
     writes = [lambda: buffer.add(**step, **told), lambda: buffer.extend(**steps)]
-    if "sequences" not in kind and "optimize_memory" not in kind:
+    if kind not in ("sequences", "optimize_memory"):
         writes.append(lambda: buffer.add_demonstrations(**steps))
-    return writes
-
-
-@pytest.mark.parametrize("n_steps", [4, 9, 10, 11])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_step_that_finds_no_room_changes_nothing(kind, n_steps, monkeypatch, tmp_path):
-    """Whatever the storage refuses: the same can be drawn, the buffer can be saved and loaded, and the next step is stored."""
-    buffer, twin = filled(kind, n_steps), filled(kind, n_steps)
+    SmallStore.is_full = True
+    try:
+        for write in writes:
+            with pytest.raises(MemoryError, match="no room"):
+                write()
+            assert_same_state(contents_of(buffer), before)
+    finally:
+        SmallStore.is_full = False
     for each in (buffer, twin):
-        if len(writes_of(each, kind)) == 3:
-            writes_of(each, kind)[2]()
-    masses, _ = buffer.priorities, twin.priorities  # both insert what is new
-    before = pickle.dumps(buffer)
-    owners: list[Any] = [Storage] + [FrameStore] * ("frames" in kind)
-    for owner, name in zip(owners, ("write", "reserve"), strict=False):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, refuse)
-            for write in writes_of(buffer, kind):
-                with pytest.raises(MemoryError, match="no room"):
-                    write()
-                assert pickle.dumps(buffer) == before
-    np.testing.assert_array_equal(buffer.priorities, masses)
-    others = [buffer, twin]
-    if buffer.storage.infos is None:  # a directory holds no infos
-        save_buffer(buffer, tmp_path / "saved.buffer")
-        others.append(load_buffer(buffer, tmp_path / "saved.buffer"))
-    for each in others:
         each.add(**step_of(buffer, 7))
     assert_same_state(contents_of(buffer), contents_of(twin))
-    np.testing.assert_array_equal(others[-1].priorities, twin.priorities)

@@ -22,6 +22,7 @@ from sb3_per import (
     PrioritizedReplayBuffer,
 )
 from sb3_per.storage.nested import keyed
+from sb3_per.storage.store import ObservationStore
 
 OBSERVATION_SPACES = {
     "box": spaces.Box(-1, 1, (3,), np.float32),
@@ -275,10 +276,10 @@ def drawable_ids(buffer: PrioritizedReplayBuffer) -> np.ndarray:
     return np.sort(buffer.transition_ids[buffer.priorities > 0])
 
 
-def probabilities(buffer: PrioritizedReplayBuffer, ids: np.ndarray, eta: float) -> np.ndarray:
-    """Return (1 - eta) m / sum m + eta / N for these transitions, if only they can be drawn."""
+def probabilities(buffer: PrioritizedReplayBuffer, ids: np.ndarray) -> np.ndarray:
+    """Return m / sum m for these transitions, if only they can be drawn."""
     masses = buffer.priorities.ravel()[ids % buffer.priorities.size]
-    return (1 - eta) * masses / masses.sum() + eta / len(ids)
+    return masses / masses.sum()
 
 
 def counts_of(indices: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -290,36 +291,26 @@ def counts_of(indices: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return result
 
 
-class PickledObservations:
-    """A store with the methods of the protocol and no base class: each observation is a pickle."""
+class PickledObservations(ObservationStore):
+    """A store of a user's, with no more methods than it must have: each observation is a pickle."""
 
     def __init__(self, n_rows: int, n_envs: int, shape: tuple[int, ...], dtype: Any):
-        self.n_envs, self.shape, self.dtype = n_envs, shape, dtype
+        self.n_envs = n_envs
+        self.shape = shape
+        self.dtype = dtype
         self.stored: dict[int, tuple[bytes, bytes]] = {}
 
-    @property
-    def nbytes(self) -> int:
-        return sum(len(one) + len(other) for one, other in self.stored.values())
-
-    def reserve(self, rows: Any, envs: np.ndarray | None) -> None:
-        pass
-
-    def write(self, rows: Any, envs: np.ndarray | None, observations: np.ndarray, next_observations: np.ndarray) -> None:
-        envs = np.arange(self.n_envs) if envs is None else envs
-        slots = np.asarray(rows * self.n_envs + envs)
-        arrays = (np.asarray(each, self.dtype).reshape(-1, *self.shape) for each in (observations, next_observations))
-        for slot, obs, next_obs in zip(slots.ravel().tolist(), *arrays, strict=True):
-            self.stored[slot] = pickle.dumps(obs), pickle.dumps(next_obs)
+    def write(self, rows: np.ndarray, envs: np.ndarray, observations: np.ndarray, next_observations: np.ndarray) -> None:
+        slots = rows * self.n_envs + envs
+        for at in np.ndindex(slots.shape):
+            self.stored[int(slots[at])] = pickle.dumps(observations[at]), pickle.dumps(next_observations[at])
 
     def read(self, slots: np.ndarray, is_next: bool) -> np.ndarray:
-        found = np.zeros((slots.size, *self.shape), self.dtype)
-        for i, slot in enumerate(slots.ravel().tolist()):
-            if slot in self.stored:
-                found[i] = pickle.loads(self.stored[slot][is_next])
-        return found.reshape(*slots.shape, *self.shape)
-
-    def clear(self) -> None:
-        self.stored.clear()
+        found = np.zeros((*slots.shape, *self.shape), self.dtype)
+        for at in np.ndindex(slots.shape):
+            if int(slots[at]) in self.stored:
+                found[at] = pickle.loads(self.stored[int(slots[at])][is_next])
+        return found
 
 
 class OtherStoreBuffer(PrioritizedReplayBuffer):

@@ -46,13 +46,11 @@ class Reference:
                 next_obs[t, :, :-shift] = obs[t, :, shift:]
             self.last[columns] = next_obs[t]
         given = (obs.copy(), next_obs.copy())
+        self.store.reserve(rows.size, int(rows.max(initial=-1)))
         if envs is None:
-            at: tuple[Any, Any] = int(rows[0, 0]), None
-            given = (given[0][0], given[1][0])
+            self.store.write_row(int(rows[0, 0]), given[0][0], given[1][0])
         else:
-            at = rows, envs
-        self.store.reserve(*at)
-        self.store.write(*at, *given)
+            self.store.write(rows, envs, *given)
         for array in given:
             array[...] = 1  # it belongs to the caller
         for slot, one, other in zip(

@@ -43,7 +43,7 @@ def assert_same_ranks(tree: RankTree, reference: SortedList, uniforms: np.ndarra
         np.testing.assert_array_equal(tree.find(values), expected)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     capacity=st.integers(1, 60),
     alpha=st.sampled_from([0.0, 0.7, 1.0, 2.5]),
@@ -88,7 +88,7 @@ def test_ranks_over_many_blocks_equal_a_sorted_list(kind):
     assert tree.total == 0.0
     assert (tree[:] == 0).all()
     tree.update(5, 2.0)
-    assert tree.find(0.0) == 5
+    assert tree.find(np.zeros(1)) == [5]
 
 
 def test_draws_follow_the_ranks():
@@ -99,10 +99,11 @@ def test_draws_follow_the_ranks():
     reference.update(np.arange(500), priorities)
     uniforms = rng.random(64)
     for stratified in (True, False):
-        slots, masses = tree.draw(uniforms.copy(), stratified)
+        slots, n_p = tree.draw(uniforms.copy(), stratified, 500)
         prefix_sums = (np.arange(64) + uniforms) * (tree.total / 64) if stratified else uniforms * tree.total
         np.testing.assert_array_equal(slots, tree.find(prefix_sums))
-        np.testing.assert_allclose(masses, reference.masses(500, 0.7)[slots])
+        np.testing.assert_allclose(n_p, 500 / tree.total * reference.masses(500, 0.7)[slots])
+        np.testing.assert_allclose(tree.n_p(slots, 500), n_p)
 
 
 def test_loading_a_state_restores_the_order():
@@ -114,7 +115,7 @@ def test_loading_a_state_restores_the_order():
     loaded.update(np.arange(2000), 7.0)
     loaded.load(state)
     np.testing.assert_array_equal(loaded[:], tree[:])
-    np.testing.assert_array_equal(loaded.written(), tree.written())
+    np.testing.assert_array_equal(loaded.entries(), tree.entries())
     twice = {**state, "ranked_slots": np.append(state["ranked_slots"][:-1], state["ranked_slots"][0])}
     empty = {**state, "ranked_priorities": np.append(state["ranked_priorities"][:-1], 0.0)}
     for wrong in (twice, empty):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_per import SumTree
+from sb3_per.sampling.parts import SlotRange, draw_from
 from sb3_per.sampling.rank_tree import RankTree
 
 
@@ -118,10 +119,11 @@ def test_draw_finds_the_prefix_sums():
         tree = filled(masses)
         uniforms = rng.random(33)
         for stratified in (True, False):
-            leaves, drawn = tree.draw(uniforms.copy(), stratified)
+            leaves, n_p = tree.draw(uniforms.copy(), stratified, 7)
             prefix_sums = (np.arange(33) + uniforms) * (tree.total / 33) if stratified else uniforms * tree.total
             np.testing.assert_array_equal(leaves, reference_find(masses, prefix_sums))
-            np.testing.assert_array_equal(drawn, masses[leaves])
+            np.testing.assert_allclose(n_p, 7 * masses[leaves] / masses.sum(), rtol=1e-12)
+            np.testing.assert_allclose(tree.n_p(leaves, 7), n_p, rtol=1e-12)
 
 
 @pytest.mark.parametrize("capacity", [1, 65, 513])
@@ -135,14 +137,16 @@ def test_find_in_a_part_equals_cumsum_of_its_leaves(capacity):
         first, n = ranges[i]
         leaves = (first + np.arange(n)) % capacity
         total = masses[leaves].sum()
-        found_total, find = tree.part(first, n)
-        assert found_total == total
+        part = SlotRange(tree, first, n)
+        assert (part.n, part.total) == (n, total)
         if total == 0:
-            with pytest.raises(ValueError, match=f"Cannot draw from {n} leaves"):
-                find(np.zeros(1))
+            with pytest.raises(ValueError, match=f"Cannot draw from {n} slots"):
+                draw_from(part, 1, stratified=True)
             continue
         values = edges_of(masses[leaves])
-        np.testing.assert_array_equal(find(values), leaves[reference_find(masses[leaves], values)])
+        found = part.find(values)
+        np.testing.assert_array_equal(found, leaves[reference_find(masses[leaves], values)])
+        np.testing.assert_allclose(part.n_p(found), n * masses[found] / total, rtol=1e-12)
 
 
 def test_masses_outside_of_a_part_have_no_influence():
@@ -153,16 +157,10 @@ def test_masses_outside_of_a_part_have_no_influence():
         masses = np.full(1000, outside)
         masses[leaves] = inside
         tree = filled(masses)
-        total, find = tree.part(first, 300)
-        assert total == pytest.approx(inside.sum(), rel=1e-14)
+        part = SlotRange(tree, first, 300)
+        assert part.total == pytest.approx(inside.sum(), rel=1e-14)
         values = rng.random(1000) * inside.sum()
-        np.testing.assert_array_equal(find(values), leaves[np.searchsorted(np.cumsum(inside), values, side="right")])
-
-
-def test_parts_outside_of_the_tree_are_refused():
-    for first, n, error in ((-1, 3, IndexError), (10, 1, IndexError), (0, 0, ValueError), (3, 11, ValueError)):
-        with pytest.raises(error, match=str(n if error is ValueError else first)):
-            SumTree(10).part(first, n)
+        np.testing.assert_array_equal(part.find(values), leaves[np.searchsorted(np.cumsum(inside), values, side="right")])
 
 
 def test_the_largest_uniform_number_draws_the_last_leaf_with_mass():
@@ -170,9 +168,10 @@ def test_the_largest_uniform_number_draws_the_last_leaf_with_mass():
     for capacity in range(1, 70):
         tree = filled(np.r_[np.full(capacity, 0.1), np.zeros(3)])
         for size in (1, 2, 3, 7, 64):
-            leaves, masses = tree.draw(np.full(size, np.nextafter(1.0, 0.0)))
-            assert leaves[-1] == capacity - 1
-            assert (masses == 0.1).all()
+            for stratified in (True, False):
+                leaves, n_p = tree.draw(np.full(size, np.nextafter(1.0, 0.0)), stratified, capacity)
+                assert leaves[-1] == capacity - 1
+                np.testing.assert_allclose(n_p, 1.0)
 
 
 def test_the_last_value_of_a_repeated_index_counts():
@@ -196,15 +195,17 @@ def test_errors_change_nothing():
         (lambda tree: tree[5], IndexError, "5"),
         (lambda tree: tree[np.array([0, -2])], IndexError, "-2"),
         (lambda tree: tree[1.5], IndexError, "1.5"),
+    ]
+    of_sums = [
+        (lambda tree: tree.update([0, 1], [1.0, np.inf]), ValueError, "inf"),
         (lambda tree: tree.find(-0.1), ValueError, "-0.1"),
         (lambda tree: tree.find([0.5, np.nan]), ValueError, "nan"),
     ]
-    only_sums = (lambda tree: tree.update([0, 1], [1.0, np.inf]), ValueError, "inf")
     for make_tree in (SumTree, lambda capacity: RankTree(capacity, 0.7)):
         tree = make_tree(5)
         tree.update(np.arange(5), [0.5, 0.0, 2.0, 0.25, 1.0])
         before = pickle.dumps(tree)
-        for call, error, value in [*calls, only_sums] if make_tree is SumTree else calls:
+        for call, error, value in [*calls, *of_sums] if make_tree is SumTree else calls:
             with pytest.raises(error, match=value):
                 call(tree)
         assert pickle.dumps(tree) == before
@@ -219,7 +220,7 @@ def test_a_capacity_below_one_is_refused():
 
 def test_drawing_from_an_empty_tree_raises():
     tree = SumTree(3)
-    for draw in (lambda: tree.find(0.0), lambda: tree.draw(np.zeros(2))):
+    for draw in (lambda: tree.find(0.0), lambda: tree.draw(np.zeros(2), True, 3)):
         with pytest.raises(ValueError, match="empty"):
             draw()
     tree.update(1, 1.0)
@@ -251,7 +252,7 @@ def test_siblings_share_a_cache_line():
     for capacity in (1, 7, 1000):
         tree = filled(np.arange(capacity) + 1.0)
         for same in (tree, copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
-            assert same._sums.ctypes.data % 64 == 0
+            assert same.sums.ctypes.data % 64 == 0
             np.testing.assert_array_equal(same[:], np.arange(capacity) + 1.0)
             assert same.total == tree.total
 

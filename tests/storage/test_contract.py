@@ -32,11 +32,11 @@ def make_stores(tmp_path: Any) -> dict[str, MakeStore]:
         "frames": lambda *form: FrameStore(*form, 2),
         "mapped": mapped,
         "mapped frames": mapped_frames,
-        "no base class": PickledObservations,
+        "write and read alone": PickledObservations,
     }
 
 
-@pytest.mark.parametrize("name", ["arrays", "frames", "mapped", "mapped frames", "no base class"])
+@pytest.mark.parametrize("name", ["arrays", "frames", "mapped", "mapped frames", "write and read alone"])
 def test_a_store_keeps_the_contract(name, tmp_path):
     check_store(make_stores(tmp_path)[name])
 
@@ -61,10 +61,8 @@ def test_the_contract_notices_a_store_that_breaks_it():
             return super().read(slots, not is_next)
 
     class Forgetful(Broken):
-        def write(self, rows: Any, envs: np.ndarray | None, *observations: np.ndarray) -> None:
-            super().write(
-                rows if envs is None else rows[:1], envs, *(each if envs is None else each[:1] for each in observations)
-            )
+        def write(self, rows: np.ndarray, envs: np.ndarray, *observations: np.ndarray) -> None:
+            super().write(rows[:1], envs, *(each[:1] for each in observations))
 
     check_store(Broken)
     for cls in (Views, Mixed, Forgetful):
@@ -87,8 +85,8 @@ def test_rows_of_several_pages_are_read_from_the_disk(frames, tmp_path, monkeypa
     frame[5] = 0
     for row in range(20):
         stacks = [np.stack([frame[row + j + i] for j in range(3)], axis=1) for i in range(2)]
-        store.reserve(row, None)
-        store.write(row, None, *stacks)
+        store.reserve(2, row)
+        store.write_row(row, *stacks)
     arrays = store.pool._pieces if frames else [store.observations, store.next_observations]
     madvise = ctypes.CDLL(None).madvise
     for array in arrays:  # each begins with its file

@@ -276,8 +276,8 @@ def test_a_store_of_one_row_and_one_byte_works():
     """The smallest possible store has one row with one frame of one byte."""
     store = FrameStore(1, 1, (1,), np.uint8, 1)
     for value in (0, 5, 5, 0, 255):
-        store.reserve(0, None)
-        store.write(0, None, np.array([[value]]), np.array([[value ^ 1]]))
+        store.reserve(1, 0)
+        store.write_row(0, np.array([[value]], np.uint8), np.array([[value ^ 1]], np.uint8))
         assert store.read(np.array([0]), False).tolist() == [[value]]
         assert store.read(np.array([0]), True).tolist() == [[value ^ 1]]
     with pytest.raises(IndexError, match="1"):

@@ -11,8 +11,8 @@ from sb3_per.storage.ring import Ring
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_slots_ids_and_newest_steps_equal_lists_of_steps(data):
-    n_rows, n_envs, n_spoilt = data.draw(st.integers(2, 6)), data.draw(st.integers(1, 3)), data.draw(st.integers(0, 1))
-    ring, held, begin = Ring(n_rows, n_envs, n_spoilt), [[] for _ in range(n_envs)], 0
+    n_rows, n_envs, shares_next_obs = data.draw(st.integers(2, 6)), data.draw(st.integers(1, 3)), data.draw(st.booleans())
+    ring, held, begin = Ring(n_rows, n_envs, shares_next_obs), [[] for _ in range(n_envs)], 0
     everybody = list(range(n_envs))
     some = st.lists(st.sampled_from(everybody), min_size=1, max_size=n_envs, unique=True)
     for n_steps, envs in data.draw(st.lists(st.tuples(st.integers(0, n_rows), st.one_of(st.none(), some)), max_size=12)):
@@ -21,7 +21,13 @@ def test_slots_ids_and_newest_steps_equal_lists_of_steps(data):
             most = max([begin, *(steps[-1] + 1 for steps in held if steps)])
             begin, held = -(-most // n_rows) * n_rows, [[] for _ in range(n_envs)]
         else:
-            ring.advance(None if envs is None else np.array(envs), n_steps)
+            if envs is not None:
+                ring.advance(np.array(envs), n_steps)
+            elif ring.all_at_same_step:
+                for _ in range(n_steps):
+                    ring.advance_all()
+            else:
+                ring.advance(ring.all_envs, n_steps)
             for env in everybody if envs is None else envs:
                 end = held[env][-1] + 1 if held[env] else begin
                 held[env] = [*held[env], *range(end, end + n_steps)][-n_rows:]
@@ -32,16 +38,20 @@ def test_slots_ids_and_newest_steps_equal_lists_of_steps(data):
                 ids[step % n_rows * n_envs + env] = step * n_envs + env
         slots = np.arange(ring.capacity)
         np.testing.assert_array_equal(ring.ids_at(slots), ids)
-        np.testing.assert_array_equal(np.sort(ring.slots_between(ring.first, ring.added)), slots[ids >= 0])
         assert ring.full == all(len(steps) == n_rows for steps in held)
         assert ring.next_id == max([begin, *(steps[-1] + 1 for steps in held if steps)]) * n_envs
-        complete = [steps[n_spoilt:] if len(steps) == n_rows else steps for steps in held]
-        assert ring.n_whole == sum(map(len, complete))
+        complete = [steps[int(shares_next_obs) :] if len(steps) == n_rows else steps for steps in held]
+        assert ring.n_complete == sum(map(len, complete))
+        by_id = sorted((step * n_envs + env, step % n_rows * n_envs + env) for env in everybody for step in complete[env])
+        assert ring.complete_slots().tolist() == [slot for _, slot in by_id]
+        lost = [held[env][0] % n_rows * n_envs + env for env in everybody if len(complete[env]) < len(held[env])]
+        assert sorted(ring.incomplete_slots().tolist()) == sorted(lost)
+        np.testing.assert_array_equal(ring.oldest_held, [steps[0] if steps else end for steps, end in zip(held, ring.n_added)])
         # From old to new: first by the number of later steps of the environment, then by the environment.
         order = sorted((-(held[env][-1] - step), env, step) for env in everybody for step in complete[env])
         expected = [step % n_rows * n_envs + env for _, env, step in order]
-        for n in range(1, ring.n_whole + 1):
-            assert sorted(ring.newest(n)(np.arange(n))) == sorted(expected[-n:])
+        for n in range(1, ring.n_complete + 1):
+            assert sorted(ring.newest(np.arange(n), n)) == sorted(expected[-n:])
 
 
 def test_loading_a_position_outside_of_the_ring_is_refused():
