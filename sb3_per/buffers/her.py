@@ -303,6 +303,7 @@ class HindsightSet(TransitionSet):
 
     def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
         """See :meth:`TransitionSet.draw`. The order is independent of age."""
+        self._follow_ring()
         slots, n_p, _ = super().draw(batch_size, series_progress)
         if self.sampler.draws_as_sb3:
             # The first ones are virtual, and come last in the batch.
