@@ -1,5 +1,6 @@
 """Damaged files, files of other formats, and directories that somebody else has made."""
 
+import ast
 import errno
 import functools
 import json
@@ -8,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -240,6 +243,24 @@ def test_a_mistake_in_a_subclass_is_not_reported_as_damage(tmp_path):
     with no_user_warnings(), pytest.raises(TypeError, match="a mistake"):
         load_buffer(Faulty(32, space, ACTION, device="cpu", n_envs=2, **arguments), path)
     assert digest(load_buffer(make("plain"), path)) == digests[max(digests)]
+
+
+def test_threads_that_read_parse_one_header_at_a_time(tmp_path, monkeypatch):
+    """CPython's parser may fail in two threads at once, which would look like damage, so that older data would be loaded."""
+    write_generations("her", tmp_path / "x.buffer")
+    parse, busy, seen = ast.literal_eval, threading.Lock(), []
+
+    def alone(text: Any) -> Any:
+        seen.append(busy.acquire(blocking=False))
+        time.sleep(0.002)
+        found = parse(text)
+        if seen[-1]:
+            busy.release()
+        return found
+
+    monkeypatch.setattr(ast, "literal_eval", alone)
+    load_buffer(make("her"), tmp_path / "x.buffer")
+    assert len(seen) > 10 and all(seen)
 
 
 # ---- formats
