@@ -37,7 +37,7 @@ _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
 # Number of bytes to read or write at a time: few enough to be in the cache when their checksum is computed.
 _CHUNK = 2**18
 
-# NumPy reads headers with `ast.literal_eval`. If threads do so at the same time, CPython 3.11 and 3.12 now and then raise a
+# NumPy reads headers with `ast.literal_eval`. If threads do so at the same time, CPython 3.11 before 3.11.8 may raise a
 # SystemError, when the garbage collector runs in the middle (https://github.com/python/cpython/issues/106905).
 _HEADERS = threading.Lock()
 

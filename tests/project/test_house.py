@@ -3,6 +3,8 @@
 import ast
 import graphlib
 import io
+import subprocess
+import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,3 +100,16 @@ def test_no_test_module_imports_another():
                 names = []
             for name in names:
                 assert not name.startswith("tests.") or name.startswith("tests.helpers."), f"{path} imports {name}"
+
+
+def test_importing_the_package_loads_only_its_dependencies():
+    """Everything else is an extra, or comes late: help and errors of a plain installation are quick."""
+    program = """
+import sys
+import gymnasium, numba, numpy, sb3_contrib, stable_baselines3, torch
+before = set(sys.modules)
+import sb3_per, sb3_per.distributed
+print(*{name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["sb3_per"]
