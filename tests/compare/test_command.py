@@ -1,6 +1,7 @@
 """`sb3-per compare`: the arms differ only as declared, and a comparison runs, stops and continues."""
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,6 +134,14 @@ def test_the_time_is_that_of_all_jobs():
     jobs: Any = [({}, (None, arms[name], 1.0, 0)) for name in ("a", "a", "b")]
     assert command.seconds_of(jobs, trials) == 221.0
     assert command.seconds_of(jobs, trials, share=0.1) == pytest.approx(41.0)
+
+
+def test_the_time_of_evaluations_is_that_of_all_their_episodes(folder, monkeypatch):
+    """With a clock that advances by a second at each look, an episode takes one."""
+    clock = itertools.count()
+    (_, (task, arm, _, _)) = plan("--eval-episodes", "3").jobs[1]
+    monkeypatch.setattr(runs, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    assert runs.try_arm(task, arm, 1.0).evaluation == 10 * 3
 
 
 def test_durations_have_a_unit_that_one_can_read():

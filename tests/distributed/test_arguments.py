@@ -20,9 +20,8 @@ class Renormalized(VecNormalize):
     pass
 
 
-@pytest.mark.parametrize(
-    "kwargs, match",
-    [
+def test_the_error_names_a_bad_argument_before_anything_starts():
+    for kwargs, match in (
         (dict(chunk=0), "chunk must be an integer of at least 1, not 0"),
         (dict(exploration="noise"), "exploration must be None or 'ladder', not 'noise'"),
         (dict(timeout=float("nan")), "timeout must be a number of seconds above 0, not nan"),
@@ -30,11 +29,9 @@ class Renormalized(VecNormalize):
         (dict(engine="dask"), "engine must be 'ray' or 'local', not 'dask'"),
         (dict(address="auto"), "address='auto' has no effect with engine='local'"),
         (dict(env_id="NoSuchEnvironment-v0"), "env_id='NoSuchEnvironment-v0' is neither"),
-    ],
-)
-def test_the_error_names_a_bad_argument_before_anything_starts(kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        make_actors(**{"env_id": never_made, "engine": "local", **kwargs})
+    ):
+        with pytest.raises(ValueError, match=match):
+            make_actors(**{"env_id": never_made, "engine": "local", **kwargs})
 
 
 @pytest.mark.parametrize(

@@ -320,13 +320,15 @@ FORGED_MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("forgery", FORGED_MANIFESTS)
-def test_a_forged_manifest_is_refused(forgery, tmp_path):
+def test_a_forged_manifest_is_refused(tmp_path):
     """An older generation would be loaded in its place."""
-    (_, name) = sorted(write_generations("plain", tmp_path / "x.buffer", 2))
-    change_manifest(tmp_path / "x.buffer" / name, FORGED_MANIFESTS[forgery])
-    with pytest.warns(UserWarning, match=rf"{name} is damaged: .* An older generation was loaded instead"):
-        load_buffer(make("plain"), tmp_path / "x.buffer")
+    for number, forgery in enumerate(FORGED_MANIFESTS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (_, name) = sorted(write_generations("plain", folder / "x.buffer", 2))
+        change_manifest(folder / "x.buffer" / name, FORGED_MANIFESTS[forgery])
+        with pytest.warns(UserWarning, match=rf"{name} is damaged: .* An older generation was loaded instead"):
+            load_buffer(make("plain"), folder / "x.buffer")
 
 
 def set_value(name: str, value: Any, index: Any = 0) -> Callable[[dict[str, np.ndarray]], None]:
@@ -353,18 +355,20 @@ FORGED_ARRAYS: dict[str, tuple[str, str, Callable[[dict[str, np.ndarray]], Any]]
 }
 
 
-@pytest.mark.parametrize("forgery", FORGED_ARRAYS)
-def test_forged_arrays_are_refused(forgery, tmp_path):
+def test_forged_arrays_are_refused(tmp_path):
     """The buffer in RAM does not change."""
-    kind, stream, change = FORGED_ARRAYS[forgery]
-    write_generations(kind, tmp_path / "x.buffer", 1)
-    change_arrays(tmp_path / "x.buffer", stream, change)
-    current = make(kind)
-    Player(current, seed=1).play(5)
-    before = digest(current)
-    with pytest.raises(DamagedFileError):
-        load_buffer(current, tmp_path / "x.buffer")
-    assert digest(current) == before
+    for number, forgery in enumerate(FORGED_ARRAYS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        kind, stream, change = FORGED_ARRAYS[forgery]
+        write_generations(kind, folder / "x.buffer", 1)
+        change_arrays(folder / "x.buffer", stream, change)
+        current = make(kind)
+        Player(current, seed=1).play(5)
+        before = digest(current)
+        with pytest.raises(DamagedFileError):
+            load_buffer(current, folder / "x.buffer")
+        assert digest(current) == before
 
 
 # An audit hook records every event that may run code or that opens a file outside the folder.
