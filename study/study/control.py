@@ -2,8 +2,8 @@
 SAC in 32 environments, on tasks that others wrote: what plane.py asks, where success is sparse and the task is not ours.
 
 With 32 environments and one update for each of their common steps, each transition is drawn 8 times on average. The tasks are
-three of the DeepMind Control Suite, whose rewards are sparse there, and FetchReach of Gymnasium-Robotics with its sparse reward.
-Pendulum, whose reward is dense, is the counter-case, a campaign of its own: no gain is expected there.
+three of the DeepMind Control Suite, whose rewards are sparse there, and FetchReach of Gymnasium-Robotics with its sparse
+reward. Pendulum, whose reward is dense, is the counter-case, a campaign of its own: no gain is expected there.
 
 What was declared before the first run: declared.md.
 """

@@ -253,8 +253,8 @@ def campaign_of(name: str, suite: Suite) -> Campaign:
 
 
 CAMPAIGNS = {name: campaign_of(name, suite) for name, suite in SUITES.items()}
-# The largest rate is the best one of both arms on the 20 seeds of bits-rates, which are none of these. The declared test of best
-# rates has half of the seeds.
+# The largest rate is the best one of both arms on the 20 seeds of bits-rates, which are none of these. The declared test of
+# best rates has half of the seeds.
 CAMPAIGNS["bits-confirmation"] = replace(
     CAMPAIGNS["bits-confirmation"], undeclared=(Contrast("defaults", "uniform", "largest"),)
 )
