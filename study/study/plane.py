@@ -3,8 +3,8 @@ Points in the plane: does SAC gain from prioritized draws where success is rare 
 
 With one environment and an update for each of its steps, SAC draws each transition 256 times, so that a rare success is seen
 anyway. With E environments in parallel and an update for each of their common steps, it draws each one 256 / E times. So the
-cells of the campaign `plane` are numbers of environments times radii of the goal: replays times rarity. The campaign `plane-one`
-asks the same of one environment.
+cells of the campaign `plane` are numbers of environments times radii of the goal: replays times rarity. The campaign
+`plane-one` asks the same of one environment.
 
 What was declared before the first run: declared.md.
 """
@@ -247,7 +247,7 @@ CAMPAIGNS = (
         secondary=(),
         by_task=tuple(Contrast(arm, "uniform", "each") for arm in JUDGED),
         growth=1,
-        seconds=dict.fromkeys(ONE_TASKS, 110.0),
+        seconds=dict.fromkeys(ONE_TASKS, 70.0),
         random_successes=None,
     ),
 )

@@ -484,3 +484,27 @@ def test_tables_and_figures_are_made_without_a_run(out, monkeypatch):
 def test_what_was_declared_is_on_the_page_that_the_script_names(name):
     assert "declared.md" in importlib.import_module(f"study.{name}").__doc__
     assert f"`study/{name}.py`" in (campaign.ROOT / "declared.md").read_text()
+
+
+def test_random_steps_are_all_before_learning_starts_and_fall_with_epsilon():
+    """One random number for each step, in place of the mean of epsilon."""
+    settings = dict(learning_starts=100, exploration_fraction=0.5, exploration_final_eps=0.2)
+    rng, n_random = np.random.default_rng(0), 0
+    for step in range(900):
+        epsilon = max(0.2, 1 - 0.8 * step / 500)
+        n_random += step < 100 or rng.random() < epsilon
+    assert learning.share_of_random_steps(900, 1_000, settings) == pytest.approx(n_random / 900, abs=0.04)
+    assert learning.share_of_random_steps(80, 1_000, settings) == 1.0
+
+
+def test_the_largest_rate_of_two_arms_is_tested_over_all_seeds():
+    """The defaults lose 0.5 at the largest rate, and nothing elsewhere."""
+    each = learning.CAMPAIGNS["bits-confirmation"]
+    scores = {arm: np.tile(np.linspace(0, 1, 20)[:, None], (1, 3)) for arm in each.arms}
+    scores["defaults"] = scores["defaults"] - np.array([0.0, 0.0, 0.5])
+    text = "\n".join(report.tests(each, "Not declared", each.undeclared, scores))
+    assert (
+        "| defaults | uniform | the largest rate | -0.50 |" in text
+        and "| < 0.001 (" in text
+        and "without a correction" in text
+    )

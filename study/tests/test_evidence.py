@@ -451,6 +451,20 @@ def test_the_published_summary_follows_from_the_runs(out):
         assert (out / "results" / name).read_text() == (RESULTS / name).read_text()
 
 
+# A figure with its interval, e.g. "0.093 [0.045, 0.149]".
+WITH_INTERVAL = re.compile(r"-?\d[\d,.]* \[-?[\d,.]+, -?[\d,.]+\]")
+
+
+@pytest.mark.parametrize("page", ["findings.md", "README.md", "../docs/results.md", "../docs/choosing.md", "../README.md"])
+def test_every_figure_with_an_interval_is_in_a_table(page):
+    def figures_of(text: str) -> set[str]:
+        return {re.sub(r"(?<=\d),(?=\d)", "", each) for each in WITH_INTERVAL.findall(re.sub(r"\s+", " ", text))}
+
+    tables_of_runs = set().union(*(figures_of(path.read_text()) for path in RESULTS.glob("*.md")))
+    assert len(tables_of_runs) > 500 and "999 [998, 1000]" in figures_of("so 999 [998,\n1,000]")
+    assert figures_of((ROOT / page).read_text()) <= tables_of_runs
+
+
 def test_the_evidence_page_shows_every_campaign():
     page = (ROOT / "findings.md").read_text()
     for name, made in evidence.CAMPAIGNS.items():
