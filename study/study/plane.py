@@ -129,6 +129,10 @@ class PlaneVecEnv(VecEnv):
         return [False] * self.num_envs
 
 
+def task_of(n_envs: int, radius: float) -> str:
+    return f"{n_envs} x {radius}"
+
+
 def cell_of(task: str) -> tuple[int, float]:
     """Return the number of environments and the radius of a task, e.g. of ``"64 x 0.1"``."""
     n_envs, radius = task.split(" x ")
@@ -202,7 +206,7 @@ def seconds_of(task: str) -> float:
     return 45.0
 
 
-TASKS = tuple(f"{n_envs} x {radius}" for n_envs, radius in itertools.product(N_ENVS, RADII))
+TASKS = tuple(itertools.starmap(task_of, itertools.product(N_ENVS, RADII)))
 CAMPAIGN = Campaign(
     name="plane",
     endpoint="Updates until the task is solved.",
