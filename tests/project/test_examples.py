@@ -30,6 +30,7 @@ PROMISES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "her_bit_flipping": (["success rate"], []),
     "lap_td3": (["mean return"], ["lap_td3.zip"]),
+    "many_environments": (["seed 0, uniform draws: 50 updates", "seed 0, priorities: 50 updates"], []),
     "own_algorithm": ([" loss ", "max_priority", "effective_sample_size", "mean return"], []),
     "own_scheme": ([" critic_loss ", "max_priority", "effective_sample_size", "mean return"], []),
     "pairs_trading": (["SAC: mean return", "PERSAC: mean return", "rule: mean return"], ["pairs_trading.png"]),
