@@ -33,12 +33,14 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 from sb3_per.compare.campaign import Job, read, run_missing
 from sb3_per.zoo import config_path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from pairs_trading_env import PairsTradingEnv
+from plane_env import PlaneVecEnv
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "benchmarks"
@@ -52,7 +54,7 @@ class Recipe(NamedTuple):
     """A script or a block of the documentation that trains, and the score that it promises."""
 
     place: str  # a script, or a page and the heading above a block of Python that learns or a command of RL Zoo
-    env: str | Callable[[], Any]  # environment of the evaluation, as SB3's ``make_vec_env`` takes it
+    env: str | Callable[[], Any]  # environment of the evaluation, as SB3's ``make_vec_env`` takes it, or a class of VecEnv
     at_least: float  # score that its run must reach
     score: str = "return"  # "return", mean of 20 episodes, or "success", share of them that reach the goal
     word: str = ""  # word that identifies the block under the heading, and its command
@@ -83,6 +85,7 @@ RECIPES = {
     "Double DQN, script": Recipe("examples/double_dqn.py", CARTPOLE, 450.0),
     "one import, script": Recipe("examples/swap_import.py", PENDULUM, -250.0),
     "actors, script": Recipe("examples/actors.py", PENDULUM, -250.0),
+    "many environments, script": Recipe("examples/many_environments.py", PlaneVecEnv, 0.8, score="success"),
     "pairs trading, script": Recipe("examples/pairs_trading.py", PairsTradingEnv, 8.0),
 }
 
@@ -180,9 +183,16 @@ def run(recipe: Recipe) -> None:
     exec(compile(block.code, recipe.place, "exec"), vars(script))
 
 
+def evaluation_env(env: str | Callable[[], Any]) -> VecEnv:
+    """Make the environment of the evaluation, with the same episodes every time."""
+    if isinstance(env, type) and issubclass(env, VecEnv):
+        return VecMonitor(env(1, seed=EVALUATION_SEED))  # type: ignore[call-arg]
+    return make_vec_env(env, seed=EVALUATION_SEED)
+
+
 @functools.cache
 def random_score(env: str | Callable[[], Any], score: str) -> float:
-    envs = make_vec_env(env, seed=EVALUATION_SEED)
+    envs = evaluation_env(env)
     envs.action_space.seed(EVALUATION_SEED)
 
     class RandomPolicy:
@@ -210,7 +220,7 @@ def train(name: str) -> dict[str, Any]:
     with elsewhere(), watched() as runs, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         run(recipe)
         model = runs[-1][0]
-        envs = model._wrap_env(make_vec_env(recipe.env, seed=EVALUATION_SEED), verbose=0)
+        envs = model._wrap_env(evaluation_env(recipe.env), verbose=0)
         score = score_of(model, envs, recipe.score)
     return dict(steps=model.num_timesteps, learning=round(sum(seconds for _, seconds in runs)), score=round(score, 2))
 

@@ -38,6 +38,9 @@ from sb3_per import (
     SumTree,
 )
 
+# Numbers of environments of simulators that step many at once.
+MANY_ENVS = (64, 1_024)
+
 
 def tree_rows(quick: bool) -> Rows:
     """Measure the tree alone, against the buffer of cpprb with one float field, the least it takes."""
@@ -83,6 +86,12 @@ def buffer_rows(quick: bool) -> Rows:
     of_goals, with_steps = (PrioritizedDictReplayBuffer, DictReplayBuffer), (PrioritizedReplayBuffer, NStepReplayBuffer)
     small, large = (functools.partial(ours, n, (box(4), box(1))) for n in (10_000, MILLION if quick else 10 * MILLION))
     yield "sample 256", lambda: against_stock("obs 17, act 6", size, mujoco, 256, 0.65)
+    for n_envs in MANY_ENVS:
+        what = f"{n_envs:,} environments"
+        yield (
+            f"sample 256, {n_envs} environments",
+            functools.partial(against_stock, what, size, mujoco, 256, 1.0, n_envs=n_envs),
+        )
     yield "sample 32", lambda: against_stock("obs 4", size, (box(4), discrete), 32, 0.80)
     yield "images", lambda: against_stock("images", n_images, (images, discrete), 32, 1.0)
     yield "dict", lambda: against_stock("Dict", size, (goals, box(4)), 256, 1.0, of_goals)
@@ -98,12 +107,13 @@ def buffer_rows(quick: bool) -> Rows:
 
 
 def storage_rows(quick: bool) -> Rows:
-    def row(n_envs: int) -> Row:
+    def row(n_envs: int, target: float = 1.15) -> Row:
         buffers = (c(MILLION, box(17), box(6), device="cpu", n_envs=n_envs) for c in (PrioritizedReplayBuffer, ReplayBuffer))
         obs, actions = np.ones((n_envs, 17), np.float32), np.ones((n_envs, 6), np.float32)
         step = (obs, obs, actions, np.ones(n_envs), np.zeros(n_envs), [{}] * n_envs)
         runs = [functools.partial(buffer.add, *step) for buffer in buffers]
-        return compare(f"add, {n_envs} environment{'s' * (n_envs > 1)}", "ReplayBuffer", 1.15, *runs, 3000)
+        what = f"add, {n_envs:,} environment{'s' * (n_envs > 1)}"
+        return compare(what, "ReplayBuffer", target, *runs, 300 if n_envs in MANY_ENVS else 3000)
 
     def memory() -> Row:
         n_bytes = sum(array.nbytes for array in vars(SumTree(MILLION)).values() if isinstance(array, np.ndarray))
@@ -111,6 +121,8 @@ def storage_rows(quick: bool) -> Rows:
 
     yield "add 1", lambda: row(1)
     yield "add 16", lambda: row(16)
+    for n_envs in MANY_ENVS:
+        yield f"add {n_envs}", functools.partial(row, n_envs, 1.0)
     yield "memory", memory
 
 

@@ -80,7 +80,8 @@ class FinishedEpisodes(Marked):
                 self._n_begun += 1
             finished += [self._finish(int(env), row + 1) for env in np.flatnonzero(self.storage.dones[row])]
             self._n_ended += 1
-        return np.concatenate(dropped), np.concatenate(finished)
+        new = np.concatenate(finished)
+        return np.concatenate(dropped), new[self.are_marked(new)]  # part of an episode may have been overwritten since
 
     def look_again(self) -> None:
         """Look at the newest steps once more in :meth:`follow_ring`, because ends of episodes are about to be written."""
@@ -302,6 +303,7 @@ class HindsightSet(TransitionSet):
 
     def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
         """See :meth:`TransitionSet.draw`. The order is independent of age."""
+        self._follow_ring()
         slots, n_p, _ = super().draw(batch_size, series_progress)
         if self.sampler.draws_as_sb3:
             # The first ones are virtual, and come last in the batch.

@@ -288,6 +288,8 @@ def checked_ids(indices: Any) -> np.ndarray:
     :raises IndexError: for anything but integers
     """
     ids = np.asarray(indices)
+    if ids.ndim == 1 and ids.dtype == np.int64 and ids.flags.carray:
+        return ids
     if ids.ndim != 1:
         raise ValueError(f"Transition ids have shape (batch_size,), not {ids.shape}")
     if ids.dtype.kind not in "iu" and ids.size:

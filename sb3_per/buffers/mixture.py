@@ -278,12 +278,12 @@ class Mixture:
         """
         n = drawn.n_experience
         if n == len(drawn.slots):
-            return self.experience.read_slots(drawn.slots)
-        given = self.demonstrations.read_slots(drawn.slots[n:])
+            return self.experience.read(drawn)
+        given = self.demonstrations.read(Drawn(drawn.slots[n:], drawn.n_p[n:], len(drawn.slots) - n))
         given = given._replace(ids=given.ids + FIRST_ID)
         if n == 0:
             return given
-        own = self.experience.read_slots(drawn.slots[:n])
+        own = self.experience.read(Drawn(drawn.slots[:n], drawn.n_p[:n], n))
         return type(own)(*(join(a, b) for a, b in zip(own, given, strict=True)))
 
     def are_demonstrations(self, drawn: Drawn) -> np.ndarray | None:
@@ -330,10 +330,10 @@ class Mixture:
             order = np.argsort(is_demonstration, kind="stable")
             ids = ids[order]
             td_errors = td_errors[order]
-        given = self._located_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
-        given_slots, given_priorities = self.demonstrations.sampler.priorities_of(*given)
+        slots, abs_td_errors = self._located_demonstrations(ids[n:] - FIRST_ID, td_errors[n:])
+        self.demonstrations.sampler.priorities_of(abs_td_errors)
         n_own = self.experience.update(ids[:n], td_errors[:n])
-        return n_own + self.demonstrations.sampler.write_priorities(given_slots, given_priorities)
+        return n_own + self.demonstrations.sampler.update(slots, abs_td_errors)
 
     def _located_demonstrations(self, ids: np.ndarray, td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`TransitionSet.locate`. Messages name the ids that the caller knows."""

@@ -35,7 +35,7 @@ from sb3_per.buffers.recordings import Recording, columns_of, require_actions_in
 from sb3_per.buffers.reminder import UpdateReminder
 from sb3_per.buffers.samples import PrioritizedReplayBufferSamples
 from sb3_per.buffers.settings import SCHEME_SETTINGS, make_settings
-from sb3_per.buffers.transition_set import Source, Transitions, TransitionSet
+from sb3_per.buffers.transition_set import Drawn, Source, Transitions, TransitionSet
 from sb3_per.sampling.beta import BetaSchedule
 from sb3_per.sampling.candidates import AllComplete, Candidates
 from sb3_per.sampling.sampler import Sampler
@@ -236,6 +236,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.demonstrations = demonstrations
         #: both, with the share of demonstrations in a batch
         self.mixture = Mixture(experience, demonstrations, share)
+        #: the prioritization scheme
+        self.scheme: PriorityScheme = experience.sampler.scheme
+        #: what is in a slot
+        self.storage: Storage = experience.storage
         self._choose_source()
         self._show_parts()
 
@@ -257,19 +261,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self.experience.ring
 
     @property
-    def storage(self) -> Storage:
-        """What is in a slot."""
-        return self.experience.storage
-
-    @property
     def sampler(self) -> Sampler:
         """The mass of a slot."""
         return self.experience.sampler
-
-    @property
-    def scheme(self) -> PriorityScheme:
-        """The prioritization scheme."""
-        return self.experience.sampler.scheme
 
     def _assign(self, name: str, value: Any) -> None:
         """Use an array, or a dictionary of them, in place of one of SB3's."""
@@ -543,7 +537,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             if self.draw_record is not None:
                 n = drawn.n_experience
                 self.draw_record.add(batch.indices[:n], weights[:n], self.ring.n_added)
-            self.beta_schedule.count_draw()
+            if self.settings.beta_anneal_steps is not None:
+                self.beta_schedule.count_draw()
             if is_ahead:
                 self.reminder.count_update()
             elif self.scheme.alpha > 0.0:
@@ -566,15 +561,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             obs = self._normalize_obs(obs, env)
             next_obs = self._normalize_obs(next_obs, env)
             rewards = self._normalize_reward(rewards, env)
-        rewards, discounts = self.experience.n_step_returns.discounted(rewards, lengths)
         to_torch = self._tensor_maker()
+        discounts = None
+        if lengths is not None:
+            rewards, factors = self.experience.n_step_returns.discounted(rewards, lengths)
+            discounts = to_torch(factors)
+        if isinstance(obs, dict):
+            tensors = tree_map(to_torch, obs), tree_map(to_torch, next_obs)
+        else:
+            tensors = to_torch(obs), to_torch(next_obs)
         return PrioritizedReplayBufferSamples(
-            observations=tree_map(to_torch, obs),
+            observations=tensors[0],
             actions=to_torch(actions),
-            next_observations=tree_map(to_torch, next_obs),
+            next_observations=tensors[1],
             dones=to_torch(dones),
             rewards=to_torch(rewards),
-            discounts=None if discounts is None else to_torch(discounts),
+            discounts=discounts,
             weights=to_torch(weights),
             indices=ids,
         )
@@ -635,7 +637,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         :param env: associated VecNormalize
         :return: the transitions
         """
-        return self._to_batch(self.experience.read_slots(slots), np.ones((len(slots), 1), np.float32), env)
+        drawn = Drawn(slots, np.ones(len(slots)), len(slots))
+        return self._to_batch(self.experience.read(drawn), np.ones((len(slots), 1), np.float32), env)
 
     # ---- update
 

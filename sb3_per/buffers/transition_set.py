@@ -5,9 +5,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from sb3_per.buffers import kernels
+from sb3_per.sampling.mass_tree import NothingToDrawError
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.storage.n_step import NStepReturns, Windows
-from sb3_per.storage.nested import read_slots
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Steps, Storage
 
@@ -67,7 +67,7 @@ class TransitionSet:
     - :meth:`write_row` and :meth:`end_episodes`, called by ``add`` and ``end_episodes`` of the buffer: to keep its own record
       of steps, and to tell the sampler which slots can be drawn
     - :meth:`draw`, called by ``sample``: to change the order of the batch, or what can be drawn
-    - :meth:`read_slots`, called for the slots of a batch; :meth:`relabel` within it: to change goals and rewards
+    - :meth:`read`, called by ``sample``; :meth:`relabel` within it: to change goals and rewards
     - :meth:`update`, called by ``update_priorities``: to leave some transitions out
     - :meth:`empty_error`: to say why nothing can be drawn
 
@@ -177,9 +177,10 @@ class TransitionSet:
         :return: the slots
         :raises ValueError: if no transition can be drawn
         """
-        if not self.can_draw():
-            raise self.empty_error()
-        slots, n_p = self.sampler.draw(batch_size, series_progress)
+        try:
+            slots, n_p = self.sampler.draw(batch_size, series_progress)
+        except NothingToDrawError:
+            raise self.empty_error() from None
         return Drawn(slots, n_p, batch_size)
 
     def empty_error(self) -> Exception:
@@ -191,24 +192,16 @@ class TransitionSet:
         """
         Read drawn slots.
 
-        :param drawn: from :meth:`draw`
-        :return: the batch
-        """
-        return self.read_slots(drawn.slots)
-
-    def read_slots(self, slots: np.ndarray) -> Any:
-        """
-        Read slots that hold transitions.
-
-        :param slots: int64 of shape (batch_size,)
+        :param drawn: slots that hold transitions
         :return: the batch, :class:`Transitions` in most kinds of buffers
         """
+        slots = drawn.slots
         windows = self.n_step_returns.windows(slots, self.ring, self.storage)
         ids, rewards, dones = self.read_numbers(windows.slots, windows.last)
         observations = self.storage.read_observations(slots)
-        next_observations = self.storage.read_next_observations(windows.last)
+        next_observations = self.storage.read_observations(windows.last, is_next=True)
         self.relabel(observations, next_observations, rewards, windows)
-        actions = read_slots(self.storage.actions, slots)
+        actions = self.storage.read_actions(slots)
         return Transitions(observations, actions, next_observations, dones, rewards, windows.lengths, ids)
 
     def read_numbers(self, windows: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -221,6 +214,7 @@ class TransitionSet:
             float32 of shape (batch_size, 1)
         """
         storage = self.storage
+        ring = self.ring
         ids = np.empty(len(last), np.int64)
         dones = np.empty((len(last), 1), np.float32)
         rewards = np.empty(windows.shape, storage.rewards.dtype)
@@ -230,13 +224,13 @@ class TransitionSet:
             storage.rewards.ravel(),
             storage.dones.ravel(),
             storage.timeouts.ravel(),
-            self.ring.next_id,
+            ring.most_steps * ring.n_envs,
             ids,
             rewards,
             dones,
         )
-        if not self.ring.all_at_same_step:
-            ids = self.ring.ids_at(windows[:, 0])
+        if not ring.all_at_same_step:
+            ids = ring.ids_at(windows[:, 0])
         return ids, rewards, dones
 
     def relabel(self, observations: Any, next_observations: Any, rewards: np.ndarray, windows: Windows) -> None:

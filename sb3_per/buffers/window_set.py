@@ -8,11 +8,11 @@ import torch as th
 
 from sb3_per.buffers.complete_windows import CompleteWindows
 from sb3_per.buffers.recurrent_states import RecurrentStates
-from sb3_per.buffers.transition_set import TransitionSet
+from sb3_per.buffers.transition_set import Drawn, TransitionSet
 from sb3_per.buffers.window_kernels import lay_out
 from sb3_per.sampling.sampler import Sampler
 from sb3_per.storage.n_step import NStepReturns, window_lengths
-from sb3_per.storage.nested import flat, read_slots, tree_map
+from sb3_per.storage.nested import flat, tree_map
 from sb3_per.storage.ring import Ring
 from sb3_per.storage.storage import Steps, Storage
 
@@ -143,13 +143,19 @@ class WindowSet(TransitionSet):
             )
         return super().empty_error()
 
-    def read_slots(self, slots: np.ndarray) -> WindowBatch:
+    def draw(self, batch_size: int, series_progress: float | None = None) -> Drawn:
+        """See :meth:`TransitionSet.draw`."""
+        self._admit()
+        return super().draw(batch_size, series_progress)
+
+    def read(self, drawn: Drawn) -> WindowBatch:
         """
         Read windows.
 
-        :param slots: anchors of complete windows, int64 of shape (batch_size,)
+        :param drawn: anchors of complete windows
         :return: the windows
         """
+        slots = drawn.slots
         n_envs, capacity = self.ring.n_envs, self.ring.capacity
         n_recorded = self.windows.n_recorded
         lengths = self.lengths_at(slots, n_recorded)
@@ -170,7 +176,7 @@ class WindowSet(TransitionSet):
             prefix=self.storage.read_observations(prefix_places.reshape(-1)),
             prefix_lengths=prefix_lengths,
             states=self.states.at(slots, episode_steps),
-            actions=read_slots(self.storage.actions, places[: self.sequence_length]),
+            actions=self.storage.read_actions(places[: self.sequence_length]),
             rewards=rewards,
             dones=dones,
             lengths=lengths,

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,10 @@ _HEAD = re.compile(rb'\{"crc32": "([0-9a-f]{8})",\n')
 
 # Number of bytes to read or write at a time: few enough to be in the cache when their checksum is computed.
 _CHUNK = 2**18
+
+# NumPy reads headers with `ast.literal_eval`. If threads do so at the same time, CPython 3.11 before 3.11.8 may raise a
+# SystemError, when the garbage collector runs in the middle (https://github.com/python/cpython/issues/106905).
+_HEADERS = threading.Lock()
 
 #: arrays by name, each in parts along the first axis, at least one
 Arrays = dict[str, list[np.ndarray]]
@@ -112,7 +117,8 @@ class Part:
         self.check_size(directory)
         with reading(directory / self.name), np.load(directory / self.name, allow_pickle=False) as archive:
             self._check_checksums(archive.zip)
-            return dict(archive)
+            with _HEADERS:
+                return dict(archive)
 
     def read_into(self, directory: Path, n_before: int, arrays: Arrays) -> None:
         """
@@ -132,7 +138,8 @@ class Part:
                 member: Any
                 with archive.open(f"{name}.npy") as member:
                     npy.read_magic(member)
-                    header = npy.read_array_header_1_0(member)
+                    with _HEADERS:
+                        header = npy.read_array_header_1_0(member)
                     expected = ((n_before + sum(map(len, blocks)), *blocks[0].shape[1:]), False, blocks[0].dtype)
                     if header != expected:
                         raise ValueError(f"{name} has shape, order and type {header}, not {expected}")

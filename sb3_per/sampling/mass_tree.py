@@ -12,6 +12,10 @@ LEAST_MASS = float(np.finfo(np.float64).tiny)
 ALL_WRITTEN = -1
 
 
+class NothingToDrawError(ValueError):
+    """No slot has a mass."""
+
+
 class MassTree(ABC):
     """
     One mass for every slot, and draws in proportion to it. A slot of mass 0 cannot be drawn.
@@ -91,7 +95,7 @@ class MassTree(ABC):
             (Schaul et al. 2016, appendix B.2.1), instead of ``batch_size`` independent draws
         :param n: number of slots that can be drawn, N
         :return: slots, int64, and their N P, above 0, float64, both of shape (batch_size,)
-        :raises ValueError: if no slot has a mass
+        :raises NothingToDrawError: if no slot has a mass
         """
 
     @abstractmethod
@@ -181,7 +185,9 @@ class MassTree(ABC):
 
     def _require_mass(self) -> None:
         if not self.total > 0.0:
-            raise ValueError(f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty")
+            raise NothingToDrawError(
+                f"Cannot draw from a {type(self).__name__}: all of its {self.capacity} leaves are empty"
+            )
 
 
 def as_batch(values: Any, dtype: type) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from sb3_per.sampling.candidates import Candidates
-from sb3_per.sampling.mass_tree import LEAST_MASS, MassTree
+from sb3_per.sampling.mass_tree import LEAST_MASS, MassTree, NothingToDrawError
 from sb3_per.sampling.sum_tree import SumTree, cover, descend, spread
 
 # How often the missing part of a batch without repeats is drawn again, before a race among all remaining slots.
@@ -128,10 +128,10 @@ def draw_from(part: Part, batch_size: int, stratified: bool) -> np.ndarray:
     :param batch_size: number of slots
     :param stratified: whether to draw once from each of ``batch_size`` equal slices
     :return: slots, int64 of shape (batch_size,)
-    :raises ValueError: if no slot has a mass
+    :raises NothingToDrawError: if no slot has a mass
     """
     if not part.total > 0.0:
-        raise ValueError(f"Cannot draw from {part.n} slots: none of them has a mass")
+        raise NothingToDrawError(f"Cannot draw from {part.n} slots: none of them has a mass")
     return part.find(spread(np.random.random_sample(batch_size), 1.0, stratified) * part.total)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from sb3_per.sampling.age_draw import AgeDraw
 from sb3_per.sampling.aged_tree import AgedTree
 from sb3_per.sampling.candidates import Candidates
-from sb3_per.sampling.mass_tree import MassTree
+from sb3_per.sampling.mass_tree import MassTree, NothingToDrawError
 from sb3_per.sampling.parts import draw_from, draw_without_repeats, newest_part
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sampling.sum_tree import spread
@@ -95,8 +95,11 @@ class Sampler:
         :param masses: of new transitions that bring their own, float64 of shape (n,), which do not raise ``max_priority``;
             ``None``: that of ``max_priority``
         """
-        if len(slots):
-            self.tree.insert(slots, self._new_masses(len(slots)) if masses is None else masses)
+        if len(slots) == 0:
+            return
+        if masses is None:
+            masses = np.full(len(slots), self.scheme.new_mass(self.max_priority), np.float64)
+        self.tree.insert(slots, masses)
 
     def remove(self, slots: np.ndarray) -> None:
         """
@@ -113,7 +116,7 @@ class Sampler:
             self._follow_candidates()
         elif self._n_waiting:
             slots = self.candidates.ring.slots_of_newest_rows(self._n_waiting)
-            self.tree.insert(slots, self._new_masses(len(slots)))  # one kernel
+            self.tree.insert(slots, np.full(len(slots), self.scheme.new_mass(self.max_priority), np.float64))
             self._n_waiting = 0  # last, so that after an interrupt the rows are written once more
 
     def _follow_candidates(self) -> None:
@@ -128,10 +131,6 @@ class Sampler:
         self.insert(new)
         self._n_waiting = 0
         self._is_current = True
-
-    def _new_masses(self, n: int) -> np.ndarray:
-        """Masses of transitions that have no TD error yet: at least that of any other."""
-        return np.full(n, self.scheme.new_mass(self.max_priority), np.float64)
 
     def clear(self) -> None:
         """Take all masses away, after the ring was emptied. What it holds then is new. ``max_priority`` stays."""
@@ -153,18 +152,23 @@ class Sampler:
 
     def draw(self, batch_size: int, series_progress: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """
-        Draw slots by mass, after :meth:`can_draw`.
+        Draw slots by mass.
 
         :param batch_size: number of slots
         :param series_progress: k / K of the k-th of K draws in a row, for ``recency``; ``None``: a random number
         :return: slots, int64, and their N P, by which importance-sampling weights correct the draw, float64, both of shape
             (batch_size,)
+        :raises NothingToDrawError: if no slot can be drawn
         :raises ValueError: with ``unique``, if fewer slots than ``batch_size`` can be drawn
         """
+        self.sync()
+        n = self.candidates.n
+        if n == 0:
+            raise NothingToDrawError("No slot can be drawn")
         if self.draws_as_sb3:
             return self.candidates.draw_as_sb3(batch_size), np.ones(batch_size)
         if self._draws_from_whole_tree:
-            return self.tree.draw(np.random.random_sample(batch_size), self.stratified, self.candidates.n)
+            return self.tree.draw(np.random.random_sample(batch_size), self.stratified, n)
         part = newest_part(self.tree, self.candidates, self._n_newest(series_progress))
         if self.unique:
             slots = draw_without_repeats(part, self.tree, self.candidates, batch_size, self.stratified)
@@ -184,7 +188,7 @@ class Sampler:
 
     def draw_uniformly(self, batch_size: int) -> np.ndarray:
         """
-        Draw slots that are equally likely, after :meth:`can_draw`.
+        Draw slots that are equally likely.
 
         :param batch_size: number of slots
         :return: slots, int64 of shape (batch_size,)
@@ -203,43 +207,30 @@ class Sampler:
         :param slots: slots of complete transitions, int64 of shape (n,)
         :param abs_td_errors: ``|td|``, finite float64 of shape (n, n_critics)
         :return: number of slots that were written
-        """
-        slots, priorities = self.priorities_of(slots, abs_td_errors)
-        return self.write_priorities(slots, priorities)
-
-    def priorities_of(self, slots: np.ndarray, abs_td_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """
-        Turn TD errors into priorities, and check them. Nothing that is drawn changes.
-
-        :param slots: as in :meth:`update`
-        :param abs_td_errors: as in :meth:`update`
-        :return: the slots that can be drawn, and their priorities, float64 of shape (n,)
-        :raises ValueError: for a priority that is NaN or infinite
+        :raises ValueError: for a priority that is NaN or infinite; nothing has changed then
         """
         self.sync()  # before `max_priority` changes
         slots, abs_td_errors = self.candidates.only_drawable(slots, abs_td_errors)
         if len(slots) == 0:
-            return slots, np.empty(0)
-        priorities = self.scheme.priority(self.scheme.reduce(abs_td_errors))
-        if not priorities[priorities.argmax()] < np.inf:  # faster than `max`; a NaN counts as the largest
-            raise ValueError(f"{self.scheme}.priority() gave {priorities.max()}: it must be finite")
-        return slots, priorities
-
-    def write_priorities(self, slots: np.ndarray, priorities: np.ndarray) -> int:
-        """
-        Write what :meth:`priorities_of` returned.
-
-        :param slots: int64 of shape (n,)
-        :param priorities: float64 of shape (n,)
-        :return: number of slots
-        """
-        if len(slots) == 0:
             return 0
-        largest = max(self.max_priority, float(priorities[priorities.argmax()]))
+        priorities = self.priorities_of(abs_td_errors)
         self.tree.write(slots, self.scheme.mass(priorities))
-        self.max_priority = largest
+        self.max_priority = max(self.max_priority, float(priorities[priorities.argmax()]))  # faster than `max`
         self.n_updates += 1
         return len(slots)
+
+    def priorities_of(self, abs_td_errors: np.ndarray) -> np.ndarray:
+        """
+        Turn TD errors into priorities, and check them. Nothing changes.
+
+        :param abs_td_errors: ``|td|``, float64 of shape (n, n_critics)
+        :return: float64 of shape (n,)
+        :raises ValueError: for a priority that is NaN or infinite
+        """
+        priorities = self.scheme.priority(self.scheme.reduce(abs_td_errors))
+        if len(priorities) and not priorities[priorities.argmax()] < np.inf:  # the position of a NaN, if there is one
+            raise ValueError(f"{self.scheme}.priority() gave {priorities.max()}: it must be finite")
+        return priorities
 
     # ---- saving
 

@@ -48,17 +48,14 @@ class NStepReturns:
         last = (slots + (lengths - 1) * ring.n_envs) % ring.capacity
         return Windows(all_slots, lengths, last)
 
-    def discounted(self, rewards: np.ndarray, lengths: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def discounted(self, rewards: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """
         Discount and add up rewards.
 
         :param rewards: normalized one by one, float32 of shape (batch_size, n_steps)
         :param lengths: how many of them count, see :class:`Windows`
         :return: discounted sums, and gamma^length, the discount of the value after them; float32 of shape (batch_size, 1).
-            As in SB3, there are no discounts for a single step
         """
-        if lengths is None:
-            return rewards, None
         steps = np.arange(self.n_steps)
         discounted = rewards * self.gamma ** steps.astype(np.float32) * (steps < lengths[:, None])
         discounts = self.gamma ** lengths.astype(np.float32)

@@ -204,7 +204,7 @@ class Ring:
         :param n: number of steps; more than are held are as good as all
         :return: slots from old to new, int64 of shape (min(n, held) * n_envs,)
         """
-        n = min(n, self.n_rows_used)
+        n = min(n, self.n_rows, self.most_steps - self.first_step)
         rows = np.arange(self.most_steps - n, self.most_steps) % self.n_rows
         return (rows[:, None] * self.n_envs + self.all_envs).reshape(-1)
 

@@ -319,6 +319,15 @@ class Storage:
         """
         return self.read_observations(slots, is_next=True)
 
+    def read_actions(self, slots: np.ndarray) -> np.ndarray:
+        """
+        Read actions.
+
+        :param slots: integers of any shape
+        :return: a copy, shape (\\*slots.shape, action_dim)
+        """
+        return self.actions.reshape(-1, *self.form.action_shape).take(slots, axis=0)
+
     def read_steps(self, slots: np.ndarray) -> Steps:
         """
         Read everything that is stored of some steps.
@@ -329,7 +338,7 @@ class Storage:
         return Steps(
             obs=self.read_observations(slots),
             next_obs=self.read_next_observations(slots),
-            actions=read_slots(self.actions, slots),
+            actions=self.read_actions(slots),
             rewards=read_slots(self.rewards, slots),
             dones=read_slots(self.dones, slots),
             timeouts=read_slots(self.timeouts, slots),

@@ -10,6 +10,7 @@ from . import (
     actors,
     ages,
     chain_sizes,
+    control,
     demonstrations,
     doorkey_sizes,
     dose_response,
@@ -30,7 +31,8 @@ CAMPAIGNS = learning.CAMPAIGNS | {
         chain_sizes.CAMPAIGN,
         doorkey_sizes.CAMPAIGN,
         *ages.CAMPAIGNS,
-        plane.CAMPAIGN,
+        *plane.CAMPAIGNS,
+        *control.CAMPAIGNS,
         actors.CAMPAIGN,
     )
 }

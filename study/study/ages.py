@@ -68,6 +68,8 @@ GAMES_CAMPAIGN = Campaign(
         Contrast("defaults", "uniform", "pairs"),
     ),
     by_task=tuple(Contrast(arm, "uniform", "each") for arm in ARMS if arm != "uniform"),  # not declared
+    # The declared test counts what differs between the games as noise. The mean over the games by seed does not.
+    undeclared=(Contrast("age", "uniform"), Contrast("defaults times age", "uniform")),
     other_scores={"last three evaluations": mean_of_last_fifth},
     growth=0,
     chooses_by_task=False,
@@ -86,6 +88,7 @@ _PENDULUM = replace(
     primary=tuple(contrast._replace(over="mean") for contrast in GAMES_CAMPAIGN.primary),
     secondary=tuple(contrast._replace(over="mean") for contrast in GAMES_CAMPAIGN.secondary),
     by_task=(),
+    undeclared=(),
     other_scores={},
     is_relative=False,
     seconds={"Pendulum": 60.0},

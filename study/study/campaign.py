@@ -32,7 +32,8 @@ class Contrast(NamedTuple):
     # what the differences of a seed become: ``"mean"``, their mean over the tasks; ``"slope"``, their least-squares slope
     # over the tasks, which are numbers; the name of one of the campaign's axes, their slope over it; ``"pairs"``, one pair
     # for each seed and task; ``"each"``, a test for each task;
-    # ``"best"``, where the tasks are learning rates: the best rate of each arm, see :func:`tables.at_best_rates`
+    # where the tasks are learning rates, ``"best"``, the best rate of each arm, see :func:`tables.at_best_rates`, and
+    # ``"largest"``, the largest rate
     over: str = "mean"
     least: float | None = None  # smallest task that counts
 
@@ -85,6 +86,11 @@ class Campaign:
     # takes a task; counts the ``episodes`` of a random policy, and the ``successes`` among them
     random_successes: Callable[[Any], dict[str, int]] | None = None
     others: tuple[tuple[Any, ...], ...] = ()  # other runs of the file: task, arm, option, rate and seed
+    # score by which a task is learned: the best arm has at least twice the mean of the random policy, which is one of the
+    # `others` for each task. A task that is not learned is shown, and counts in no test. ``None``: all tasks count
+    learned: Callable[[Row], float] | None = None
+    # by heading: takes a row, returns a share, whose means by arm and task are a table of its own
+    shares: dict[str, Callable[[Row], float]] = field(default_factory=dict)
     # takes what `train` takes; returns the columns that name the run; without it, those are its arguments
     name_of: Callable[..., dict[str, Any]] | None = None
     # by name, for slopes over tasks that are no numbers: takes a task, returns the number that it stands for

@@ -17,7 +17,7 @@ from stable_baselines3.common.logger import Logger
 
 from .campaign import Campaign, Contrast
 from .environments import ChainEnv
-from .learning import dqn
+from .learning import dqn, share_of_random_steps
 from .suites import NO_WEIGHTS
 
 SIZES = (5, 7, 9, 11, 13, 15)
@@ -108,4 +108,9 @@ CAMPAIGN = Campaign(
     digits=(0, 3),
     seconds=dict(zip(SIZES, (0.3, 0.6, 1.2, 3.5, 8.0, 25.0), strict=True)),
     random_successes=random_successes,
+    shares={
+        "Share of steps with a random action until then": lambda row: share_of_random_steps(
+            int(row["steps"]), cap_of(int(row["task"])), DQN_SETTINGS
+        )
+    },
 )

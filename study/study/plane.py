@@ -3,12 +3,14 @@ Points in the plane: does SAC gain from prioritized draws where success is rare 
 
 With one environment and an update for each of its steps, SAC draws each transition 256 times, so that a rare success is seen
 anyway. With E environments in parallel and an update for each of their common steps, it draws each one 256 / E times. So the
-cells of this campaign are numbers of environments times radii of the goal: replays times rarity.
+cells of the campaign `plane` are numbers of environments times radii of the goal: replays times rarity. The campaign
+`plane-one` asks the same of one environment.
 
 What was declared before the first run: declared.md.
 """
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 JUDGED = ("defaults", "no weights")
 CAP = 8_000
+CAP_OF_ONE = 24_000  # with one environment, where a run needs more updates and fewer steps
 # Updates between two checks, episodes of a check, the share of them that succeeds, and checks in a row.
 PERIOD, N_EPISODES, SHARE, IN_A_ROW = 50, 100, 0.9, 2
 CHECK_SEED = 1_000_000
@@ -126,10 +129,19 @@ class PlaneVecEnv(VecEnv):
         return [False] * self.num_envs
 
 
+def task_of(n_envs: int, radius: float) -> str:
+    return f"{n_envs} x {radius}"
+
+
 def cell_of(task: str) -> tuple[int, float]:
     """Return the number of environments and the radius of a task, e.g. of ``"64 x 0.1"``."""
     n_envs, radius = task.split(" x ")
     return int(n_envs), float(radius)
+
+
+def cap_of(task: str) -> int:
+    """Return the number of updates after which a run of a task is stopped."""
+    return CAP_OF_ONE if cell_of(task)[0] == 1 else CAP
 
 
 def share_that_arrives(policy: Any, env: PlaneVecEnv) -> float:
@@ -146,6 +158,7 @@ def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
     """Train until the task is solved. Return ``updates`` and ``steps``, and whether they ``solved`` it."""
     th.set_num_threads(1)
     n_envs, radius = cell_of(task)
+    cap = cap_of(task)
     is_ours = arm != "stock"
     replay = dict(replay_buffer_kwargs=with_control(ARMS[arm])) if is_ours else {}
     model = (sb3_per.PERSAC if is_ours else stable_baselines3.SAC)(
@@ -171,9 +184,9 @@ def train(task: str, arm: str, option: str, rate: float, seed: int) -> dict[str,
         if n_updates and n_updates % PERIOD == 0:
             share = share_that_arrives(policy, PlaneVecEnv(N_EPISODES, radius, CHECK_SEED, staggered=False))
             n_in_a_row = n_in_a_row + 1 if share >= SHARE else 0
-        return n_in_a_row < IN_A_ROW and n_updates < CAP
+        return n_in_a_row < IN_A_ROW and n_updates < cap
 
-    model.learn((CAP + MAX_STEPS + 2) * n_envs, callback=check, log_interval=1_000_000)
+    model.learn((cap + MAX_STEPS + 2) * n_envs, callback=check, log_interval=1_000_000)
     return {"updates": model._n_updates, "steps": model.num_timesteps, "solved": int(n_in_a_row == IN_A_ROW)}
 
 
@@ -193,7 +206,7 @@ def seconds_of(task: str) -> float:
     return 45.0
 
 
-TASKS = tuple(f"{n_envs} x {radius}" for n_envs, radius in itertools.product(N_ENVS, RADII))
+TASKS = tuple(itertools.starmap(task_of, itertools.product(N_ENVS, RADII)))
 CAMPAIGN = Campaign(
     name="plane",
     endpoint="Updates until the task is solved.",
@@ -221,4 +234,24 @@ CAMPAIGN = Campaign(
     digits=(0, 3),
     seconds=dict(zip(TASKS, map(seconds_of, TASKS), strict=True)),
     random_successes=random_successes,
+)
+
+ONE_TASKS = ("1 x 0.3", "1 x 0.1")
+CAMPAIGNS = (
+    CAMPAIGN,
+    replace(
+        CAMPAIGN,
+        name="plane-one",
+        tasks=ONE_TASKS,
+        arms=dict.fromkeys(("uniform", *JUDGED), ("",)),
+        partial={},
+        choosing=range(300, 302),
+        reporting=range(400, 410),
+        settings={**CAMPAIGN.settings, "cap": CAP_OF_ONE},
+        secondary=(),
+        by_task=tuple(Contrast(arm, "uniform", "each") for arm in JUDGED),
+        growth=1,
+        seconds=dict.fromkeys(ONE_TASKS, 70.0),
+        random_successes=None,
+    ),
 )

@@ -64,6 +64,17 @@ def solved_of(campaign: Campaign, rows: list[Row]) -> Scores:
     return {arm: each != 0 for arm, each in values_of(campaign, rows, campaign.solved).items()}
 
 
+def learned_tasks(campaign: Campaign, rows: list[Row]) -> tuple[Any, ...]:
+    """List the tasks that some arm has learned; all of them if the campaign has no score for that."""
+    if campaign.learned is None:
+        return campaign.tasks
+    best = np.max([each.mean(axis=0) for each in values_of(campaign, rows, campaign.learned).values()], axis=0)
+    of_random = [
+        campaign.learned(row) for _, row in campaigns.done(rows, [campaigns.job(campaign, *r) for r in campaign.others])
+    ]
+    return tuple(task for task, ours, theirs in zip(campaign.tasks, best, of_random, strict=True) if ours >= 2.0 * theirs)
+
+
 def curves_of(campaign: Campaign, rows: list[Row]) -> tuple[dict[Any, Estimates], list[int]]:
     """Estimate the IQM of each evaluation by task and arm, and return the steps of the evaluations."""
     runs = campaigns.done(rows, campaigns.reporting_jobs(campaign, rows))
@@ -79,6 +90,8 @@ def pair_of(campaign: Campaign, contrast: Contrast, scores: Scores) -> Pair:
     both = {arm: scores[arm] for arm in (contrast.arm, contrast.reference)}
     if contrast.over == "best":
         both = at_best_rates(both)[1]
+    elif contrast.over == "largest":
+        both = {arm: each[:, -1:] for arm, each in both.items()}
     elif campaign.kind == "rates":
         both = {arm: each.mean(axis=1, keepdims=True) for arm, each in both.items()}
     return both[contrast.arm], both[contrast.reference]
@@ -104,6 +117,7 @@ def headings(campaign: Campaign) -> list[str]:
 def words_of(campaign: Campaign, contrast: Contrast) -> str:
     mean = f"mean over the {campaign.kind}" if len(campaign.tasks) > 1 else str(campaign.tasks[0])
     words = {"mean": mean, "slope": "slope over the size", "pairs": "all pairs of seed and task", "best": "best rates"}
+    words["largest"] = "the largest rate"
     return words.get(contrast.over, contrast.over) + (f", from {contrast.least:g} on" if contrast.least is not None else "")
 
 
@@ -138,9 +152,12 @@ def score_table(campaign: Campaign, rows: list[Row]) -> list[str]:
         columns["best rate"] = {arm: f"{campaign.tasks[i]:.3g}" for arm, i in best.items()}
         columns["at the best rate"] = middles(campaign, {arm: sign * each for arm, each in at_best.items()}, digits)
     if campaign.is_relative:
-        whole = {arm: each for arm, each in scores_of(campaign, rows).items() if arm not in campaign.partial}
-        middle = iqm(whole)
-        columns[f"all, in units of {campaign.twin}, IQM"] = {arm: cell(middle, arm, 2) for arm in whole}
+        counting = replace(campaign, tasks=learned_tasks(campaign, rows))
+        whole = {arm: each for arm, each in scores_of(counting, rows).items() if arm not in campaign.partial}
+        whole = whole if counting.tasks else {}
+        middle = iqm(whole) if whole else {}
+        name = "all" if counting.tasks == campaign.tasks else "all that count"
+        columns[f"{name}, in units of {campaign.twin}, IQM"] = {arm: cell(middle, arm, 2) for arm in whole}
     for name, (digits, score) in campaign.also.items():
         columns[name] = middles(replace(campaign, is_log=False), values_of(campaign, rows, score), digits)
     if campaign.others:
@@ -213,6 +230,16 @@ def chosen_table(campaign: Campaign, rows: list[Row]) -> list[str]:
     return ["Chosen on other seeds, among the learning rates and the options:", "", *table(["arm", *heading], cells)]
 
 
+def share_tables(campaign: Campaign, rows: list[Row]) -> list[str]:
+    """Write a table of each share: its mean over the seeds, in percent, by arm and task."""
+    lines: list[str] = []
+    for name, share in campaign.shares.items():
+        means = {arm: 100 * each.mean(axis=0) for arm, each in values_of(campaign, rows, share).items()}
+        cells = [[arm, *("" if np.isnan(mean) else f"{mean:.0f}%" for mean in of_arm)] for arm, of_arm in means.items()]
+        lines += [f"{name}:", "", *table(["arm", *headings(campaign)], cells)]
+    return lines
+
+
 def curve_tables(campaign: Campaign, rows: list[Row]) -> list[str]:
     """Write the tables of the curves at every fifth of the way."""
     (panels, steps), lines = curves_of(campaign, rows), ["Learning curves, IQM of the evaluations [95% interval]:", ""]
@@ -247,19 +274,28 @@ def report(campaign: Campaign, rows: list[Row], rarity: list[Row]) -> list[str]:
         return [*lines, "The campaign is not complete, so no result is shown."]
     if campaign.listed is not None:
         return lines + seed_table(campaign, rows)
+    lines += [*score_table(campaign, rows), *share_tables(campaign, rows)]
+    shown, campaign = campaign, replace(campaign, tasks=learned_tasks(campaign, rows))
+    if left_out := [str(task) for task in shown.tasks if task not in campaign.tasks]:
+        lines += [f"No arm has twice the return of a random policy at the end, so no test counts: {', '.join(left_out)}.", ""]
+    if not campaign.tasks:
+        return lines + chosen_table(shown, rows)
     scores = scores_of(campaign, rows)
-    lines += [*score_table(campaign, rows), *tests_by_task(campaign, scores)]
+    lines += tests_by_task(campaign, scores)
     lines += tests(campaign, campaign.title, campaign.primary, scores)
     lines += tests(campaign, "Secondary", campaign.secondary, scores)
     for name, score in campaign.other_scores.items():
         lines += tests(campaign, f"Secondary, {name}", campaign.primary, scores_of(campaign, rows, score))
     lines += tests(campaign, "Not declared before the runs", campaign.undeclared, scores)
+    for name, score in campaign.other_scores.items():
+        others = scores_of(campaign, rows, score)
+        lines += tests(campaign, f"Not declared before the runs, {name}", campaign.undeclared, others)
     if campaign.floor is not None:
         floor = np.log(list(map(campaign.floor, campaign.tasks)))
         lines += [f"Runs that ended at the first possible check, of {len(campaign.reporting)}:", ""]
         counted = {arm: np.isclose(-each, floor).sum(axis=0) for arm, each in scores.items()}
         lines += table(["arm", *headings(campaign)], [[arm, *map(str, each)] for arm, each in counted.items()])
-    lines += chosen_table(campaign, rows)
+    lines += chosen_table(shown, rows)
     return lines + (curve_tables(campaign, rows) if campaign.figure == "curves" else [])
 
 

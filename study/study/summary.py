@@ -1,6 +1,7 @@
 """
 Report all tasks together: the main settings against the uniform twin (``summary.md`` and ``summary.png``), and against the
-defaults (``defaults.md``). Draw the campaigns on rare success in one figure (``rarity.png``).
+defaults (``defaults.md``). Draw the campaigns on rare success in one figure (``rarity.png``), and SAC's in another
+(``replays.png``).
 
 - effect: mean difference by seed, in percent of the mean of the reference, with a bootstrap interval over the seeds; for
   dose_response.py and chain_sizes.py, of the geometric means
@@ -16,6 +17,7 @@ from matplotlib import style
 from matplotlib.lines import Line2D
 
 from sb3_per.compare.campaign import read
+from sb3_per.compare.figures import CYAN, GREEN, PURPLE
 from sb3_per.compare.report import p_text
 from sb3_per.compare.statistics import holm, paired_p
 
@@ -27,6 +29,8 @@ from .dose_response import CAMPAIGN as DOSE
 from .figures import ARMS, INK, LOOKS, STYLE, draw_arm, errorbar, figure_of, role_of, save, say_that_more_is_better
 from .learning import CAMPAIGNS
 from .modern_dqn import CAMPAIGN as MODERN
+from .plane import BATCH_SIZE, JUDGED, N_ENVS, RADII, RANDOM_SHARES, task_of
+from .plane import CAMPAIGN as PLANE
 from .suites import SUITES
 from .tables import Scores, improvement, is_paired, p_of, permutation_p, shown, table, with_interval
 
@@ -221,6 +225,39 @@ def draw_where_success_is_rare(out: Path) -> None:
         save(figure, out / "results" / "rarity.png")
 
 
+def draw_gain_over_replays(out: Path) -> None:
+    """
+    Draw the gains over the twin in the plane, ``replays.png``, if the campaign is complete: over the draws of a transition, a
+    line for each rarity, dashed for the shuffled control. The text can be read where the figure is 360 pixels wide.
+    """
+    rows = read(out / "data" / f"{PLANE.name}.csv")
+    if not report.progress(PLANE, rows)[1]:
+        return
+    scores = report.scores_of(PLANE, rows)
+    draws = [BATCH_SIZE / n_envs for n_envs in N_ENVS]
+    with style.context([STYLE, {"font.size": 16}]):
+        figure = figure_of(7.0)
+        for arm, axes in zip(JUDGED, figure.subplots(1, len(JUDGED), sharey=True), strict=True):
+            for radius, color, marker in zip(RADII, (CYAN, PURPLE, GREEN), "os^", strict=True):
+                columns = [PLANE.tasks.index(task_of(n_envs, radius)) for n_envs in N_ENVS]
+                gain, low, high = np.exp(with_interval(scores[arm][:, columns] - scores["uniform"][:, columns]))
+                control = np.exp((scores[f"shuffled, {arm}"] - scores["uniform"])[:, columns].mean(axis=0))
+                label = f"{100 * RANDOM_SHARES[radius]:.2g}% of random episodes succeed"
+                axes.plot(draws, gain, color=color, marker=marker, label=label)
+                axes.fill_between(draws, low, high, color=color, alpha=0.18, linewidth=0)
+                axes.plot(draws, control, color=color, marker=marker, linestyle="--", linewidth=1.5, markerfacecolor="none")
+            axes.axhline(1.0, color=INK, linewidth=1)
+            axes.set(title=arm, xscale="log", yscale="log", xlim=(1.2 * max(draws), min(draws) / 1.2))
+            axes.set_xlabel("draws of a transition")
+            axes.set_xticks(draws, [f"{each:g}" for each in draws])
+            axes.set_yticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
+            axes.set_xticks([], minor=True)
+            axes.set_yticks([], minor=True)
+        figure.axes[0].set_ylabel("uniform's updates\nover the arm's")
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=1)
+        save(figure, out / "results" / "replays.png")
+
+
 def write(out: Path) -> None:
     """Write the tables and figures of all complete campaigns, whose CSV files are in ``data/`` of this folder."""
     found = [*summarise(out, "uniform"), *of_campaigns(out)]
@@ -228,3 +265,4 @@ def write(out: Path) -> None:
         report.write_page(out / "results" / name, summary_table(those))
     draw(found, out / "results" / "summary.png")
     draw_where_success_is_rare(out)
+    draw_gain_over_replays(out)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from study import __main__ as evidence
-from study import ages, campaign, chain_sizes, doorkey_sizes, learning, plane, report
+from study import ages, campaign, chain_sizes, control, doorkey_sizes, learning, plane, report
 
 CAMPAIGNS = tuple(each for name, each in evidence.CAMPAIGNS.items() if name not in learning.CAMPAIGNS)
 CHAIN, DOORKEY, AGES = chain_sizes.CAMPAIGN, doorkey_sizes.CAMPAIGN, ages.GAMES_CAMPAIGN
+CONTROL = control.CAMPAIGN
 by_name = pytest.mark.parametrize("each", CAMPAIGNS, ids=lambda each: each.name)
 
 
@@ -23,6 +24,8 @@ def columns_with(each, score: float) -> dict:
         return {"steps": steps, "updates": steps, "solved": 1, "score": 1.0}
     if each.name == "actors":
         return {"score": score}
+    if each in control.CAMPAIGNS:
+        return {str(i): score for i in range(1, 17)}
     steps = range(1, 21) if each is DOORKEY else range(20_000, 300_001, 20_000)
     return {str(step): score for step in steps}
 
@@ -231,6 +234,122 @@ def test_the_report_of_the_plane_finds_slopes_over_replays_and_rarity():
     assert "| defaults | uniform | mean over the tasks | 2.000 |" in text
 
 
+def test_a_run_in_one_environment_is_stopped_later(monkeypatch):
+    monkeypatch.setattr(plane, "CAP", 20)
+    monkeypatch.setattr(plane, "CAP_OF_ONE", 30)
+    monkeypatch.setattr(plane, "PERIOD", 10)
+    row = plane.train("1 x 0.3", "uniform", "", 1e-3, 901)
+    assert (row["updates"], row["solved"]) == (30, 0)
+
+
+def test_the_control_suite_repeats_actions_and_sums_up_rewards():
+    """Compare with the environment of the suite itself."""
+    pytest.importorskip("dm_control")
+    env = control.make_one("pendulum-swingup", 7)  # first: it says that nothing is drawn
+    from dm_control import suite
+
+    plain = suite.load("pendulum", "swingup", task_kwargs=dict(random=7))
+    observation = env.reset()[0]
+    np.testing.assert_allclose(observation, np.concatenate(list(plain.reset().observation.values())), rtol=1e-6)
+    rng = np.random.default_rng(0)
+    for length in range(1, 251):
+        action = rng.uniform(-1, 1, 1).astype(np.float32)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        steps = [plain.step(action) for _ in range(4)]  # whose bounds are -1 and 1
+        assert reward == pytest.approx(sum(step.reward for step in steps))
+        np.testing.assert_allclose(observation, np.concatenate(list(steps[-1].observation.values())), rtol=1e-5, atol=1e-6)
+        assert not terminated and truncated == steps[-1].last() == (length == control.LENGTHS["pendulum-swingup"])
+    assert env.observation_space.contains(observation)
+
+
+def test_means_of_returns_have_the_updates_until_their_end():
+    """All 32 environments end 160 episodes at the same steps. The n-th of each has the return n."""
+    returns = np.repeat(np.arange(160.0), 32)
+    found = control.columns_of("FetchReach-v4", returns.tolist())
+    assert found == {str(500 * (i + 1)): 10.0 * i + 4.5 for i in range(16)}
+
+
+@pytest.mark.parametrize("arm", [control.RANDOM, "shuffled, no weights"])
+def test_a_run_of_control_is_reproducible_and_counts_all_episodes_but_the_first(monkeypatch, arm):
+    for name, value in (("N_ENVS", 2), ("UPDATES", {"Pendulum-v1": 400}), ("N_MEANS", {"Pendulum-v1": 2})):
+        monkeypatch.setattr(control, name, value)
+    seen = []
+    columns_of = control.columns_of
+    monkeypatch.setattr(control, "columns_of", lambda task, returns: seen.append(returns) or columns_of(task, returns))
+    first = control.train("Pendulum-v1", arm, "", 1e-3, 901)
+    assert list(first) == ["200", "400"] and len(seen[0]) == 4 and len(set(seen[0])) == 4
+    assert first["200"] == pytest.approx(sum(seen[0][:2]) / 2, abs=1e-4)
+    assert control.train("Pendulum-v1", arm, "", 1e-3, 901) == first
+    assert control.train("Pendulum-v1", arm, "", 1e-3, 902)["200"] != first["200"]
+
+
+def test_two_runs_share_no_start(monkeypatch):
+    monkeypatch.setattr(control, "N_ENVS", 3)
+    starts = []
+    for seed in (900, 901):
+        env = control.make_envs("Pendulum-v1", seed)
+        env.seed(control.first_seed_of(seed))
+        starts += env.reset().tolist()
+        env.close()
+    assert len({tuple(start) for start in starts}) == 6
+
+
+def control_rows(of_random: float = 5.0) -> list[dict[str, str]]:
+    """
+    Make all rows: the defaults gain 50% in every task, draws without weights 20%, and their control nothing.
+
+    :param of_random: return of the random policy in reacher-hard, where the defaults have 15
+    """
+    rows = rows_of(CONTROL, campaign.all_choosing_jobs(CONTROL, []), best_at(1e-3))
+    factors = {"defaults": 1.5, "no weights": 1.2}
+
+    def score(name) -> float:
+        steps = 10.0 * factors.get(name["arm"], 1.0) * (1 + 0.001 * (name["seed"] - 204.5))
+        return steps - control.offset_of(name["task"])
+
+    rows += rows_of(CONTROL, campaign.reporting_jobs(CONTROL, rows), score)
+    others = [campaign.job(CONTROL, *run) for run in CONTROL.others]
+    return rows + rows_of(
+        CONTROL, others, lambda name: (of_random if name["task"] == "reacher-hard" else 1.0) - control.offset_of(name["task"])
+    )
+
+
+def test_the_report_of_control_is_in_units_of_the_twin():
+    text = "\n".join(report.report(CONTROL, control_rows(), []))
+    assert "| defaults | uniform | mean over the tasks | 0.500" in text
+    assert "| no weights | uniform | mean over the tasks | 0.200" in text
+    assert "| no weights | shuffled, no weights | mean over the tasks | 0.200" in text
+    assert "so no test counts" not in text
+
+
+def test_a_task_that_no_arm_learns_counts_in_no_test():
+    """There the defaults have ten times the return of the twin, and less than twice that of a random policy."""
+    rows = control_rows(of_random=51.0)
+    for row in rows:
+        if row["task"] == "reacher-hard" and row["arm"] == "defaults" and int(row["seed"]) in CONTROL.reporting:
+            row |= {str(i): "100.0" for i in range(1, 17)}
+    text = "\n".join(report.report(CONTROL, rows, []))
+    assert "so no test counts: reacher-hard." in text
+    assert "| defaults | uniform | mean over the tasks | 0.500" in text
+    scores = text[: text.index("so no test counts")]
+    assert "| arm | pendulum-swingup | finger-turn_hard | reacher-hard |" in scores and "100.00" in scores
+    assert "| arm | pendulum-swingup | finger-turn_hard | FetchReach-v4 |" in text
+    learned = "\n".join(report.report(CONTROL, rows_with_random(rows, 50.0), []))
+    assert "so no test counts" not in learned and "| defaults | uniform | mean over the tasks | 0.500" not in learned
+
+
+def rows_with_random(rows: list[dict[str, str]], value: float) -> list[dict[str, str]]:
+    columns = {str(i): str(value) for i in range(1, 17)}
+    return [row | columns if (row["task"], row["arm"]) == ("reacher-hard", control.RANDOM) else row for row in rows]
+
+
+def test_no_task_that_is_learned_gives_no_test():
+    rows = control_rows()
+    rows = [row | {str(i): "1000" for i in range(1, 17)} if row["arm"] == control.RANDOM else row for row in rows]
+    text = "\n".join(report.report(CONTROL, rows, []))
+    assert "Primary endpoint" not in text and "pendulum-swingup, finger-turn_hard, reacher-hard, FetchReach-v4." in text
+
+
 GAIN = 0.1
 
 
@@ -360,8 +479,32 @@ def test_tables_and_figures_are_made_without_a_run(out, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["dose_response", "chain_sizes", "doorkey_sizes", "ages", "modern_dqn", "demonstrations", "plane"]
+    "name", ["dose_response", "chain_sizes", "doorkey_sizes", "ages", "modern_dqn", "demonstrations", "plane", "control"]
 )
 def test_what_was_declared_is_on_the_page_that_the_script_names(name):
     assert "declared.md" in importlib.import_module(f"study.{name}").__doc__
     assert f"`study/{name}.py`" in (campaign.ROOT / "declared.md").read_text()
+
+
+def test_random_steps_are_all_before_learning_starts_and_fall_with_epsilon():
+    """One random number for each step, in place of the mean of epsilon."""
+    settings = dict(learning_starts=100, exploration_fraction=0.5, exploration_final_eps=0.2)
+    rng, n_random = np.random.default_rng(0), 0
+    for step in range(900):
+        epsilon = max(0.2, 1 - 0.8 * step / 500)
+        n_random += step < 100 or rng.random() < epsilon
+    assert learning.share_of_random_steps(900, 1_000, settings) == pytest.approx(n_random / 900, abs=0.04)
+    assert learning.share_of_random_steps(80, 1_000, settings) == 1.0
+
+
+def test_the_largest_rate_of_two_arms_is_tested_over_all_seeds():
+    """The defaults lose 0.5 at the largest rate, and nothing elsewhere."""
+    each = learning.CAMPAIGNS["bits-confirmation"]
+    scores = {arm: np.tile(np.linspace(0, 1, 20)[:, None], (1, 3)) for arm in each.arms}
+    scores["defaults"] = scores["defaults"] - np.array([0.0, 0.0, 0.5])
+    text = "\n".join(report.tests(each, "Not declared", each.undeclared, scores))
+    assert (
+        "| defaults | uniform | the largest rate | -0.50 |" in text
+        and "| < 0.001 (" in text
+        and "without a correction" in text
+    )

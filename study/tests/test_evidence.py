@@ -421,6 +421,40 @@ def test_the_figure_of_rare_success_shows_the_arms_with_their_controls_in_three_
     assert len(drawn) == 1
 
 
+def test_the_figure_of_replays_shows_a_gain_for_each_rarity_and_control(out, monkeypatch):
+    """The gain of an arm is 256 over the draws of a transition times 10 times the radius; its control has the root of it."""
+    each, drawn = summary.PLANE, []
+    monkeypatch.setattr(summary, "save", lambda figure, path: drawn.append((figure, path)))
+    summary.draw_gain_over_replays(out)
+    assert not drawn  # no run is there
+
+    def gain_of(task: str, arm: str) -> float:
+        n_envs, radius = (float(part) for part in task.split(" x "))
+        exponent = {"shuffled": 0.5}.get(arm.partition(",")[0], float(arm in ("defaults", "no weights")))
+        return (n_envs * 10 * radius) ** exponent
+
+    rows = []
+    for jobs_of in (campaigns.all_choosing_jobs, campaigns.reporting_jobs):
+        for name, (task, arm, *_) in jobs_of(each, rows):
+            updates = 1e4 / gain_of(task, arm) * (1 + abs(np.log(float(name["rate"]) / 1e-3)))
+            rows.append({**{key: str(value) for key, value in name.items()}, "updates": str(updates), "solved": "1"})
+    write_rows(out / "data" / "plane.csv", rows)
+    summary.draw_gain_over_replays(out)
+    ((figure, path),) = drawn
+    assert path == out / "results" / "replays.png"
+    for axes, arm in zip(figure.axes, ("defaults", "no weights"), strict=True):
+        assert axes.get_title() == arm and axes.get_xlim()[0] > axes.get_xlim()[1]
+        lines = [line for line in axes.lines if len(line.get_xdata()) == 3]
+        solid, dashed = lines[::2], lines[1::2]
+        assert {line.get_linestyle() for line in solid} == {"-"} and {line.get_linestyle() for line in dashed} == {"--"}
+        for line, control, radius in zip(solid, dashed, (0.3, 0.1, 0.05), strict=True):
+            np.testing.assert_allclose(line.get_xdata(), [16, 4, 1])
+            np.testing.assert_allclose(line.get_ydata(), [n_envs * 10 * radius for n_envs in (16, 64, 256)])
+            np.testing.assert_allclose(control.get_ydata(), np.sqrt(line.get_ydata()))
+    texts = [text for text in figure.findobj(Text) if text.get_text()]
+    assert min(text.get_size() / 72 / figure.get_figwidth() * 360 for text in texts) >= 11
+
+
 @pytest.mark.parametrize(
     ("arm", "role"),
     [
@@ -449,6 +483,20 @@ def test_the_published_summary_follows_from_the_runs(out):
     summary.write(out)
     for name in ("summary.md", "defaults.md"):
         assert (out / "results" / name).read_text() == (RESULTS / name).read_text()
+
+
+# A figure with its interval, e.g. "0.093 [0.045, 0.149]".
+WITH_INTERVAL = re.compile(r"-?\d[\d,.]* \[-?[\d,.]+, -?[\d,.]+\]")
+
+
+@pytest.mark.parametrize("page", ["findings.md", "README.md", "../docs/results.md", "../docs/choosing.md", "../README.md"])
+def test_every_figure_with_an_interval_is_in_a_table(page):
+    def figures_of(text: str) -> set[str]:
+        return {re.sub(r"(?<=\d),(?=\d)", "", each) for each in WITH_INTERVAL.findall(re.sub(r"\s+", " ", text))}
+
+    tables_of_runs = set().union(*(figures_of(path.read_text()) for path in RESULTS.glob("*.md")))
+    assert len(tables_of_runs) > 500 and "999 [998, 1000]" in figures_of("so 999 [998,\n1,000]")
+    assert figures_of((ROOT / page).read_text()) <= tables_of_runs
 
 
 def test_the_evidence_page_shows_every_campaign():

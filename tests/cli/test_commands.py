@@ -76,9 +76,8 @@ def test_modules_run_as_the_command_does(monkeypatch, capsys):
         assert line.startswith(f"python -m {module} train: the following arguments are required: ")
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
+def test_wrong_words_are_one_line(tmp_path, monkeypatch, capsys):
+    for words, code, said in (
         (["fly"], 2, "invalid choice: 'fly'"),
         (["enjoy", "--algo", "per_dqn"], 2, "the following arguments are required: -e/--env"),
         (["convert", "old.pkl", "new.buffer"], 1, "There is no file old.pkl"),
@@ -87,16 +86,14 @@ def test_modules_run_as_the_command_does(monkeypatch, capsys):
             2,
             "unpickling runs code from it; if you trust it, add --trust",
         ),
-    ],
-)
-def test_wrong_words_are_one_line(words, code, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("here.pkl").touch()
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(words)
-    assert stopped.value.code == code
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    ):
+        monkeypatch.chdir(tmp_path)
+        Path("here.pkl").touch()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(words)
+        assert stopped.value.code == code
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
 
 
 def test_help_lists_all_commands_and_version_is_printed(capsys):

@@ -53,17 +53,17 @@ def test_no_run_begins_after_the_deadline(tmp_path):
     assert len(campaign.missing(path, jobs(*range(50)))) == 50 - n_run
 
 
-@pytest.mark.parametrize("n_cut", [1, 3, 8, 15])
-def test_a_cut_row_runs_again_and_leaves_no_trace(n_cut, tmp_path):
+def test_a_cut_row_runs_again_and_leaves_no_trace(tmp_path):
     """A full disk ends a write anywhere: in the last value, in the name, or before the first value."""
     whole, path = tmp_path / "whole.csv", tmp_path / "runs.csv"
     run_missing(whole, jobs(0, 1, 2, result=12345))
     lines = whole.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:2]) + lines[2][:-n_cut])
-    assert [row["seed"] for row in campaign.read(path)] == ["0"]
-    assert run_missing(path, jobs(0, 1, 2, result=12345)) == 2
-    assert [row["result"] for row in campaign.read(path)] == ["12345"] * 3
-    assert len(path.read_text().splitlines()) == 4
+    for n_cut in range(1, len(lines[2])):
+        path.write_text("".join(lines[:2]) + lines[2][:-n_cut])
+        assert [row["seed"] for row in campaign.read(path)] == ["0"]
+        assert run_missing(path, jobs(0, 1, 2, result=12345)) == 2
+        assert [row["result"] for row in campaign.read(path)] == ["12345"] * 3
+        assert len(path.read_text().splitlines()) == 4
 
 
 def test_rows_that_were_glued_to_a_cut_one_run_again(tmp_path):

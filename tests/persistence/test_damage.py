@@ -1,5 +1,6 @@
 """Damaged files, files of other formats, and directories that somebody else has made."""
 
+import ast
 import errno
 import functools
 import json
@@ -8,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -242,6 +245,24 @@ def test_a_mistake_in_a_subclass_is_not_reported_as_damage(tmp_path):
     assert digest(load_buffer(make("plain"), path)) == digests[max(digests)]
 
 
+def test_threads_that_read_parse_one_header_at_a_time(tmp_path, monkeypatch):
+    """CPython's parser may fail in two threads at once, which would look like damage, so that older data would be loaded."""
+    write_generations("her", tmp_path / "x.buffer")
+    parse, busy, seen = ast.literal_eval, threading.Lock(), []
+
+    def alone(text: Any) -> Any:
+        seen.append(busy.acquire(blocking=False))
+        time.sleep(0.002)
+        found = parse(text)
+        if seen[-1]:
+            busy.release()
+        return found
+
+    monkeypatch.setattr(ast, "literal_eval", alone)
+    load_buffer(make("her"), tmp_path / "x.buffer")
+    assert len(seen) > 10 and all(seen)
+
+
 # ---- formats
 
 
@@ -299,13 +320,15 @@ FORGED_MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("forgery", FORGED_MANIFESTS)
-def test_a_forged_manifest_is_refused(forgery, tmp_path):
+def test_a_forged_manifest_is_refused(tmp_path):
     """An older generation would be loaded in its place."""
-    (_, name) = sorted(write_generations("plain", tmp_path / "x.buffer", 2))
-    change_manifest(tmp_path / "x.buffer" / name, FORGED_MANIFESTS[forgery])
-    with pytest.warns(UserWarning, match=rf"{name} is damaged: .* An older generation was loaded instead"):
-        load_buffer(make("plain"), tmp_path / "x.buffer")
+    for number, forgery in enumerate(FORGED_MANIFESTS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (_, name) = sorted(write_generations("plain", folder / "x.buffer", 2))
+        change_manifest(folder / "x.buffer" / name, FORGED_MANIFESTS[forgery])
+        with pytest.warns(UserWarning, match=rf"{name} is damaged: .* An older generation was loaded instead"):
+            load_buffer(make("plain"), folder / "x.buffer")
 
 
 def set_value(name: str, value: Any, index: Any = 0) -> Callable[[dict[str, np.ndarray]], None]:
@@ -332,18 +355,20 @@ FORGED_ARRAYS: dict[str, tuple[str, str, Callable[[dict[str, np.ndarray]], Any]]
 }
 
 
-@pytest.mark.parametrize("forgery", FORGED_ARRAYS)
-def test_forged_arrays_are_refused(forgery, tmp_path):
+def test_forged_arrays_are_refused(tmp_path):
     """The buffer in RAM does not change."""
-    kind, stream, change = FORGED_ARRAYS[forgery]
-    write_generations(kind, tmp_path / "x.buffer", 1)
-    change_arrays(tmp_path / "x.buffer", stream, change)
-    current = make(kind)
-    Player(current, seed=1).play(5)
-    before = digest(current)
-    with pytest.raises(DamagedFileError):
-        load_buffer(current, tmp_path / "x.buffer")
-    assert digest(current) == before
+    for number, forgery in enumerate(FORGED_ARRAYS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        kind, stream, change = FORGED_ARRAYS[forgery]
+        write_generations(kind, folder / "x.buffer", 1)
+        change_arrays(folder / "x.buffer", stream, change)
+        current = make(kind)
+        Player(current, seed=1).play(5)
+        before = digest(current)
+        with pytest.raises(DamagedFileError):
+            load_buffer(current, folder / "x.buffer")
+        assert digest(current) == before
 
 
 # An audit hook records every event that may run code or that opens a file outside the folder.

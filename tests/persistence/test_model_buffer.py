@@ -199,28 +199,27 @@ def saved_buffer(path: Any, **kwargs: Any) -> Any:
     return model.replay_buffer
 
 
-@pytest.mark.parametrize(
-    "saved, asked, attribute, value",
-    [
+def test_settings_of_the_model_win_over_saved_ones(tmp_path):
+    """A warning names both values. Priorities and transition ids stay."""
+    for saved, asked, attribute, value in (
         (dict(n_steps=3), {}, "n_steps", 1),
         (dict(n_steps=3, gamma=0.9), dict(n_steps=3, gamma=0.8), "gamma", 0.8),
         ({}, dict(replay_buffer_kwargs=dict(beta_end=0.7, beta_start=0.5)), "beta_end", 0.7),
         ({}, dict(replay_buffer_kwargs=dict(stratified=False)), "stratified", False),
-    ],
-)
-def test_settings_of_the_model_win_over_saved_ones(saved, asked, attribute, value, tmp_path):
-    """A warning names both values. Priorities and transition ids stay."""
-    before = saved_buffer(tmp_path / "buffer", **saved)
-    model = trained(PERDQN, 0, **asked)
-    with pytest.warns(UserWarning, match=rf"{attribute}={getattr(before.settings, attribute)!r} \(this model: {value!r}\)"):
-        model.load_replay_buffer(tmp_path / "buffer")
-    buffer = model.replay_buffer
-    assert getattr(buffer.settings, attribute) == value
-    np.testing.assert_array_equal(buffer.priorities, before.priorities)
-    np.testing.assert_array_equal(buffer.transition_ids, before.transition_ids)
-    assert (buffer.max_priority, buffer.beta) == (before.max_priority, before.beta)
-    model.learn(30, reset_num_timesteps=False)
-    assert model.replay_buffer.beta == 1.0
+    ):
+        before = saved_buffer(tmp_path / "buffer", **saved)
+        model = trained(PERDQN, 0, **asked)
+        with pytest.warns(
+            UserWarning, match=rf"{attribute}={getattr(before.settings, attribute)!r} \(this model: {value!r}\)"
+        ):
+            model.load_replay_buffer(tmp_path / "buffer")
+        buffer = model.replay_buffer
+        assert getattr(buffer.settings, attribute) == value
+        np.testing.assert_array_equal(buffer.priorities, before.priorities)
+        np.testing.assert_array_equal(buffer.transition_ids, before.transition_ids)
+        assert (buffer.max_priority, buffer.beta) == (before.max_priority, before.beta)
+        model.learn(30, reset_num_timesteps=False)
+        assert model.replay_buffer.beta == 1.0
 
 
 @pytest.mark.parametrize(
@@ -246,39 +245,36 @@ def test_loading_with_another_scheme_sets_all_priorities_to_the_largest(asked, t
     model.learn(30, reset_num_timesteps=False)
 
 
-@pytest.mark.parametrize(
-    "saved, asked",
-    [
+def test_loading_does_not_warn_without_a_conflict(tmp_path, recwarn):
+    for saved, asked in (
         (dict(replay_buffer_kwargs=dict(alpha=0.8, beta_start=0.1)), {}),  # the model has only default settings
         (dict(gamma=0.9), dict(gamma=0.8)),  # only n-step returns use gamma
         (dict(replay_buffer_kwargs=dict(scheme="rank", alpha=0.8)), dict(replay_buffer_kwargs=dict(scheme="rank"))),
         (dict(buffer_size=40), dict(buffer_size=30)),
-    ],
-)
-def test_loading_does_not_warn_without_a_conflict(saved, asked, tmp_path, recwarn):
-    before = saved_buffer(tmp_path / "buffer", **saved)
-    model = trained(PERDQN, 0, **asked)
-    model.load_replay_buffer(tmp_path / "buffer")
-    assert not [w for w in recwarn if "other settings" in str(w.message)]
-    np.testing.assert_array_equal(model.replay_buffer.priorities, before.priorities)
-    assert repr(model.replay_buffer.scheme) == repr(before.scheme)
-    assert model.replay_buffer.gamma == model.gamma
-
-
-@pytest.mark.parametrize(
-    "env, message, plain",
-    [("n_envs", "it has n_envs 2, the model 1", False), ("Acrobot-v1", "observations of shape", True)],
-)
-def test_a_buffer_of_another_shape_is_refused(env, message, plain, tmp_path):
-    other = make_vec_env("CartPole-v1", n_envs=2) if env == "n_envs" else env
-    cls = DQN if plain else PERDQN
-    cls("MlpPolicy", other, buffer_size=40, learning_starts=100).learn(20).save_replay_buffer(tmp_path / "buffer")
-    model = trained(PERDQN)
-    buffer, before = model.replay_buffer, pickle.dumps(model.replay_buffer)
-    with pytest.raises(ValueError, match=message):
+    ):
+        before = saved_buffer(tmp_path / "buffer", **saved)
+        model = trained(PERDQN, 0, **asked)
         model.load_replay_buffer(tmp_path / "buffer")
-    assert model.replay_buffer is buffer
-    assert pickle.dumps(buffer) == before
+        assert not [w for w in recwarn if "other settings" in str(w.message)]
+        np.testing.assert_array_equal(model.replay_buffer.priorities, before.priorities)
+        assert repr(model.replay_buffer.scheme) == repr(before.scheme)
+        assert model.replay_buffer.gamma == model.gamma
+
+
+def test_a_buffer_of_another_shape_is_refused(tmp_path):
+    for env, message, plain in (
+        ("n_envs", "it has n_envs 2, the model 1", False),
+        ("Acrobot-v1", "observations of shape", True),
+    ):
+        other = make_vec_env("CartPole-v1", n_envs=2) if env == "n_envs" else env
+        cls = DQN if plain else PERDQN
+        cls("MlpPolicy", other, buffer_size=40, learning_starts=100).learn(20).save_replay_buffer(tmp_path / "buffer")
+        model = trained(PERDQN)
+        buffer, before = model.replay_buffer, pickle.dumps(model.replay_buffer)
+        with pytest.raises(ValueError, match=message):
+            model.load_replay_buffer(tmp_path / "buffer")
+        assert model.replay_buffer is buffer
+        assert pickle.dumps(buffer) == before
 
 
 def test_loading_an_older_buffer_does_not_lower_beta(tmp_path):

@@ -3,6 +3,8 @@
 import ast
 import graphlib
 import io
+import re
+import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,3 +100,38 @@ def test_no_test_module_imports_another():
                 names = []
             for name in names:
                 assert not name.startswith("tests.") or name.startswith("tests.helpers."), f"{path} imports {name}"
+
+
+def loaded_by(name: str) -> Iterator[str]:
+    """What a module imports when it is loaded, so not in its functions."""
+    todo: list[ast.AST] = [TREES[name]]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Try):
+            todo += [*node.handlers, *node.orelse, *node.finalbody]  # what is tried may be missing
+        elif not isinstance(node, ast.FunctionDef | ast.Lambda):
+            todo += ast.iter_child_nodes(node)
+
+
+def test_importing_the_package_loads_only_its_dependencies():
+    """Other packages are extras, which are imported where they are used. The environment of the tests has them all."""
+    table = re.search(r"^dependencies = \[(.*?)^\]", (PACKAGE.parent / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
+    allowed = {name.replace("-", "_") for name in re.findall(r'^ +"([\w-]+)', table[1], re.MULTILINE)}
+    allowed |= {"sb3_per", "cloudpickle", "llvmlite"}  # SB3 and numba need the last two
+    assert "torch" in allowed and "matplotlib" not in allowed
+    todo, seen = ["sb3_per.__init__", "sb3_per.distributed.__init__"], set()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            for module in loaded_by(name):
+                package = module.partition(".")[0]
+                assert package in allowed | sys.stdlib_module_names, f"{name} imports {module}"
+                todo += [each for each in (module, f"{module}.__init__") if each in FILES]
+    assert len(seen) > 60

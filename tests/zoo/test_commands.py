@@ -116,18 +116,15 @@ def test_hyperparameter_files_may_name_buffer_classes(zoo):
         zoo("enjoy", "per_dqn", "--no-render", "-n", "20", "--gym-packages", "flipping_goals", env="FlippingGoals-v0")
 
 
-@pytest.mark.parametrize(
-    ("entry", "named"),
-    [
+def test_objects_in_a_file_are_refused_with_what_to_write(zoo, capsys):
+    for entry, named in (
         (dict(replay_buffer_kwargs="dict(scheme=LAP(kappa=0.1))"), "name 'LAP' is not defined"),
         (dict(replay_buffer_class="PrioritizedHerReplayBuffer"), "name 'PrioritizedHerReplayBuffer' is not defined"),
         (dict(replay_buffer_class="sb3_per.HerBuffer"), "no attribute 'HerBuffer'"),
-    ],
-)
-def test_objects_in_a_file_are_refused_with_what_to_write(entry, named, zoo, capsys):
-    error = error_of(capsys, zoo, "train", "per_dqn", entry=settings(**entry))
-    assert "-conf hyperparams.yml: " in error and named in error
-    assert "scheme: lap" in error and "replay_buffer_class: sb3_per.PrioritizedHerReplayBuffer" in error
+    ):
+        error = error_of(capsys, zoo, "train", "per_dqn", entry=settings(**entry))
+        assert "-conf hyperparams.yml: " in error and named in error
+        assert "scheme: lap" in error and "replay_buffer_class: sb3_per.PrioritizedHerReplayBuffer" in error
 
 
 def test_plots_are_drawn_and_saved(zoo, capsys):
@@ -168,49 +165,44 @@ def test_our_hyperparameter_file_is_the_default(tmp_path, monkeypatch, capsys):
         assert Path("logs", algo, "Pendulum-v1_1", "Pendulum-v1.zip").exists()
 
 
-@pytest.mark.parametrize(
-    ("of_file", "options", "expected"),
-    [
-        (dict(), (), 0.25),
-        (dict(demonstration_fraction=0.5), (), 0.5),
-        (dict(demonstration_fraction=0.5), ("--demonstration-fraction", "0.4"), 0.4),
-    ],
-)
-def test_a_run_takes_demonstrations_from_a_directory(of_file, options, expected, zoo, capsys):
+def test_a_run_takes_demonstrations_from_a_directory(zoo, capsys):
     """Other settings of the hyperparameter file stay. The saved buffer has the demonstrations."""
     model = PERSAC("MlpPolicy", "Pendulum-v1", buffer_size=50, learning_starts=100).learn(40)
     save_buffer(model.replay_buffer, "demonstrations.buffer")
-    options += ("--demonstrations", "demonstrations.buffer", "--save-replay-buffer")
-    entry = settings(n_timesteps=60, replay_buffer_kwargs=dict(alpha=0.5, **of_file))
-    run = zoo("train", "per_sac", *options, entry=entry)
-    assert f"Added 40 demonstrations from demonstrations.buffer: {expected:.0%} of each batch" in capsys.readouterr().out
-    trained = loaded("per_sac", run)
-    assert trained.replay_buffer_kwargs == dict(alpha=0.5, demonstration_fraction=expected)
-    written = yaml.unsafe_load((run / "Pendulum-v1" / "config.yml").read_text())
-    assert written["replay_buffer_kwargs"] == trained.replay_buffer_kwargs
+    given: tuple[str, ...] = ("--demonstrations", "demonstrations.buffer", "--save-replay-buffer")
+    of_file: dict[str, float] = {}
+    for options, expected in (((), 0.25), ((), 0.5), (("--demonstration-fraction", "0.4"), 0.4)):
+        entry = settings(n_timesteps=55, replay_buffer_kwargs=dict(alpha=0.5, **of_file))
+        run = zoo("train", "per_sac", *given, *options, entry=entry)
+        assert f"Added 40 demonstrations from demonstrations.buffer: {expected:.0%} of each batch" in capsys.readouterr().out
+        trained = loaded("per_sac", run)
+        assert trained.replay_buffer_kwargs == dict(alpha=0.5, demonstration_fraction=expected)
+        written = yaml.unsafe_load((run / "Pendulum-v1" / "config.yml").read_text())
+        assert written["replay_buffer_kwargs"] == trained.replay_buffer_kwargs
+        of_file = dict(demonstration_fraction=0.5)
     (saved,) = run.glob("*.buffer")
     assert len(load_buffer(trained.replay_buffer, saved).demonstrations) == 40
 
 
-@pytest.mark.parametrize(
-    ("algo", "options", "said"),
-    [
-        ("per_sac", "--demonstrations empty.buffer", "There is no saved buffer at empty.buffer"),
-        ("per_sac", "--demonstration-fraction 0.5", "--demonstration-fraction 0.5 needs --demonstrations PATH"),
-        ("per_sac", "--demonstration-fraction=1.5", "'1.5' is not a share above 0 and at most 1"),
-        ("sac", "--demonstrations x.buffer", "need an algorithm of this package, e.g. per_sac, not sac"),
-        ("sac", "--actors 2", "need an algorithm of this package, e.g. per_sac, not sac"),
-        ("per_sac", "--actors 2 -optimize", "are for training, not for a search"),
-        ("per_sac", "--resume -optimize", "are for training, not for a search"),
-        ("per_sac", "--actors -2", "--actors: '-2' is not an integer of at least 1"),
-        ("per_sac", "--trial-id 3", "--trial-id 3 needs the study of the trial"),
-        ("per_sac", "--trial-id 3 --storage none.log --study-name some", "there is no --trial-id 3 of --study-name some"),
-        ("PERSAC", "", "there is no algorithm 'PERSAC': did you mean per_sac?"),
-    ],
+REFUSED = (
+    ("per_sac", "--demonstrations empty.buffer", "There is no saved buffer at empty.buffer"),
+    ("per_sac", "--demonstration-fraction 0.5", "--demonstration-fraction 0.5 needs --demonstrations PATH"),
+    ("per_sac", "--demonstration-fraction=1.5", "'1.5' is not a share above 0 and at most 1"),
+    ("sac", "--demonstrations x.buffer", "need an algorithm of this package, e.g. per_sac, not sac"),
+    ("sac", "--actors 2", "need an algorithm of this package, e.g. per_sac, not sac"),
+    ("per_sac", "--actors 2 -optimize", "are for training, not for a search"),
+    ("per_sac", "--resume -optimize", "are for training, not for a search"),
+    ("per_sac", "--actors -2", "--actors: '-2' is not an integer of at least 1"),
+    ("per_sac", "--trial-id 3", "--trial-id 3 needs the study of the trial"),
+    ("per_sac", "--trial-id 3 --storage none.log --study-name some", "there is no --trial-id 3 of --study-name some"),
+    ("PERSAC", "", "there is no algorithm 'PERSAC': did you mean per_sac?"),
 )
-def test_options_that_cannot_be_used_are_one_line_before_anything_is_made(algo, options, said, zoo, capsys):
+
+
+def test_options_that_cannot_be_used_are_one_line_before_anything_is_made(zoo, capsys):
     Path("empty.buffer").mkdir()
-    assert said in error_of(capsys, zoo, "train", algo, *options.split())
+    for algo, options, said in REFUSED:
+        assert said in error_of(capsys, zoo, "train", algo, *options.split())
     assert not Path("logs").exists()
 
 

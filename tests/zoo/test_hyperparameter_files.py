@@ -82,26 +82,18 @@ def require(env_id: str) -> None:
         pytest.skip(f"{env_id}: {error}")
 
 
-def test_the_first_line_names_the_source_of_the_numbers():
-    for algo in ALGORITHMS:
-        first_line = config_path(algo).read_text().splitlines()[0]
-        stock = f"({algo.removeprefix('per_')}.yml)"
-        assert first_line.startswith(f"# {ALGORITHMS[algo].__name__}. ")
-        assert "RL Zoo" in first_line and stock in first_line
-
-
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_entries_have_the_defaults_written_out(algo):
+def test_entries_have_the_defaults_written_out():
     """Images store every frame once. DQN has the settings of the paper's agent where rewards are frequent."""
     rare = ("MountainCar-v0", "Acrobot-v1")  # each step costs until the goal is reached
-    for name, entry in CONFIGS[algo].items():
-        settings = dict(entry["replay_buffer_kwargs"])
-        assert settings.pop("frames", None) == ("auto" if "frame_stack" in entry else None), name
-        assert settings == dict(scheme="proportional", alpha=0.6, beta_start=0.4), name
-        assert_defaults(buffer_of(settings), buffer_of({}))
-        if algo == "per_dqn":
-            assert entry.get("double_q", False) == (name not in rare), name
-            assert entry.get("n_steps", 1) == (1 if name in (*rare, "atari") else 3), name
+    for algo in ALGORITHMS:
+        for name, entry in CONFIGS[algo].items():
+            settings = dict(entry["replay_buffer_kwargs"])
+            assert settings.pop("frames", None) == ("auto" if "frame_stack" in entry else None), name
+            assert settings == dict(scheme="proportional", alpha=0.6, beta_start=0.4), name
+            if algo == "per_dqn":
+                assert entry.get("double_q", False) == (name not in rare), name
+                assert entry.get("n_steps", 1) == (1 if name in (*rare, "atari") else 3), name
+    assert_defaults(buffer_of(dict(scheme="proportional", alpha=0.6, beta_start=0.4)), buffer_of({}))
 
 
 def buffer_of(settings: dict[str, Any], cls: Any = PrioritizedReplayBuffer) -> Any:

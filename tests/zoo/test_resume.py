@@ -60,8 +60,7 @@ def test_a_finished_run_goes_on_only_if_more_steps_are_asked_for(zoo, capsys):
 def test_a_killed_run_without_its_buffer_goes_on_with_its_networks_and_says_so(zoo, capsys):
     entry = settings(n_timesteps=120, normalize=True)
     run = zoo("train", "per_sac", "--save-freq", "50", entry=entry)
-    (run / "Pendulum-v1.zip").unlink()  # as a kill leaves it
-    (run / "Pendulum-v1" / "vecnormalize.pkl").unlink()
+    (run / "Pendulum-v1.zip").unlink()  # as a kill leaves it; the statistics of a later step are still there
     n_seen = VecNormalize.load(str(run / "rl_model_vecnormalize_100_steps.pkl"), make_vec_env("Pendulum-v1")).obs_rms.count
     capsys.readouterr()
     assert zoo("train", "per_sac", "--save-freq", "50", "--resume", entry=entry) == run
@@ -77,20 +76,21 @@ def test_a_killed_run_without_its_buffer_goes_on_with_its_networks_and_says_so(z
 def test_a_resumed_run_keeps_its_best_score_its_evaluations_and_its_episodes(zoo):
     """No later evaluation replaces the best model of an earlier one that was better."""
     evaluated = ("--eval-freq", "100", "--eval-episodes", "2", "--save-freq", "200")
-    run = zoo("train", "per_sac", *evaluated, entry=settings(n_timesteps=300))
-    (run / "Pendulum-v1.zip").unlink()  # as a kill leaves it
+    run = zoo("train", "per_dqn", *evaluated, entry=settings(n_timesteps=300))
+    (run / "CartPole-v1.zip").unlink()  # as a kill leaves it
     with np.load(run / "evaluations.npz") as saved:
         evaluations = dict(saved)
-    evaluations["results"][2] = 0.0  # the best return that this task has, after the checkpoint
+    evaluations["results"][2] = 500.0  # the best return that this task has, after the checkpoint
     np.savez(run / "evaluations.npz", **evaluations)
     best = (run / "best_model.zip").read_bytes()
-    assert zoo("train", "per_sac", *evaluated, "--resume", entry=settings(n_timesteps=500)) == run
-    assert loaded("per_sac", run).num_timesteps == 500
+    n_episodes = len(load_results(str(run)))
+    assert zoo("train", "per_dqn", *evaluated, "--resume", entry=settings(n_timesteps=500)) == run
+    assert loaded("per_dqn", run).num_timesteps == 500
     assert (run / "best_model.zip").read_bytes() == best
     with np.load(run / "evaluations.npz") as saved:
         assert saved["timesteps"].tolist() == [100, 200, 300, 400, 500]
         np.testing.assert_array_equal(saved["results"][:2], evaluations["results"][:2])
-    assert load_results(str(run))["l"].tolist() == [200, 200]
+    assert len(load_results(str(run))) > n_episodes > 3
 
 
 def test_a_stock_algorithm_goes_on_too(zoo, capsys):
