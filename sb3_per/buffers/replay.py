@@ -657,8 +657,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ids = inputs.checked_ids(indices)
         errors = inputs.td_error_matrix(td_errors, ids.shape)
         with self.lock:
+            n_written = self.source.update(ids, errors)
             self.reminder.count_update()
-            return self.source.update(ids, errors)
+        return n_written
 
     @property
     def beta(self) -> float:
