@@ -889,6 +889,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         twin.settings = dataclasses.replace(self.settings, frames=frames)
         form: Form = dataclasses.replace(self.storage.form, frames=frames_by_key(frames, self.observation_space))
         twin._start_with_storage(make_storage(form, n_rows, self.n_envs, folder_of_copy(self.storage.folder)))
+        if self.draw_record is not None:
+            twin.draw_record = self.draw_record.emptied(twin.ring.capacity)
         return twin
 
     def copy_newest(self: BufferT, other: BufferT, keeps_masses: bool) -> None:

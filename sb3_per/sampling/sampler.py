@@ -114,7 +114,7 @@ class Sampler:
         """Bring the tree up to date: with the rows that wait, or after an interrupt with everything."""
         if not self._is_current:
             self._follow_candidates()
-        elif self._n_waiting:
+        if self._n_waiting:
             slots = self.candidates.ring.slots_of_newest_rows(self._n_waiting)
             self.tree.insert(slots, np.full(len(slots), self.scheme.new_mass(self.max_priority), np.float64))
             self._n_waiting = 0  # last, so that after an interrupt the rows are written once more
@@ -129,12 +129,12 @@ class Sampler:
         new = drawable[entries[drawable] == 0.0]
         self.remove(gone)
         self.insert(new)
-        self._n_waiting = 0
         self._is_current = True
 
     def clear(self) -> None:
         """Take all masses away, after the ring was emptied. What it holds then is new. ``max_priority`` stays."""
         self._is_current = False
+        self._n_waiting = 0
         self.candidates.start_anew()
         self.tree.clear()
 
