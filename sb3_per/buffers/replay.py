@@ -659,18 +659,27 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # ---- drawing
 
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> PrioritizedReplayBufferSamples:  # type: ignore[override]
+    def sample(  # type: ignore[override]
+        self, batch_size: int, env: VecNormalize | None = None, series_progress: float | None = None, is_ahead: bool = False
+    ) -> PrioritizedReplayBufferSamples:
         """
         Draw transitions with probability P(i) = mass_i / total, with replacement; settings change that.
 
         :param batch_size: number of transitions
         :param env: associated VecNormalize, to normalize the observations and rewards
+        :param series_progress: for ``recency``: k / K for the k-th of K draws in a row; ``None``: a random number
+        :param is_ahead: whether the priorities of the batch before are not updated yet, because several are drawn in advance
         :return: exactly ``batch_size`` transitions, with their weights and ids
         :raises ValueError: for a batch size below 1, or if no transition can be drawn, or with ``unique`` not so many
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         with self.lock:
+            if series_progress is not None:
+                self.sampler.position = series_progress
+            if is_ahead:
+                self.sampler.n_unanswered = 0
+                self.demonstrations.sampler.n_unanswered = 0
             slots, n_p = self._draw(batch_size)
             weights = self.weights(n_p)
             samples = self._gather(slots, weights, env)

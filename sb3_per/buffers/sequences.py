@@ -188,16 +188,20 @@ class PrioritizedSequenceReplayBuffer(PrioritizedReplayBuffer):
             )
         super()._refuse_to_draw()
 
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> SequenceReplayBufferSamples:  # type: ignore[override]
+    def sample(  # type: ignore[override]
+        self, batch_size: int, env: VecNormalize | None = None, series_progress: float | None = None, is_ahead: bool = False
+    ) -> SequenceReplayBufferSamples:
         """
         Draw windows, see :meth:`PrioritizedReplayBuffer.sample`.
 
         :param batch_size: number of windows
         :param env: associated VecNormalize, to normalize the observations and rewards
+        :param series_progress: for ``recency``: k / K for the k-th of K draws in a row; ``None``: a random number
+        :param is_ahead: whether the priorities of the batch before are not updated yet
         :return: exactly ``batch_size`` windows, with their weights and the ids of their first steps
         :raises ValueError: for a batch size below 1, or if no window can be drawn, or with ``unique`` not so many
         """
-        return super().sample(batch_size, env)  # type: ignore[return-value]
+        return super().sample(batch_size, env, series_progress, is_ahead)  # type: ignore[return-value]
 
     def sample_observations(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """

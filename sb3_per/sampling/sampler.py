@@ -23,7 +23,7 @@ _OF_ANY_LEARNER = (
 )
 _OF_OWN_TRAIN = (
     "{} learns from a biased draw: multiply its loss by batch.weights, and call "
-    "self.replay_buffer.update_priorities(batch.indices, td_errors) after each update. Or override _value_losses() in place "
+    "self.replay_buffer.update_priorities(batch.indices, td_errors) after each update. Or override _update() in place "
     'of train(), or set scheme="uniform"'
 )
 

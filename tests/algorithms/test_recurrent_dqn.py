@@ -446,11 +446,11 @@ def test_the_signature_is_that_of_the_stock_class_with_other_defaults(algorithm,
     shown, original = (list(inspect.signature(cls).parameters.values()) for cls in (algorithm, stock))
     assert [p.name for p in shown[: len(original)]] == [p.name for p in original]
     changed = {p.name: p.default for p, q in zip(shown, original, strict=False) if p.default != q.default}
-    assert changed.items() <= algorithm.defaults.items() and "train_freq" in changed
+    assert changed.items() <= algorithm.changed_defaults.items() and "train_freq" in changed
     env = envs(1, is_continuous=stock is SAC)
     model = algorithm("MlpLstmPolicy", env, 1e-3, 500, 20, 7, device="cpu")
     assert (model.learning_rate, model.buffer_size, model.learning_starts, model.batch_size) == (1e-3, 500, 20, 7)
-    assert model.train_freq.frequency == algorithm.defaults["train_freq"]
+    assert model.train_freq.frequency == algorithm.changed_defaults["train_freq"]
     assert model.n_steps == next(p.default for p in shown if p.name == "n_steps")
 
 
