@@ -26,11 +26,14 @@ class MeanMetrics:
         """
         Add the metrics of one gradient step.
 
-        :param values: scalars by name, tensors without gradient or of NumPy. A name without a slash is logged as
-            ``train/name``
+        :param values: scalars by name, tensors or of NumPy. A name without a slash is logged as ``train/name``
         :param weights: importance-sampling weights of its batch, shape (batch_size, 1); all batches have the same size
         """
-        self._values.append(values)
+        kept = dict(values)
+        for name, value in values.items():
+            if isinstance(value, th.Tensor):
+                kept[name] = value.detach()  # otherwise the graph of the loss would wait, too
+        self._values.append(kept)
         if weights is not None:
             self._weights.append(weights)
         if len(self._values) == _MOST_WAITING:

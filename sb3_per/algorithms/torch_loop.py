@@ -79,7 +79,7 @@ class PrioritizedOffPolicyMixin(PrioritizedAlgorithm):
             batch = self._draw(batch_size, gradient_step, gradient_steps)
             td_errors, of_update = self._update(batch, gradient_step)
             self._update_priorities(batch, td_errors, metrics)
-            metrics.add({name: value.detach() for name, value in of_update.items()}, batch.weights)
+            metrics.add(of_update, batch.weights)
         self._log(metrics)
 
     def td_errors(self, batch: PrioritizedReplayBufferSamples) -> th.Tensor:

@@ -31,13 +31,17 @@ def minimise(loss: th.Tensor, optimizer: th.optim.Optimizer, max_grad_norm: floa
     :param optimizer: optimizer of the parameters to change. If all of them are frozen, nothing happens
     :param max_grad_norm: largest norm of the gradient; ``None``: no clipping
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    trainable: list[th.Tensor] = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad:
+                trainable.append(parameter)
     optimizer.zero_grad()
-    if not parameters:  # a user may freeze a network
+    if not trainable:  # a user may freeze a network
         return
-    loss.backward(inputs=parameters)
+    loss.backward(inputs=trainable)
     if max_grad_norm is not None:
-        th.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+        th.nn.utils.clip_grad_norm_(trainable, max_grad_norm)
     optimizer.step()
 
 

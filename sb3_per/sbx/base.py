@@ -22,9 +22,6 @@ from sb3_per.buffers import PrioritizedReplayBuffer, PrioritizedReplayBufferSamp
 from sb3_per.sampling.schemes import PriorityScheme
 from sb3_per.sbx.batches import Batch, Logged, as_input, of_torch, stacked
 
-# The batches of a call go to the device together, up to this size. A call with more gradient steps goes in several parts.
-_MAX_BYTES = 2**28
-
 #: Train states of an algorithm: a tuple, or a NamedTuple.
 Networks = tuple[Any, ...]
 
@@ -116,6 +113,9 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
 
     #: Number of gradient steps from one update of the actor to the next.
     policy_delay: int = 1
+
+    #: Size of the batches of a call that go to the device together, bytes. A larger call goes in several parts.
+    max_bytes_ahead: int = 2**28
 
     #: Functions of SBX that are never called, because ``_update`` computes the critics' loss.
     unused_functions: ClassVar[tuple[str, ...]] = ("update_critic", "update_qnetwork", "_train")
@@ -212,7 +212,7 @@ class PrioritizedJaxMixin(PrioritizedAlgorithm, OffPolicyAlgorithmJax):
             batches.append(batch)
             updates_actor = (self._n_updates + len(batches)) % self.policy_delay == 0
             inputs.append(self._input_of(batch, updates_actor))
-            if (len(inputs) + 1) * inputs[0].nbytes > _MAX_BYTES:
+            if (len(inputs) + 1) * inputs[0].nbytes > self.max_bytes_ahead:
                 break
         return batches, inputs
 

@@ -30,7 +30,6 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-
 from tests.utils import ROOT, STOCK
 
 SMALL: dict[str, Any] = dict(buffer_size=200, learning_starts=20, batch_size=8, device="cpu")

@@ -9,23 +9,14 @@ import torch as th
 from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
-from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import PERDQN, PERSAC, PERCrossQ
+from tests.helpers.algorithms import Records
 from tests.utils import STOCK, fill
 
 DISCRETE = [cls.__name__ for cls in STOCK if "DQN" in cls.__name__]
-
-
-class Records(KVWriter):
-    """Keep the values that are logged."""
-
-    def __init__(self):
-        self.lines = []
-
-    def write(self, key_values, key_excluded, step=0):
-        self.lines.append(dict(key_values))
 
 
 def make_model(cls, **kwargs):

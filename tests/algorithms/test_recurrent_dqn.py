@@ -2,20 +2,17 @@
 
 import copy
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from gymnasium import spaces
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.save_util import save_to_pkl
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_per import (
     R2D2,
@@ -24,92 +21,23 @@ from sb3_per import (
     PrioritizedDictSequenceReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.algorithms.recurrent.networks import transitions_in, zero_states
+from sb3_per.algorithms.recurrent.networks import zero_states
 from sb3_per.algorithms.recurrent.value_rescaling import rescale, unscale
-from sb3_per.storage.arrays import tree_map
-
-SMALL: dict[str, Any] = dict(
-    learning_starts=60,
-    buffer_size=400,
-    batch_size=8,
-    sequence_length=6,
-    burn_in=4,
-    n_steps=2,
-    train_freq=8,
-    policy_kwargs=dict(lstm_hidden_size=8, net_arch=[8]),
-    device="cpu",
-    seed=0,
+from tests.helpers.recurrent import (
+    POLICIES,
+    SMALL,
+    Recorder,
+    critic_loss,
+    envs,
+    histories,
+    learn_with_seams,
+    mean_return,
+    spoiled,
 )
-
-
-class Walk(gym.Env):
-    """Walk at random, in episodes of random length, some of which are truncated. Observations and actions have any form."""
-
-    def __init__(self, form: str = "box", is_continuous: bool = False):
-        box, image = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(0, 255, (1, 36, 36), np.uint8)
-        self.form = form
-        self.observation_space = {"box": box, "image": image, "dict": spaces.Dict({"a": box, "b": image})}[form]
-        self.action_space = spaces.Box(-2, 2, (2,), np.float32) if is_continuous else spaces.Discrete(3)
-
-    def _observe(self) -> Any:
-        vector = self.np_random.normal(size=3).astype(np.float32)
-        image = self.np_random.integers(0, 255, (1, 36, 36)).astype(np.uint8)
-        return {"box": vector, "image": image, "dict": {"a": vector, "b": image}}[self.form]
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self._observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        ends = self.np_random.random()
-        return self._observe(), float(self.np_random.normal() + np.sum(action)), ends < 0.05, 0.05 < ends < 0.12, {}
-
-
-def envs(n_envs: int = 2, form: str = "box", is_continuous: bool = False) -> VecEnv:
-    env = DummyVecEnv([lambda: Walk(form, is_continuous)] * n_envs)
-    env.seed(1)
-    return env
-
-
-POLICIES = {"box": "MlpLstmPolicy", "image": "CnnLstmPolicy", "dict": "MultiInputLstmPolicy"}
 
 
 def make(form: str = "box", n_envs: int = 2, **kwargs: Any) -> PERRecurrentDQN:
     return PERRecurrentDQN(POLICIES[form], envs(n_envs, form), **{**SMALL, **kwargs})
-
-
-class Recorder(PrioritizedSequenceReplayBuffer):
-    """Also keep what the agent saw while acting: observations by id, and the recurrent state before each."""
-
-    def add(self, obs: Any, *args: Any, **kwargs: Any) -> None:
-        if not hasattr(self, "seen"):
-            self.seen: dict[int, Any] = {}
-        first = int(self.transition_ids.max()) + 1
-        super().add(obs, *args, **kwargs)
-        for env in range(self.n_envs):
-            states = [np.array(state[:, env]) for state in kwargs["states"]]
-            self.seen[first + env] = (obs[env].copy(), states, bool(kwargs["episode_starts"][env]))
-
-
-def histories(buffer: Recorder, batch: Any) -> Iterator[tuple[int, list[int], int, int]]:
-    """List for each window: its number, the ids from the start of the episode to its last step, its length, and its prefix."""
-    n_envs = buffer.n_envs
-    for i, anchor in enumerate(batch.indices):
-        first = anchor
-        while not buffer.seen[first][2]:
-            first -= n_envs
-        length = int(batch.mask[:, i].sum())
-        ids = list(range(first, anchor + n_envs * length, n_envs))
-        yield i, ids, length, anchor - n_envs * int(batch.prefix_lengths[i])
-
-
-def learn_with_seams(model: Any, is_continuous: bool = False) -> None:
-    """Call `learn` without updates, once more, and on other environments."""
-    model.learn(160)
-    model.learn(60, reset_num_timesteps=False)
-    model.set_env(envs(is_continuous=is_continuous))
-    model.learn(60, reset_num_timesteps=False)
-    assert sum(is_start for _, _, is_start in model.replay_buffer.seen.values()) > 8
 
 
 def unrolled(network: Any, batch: Any) -> th.Tensor:
@@ -162,22 +90,9 @@ def test_without_stored_states_windows_start_from_zeros():
     assert any((state != 0).any() for state in model.replay_buffer.sample(20).states)
 
 
-def transitions_of(model: Any, batch: Any) -> Any:
-    """As a gradient step has them."""
-    acting = model.policy.memories[0]
-    return transitions_in(batch, {acting: acting.unroll_memory(batch)})
-
-
-def value_loss(model: Any, batch: Any) -> tuple[th.Tensor, th.Tensor]:
-    """Loss of windows, and the TD errors in them."""
-    transitions = transitions_of(model, batch)
-    loss, td_errors = model._value_loss(transitions)
-    return loss, transitions.observations.laid_out(td_errors)
-
-
 def gradients(model: PERRecurrentDQN, batch: Any) -> list[np.ndarray]:
     model.policy.zero_grad()
-    loss, _ = value_loss(model, batch)
+    loss, _ = critic_loss(model, batch)
     loss.backward()
     return [parameter.grad.numpy().copy() for parameter in model.q_net.parameters()]
 
@@ -191,7 +106,7 @@ def test_burn_in_has_no_gradient():
     for state in batch.states:
         state.requires_grad_(True)
     batch.observations.requires_grad_(True)
-    value_loss(model, batch)[0].backward()
+    critic_loss(model, batch)[0].backward()
     assert batch.prefix.grad is None
     assert (batch.observations.grad != 0).any()
     # Windows without a prefix begin with the states themselves, which are data.
@@ -218,21 +133,6 @@ def test_burn_in_warms_up_each_network():
         assert not th.equal(model.td_errors(batch), before)
 
 
-def spoiled(batch: Any) -> Any:
-    """Copy windows with other numbers in the padding."""
-
-    def spoil(part: th.Tensor, lengths: th.Tensor) -> th.Tensor:
-        part = part.clone()
-        part[th.arange(len(part))[:, None] >= lengths] = 255 if part.dtype is th.uint8 else np.nan
-        return part
-
-    lengths = {"prefix": batch.prefix_lengths, "observations": batch.next_steps.amax(dim=0) + 1}
-    found = {name: tree_map(lambda part, n=n: spoil(part, n), getattr(batch, name)) for name, n in lengths.items()}
-    for name in ("rewards", "discounts", "dones"):
-        found[name] = spoil(getattr(batch, name), batch.mask.sum(dim=0))
-    return batch._replace(**found)
-
-
 @pytest.mark.parametrize("form", ["box", "dict"])
 def test_nan_in_the_padding_has_no_effect(form):
     """
@@ -243,8 +143,8 @@ def test_nan_in_the_padding_has_no_effect(form):
     batch = model.replay_buffer.sample(32)
     assert not batch.mask.all()
     bad = spoiled(batch)
-    loss, td_errors = value_loss(model, batch)
-    bad_loss, bad_td_errors = value_loss(model, bad)
+    loss, td_errors = critic_loss(model, batch)
+    bad_loss, bad_td_errors = critic_loss(model, bad)
     for actual, expected in ((bad_loss, loss), (bad_td_errors, td_errors), (model.td_errors(bad), td_errors.detach())):
         th.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     assert (td_errors[~batch.mask] == 0).all()
@@ -280,7 +180,7 @@ def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
             assert float(td_errors[t, i]) == pytest.approx(td_error, abs=1e-5)
             loss = 0.5 * td_error**2 if abs(td_error) < 1 else abs(td_error) - 0.5
             total, count = total + float(batch.weights[i]) * loss, count + 1
-    assert float(value_loss(model, batch)[0]) == pytest.approx(total / count, rel=1e-5)
+    assert float(critic_loss(model, batch)[0]) == pytest.approx(total / count, rel=1e-5)
 
 
 def test_window_priorities_mix_maximum_and_mean_of_td_errors():
@@ -289,7 +189,7 @@ def test_window_priorities_mix_maximum_and_mean_of_td_errors():
     buffer = model.replay_buffer
     batch = buffer.sample(8)
     buffer.sample = lambda *args, **kwargs: batch
-    td_errors = value_loss(model, batch)[1].detach().abs().numpy()
+    td_errors = critic_loss(model, batch)[1].detach().abs().numpy()
     model.train(1)
     mask = batch.mask.numpy()
     for i, id_ in enumerate(batch.indices):
@@ -340,19 +240,6 @@ def test_environments_explore_independently_without_changing_the_state():
     assert differ[1] > 60 and differ[0] < 150 and differ[4] < 30
     single = {int(model.predict(obs[0])[0]) for _ in range(60)}
     assert single == {0, 1, 2}
-
-
-def mean_return(model: Any, env: VecEnv, n_episodes: int, **kwargs: Any) -> float:
-    """Compute the mean return as `evaluate_policy` does, in one environment."""
-    obs, returns, total, state, start = env.reset(), [], 0.0, None, np.ones(1, bool)
-    while len(returns) < n_episodes:
-        action, state = model.predict(obs, state, start, **kwargs)
-        obs, reward, start, _ = env.step(action)
-        total += reward[0]
-        if start[0]:
-            returns.append(total)
-            total = 0.0
-    return float(np.mean(returns))
 
 
 def test_evaluate_policy_passes_the_state_on():
