@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from sb3_per.buffers.transfer import copy_newest, emptied
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 
@@ -18,7 +19,6 @@ from sb3_per import (
     PrioritizedHerReplayBuffer,
     PrioritizedReplayBuffer,
 )
-from sb3_per.buffers.transfer import copy_newest, emptied
 from tests.helpers.frames import ACTIONS, Stream, same_batches, same_bytes, shape_of
 
 

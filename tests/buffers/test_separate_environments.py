@@ -10,6 +10,7 @@ import torch as th
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sb3_per.buffers.transfer import copy_newest, emptied, replace_by
 
 from sb3_per import (
     PrioritizedDictReplayBuffer,
@@ -17,7 +18,6 @@ from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.transfer import copy_newest, emptied, replace_by
 from sb3_per.monitoring.monitor import DrawRecord, statistics
 from tests.helpers.buffers import assert_same, assert_same_batches, assert_same_state, contents_of, make_buffer, python_work
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from sb3_per.buffers.transfer import copy_newest, emptied
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_per import (
     PrioritizedReplayBuffer,
     PrioritizedSequenceReplayBuffer,
 )
-from sb3_per.buffers.transfer import copy_newest, emptied
 from tests.helpers.buffers import assert_same_batches, assert_same_state, fill
 from tests.helpers.sequence_reference import SHAPES, SPACES, Reference, make_sequences, played
 

@@ -25,12 +25,12 @@ import sb3_per
 import tests.helpers.golden as golden
 from sb3_per import PrioritizedReplayBuffer
 from sb3_per.buffers.transition_set import TransitionSet
-from sb3_per.sampling.candidates import AllComplete
-from sb3_per.storage.ring import Ring
-from sb3_per.storage.storage import Storage
 from sb3_per.persistence.buffer_files import SavedBuffer, load_buffer, save_buffer
 from sb3_per.persistence.checkpoint_callback import latest_checkpoint
 from sb3_per.persistence.generations import FORMAT, DamagedFileError, Manifest, manifests_in, numbers_in, write_part
+from sb3_per.sampling.candidates import AllComplete
+from sb3_per.storage.ring import Ring
+from sb3_per.storage.storage import Storage
 from tests.helpers.messages import caught_user_warnings, no_user_warnings
 from tests.helpers.project import ROOT
 from tests.helpers.saved import ACTION, KINDS, Player, change_arrays, change_manifest, digest, make, names_of

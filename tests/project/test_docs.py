@@ -16,8 +16,7 @@ from stable_baselines3 import SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_per import PERSAC
-from sb3_per.algorithms.base import PrioritizedOffPolicyMixin
+from sb3_per import PERSAC, PrioritizedOffPolicyMixin
 from sb3_per.cli.convert import main as convert
 from tests.helpers import newcomer
 from tests.helpers.pages import PAGES, check_make, name_of, pages
