@@ -35,8 +35,6 @@ from tests.helpers.messages import caught_user_warnings, no_user_warnings
 from tests.helpers.project import ROOT
 from tests.helpers.saved import ACTION, KINDS, Player, change_arrays, change_manifest, digest, make, names_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
-
 INFINITY = float("inf")
 
 

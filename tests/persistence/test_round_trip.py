@@ -21,8 +21,6 @@ from sb3_per.persistence.generations import Manifest, manifests_in
 from tests.helpers.buffers import ACTION_SPACES, OBSERVATION_SPACES, fill, make_buffer
 from tests.helpers.saved import IMAGE, KINDS, Player, assert_same, make, snapshot
 
-pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
-
 
 def assert_round_trip(buffer: Any, empty: Any, saved: SavedBuffer, **kwargs: Any) -> Any:
     """Save and load. Check that saving changes nothing and that the loaded buffer is equal, and return it."""

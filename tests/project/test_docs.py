@@ -91,6 +91,8 @@ def alone(page):
         yield
 
 
+# Minari asks for names of authors, and a page may register an environment that another test has registered.
+@pytest.mark.filterwarnings("ignore::UserWarning:minari", "ignore:.*Overriding environment")
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=pytest.mark.slow) if name_of(page) in SLOW else page for page in WITH_BLOCKS],

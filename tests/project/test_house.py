@@ -122,6 +122,8 @@ def loaded_by(name: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            todo += node.orelse
         elif isinstance(node, ast.Try):
             todo += [*node.handlers, *node.orelse, *node.finalbody]  # what is tried may be missing
         elif not isinstance(node, ast.FunctionDef | ast.Lambda):
