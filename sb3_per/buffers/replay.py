@@ -407,13 +407,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if initial_priority != "td_error":
             raise ValueError(f"td_errors with add() need initial_priority='td_error', not {initial_priority!r}")
         scheme = self.scheme
-        masses = scheme.mass(scheme.priority(scheme.reduce(abs_td_errors)))
+        masses = np.ascontiguousarray(scheme.mass(scheme.priority(scheme.reduce(abs_td_errors))), np.float64)
         is_allowed = (masses >= 0.0) & (masses <= scheme.largest_mass)
         if not is_allowed.all():
             raise ValueError(
                 f"{scheme}.mass() gave {masses[~is_allowed][0]} for td_errors: it must be in [0, {scheme.largest_mass}]"
             )
-        return np.asarray(masses).reshape(shape)
+        return masses.reshape(shape)
 
     def end_episodes(self, envs: np.ndarray | None = None) -> None:
         """
@@ -657,8 +657,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ids = inputs.checked_ids(indices)
         errors = inputs.td_error_matrix(td_errors, ids.shape)
         with self.lock:
+            n_written = self.source.update(ids, errors)
             self.reminder.count_update()
-            return self.source.update(ids, errors)
+        return n_written
 
     @property
     def beta(self) -> float:
