@@ -106,11 +106,12 @@ CONFIGURATIONS: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
     ),
     "crossq": (PERCrossQ, "MlpPolicy", lambda: "Pendulum-v1", {}),
     "crossq-delay": (PERCrossQ, "MlpPolicy", lambda: "Pendulum-v1", dict(policy_delay=1, ent_coef=0.1, n_steps=3)),
+    "crossq-sde": (PERCrossQ, "MlpPolicy", lambda: "Pendulum-v1", dict(use_sde=True, policy_delay=2)),
     "crossq-plain": (
         PERCrossQ,
         "MlpPolicy",
         lambda: "Pendulum-v1",
-        dict(use_sde=True, policy_delay=2, policy_kwargs=dict(net_arch=[16, 16], batch_norm=False)),
+        dict(policy_kwargs=dict(net_arch=[16, 16], batch_norm=False)),
     ),
     "qrdqn": (PERQRDQN, "MlpPolicy", lambda: "CartPole-v1", {}),
     "qrdqn-dict": (
