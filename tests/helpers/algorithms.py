@@ -113,12 +113,12 @@ CONFIGURATIONS: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
         lambda: "Pendulum-v1",
         dict(policy_kwargs=dict(net_arch=[16, 16], batch_norm=False)),
     ),
-    "qrdqn": (PERQRDQN, "MlpPolicy", lambda: "CartPole-v1", {}),
+    "qrdqn": (PERQRDQN, "MlpPolicy", lambda: "CartPole-v1", dict(n_steps=3)),
     "qrdqn-dict": (
         PERQRDQN,
         "MultiInputPolicy",
         lambda: SimpleMultiObsEnv(discrete_actions=True),
-        dict(n_steps=3, max_grad_norm=0.1, policy_kwargs=dict(net_arch=[8], n_quantiles=7)),
+        dict(max_grad_norm=0.1, policy_kwargs=dict(net_arch=[8], n_quantiles=7)),
     ),
 }
 
