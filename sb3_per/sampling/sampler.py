@@ -79,7 +79,7 @@ class Sampler:
         self._n_waiting += 1
 
     def begin_change(self) -> None:
-        """Announce that the candidates change. Until :meth:`end_change`, an interrupt or an error leaves a tree that lacks it."""
+        """Announce that the candidates change. Without :meth:`end_change`, the tree follows them at the next call."""
         self.sync()
         self._is_current = False
 
@@ -114,7 +114,7 @@ class Sampler:
         """Bring the tree up to date: with the rows that wait, or after an interrupt with everything."""
         if not self._is_current:
             self._follow_candidates()
-        elif self._n_waiting:
+        if self._n_waiting:
             slots = self.candidates.ring.slots_of_newest_rows(self._n_waiting)
             self.tree.insert(slots, np.full(len(slots), self.scheme.new_mass(self.max_priority), np.float64))
             self._n_waiting = 0  # last, so that after an interrupt the rows are written once more
@@ -129,12 +129,12 @@ class Sampler:
         new = drawable[entries[drawable] == 0.0]
         self.remove(gone)
         self.insert(new)
-        self._n_waiting = 0
         self._is_current = True
 
     def clear(self) -> None:
         """Take all masses away, after the ring was emptied. What it holds then is new. ``max_priority`` stays."""
         self._is_current = False
+        self._n_waiting = 0
         self.candidates.start_anew()
         self.tree.clear()
 
@@ -269,7 +269,7 @@ class Sampler:
         return {"max_priority": self.max_priority, "n_updates": self.n_updates, **self.tree.state(n_slots)}
 
     def entries(self) -> np.ndarray:
-        """Return the masses of all slots as :meth:`load_entries` takes them (rank: priorities), float64 of shape (capacity,)."""
+        """Return what :meth:`load_entries` takes: masses of all slots (rank: priorities), float64 of shape (capacity,)."""
         self.sync()
         return self.tree.entries()
 
