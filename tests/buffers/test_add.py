@@ -26,6 +26,12 @@ from tests.helpers.buffers import (
     make_buffer,
 )
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The buffer has .* demonstrations"),
+    pytest.mark.filterwarnings("ignore:frames="),
+    pytest.mark.filterwarnings("ignore:The newest episodes"),
+]
+
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())

@@ -14,7 +14,7 @@ from sb3_per.persistence.buffer_files import load_buffer, save_buffer
 from tests.helpers.buffers import MANY, counts_of, drawable_ids, fill, filled_buffer, make_buffer, probabilities
 from tests.helpers.saved import KINDS, Goals, Player, make
 
-pytestmark = pytest.mark.filterwarnings("ignore:10 batches were drawn")
+pytestmark = pytest.mark.filterwarnings("ignore::sb3_per.buffers.settings.IgnoredSettingWarning")
 
 AGED = [kind for kind in KINDS if kind != "rank"]
 SCHEMES = ("proportional", "lap", "pal", "uniform")

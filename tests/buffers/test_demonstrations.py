@@ -35,6 +35,8 @@ from tests.helpers.frames import ACTIONS, Stream, shape_of
 from tests.helpers.her import Player, make_env, make_her
 from tests.helpers.messages import no_user_warnings
 
+pytestmark = pytest.mark.filterwarnings("ignore:The buffer has .* demonstrations")
+
 
 @settings(max_examples=60, deadline=None)
 @given(share=st.floats(0.001, 1.0), batch_size=st.integers(1, 300), seed=st.integers(0, 3))

@@ -33,6 +33,12 @@ from tests.helpers.messages import caught_user_warnings, no_user_warnings
 from tests.helpers.project import ROOT
 from tests.helpers.steps import KINDS, files_in, filled, make_of_kind, step_of
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The buffer has .* demonstrations"),
+    pytest.mark.filterwarnings("ignore:frames="),
+    pytest.mark.filterwarnings("ignore:The newest episodes"),
+]
+
 
 def in_folder(buffer: Any, folder: Path) -> Any:
     """Move a buffer into a folder."""
@@ -194,6 +200,7 @@ import resource, sys
 import numpy as np
 from gymnasium import spaces
 from sb3_per import PrioritizedReplayBuffer
+
 resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
 frames = int(sys.argv[2]) or None
 box = spaces.Box(0, 255, (2, 64, 64), np.uint8)
