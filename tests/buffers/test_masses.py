@@ -245,7 +245,7 @@ def test_a_mixture_refuses_an_update_before_it_writes_a_part_of_it(wrong, part):
         errors[i] = np.nan if wrong == "td_error" else 1e4
     before = copy.deepcopy(buffer.state())
     for order in (np.arange(6), np.arange(6)[::-1]):
-        with pytest.raises((ValueError, IndexError), match="inf|nan|never issued"):
+        with pytest.raises((ValueError, IndexError), match=r"inf|nan|never issued"):
             buffer.update_priorities(ids[order], errors[order])
         assert_same_state(buffer.state(), before)
 
