@@ -177,7 +177,7 @@ def test_targets_and_loss_equal_a_scalar_reference(value_rescaling, double_q):
             assert float(td_errors[t, i]) == pytest.approx(td_error, abs=1e-5)
             loss = 0.5 * td_error**2 if abs(td_error) < 1 else abs(td_error) - 0.5
             total, count = total + float(batch.weights[i]) * loss, count + 1
-    assert float(critic_loss(model, batch)[0]) == pytest.approx(total / count, rel=1e-5)
+    assert float(critic_loss(model, batch)[0].detach()) == pytest.approx(total / count, rel=1e-5)
 
 
 def test_window_priorities_mix_maximum_and_mean_of_td_errors():
